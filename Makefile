@@ -1,0 +1,47 @@
+# One command each. The first run makes .venv from pinned, hash-checked requirements;
+# nothing else on the machine is touched. Needs python3 (3.11 or newer, with venv) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check proof bench lock clean
+help:           ## this list
+	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+setup: $(READY) ## make .venv (every other target does it by itself)
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "ringcast needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=." % v[:2])'
+	@echo "setting up .venv (once)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)  ## the main job, on this machine
+	@$(BIN)/ringcast demo
+
+test: $(READY)  ## everything that must hold on every commit (minutes)
+	@$(BIN)/coverage run -m pytest -q -m "not proof"
+	@$(BIN)/coverage report --include='*/ringcast/wire/*,*/ringcast/window/*' --fail-under=98
+
+check: $(READY) ## format, lint, types, tidiness
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q tests/test_tidy.py
+
+proof: $(READY) ## the long runs: full seeds and explorations
+	@$(BIN)/pytest -q -m proof
+
+bench: $(READY) ## measure; prints, never judges
+	@$(BIN)/ringcast bench codec
+	@$(BIN)/ringcast bench window
+	@$(BIN)/ringcast bench ring
+
+lock:           ## renew the pinned requirements (needs uv on PATH)
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    --no-emit-index-url --extra dev pyproject.toml --output-file requirements/dev.txt
+
+clean:          ## remove what the other targets made
+	@rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

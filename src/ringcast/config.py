@@ -1,0 +1,118 @@
+"""Configuration: frozen, and checked when it is built. A wrong value never gets further than here.
+
+Times are in seconds (`_s`), sizes in bytes (`_bytes`), the rest counts messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ringcast.errors import ConfigError
+
+CAPACITY_LIMIT = 1 << 20
+"""A window holds an array of this many slots at the most: 8 MB of pointers."""
+
+NAME_BYTES_MAX = 64
+"""Names stand in every datagram and in every log line; longer ones help nobody."""
+
+DATAGRAM_BYTES_MIN = 512
+DATAGRAM_BYTES_MAX = 65_507
+"""What IPv4 allows in one UDP datagram."""
+
+
+def check_name(field_name: str, value: str, *, empty_allowed: bool = False) -> None:
+    """Raise ConfigError unless the value may stand in datagrams, logs and file listings."""
+    allowed = f"1 to {NAME_BYTES_MAX} bytes of printable text"
+    if not isinstance(value, str):
+        raise ConfigError(field_name, value, allowed)
+    if not value and empty_allowed:
+        return
+    if not value or not value.isprintable() or "\ufffd" in value:
+        raise ConfigError(field_name, value, allowed)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(field_name, value, allowed) from None
+    if size > NAME_BYTES_MAX:
+        raise ConfigError(field_name, value[:20] + "…", f"{allowed}; this has {size}")
+
+
+def check_whole(field_name: str, value: object, low: int, high: int) -> None:
+    """Raise ConfigError unless the value is a whole number in low..high."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(field_name, value, f"a whole number from {low} to {high}")
+
+
+def check_seconds(field_name: str, value: object, low: float, high: float) -> None:
+    """Raise ConfigError unless the value is a time in low..high seconds (NaN is not)."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(field_name, value, f"from {low:g} to {high:g} seconds")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MulticastConfig:
+    """How messages to the whole group are buffered, acknowledged and repaired."""
+
+    capacity: int = 4096
+    """Messages a sender may have in flight before the slowest member has taken them. More rides
+    out longer pauses; each member holds this many slots per sender."""
+
+    window_bytes: int = 2 << 20
+    """Bytes a sender may have in flight; receivers lower it to what their socket buffer holds."""
+
+    ack_threshold: int | None = None
+    """Acknowledge after this many taken messages; None means max(1, capacity // 4). Fewer frees
+    the sender sooner, more saves control traffic."""
+
+    ack_delay_s: float = 0.02
+    """Acknowledge at the latest this long after a message was taken."""
+
+    xmit_interval_s: float = 0.5
+    """The repair tick τ: the longest pause between two repair attempts, and the beat at which a
+    sender tells how far it is while somebody lags. Delivery bounds are stated in it."""
+
+    datagram_bytes: int = 60_000
+    """The largest datagram to build. Large ones are fastest on loopback and jumbo paths."""
+
+    max_message_bytes: int = 64 << 20
+    """The largest message; larger than a datagram travels in fragments."""
+
+    repair_to_all: bool = False
+    """Answer a request for lost messages to the whole group instead of to whoever asked. Right on
+    a multicast transport, where one loss often hits several members."""
+
+    def __post_init__(self) -> None:
+        check_whole("capacity", self.capacity, 1, CAPACITY_LIMIT)
+        check_whole("datagram_bytes", self.datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
+        # Half a window per datagram at most: one is read while the next one travels.
+        check_whole("window_bytes", self.window_bytes, 2 * self.datagram_bytes, 1 << 32)
+        if self.ack_threshold is not None:
+            highest = max(1, self.capacity // 4)
+            if not isinstance(self.ack_threshold, int) or not 1 <= self.ack_threshold <= highest:
+                allowed = f"from 1 to max(1, capacity // 4) = {highest}, or None for that"
+                raise ConfigError("ack_threshold", self.ack_threshold, allowed)
+        check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
+        check_seconds("ack_delay_s", self.ack_delay_s, 0.0, self.xmit_interval_s / 2)
+        check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
+
+    @property
+    def ack_every(self) -> int:
+        """The acknowledgement threshold in force."""
+        return self.ack_threshold or max(1, self.capacity // 4)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupConfig:
+    """One member's view of one group."""
+
+    group: str
+    """The group's name: only members with the same one talk to each other."""
+
+    name: str = ""
+    """A label for this member, shown to people. Need not be unique."""
+
+    multicast: MulticastConfig = field(default_factory=MulticastConfig)
+
+    def __post_init__(self) -> None:
+        check_name("group", self.group)
+        check_name("name", self.name, empty_allowed=True)

@@ -1,0 +1,98 @@
+"""What every protocol speaks: it takes inputs and appends its wishes to `Effects`.
+
+A protocol is a value with methods. Bytes, time and randomness come in as arguments; what it wants
+done comes out as data. It never calls another protocol and holds no reference to one: `Node`
+routes frames by their class and drains effects as a worklist, so nothing is ever re-entered and
+a trace has one order. Time is `now`: whole nanoseconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.events import Event
+    from ringcast.model import Digest, Member, View
+    from ringcast.wire.frames import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAgreed:
+    """A new view is decided: every layer installs it, in stack order."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class DigestAgreed:
+    """Where the windows of members new to us open."""
+
+    digest: Digest
+
+
+Signal: TypeAlias = ViewAgreed | DigestAgreed
+"""What one protocol tells the rest of its node. A closed union."""
+
+
+class Effects:
+    """Wishes of protocols, in the order they were made. Appended by layers, drained by Node."""
+
+    __slots__ = ("events", "frames", "signals")
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Member | None, Frame]] = []
+        self.signals: deque[Signal] = deque()
+        self.events: deque[Event] = deque()
+
+    def datagram(self, dest: Member | None, frame: Frame) -> None:
+        """Send once, best effort; None means every other member of the view."""
+        self.frames.append((dest, frame))
+
+    def signal(self, signal: Signal) -> None:
+        """Tell the other layers of this node."""
+        self.signals.append(signal)
+
+    def event(self, event: Event) -> None:
+        """Tell the application."""
+        self.events.append(event)
+
+
+class Layer(Protocol):
+    """One state machine of a node. There is no base class: have these methods."""
+
+    frames: ClassVar[tuple[type[Frame], ...]]
+    """The frame classes this layer owns; nobody else receives them."""
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        """Frames of this layer from one datagram, in order."""
+        ...
+
+    def install_view(self, view: View, now: int, out: Effects) -> None: ...
+
+    def install_digest(self, digest: Digest, now: int, out: Effects) -> None: ...
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        """Up to `limit` messages for the application. Calling this is delivery."""
+        ...
+
+    def handle_timeout(self, now: int, out: Effects) -> None: ...
+
+    def next_timeout(self) -> int | None: ...
+
+    def close(self, now: int, out: Effects) -> None: ...
+
+    def stats(self) -> dict[str, object]:
+        """Every table with its size and every counter, for people and machines to read."""
+        ...
+
+    def explain(self, now: int) -> list[str]:
+        """One sentence for each thing that waits: for whom, since when, until when."""
+        ...
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between two inputs. Costly: simulation and tests only."""
+        ...

@@ -1,0 +1,45 @@
+"""Timers: a table of deadlines. No callbacks: the owner looks at its state when one is due."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+
+
+class Timers(Generic[K]):
+    """Deadlines by key, in nanoseconds. A key is armed at most once."""
+
+    __slots__ = ("_deadlines",)
+
+    def __init__(self) -> None:
+        self._deadlines: dict[K, int] = {}
+
+    def arm(self, key: K, deadline: int) -> None:
+        """Set the deadline, replacing an earlier or later one."""
+        self._deadlines[key] = deadline
+
+    def arm_if_idle(self, key: K, deadline: int) -> None:
+        """Set the deadline unless one is set: repeated causes do not push it back."""
+        self._deadlines.setdefault(key, deadline)
+
+    def disarm(self, key: K) -> None:
+        self._deadlines.pop(key, None)
+
+    def is_armed(self, key: K) -> bool:
+        return key in self._deadlines
+
+    def next_timeout(self) -> int | None:
+        return min(self._deadlines.values(), default=None)
+
+    def take_due(self, now: int) -> list[K]:
+        """The keys whose deadline has come, earliest first; they are disarmed."""
+        due = [key for key, deadline in self._deadlines.items() if deadline <= now]
+        due.sort(key=self._deadlines.__getitem__)
+        for key in due:
+            del self._deadlines[key]
+        return due
+
+    def canonical(self) -> frozenset[K]:
+        """What is armed. When it is due is left to whoever explores all orders."""
+        return frozenset(self._deadlines)

@@ -1,0 +1,62 @@
+"""Every exception ringcast raises, split by who is to blame.
+
+RingcastError
+├── UsageError        the caller's mistake: fix the call
+│   └── ConfigError   a configuration value: names the field, the value and what is allowed
+├── GroupClosed       the group is gone: nothing more can be sent or received
+└── DecodeError       a peer's bytes: counted and dropped by Node, never seen by applications
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RingcastError(Exception):
+    """The root: catch this to catch everything ringcast raises on purpose."""
+
+
+class UsageError(RingcastError):
+    """A call that cannot be right, whatever the network does."""
+
+
+class ConfigError(UsageError):
+    """A configuration value that is not allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class GroupClosed(RingcastError):
+    """The member has left, was closed, or was told that the group goes on without it."""
+
+
+class Reject(StrEnum):
+    """Why a datagram was refused. A closed list: traces and counters use these words."""
+
+    TOO_SHORT = "too short"
+    TOO_LONG = "too long"
+    NOT_OURS = "not a ringcast datagram"
+    VERSION = "unknown version"
+    SEAL = "seal not valid"
+    IDENTITY = "malformed sender identity"
+    GROUP = "another group"
+    FRAME_KIND = "unknown frame kind"
+    FRAME_LENGTH = "frame length out of bounds"
+    STREAM = "unknown stream"
+    SEQNO = "sequence number out of range"
+    COUNT = "count out of bounds"
+    LENGTHS = "payload lengths do not add up"
+    RANGES = "ranges not ascending"
+    FLAGS = "unknown flags"
+
+
+class DecodeError(RingcastError):
+    """Bytes that are no datagram of ours. `reason` is one of `Reject`."""
+
+    def __init__(self, reason: Reject) -> None:
+        super().__init__(reason.value)
+        self.reason = reason

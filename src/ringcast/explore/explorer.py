@@ -1,0 +1,342 @@
+"""Exhaustive exploration: every reachable state of a system, breadth first.
+
+A `System` says what can happen next in a state and what is wrong with a state. `explore` visits
+every state once and reports each kind of violation with a shortest way to reach it. States are
+told apart by a 64-bit hash of their key: among a million states, two are confused with a
+probability of 3 in 10^8. What is kept per state is that hash and the way back; states themselves
+live only until their successors are known.
+
+`Interleavings` makes a System of concurrent operations written as generators of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from threading import Event
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from xxhash import xxh3_64_intdigest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+
+S = TypeVar("S")
+
+STALL = "stall: from here the goal can no longer be reached"
+PROGRESS_EVERY = 10_000
+
+
+class System(Protocol[S]):
+    """What is explored. All methods are functions of the state alone, in a fixed order."""
+
+    def initial(self) -> S: ...
+
+    def actions(self, state: S) -> Iterable[tuple[object, S]]:
+        """Everything that can happen next: what, and the state after. Leaves `state` as it is.
+
+        `str` of the first is asked for only when a witness is written: it may be costly.
+        """
+        ...
+
+    def key(self, state: S) -> object:
+        """A value with a `repr` that is the same exactly for states that behave alike."""
+        ...
+
+    def violations(self, state: S) -> Iterable[str]:
+        """What is wrong with this state: one sentence per kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    kind: str
+    witness: list[str]
+    """A shortest sequence of actions from the initial state to the violation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    states: int
+    transitions: int
+    seconds: float
+    violations: list[Violation]
+    complete: bool
+    """False if a limit ended the exploration: then silence proves nothing."""
+
+    @property
+    def states_per_s(self) -> float:
+        return self.states / max(self.seconds, 1e-9)
+
+
+def explore(
+    system: System[S],
+    *,
+    goal: Callable[[S], bool] | None = None,
+    max_states: int = 1_000_000,
+    max_seconds: float = math.inf,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> Report:
+    """Visit every state; with a goal, also report a state from which it cannot be reached.
+
+    `progress` is called now and then with states found, states still to expand, and seconds.
+    """
+    started = perf_counter()
+    state = system.initial()
+    index_of = {_fingerprint(system.key(state)): 0}
+    tree = _Tree()
+    tree.grow(-1, 0)
+    reaches_goal = bytearray([goal is not None and goal(state)])
+    sources, targets = array("q"), array("q")  # every transition, kept only if there is a goal
+    first_with = dict.fromkeys(system.violations(state), 0)
+    frontier = deque([(0, state)])
+    transitions = 0
+    expanded = 0
+    complete = True
+
+    while frontier:
+        seconds = perf_counter() - started
+        if seconds > max_seconds:
+            complete = False
+            break
+        if progress is not None and expanded % PROGRESS_EVERY == 0:
+            progress(len(index_of), len(frontier), seconds)
+        expanded += 1
+        source, state = frontier.popleft()
+        for number, (_, successor) in enumerate(system.actions(state)):
+            transitions += 1
+            fingerprint = _fingerprint(system.key(successor))
+            target = index_of.get(fingerprint)
+            if target is None:
+                if len(index_of) >= max_states:
+                    complete = False
+                    continue
+                target = index_of[fingerprint] = len(index_of)
+                tree.grow(source, number)
+                frontier.append((target, successor))
+                for kind in system.violations(successor):
+                    first_with.setdefault(kind, target)
+                if goal is not None:
+                    reaches_goal.append(goal(successor))
+            if goal is not None:
+                sources.append(source)
+                targets.append(target)
+
+    if goal is not None and complete:
+        _spread_backwards(reaches_goal, sources, targets)
+        stalled = reaches_goal.find(0)
+        if stalled >= 0:
+            first_with[STALL] = stalled
+    return Report(
+        states=len(index_of),
+        transitions=transitions,
+        seconds=perf_counter() - started,
+        violations=[Violation(kind, tree.path(system, i)) for kind, i in first_with.items()],
+        complete=complete,
+    )
+
+
+class _Tree:
+    """How each state was first reached: from which state, by which of its actions.
+
+    Labels are not kept: a path is told by walking it again.
+    """
+
+    def __init__(self) -> None:
+        self._parents = array("q")
+        self._choices = array("l")
+
+    def grow(self, parent: int, choice: int) -> None:
+        self._parents.append(parent)
+        self._choices.append(choice)
+
+    def path(self, system: System[S], state_index: int) -> list[str]:
+        choices = []
+        while state_index:
+            choices.append(self._choices[state_index])
+            state_index = self._parents[state_index]
+        labels = []
+        state = system.initial()
+        for choice in reversed(choices):
+            label, state = next(islice(system.actions(state), choice, None))
+            labels.append(str(label))
+        return labels
+
+
+def _fingerprint(key: object) -> int:
+    return xxh3_64_intdigest(repr(key).encode())
+
+
+def _spread_backwards(marked: bytearray, sources: array[int], targets: array[int]) -> None:
+    """Mark every state from which a marked one can be reached.
+
+    Breadth-first numbers mostly grow along transitions, so few passes from the end suffice.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for source, target in zip(reversed(sources), reversed(targets), strict=True):
+            if marked[target] and not marked[source]:
+                marked[source] = 1
+                changed = True
+
+
+class Programs(Protocol):
+    """Shared memory and the operations on it, made anew for every replay.
+
+    An operation yields a name before each atomic step, and an Event to sleep until it is set. It
+    keeps its state in local variables of plain types (no hidden loop iterators: `while`, not
+    `for`, around a step); every other object it uses must show in `memory`.
+    """
+
+    @property
+    def operations(self) -> Mapping[str, Generator[str | Event, None, object]]: ...
+
+    def memory(self) -> Mapping[str, object]: ...
+
+    def violations(self, pending: Sequence[str | Event | None]) -> Iterable[str]:
+        """What is wrong now; `pending` is each operation's next step, None where it has ended."""
+        ...
+
+    def is_goal(self, pending: Sequence[str | Event | None]) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A state of interleaved operations: the schedule that leads to it, and what it looks like."""
+
+    schedule: bytes
+    key: object
+    enabled: tuple[int, ...]
+    violations: tuple[str, ...]
+    is_goal: bool
+
+
+class Interleavings:
+    """All schedules of some step-wise operations, one step of one operation at a time.
+
+    A running generator cannot be copied, so a state is reached by replaying its schedule.
+    """
+
+    def __init__(self, fresh: Callable[[], Programs]) -> None:
+        self._fresh = fresh
+
+    def initial(self) -> Moment:
+        return _Replay(self._fresh()).moment(b"")
+
+    def actions(self, state: Moment) -> Iterator[tuple[_Told, Moment]]:
+        for number in state.enabled:
+            replay = self.replay(state.schedule)
+            replay.advance(number)
+            schedule = state.schedule + bytes([number])
+            yield _Told(self, schedule), replay.moment(schedule)
+
+    def replay(self, schedule: bytes) -> _Replay:
+        replay = _Replay(self._fresh())
+        for number in schedule:
+            replay.advance(number)
+        return replay
+
+    def key(self, state: Moment) -> object:
+        return state.key
+
+    def violations(self, state: Moment) -> tuple[str, ...]:
+        return state.violations
+
+    @staticmethod
+    def goal(state: Moment) -> bool:
+        return state.is_goal
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The last step of a schedule in words; found by taking it again."""
+
+    system: Interleavings
+    schedule: bytes
+
+    def __str__(self) -> str:
+        return self.system.replay(self.schedule[:-1]).advance_telling(self.schedule[-1])
+
+
+class _Replay:
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._operations = list(programs.operations.values())
+        self._raised: list[str] = []
+        # Up to its first step an operation touches nothing that is shared.
+        self._pending = [next(operation, None) for operation in self._operations]
+
+    def advance(self, number: int) -> None:
+        try:
+            self._pending[number] = next(self._operations[number], None)
+        except Exception as error:  # whatever a broken operation raises is a finding
+            self._pending[number] = None
+            self._raised.append(f"an operation raised {error!r}")
+
+    def advance_telling(self, number: int) -> str:
+        """Advance, and say what the step was, what it changed and what it learned."""
+        step = self._pending[number]
+        memory = dict(self._programs.memory())
+        variables = _variables(self._operations[number])
+        self.advance(number)
+        changes = _changes(memory, self._programs.memory())
+        learned = _changes(variables, _variables(self._operations[number]), mention_gone=False)
+        name = list(self._programs.operations)[number]
+        what = "wake up" if isinstance(step, Event) else step
+        facts = ", ".join(changes + learned)
+        return f"{name}: {what}" + (f"  [{facts}]" if facts else "")
+
+    def moment(self, schedule: bytes) -> Moment:
+        pending = self._pending
+        return Moment(
+            schedule=schedule,
+            key=(self._programs.memory(), [_position(each) for each in self._operations]),
+            enabled=tuple(number for number, step in enumerate(pending) if _is_enabled(step)),
+            violations=(*self._raised, *self._programs.violations(pending)),
+            is_goal=self._programs.is_goal(pending),
+        )
+
+
+def _is_enabled(step: str | Event | None) -> bool:
+    return step.is_set() if isinstance(step, Event) else step is not None
+
+
+_PLAIN = (int, bool, str, bytes, float, tuple, list, range, type(None))
+
+
+def _frames(operation: object) -> Iterator[tuple[int, dict[str, object]]]:
+    """Position and plain local variables of a generator, then of the one it delegates to."""
+    while (frame := getattr(operation, "gi_frame", None)) is not None:
+        plain: dict[str, object] = {}
+        for name, value in frame.f_locals.items():
+            if type(value) in _PLAIN:
+                plain[name] = value
+            elif isinstance(value, Event):
+                plain[name] = "rung" if value.is_set() else "silent"
+        yield frame.f_lasti, plain
+        operation = getattr(operation, "gi_yieldfrom", None)
+
+
+def _position(operation: object) -> list[tuple[int, dict[str, object]]]:
+    return list(_frames(operation))
+
+
+def _variables(operation: object) -> dict[str, object]:
+    return {name: value for _, plain in _frames(operation) for name, value in plain.items()}
+
+
+def _changes(
+    before: Mapping[str, object], after: Mapping[str, object], *, mention_gone: bool = True
+) -> list[str]:
+    changed = [f"{name}={v!r}" for name, v in after.items() if before.get(name, _GONE) != v]
+    if mention_gone:
+        changed += [f"{name} gone" for name in before if name not in after]
+    return changed
+
+
+_GONE = object()

@@ -1,0 +1,331 @@
+"""The ring buffer under every interleaving: small scenarios, all schedules, all predicates.
+
+The operations explored are those of `RingBuffer` itself, the very generators that threads drive.
+Every message is its own seqno, so a wrong one shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.explore.explorer import Interleavings, explore
+from ringcast.explore.ring_comparisons import NaiveRing, NoteRing
+from ringcast.window.concurrent import FIND, RingBuffer, drive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from threading import Event
+
+    from ringcast.explore.explorer import Report
+    from ringcast.window.concurrent import Steps
+
+CALL_MISSING = "call missing()"
+TAKE_HANDLE = "ask for the consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Operations that run at the same time, on a buffer with some messages in it."""
+
+    name: str
+    description: str
+    capacity: int
+    operations: tuple[tuple[str, int], ...]
+    """(what, seqno or how many); "what" is a case of `RingPrograms._operation`."""
+    offset: int = 0
+    present: tuple[int, ...] = ()
+    nullify: bool = True
+    real_only: bool = False
+    """The comparisons cannot run it: they have no blocking add, no stable, no missing."""
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            "A",
+            "HD=4 and 5 is present: add(5) while remove() takes 5",
+            10,
+            (("add", 5), ("remove", 1)),
+            offset=4,
+            present=(5,),
+        ),
+        Scenario(
+            "B",
+            "HD=4 and 5 is absent: 5 and its retransmission on two threads, one remover",
+            10,
+            (("add", 5), ("add", 5), ("remove", 1)),
+            offset=4,
+        ),
+        Scenario(
+            "C",
+            "capacity 2, next lap: 1 twice, 2 and 3 on four threads, one remover takes three",
+            2,
+            (("add", 1), ("add", 1), ("add", 2), ("add", 3), ("remove", 3)),
+        ),
+        Scenario(
+            "D",
+            "capacity 2, next lap with 3 never sent: 1 twice, 2 and 4; remover wants three",
+            2,
+            (("add", 1), ("add", 1), ("add", 2), ("add", 4), ("remove", 3)),
+        ),
+        Scenario(
+            "E",
+            "1 and 2 are present: two threads want to remove one each",
+            2,
+            (("remove_guarded", 1), ("remove_guarded", 1)),
+            present=(1, 2),
+        ),
+        Scenario(
+            "K",
+            "capacity 1 and full: an adder waits for room, another thread closes the buffer",
+            1,
+            (("add_until_closed", 2), ("close", 0)),
+            present=(1,),
+            real_only=True,
+        ),
+        Scenario(
+            "M",
+            "capacity 2 and 1 is present: missing() beside the adders of 2 and 3, and the remover",
+            2,
+            (("add", 2), ("add", 3), ("remove", 2), ("missing", 2)),
+            present=(1,),
+            real_only=True,
+        ),
+        Scenario(
+            "S",
+            "retaining, capacity 2: 1, 2 and, waiting, 3; remover calls stable() after each",
+            2,
+            (("add", 1), ("add", 2), ("add_waiting", 3), ("remove_stable", 3)),
+            nullify=False,
+            real_only=True,
+        ),
+        Scenario(
+            "W",
+            "capacity 1 and full: two adders wait for room for 2, one remover takes two",
+            1,
+            (("add_waiting", 2), ("add_waiting", 2), ("remove", 2)),
+            present=(1,),
+            real_only=True,
+        ),
+    )
+}
+
+UNGUARDED_E = Scenario(
+    "E",
+    "1 and 2 are present: two threads remove one each, and nothing refuses the second",
+    2,
+    (("remove", 1), ("remove", 1)),
+    present=(1, 2),
+)
+
+
+class Explorable(Protocol):
+    """What a ring must offer to be explored. In `memory`, a filled slot is named slot[...]."""
+
+    @property
+    def low(self) -> int: ...
+
+    @property
+    def hd(self) -> int: ...
+
+    @property
+    def hr(self) -> int: ...
+
+    def add_steps(self, seqno: int, item: int) -> Steps[bool]: ...
+
+    def take_steps(self, limit: int) -> Steps[list[int]]: ...
+
+    def memory(self) -> dict[str, object]: ...
+
+
+def real_ring(scenario: Scenario) -> RingBuffer[int]:
+    return RingBuffer(scenario.capacity, offset=scenario.offset, nullify=scenario.nullify)
+
+
+def note_ring(scenario: Scenario) -> NoteRing:
+    return NoteRing(scenario.capacity, offset=scenario.offset)
+
+
+def naive_ring(scenario: Scenario) -> NaiveRing:
+    return NaiveRing(scenario.capacity, offset=scenario.offset)
+
+
+VARIANTS: dict[str, Callable[[Scenario], Explorable]] = {
+    "real": real_ring,
+    "note": note_ring,
+    "naive": naive_ring,
+}
+
+
+def explore_ring(
+    scenario: Scenario,
+    build: Callable[[Scenario], Explorable] = real_ring,
+    *,
+    max_states: int = 1_000_000,
+) -> Report:
+    """Every schedule of the scenario on a ring made by `build`."""
+    system = Interleavings(partial(RingPrograms, scenario, build))
+    return explore(system, goal=system.goal, max_states=max_states)
+
+
+class RingPrograms:
+    """A scenario's operations on a fresh ring, what they brought about, and what must hold."""
+
+    def __init__(self, scenario: Scenario, build: Callable[[Scenario], Explorable]) -> None:
+        self._scenario = scenario
+        self._ring = build(scenario)
+        for seqno in scenario.present:
+            drive(self._ring.add_steps(seqno, seqno))
+        self._accepted = Counter(scenario.present)
+        self._delivered: list[int] = []
+        self._refused_by_close: list[int] = []
+        self._wrong_answers: list[str] = []
+        removers = [what for what, _ in scenario.operations if what.startswith("remove")]
+        self._has_one_remover = len(removers) == 1
+        self.operations = {
+            f"T{number} {what}({argument})": self._operation(what, argument)
+            for number, (what, argument) in enumerate(scenario.operations)
+        }
+
+    def memory(self) -> dict[str, object]:
+        return {
+            **self._ring.memory(),
+            "accepted": sorted(self._accepted.elements()),
+            "delivered": list(self._delivered),
+            "refused by close": list(self._refused_by_close),
+            "wrong answers": list(self._wrong_answers),
+        }
+
+    def is_goal(self, pending: Sequence[str | Event | None]) -> bool:
+        """All has ended, or only removers remain and what they want has not been added."""
+        waiting = [step for step in pending if step is not None]
+        if any(step != FIND for step in waiting):
+            return False
+        return not waiting or self._ring.hd + 1 not in self._accepted
+
+    def violations(self, pending: Sequence[str | Event | None]) -> Iterator[str]:
+        yield from self._wrong_answers
+        yield from self._always()
+        if all(step is None or step == FIND for step in pending):
+            yield from self._between_operations(pending)
+
+    def _always(self) -> Iterator[str]:
+        low, hd, hr = self._ring.low, self._ring.hd, self._ring.hr
+        highest = max(self._accepted, default=hd)
+        expected = range(
+            self._scenario.offset + 1, self._scenario.offset + 1 + len(self._delivered)
+        )
+        if any(times > 1 for times in self._accepted.values()):
+            yield "add() accepted one seqno twice (RB7)"
+        if len(set(self._delivered)) < len(self._delivered):
+            yield "one message was delivered twice (RB7)"
+        if self._has_one_remover and self._delivered != list(expected):
+            yield "remove() returned something else than the message of HD + 1 (RB5)"
+        if not low <= hd <= hr:
+            yield "LOW <= HD <= HR does not hold (RB1)"
+        if max(hr, highest) - low > self._scenario.capacity:
+            yield "HR - LOW exceeds the capacity (RB2)"
+        if hr < highest:
+            yield "HR is below a seqno that was accepted (RB4)"
+        if any(item <= low for item in self._items()):
+            yield "a slot holds a message that is not above LOW (RB3)"
+
+    def _between_operations(self, pending: Sequence[str | Event | None]) -> Iterator[str]:
+        """What need not hold while an operation is under way."""
+        scenario, ring = self._scenario, self._ring
+        items = self._items()
+        gone = ring.hd if scenario.nullify else ring.low
+        if any(seqno > gone and seqno not in items for seqno in self._accepted):
+            yield "an accepted message has vanished from the buffer"
+        if any(s not in self._delivered for s in range(scenario.offset + 1, ring.hd + 1)):
+            yield "HD passed a message that nobody received (RB5)"
+        if any(self._accepted[seqno] == 0 for seqno in self._surely_admissible(pending)):
+            yield "add() refused a seqno that was free (RB4)"
+
+    def _surely_admissible(self, pending: Sequence[str | Event | None]) -> Iterator[int]:
+        """Seqnos with an ended adder that had room from the start, or waited for it."""
+        scenario = self._scenario
+        for (what, seqno), step in zip(scenario.operations, pending, strict=True):
+            had_room = 0 < seqno - scenario.offset <= scenario.capacity
+            if step is None and ((what == "add" and had_room) or what == "add_waiting"):
+                yield seqno
+
+    def _items(self) -> list[int]:
+        memory = self._ring.memory().items()
+        return [v for name, v in memory if name.startswith("slot[") and isinstance(v, int)]
+
+    # The operations, as programs for the explorer.
+
+    def _operation(self, what: str, argument: int) -> Steps[None]:
+        match what:
+            case "add":
+                return self._add(argument, self._ring.add_steps(argument, argument))
+            case "remove":
+                return self._remove(argument)
+        ring = self._ring
+        assert isinstance(ring, RingBuffer)
+        match what:
+            case "add_until_closed":
+                return self._add_until_closed(ring, argument)
+            case "add_waiting":
+                return self._add(argument, ring.add_waiting_steps(argument, argument))
+            case "remove_guarded":
+                return self._remove_guarded(ring, argument)
+            case "remove_stable":
+                return self._remove_stable(ring, argument)
+            case "missing":
+                return self._missing(ring)
+            case "close":
+                return ring.close_steps()
+            case _:
+                raise UsageError(f"unknown operation {what!r}")
+
+    def _add(self, seqno: int, steps: Steps[bool]) -> Steps[None]:
+        if (yield from steps):
+            self._accepted[seqno] += 1
+
+    def _add_until_closed(self, ring: RingBuffer[int], seqno: int) -> Steps[None]:
+        try:
+            yield from self._add(seqno, ring.add_waiting_steps(seqno, seqno))
+        except GroupClosed:
+            self._refused_by_close.append(seqno)
+
+    def _remove(self, wanted: int) -> Steps[None]:
+        while wanted > 0:
+            items = yield from self._ring.take_steps(1)
+            self._delivered += items
+            wanted -= len(items)
+
+    def _remove_guarded(self, ring: RingBuffer[int], wanted: int) -> Steps[None]:
+        yield TAKE_HANDLE
+        try:
+            ring.consumer()
+        except UsageError:
+            return
+        yield from self._remove(wanted)
+
+    def _remove_stable(self, ring: RingBuffer[int], wanted: int) -> Steps[None]:
+        while wanted > 0:
+            items = yield from ring.take_steps(1)
+            self._delivered += items
+            wanted -= len(items)
+            if items:
+                yield from ring.stable_steps(items[0])
+
+    def _missing(self, ring: RingBuffer[int]) -> Steps[None]:
+        yield CALL_MISSING
+        before = sorted(self._accepted)
+        hd, marks = yield from ring.look_steps()
+        reported = [hd + 1 + i for i, mark in enumerate(marks) if not mark]
+        if any(seqno in before for seqno in reported):
+            self._wrong_answers.append("missing() named a seqno that was there before (RB8)")
+        if marks and hd + len(marks) not in self._accepted:
+            self._wrong_answers.append("HR named a seqno that nobody had added (RB4)")
+        known = range(hd + 1, max(before, default=hd))
+        if any(s not in self._accepted and s not in reported for s in known):
+            self._wrong_answers.append("missing() left out a seqno (RB8)")

@@ -1,0 +1,159 @@
+"""The nouns everybody shares. All immutable; none knows of sockets, time or bytes on the wire.
+
+Seqnos count from 1 per (sender, stream) and never wrap. They stay within 63 bits so that every
+tool that reads a trace (Spark's LongType among them) holds them exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SEQNO_MAX = 2**63 - 1
+INCARNATION_MAX = 2**64 - 1
+
+
+class Address(NamedTuple):
+    """Where datagrams go."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read "host:port" (or "[v6]:port"); raise UsageError with an example otherwise."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise UsageError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:7800")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Member(NamedTuple):
+    """One process in a group. A restart on the same address is another member: its incarnation
+    differs. The name is a label for people and need not be unique."""
+
+    address: Address
+    incarnation: int
+    name: str
+
+    def __str__(self) -> str:
+        return self.name or str(self.address)
+
+
+class ViewId(NamedTuple):
+    """Which view: made by whom, and the how-manieth."""
+
+    creator: Member
+    counter: int
+
+    def __str__(self) -> str:
+        return f"{self.counter}@{self.creator}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Who is in the group, in an order that is the same everywhere. The first coordinates."""
+
+    id: ViewId
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise UsageError(f"view {self.id}: a view has at least one member")
+        if len(set(self.members)) != len(self.members):
+            raise UsageError(f"view {self.id}: a member stands in it twice")
+        if self.id.counter < 1:
+            raise UsageError(f"view {self.id}: counters start at 1")
+
+    @property
+    def counter(self) -> int:
+        return self.id.counter
+
+    @property
+    def coordinator(self) -> Member:
+        return self.members[0]
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.members
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, name: str) -> Member:
+        """The member with this name; UsageError if there is none or more than one."""
+        found = [member for member in self.members if member.name == name]
+        if len(found) != 1:
+            count = "no member" if not found else f"{len(found)} members"
+            raise UsageError(f"{count} named {name!r} in {self}")
+        return found[0]
+
+    def __str__(self) -> str:
+        return f"View {self.counter}: {', '.join(map(str, self.members))}"
+
+
+class Stream(IntEnum):
+    """A seqno space of its own per sender. Order and exactly-once hold within a stream."""
+
+    FIFO = 0
+    UNIFORM = 1
+
+
+class Origin(NamedTuple):
+    """Whose messages: one sender's one stream. What windows, digests and acks are kept by."""
+
+    sender: Member
+    stream: Stream
+
+    def __str__(self) -> str:
+        return f"{self.sender}/{self.stream.name.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """How far each origin has been delivered by whoever took it: where a joiner's windows open.
+
+    `partials` are the fragments already taken of messages that were not whole yet: without them
+    a joiner would get the end of a message whose beginning nobody keeps any more.
+    """
+
+    entries: Mapping[Origin, int]
+    partials: Mapping[Origin, tuple[bytes, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for origin, seqno in self.entries.items():
+            if not 0 <= seqno <= SEQNO_MAX:
+                raise UsageError(f"digest entry {origin} = {seqno}: must be in 0..2**63-1")
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{origin}: {seqno}" for origin, seqno in self.entries.items()) + "}"
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive messages of one sender on one stream: the unit of work everywhere.
+
+    One message is a run of one. Immutable by agreement (a frozen dataclass costs three times as
+    much to build, and runs are built on the hot path).
+    """
+
+    stream: Stream
+    first: int
+    payloads: list[bytes]
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.payloads) - 1

@@ -1,0 +1,210 @@
+"""Node: the protocols made one member. All that transports and the simulator drive.
+
+A driver's whole life: call an input, `take_events`, `take_datagrams`, re-arm on `next_timeout`.
+Inputs run to completion: effects of protocols are drained as a worklist, never by recursion, so
+nothing is re-entered and the same inputs give the same outputs. Time comes in as `now`, in
+nanoseconds of a clock that never goes back. `take_events` needs it too: taking is delivery, and
+delivery makes acks due.
+
+Bytes of peers never raise: what cannot be decoded is counted by reason and dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, assert_never
+
+from ringcast.core.effects import DigestAgreed, Effects, ViewAgreed
+from ringcast.errors import DecodeError, UsageError
+from ringcast.events import ViewInstalled
+from ringcast.model import Stream
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.wire.codec import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ringcast.config import GroupConfig
+    from ringcast.core.effects import Layer, Signal
+    from ringcast.events import Event
+    from ringcast.model import Address, Digest, Member, View
+    from ringcast.wire.codec import DatagramSeal
+    from ringcast.wire.frames import Frame
+
+
+class Node:
+    """One member of one group, without sockets, clock or threads."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset({"me", "codec", "config", "rejected", "_owner"})
+
+    def __init__(
+        self,
+        me: Member,
+        config: GroupConfig,
+        *,
+        seal: DatagramSeal | None = None,
+        multicast: type[ReliableMulticast] = ReliableMulticast,
+        layers: Sequence[Layer] = (),
+    ) -> None:
+        self.me = me
+        self.config = config
+        self.view: View | None = None
+        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
+        self.rejected: dict[str, int] = {}
+        """Datagrams refused, by reason."""
+        self._layers: list[Layer] = [
+            multicast(me, config.multicast, self.codec.payload_bytes_max),
+            *layers,
+        ]
+        self._owner = _owners(self._layers)
+        self._out = Effects()
+
+    @property
+    def multicast(self) -> ReliableMulticast:
+        layer = self._layers[0]
+        assert isinstance(layer, ReliableMulticast)
+        return layer
+
+    # Inputs
+
+    def receive_datagrams(
+        self, datagrams: Iterable[bytes | bytearray | memoryview], now: int
+    ) -> None:
+        """Datagrams as they came. Their bytes are not needed after this returns."""
+        for datagram in datagrams:
+            try:
+                source, frames = self.codec.unpack(datagram)
+            except DecodeError as error:
+                reason = error.reason.value
+                self.rejected[reason] = self.rejected.get(reason, 0) + 1
+                continue
+            self._route(source, frames, now)
+        self._settle(now)
+
+    def send(self, payloads: Sequence[bytes], now: int, *, stream: Stream = Stream.FIFO) -> int:
+        """Send to the group; return how many were accepted, in order from the first (0: full)."""
+        accepted = self.multicast.send(payloads, stream, now, self._out)
+        self._settle(now)
+        return accepted
+
+    def install_view(self, view: View, now: int) -> None:
+        """The group is now this. Older views than the current one change nothing."""
+        self._out.signal(ViewAgreed(view))
+        self._settle(now)
+
+    def install_digest(self, digest: Digest, now: int) -> None:
+        """Where the windows of members new to me open."""
+        self._out.signal(DigestAgreed(digest))
+        self._settle(now)
+
+    def handle_timeout(self, now: int) -> None:
+        """Some deadline has come. Harmless when none has."""
+        for layer in self._layers:
+            layer.handle_timeout(now, self._out)
+        self._settle(now)
+
+    def close(self, now: int) -> None:
+        """Leave without a word. Sends raise GroupClosed from now on."""
+        for layer in self._layers:
+            layer.close(now, self._out)
+        self._settle(now)
+
+    # Outputs
+
+    def next_timeout(self) -> int | None:
+        """When handle_timeout is due; None: nothing waits."""
+        deadlines = (layer.next_timeout() for layer in self._layers)
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def take_datagrams(self) -> list[tuple[Address | None, bytes]]:
+        """What to send, in order; None means to every other member of the view.
+
+        Frames for the same destination share datagrams; so do sends that were made since the
+        last call.
+        """
+        if not self._out.frames:
+            return []
+        by_dest: dict[Member | None, list[Frame]] = {}
+        for dest, frame in self._out.frames:
+            by_dest.setdefault(dest, []).append(frame)
+        self._out.frames.clear()
+        return [
+            (None if dest is None else dest.address, datagram)
+            for dest, frames in by_dest.items()
+            for datagram in self.codec.pack(frames)
+        ]
+
+    def take_events(self, limit: int, now: int) -> list[Event]:
+        """What happened, and up to `limit` messages: pulled, and this is delivery."""
+        events: list[Event] = list(self._out.events)
+        self._out.events.clear()
+        for layer in self._layers:
+            events += layer.take_ready(limit, now, self._out)
+        self._settle(now)
+        return events
+
+    def digest(self) -> Digest:
+        """What this member has delivered of everybody."""
+        return self.multicast.digest()
+
+    def stats(self) -> dict[str, object]:
+        """Every table of every protocol with its size, and every counter."""
+        return {
+            "member": str(self.me),
+            "rejected": dict(self.rejected),
+            **{type(layer).__name__: layer.stats() for layer in self._layers},
+        }
+
+    def explain(self, now: int) -> list[str]:
+        """One sentence for each thing that waits. Nothing waits: an empty list."""
+        return [reason for layer in self._layers for reason in layer.explain(now)]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between two inputs. Costly: simulation and tests only."""
+        for layer in self._layers:
+            layer.check_invariants()
+
+    # Run to completion
+
+    def _route(self, source: Member, frames: list[Frame], now: int) -> None:
+        """Hand each stretch of frames of one layer to it, in order."""
+        start = 0
+        while start < len(frames):
+            owner = self._owner.get(type(frames[start]))
+            stop = start + 1
+            while stop < len(frames) and self._owner.get(type(frames[stop])) == owner:
+                stop += 1
+            if owner is not None:
+                self._layers[owner].receive(source, frames[start:stop], now, self._out)
+            start = stop
+
+    def _settle(self, now: int) -> None:
+        while self._out.signals:
+            self._react(self._out.signals.popleft(), now)
+
+    def _react(self, signal: Signal, now: int) -> None:
+        match signal:
+            case ViewAgreed(view):
+                if self.view is not None and view.counter <= self.view.counter:
+                    return
+                self.view = view
+                if self.me in view:
+                    self._out.event(ViewInstalled(view))
+                for layer in self._layers:
+                    layer.install_view(view, now, self._out)
+            case DigestAgreed(digest):
+                for layer in self._layers:
+                    layer.install_digest(digest, now, self._out)
+            case _:
+                assert_never(signal)
+
+
+def _owners(layers: Sequence[Layer]) -> dict[type[Frame], int]:
+    """Which layer, by its place in the stack, receives which frame; no frame has two owners."""
+    owners: dict[type[Frame], int] = {}
+    for place, layer in enumerate(layers):
+        for frame in layer.frames:
+            if frame in owners:
+                names = f"{type(layers[owners[frame]]).__name__} and {type(layer).__name__}"
+                raise UsageError(f"{frame.__name__} frames have two owners: {names}")
+            owners[frame] = place
+    return owners

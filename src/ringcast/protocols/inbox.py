@@ -1,0 +1,208 @@
+"""Inbox: the receiving half of reliable multicast, for one stream of one other member.
+
+On Data: buffer what fits the window, drop the rest (N4). A duplicate is acknowledged again: the
+    first ack may have been lost.
+On take: the application pulls, in order and without gaps (N1); only then does `delivered`
+    advance. Acknowledge after so many messages or datagrams, or after `ack_delay_s`.
+On Highest: everything up to it exists, so a lost last message is missed; acknowledge again.
+Every gap-tick: ask for what is missing (repair.py).
+
+An ack tells two watermarks, neither ever ahead of the truth (N6): `held` is contiguously
+received, `delivered` is taken. It is cumulative: a lost one is made good by the next.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Timers
+from ringcast.protocols.repair import Repair
+from ringcast.window.assembler import Assembler
+from ringcast.window.windows import ReceiveWindow
+from ringcast.wire.codec import NACK_RANGES_MAX
+from ringcast.wire.frames import Ack, Nack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Origin
+    from ringcast.wire.frames import Data
+
+NACK_MESSAGES_MAX = 1024
+"""Seqnos asked for in one request."""
+
+
+class Timer(Enum):
+    ACK = auto()
+    """Acknowledge what was taken, or sent again, since the last ack."""
+    REPAIR = auto()
+    """Some gap is due to be asked for."""
+
+
+class Inbox:
+    """One stream of another member, until the application has taken it."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "_origin",
+            "_ack_every",
+            "_ack_delay",
+            "_ack_datagrams",
+            "last_data",
+            "acks_sent",
+            "nacked",
+        }
+    )
+
+    def __init__(
+        self,
+        origin: Origin,
+        config: MulticastConfig,
+        offset: int,
+        parts: Iterable[bytes],
+        now: int,
+    ) -> None:
+        self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)
+        self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
+        self.assembler = Assembler(config.max_message_bytes, parts)
+        self.last_data = now
+        self.acks_sent = 0
+        self.nacked = 0  # seqnos asked for
+        self._origin = origin
+        self._ack_every = config.ack_every
+        self._ack_delay = round(config.ack_delay_s * 1e9)
+        self._ack_datagrams = max(1, config.window_bytes // config.datagram_bytes // 4)
+        self._acked_held = offset
+        self._acked_delivered = offset
+        self._datagrams = 0  # since the last ack
+        self._timers: Timers[Timer] = Timers()
+        self._ack_later(now)  # the sender does not know yet where this window stands
+
+    # Inputs
+
+    def on_data(self, data: Data, now: int, out: Effects) -> None:
+        window = self.window
+        self.last_data = now
+        self._datagrams += 1
+        if data.more:
+            acceptable_last = min(data.last, window.low + window.capacity)
+            self.assembler.mark(range(max(data.first, window.delivered + 1), acceptable_last + 1))
+        new = 0
+        if window.has_slot(data.first, data.last):
+            new = window.add_run(data.first, data.payloads)
+        self.repair.saw_data(window, data.first, data.last, now)
+        if new < data.count:
+            self._on_duplicate(now)
+        if window.held > self._acked_held:
+            self._ack_later(now)
+        if self.repair.has_proof:
+            self._ask(now, out)
+        self._arm_repair()
+
+    def on_highest(self, seqno: int, now: int) -> None:
+        self.repair.saw_highest(self.window, seqno, now)
+        self._arm_repair()
+        self._ack_later(now)
+
+    def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
+        payloads = self.window.take_ready(limit)
+        if payloads:
+            taken = self.window.delivered - self._acked_delivered
+            if taken >= self._ack_every or self._datagrams >= self._ack_datagrams:
+                self._ack(allowance, out)
+            else:
+                self._ack_later(now)
+        return payloads
+
+    def handle_timeout(self, now: int, allowance: int, out: Effects) -> None:
+        for timer in self._timers.take_due(now):
+            match timer:
+                case Timer.ACK:
+                    self._ack(allowance, out)
+                case Timer.REPAIR:
+                    self._ask(now, out)
+                    self._arm_repair()
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    # Outputs
+
+    def stats(self) -> dict[str, object]:
+        window = self.window
+        return {
+            "low": window.low,
+            "delivered": window.delivered,
+            "held": window.held,
+            "high": window.high,
+            "capacity": window.capacity,
+            "gaps": len(self.repair.gaps),
+            "gap_tick_ms": self.repair.gap_tick / 1e6,
+            "fragment_bytes": self.assembler.size,
+            "oversized": self.assembler.oversized,
+            "duplicates": window.duplicates,
+            "dropped_low": window.dropped_low,
+            "dropped_high": window.dropped_high,
+            "dropped_bytes": window.dropped_bytes,
+            "acks_sent": self.acks_sent,
+            "nacked": self.nacked,
+        }
+
+    def explain(self, now: int) -> list[str]:
+        reasons = []
+        window = self.window
+        for gap in self.repair.gaps[:1]:
+            seqnos = f"{gap.first}" if gap.first == gap.last else f"{gap.first}..{gap.last}"
+            reasons.append(
+                f"{self._origin}: {seqnos} missing for {(now - gap.since) / 1e9:.1f} s, asked "
+                f"{gap.asked} times, next in {max(0, gap.ask_at - now) / 1e9:.1f} s; "
+                f"{window.size - window.ready} later messages wait for it"
+            )
+        if window.ready:
+            reasons.append(
+                f"{self._origin}: {window.ready} messages from {window.delivered + 1} on are "
+                f"ready and wait for this member's application"
+            )
+        return reasons
+
+    def check_invariants(self) -> None:
+        self.window.check_invariants()
+        assert self._acked_held <= self.window.held
+        assert self._acked_delivered <= self.window.delivered
+        is_told = self._acked_delivered == self.window.delivered
+        assert is_told or self._timers.is_armed(Timer.ACK)
+        assert not self.repair.gaps or self._timers.is_armed(Timer.REPAIR)
+
+    # Acknowledgement and repair
+
+    def _on_duplicate(self, now: int) -> None:
+        self._ack_later(now)
+
+    def _ack_later(self, now: int) -> None:
+        """One ack per delay, however many causes there are."""
+        self._timers.arm_if_idle(Timer.ACK, now + self._ack_delay)
+
+    def _ack(self, allowance: int, out: Effects) -> None:
+        window = self.window
+        self._timers.disarm(Timer.ACK)
+        self._datagrams = 0
+        self._acked_held, self._acked_delivered = window.held, window.delivered
+        self.acks_sent += 1
+        ack = Ack(self._origin.stream, window.held, window.delivered, allowance)
+        out.datagram(self._origin.sender, ack)
+
+    def _ask(self, now: int, out: Effects) -> None:
+        due = self.repair.take_due(self.window, now, NACK_RANGES_MAX, NACK_MESSAGES_MAX)
+        if due:
+            self.nacked += sum(map(len, due))
+            out.datagram(self._origin.sender, Nack(self._origin.stream, due))
+
+    def _arm_repair(self) -> None:
+        at = self.repair.next_ask()
+        if at is None:
+            self._timers.disarm(Timer.REPAIR)
+        else:
+            self._timers.arm(Timer.REPAIR, at)

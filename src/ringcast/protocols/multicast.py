@@ -1,0 +1,337 @@
+"""ReliableMulticast: every member delivers each sender's messages in order, once, without gaps.
+
+JGroups calls this NAKACK4: a fixed window per sender, freed when all have acknowledged. So flow
+control is built in: a sender can be ahead of the slowest member by one window and no more.
+
+What holds under loss, duplication, reordering, crashes and any sequence of views: per (sender,
+stream) a member delivers offset+1, offset+2, … (N1), once each (N2); a sender keeps what some
+current member has not delivered (N5); memory is bounded by the windows (G5). Once the network
+works, all messages of a live sender reach all live members of its view, the last one too (N-L1),
+and its window drains (N-L2). If a sender dies, survivors hold prefixes of its messages that may
+differ in length (N11).
+
+Frames: Data and Highest to the group; Ack and Nack to one sender; Data again to whoever asked.
+
+On send, Ack, Nack: the Outbox of that stream (outbox.py).
+On Data, Highest, take: the Inbox of that sender and stream (inbox.py). Data of a sender without
+    a window waits in a small queue: the view or the digest that opens one may be on its way.
+On view: forget the departed: their windows with what is in them (N8), their acks, their queue.
+    New members count in every outbox at once (the freeze). A view without oneself closes.
+On digest: open windows for members that are new to me (N9). One that exists never moves.
+
+A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.events import Closed, Delivered, FragmentsTaken
+from ringcast.model import Digest, Origin, Run, Stream
+from ringcast.protocols.inbox import Inbox
+from ringcast.protocols.outbox import Outbox
+from ringcast.wire.frames import Ack, Data, Highest, Nack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.events import Event
+    from ringcast.model import Member, View
+    from ringcast.window.acks import AckTable
+    from ringcast.window.assembler import Assembler
+    from ringcast.window.windows import ReceiveWindow, SendWindow
+    from ringcast.wire.frames import Frame
+
+EARLY_MAX = 50
+"""Data frames kept from senders without a window; beyond this, repair brings them again."""
+
+
+class ReliableMulticast:
+    """The state machine of one member."""
+
+    frames: ClassVar[tuple[type[Frame], ...]] = (Data, Ack, Nack, Highest)
+    outbox: ClassVar[type[Outbox]] = Outbox
+    inbox: ClassVar[type[Inbox]] = Inbox
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "me",
+            "config",
+            "streams",
+            "receive_buffer",
+            "_fragment_bytes",
+            "_tau",
+            "_turn",
+            "refused",
+            "early_dropped",
+        }
+    )
+
+    def __init__(
+        self,
+        me: Member,
+        config: MulticastConfig,
+        fragment_bytes: int,
+        *,
+        streams: tuple[Stream, ...] = (Stream.FIFO,),
+    ) -> None:
+        self.me = me
+        self.config = config
+        self.streams = streams
+        self.receive_buffer = config.window_bytes
+        """Bytes that may be under way to this member, from all senders together. A transport
+        sets it to what its socket buffer holds."""
+        self.refused = 0  # frames of strangers, and acks for what was never sent
+        self.early_dropped = 0
+        self._fragment_bytes = fragment_bytes
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._view: View | None = None
+        self._is_closed = False
+        self._outboxes: dict[Stream, Outbox] = {}
+        self._inboxes: dict[Origin, Inbox] = {}
+        self._early: deque[tuple[Member, Data]] = deque()
+        self._turn = 0  # who is first to be taken from, so that nobody starves
+
+    # Inputs
+
+    def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
+        """Send to the group; return how many messages were accepted, from the first on.
+
+        Fewer than all: the window is full, and a Writable event follows when there is room.
+        """
+        if self._is_closed:
+            raise GroupClosed("this member has left its group")
+        outbox = self._outboxes.get(stream)
+        if outbox is None:
+            why = "not in a view yet" if self._view is None else "not a stream of this group"
+            raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
+        largest = max(map(len, payloads), default=0)
+        if largest > self.config.max_message_bytes:
+            limit = self.config.max_message_bytes
+            raise UsageError(f"a message of {largest} bytes: max_message_bytes is {limit}")
+        return outbox.send(payloads, now, out) if payloads else 0
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        for frame in frames:
+            match frame:
+                case Data():
+                    self._on_data(source, frame, now, out)
+                case Ack():
+                    self._on_ack(source, frame, now, out)
+                case Nack():
+                    self._on_nack(source, frame, out)
+                case Highest():
+                    self._on_highest(source, frame, now)
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        previous = self._view
+        if self._is_closed or (previous is not None and view.counter <= previous.counter):
+            return
+        if self.me not in view:
+            self._shut(f"{view} goes on without this member", out)
+            return
+        self._view = view
+        for origin in [origin for origin in self._inboxes if origin.sender not in view]:
+            del self._inboxes[origin]
+        departed = [member for member in previous or () if member not in view]
+        self._early = deque(entry for entry in self._early if entry[0] not in departed)
+        for stream in self.streams:
+            if stream in self._outboxes:
+                self._outboxes[stream].set_members(view, now, out)
+            else:
+                self._outboxes[stream] = self.outbox(
+                    self.me, stream, self.config, view, self._fragment_bytes
+                )
+
+    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
+        for origin, offset in digest.entries.items():
+            is_new = origin.stream in self.streams and origin not in self._inboxes
+            if is_new and self._is_peer(origin.sender):
+                parts = digest.partials.get(origin, ())
+                self._inboxes[origin] = self.inbox(origin, self.config, offset, parts, now)
+        early, self._early = self._early, deque()
+        for sender, data in early:
+            self._on_data(sender, data, now, out)
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        """Up to `limit` messages, from all senders in turn: calling this is delivery."""
+        events: list[Event] = []
+        allowance = self._allowance(now)
+        for origin in self._in_turn():
+            if limit <= 0:
+                break
+            self._turn += 1
+            if origin.sender == self.me:
+                outbox = self._outboxes[origin.stream]
+                first = outbox.window.delivered + 1
+                payloads = outbox.take_ready(limit, now, out)
+                assembler = outbox.assembler
+            else:
+                inbox = self._inboxes[origin]
+                first = inbox.window.delivered + 1
+                payloads = inbox.take_ready(limit, now, allowance, out)
+                assembler = inbox.assembler
+            if payloads:
+                limit -= len(payloads)
+                self._deliver(origin, assembler, first, payloads, events)
+        return events
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        for outbox in self._outboxes.values():
+            outbox.handle_timeout(now, out)
+        allowance = self._allowance(now)
+        for inbox in self._inboxes.values():
+            inbox.handle_timeout(now, allowance, out)
+
+    def next_timeout(self) -> int | None:
+        deadlines = [at for box in self._boxes() if (at := box.next_timeout()) is not None]
+        return min(deadlines, default=None)
+
+    def close(self, now: int, out: Effects) -> None:
+        if not self._is_closed:
+            self._shut("closed", out)
+
+    # Outputs
+
+    def digest(self) -> Digest:
+        """What this member has delivered of everybody, itself included."""
+        entries: dict[Origin, int] = {}
+        partials: dict[Origin, tuple[bytes, ...]] = {}
+        for stream, outbox in self._outboxes.items():
+            entries[Origin(self.me, stream)] = outbox.window.delivered
+            partials[Origin(self.me, stream)] = outbox.assembler.parts
+        for origin, inbox in self._inboxes.items():
+            entries[origin] = inbox.window.delivered
+            partials[origin] = inbox.assembler.parts
+        return Digest(entries, {origin: parts for origin, parts in partials.items() if parts})
+
+    def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
+        """Every window, to be read only: for traces, statistics and tests."""
+        found: dict[Origin, SendWindow | ReceiveWindow] = {
+            Origin(self.me, stream): outbox.window for stream, outbox in self._outboxes.items()
+        }
+        found.update((origin, inbox.window) for origin, inbox in self._inboxes.items())
+        return found
+
+    def ack_tables(self) -> dict[Stream, AckTable]:
+        """Who has acknowledged what of mine, to be read only."""
+        return {stream: outbox.acks for stream, outbox in self._outboxes.items()}
+
+    def is_blocked(self, stream: Stream) -> bool:
+        """A send was cut short, and no Writable has followed yet."""
+        outbox = self._outboxes.get(stream)
+        return outbox is not None and outbox.is_blocked
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "view": str(self._view),
+            "early": len(self._early),
+            "early_dropped": self.early_dropped,
+            "refused": self.refused,
+            "sent": {
+                stream.name.lower(): outbox.stats() for stream, outbox in self._outboxes.items()
+            },
+            "received": {str(origin): inbox.stats() for origin, inbox in self._inboxes.items()},
+        }
+
+    def explain(self, now: int) -> list[str]:
+        return [reason for box in self._boxes() for reason in box.explain(now)]
+
+    def check_invariants(self) -> None:
+        assert len(self._early) <= EARLY_MAX
+        if self._view is not None:
+            for outbox in self._outboxes.values():
+                outbox.check_invariants(self._view)
+        for origin, inbox in self._inboxes.items():
+            assert self._is_peer(origin.sender)
+            inbox.check_invariants()
+
+    # From and to the boxes
+
+    def _boxes(self) -> list[Outbox | Inbox]:
+        return [*self._outboxes.values(), *self._inboxes.values()]
+
+    def _is_peer(self, member: Member) -> bool:
+        """Another member of my view: its frames count. Mine do not: I know what I sent."""
+        return self._view is not None and member in self._view and member != self.me
+
+    def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
+        inbox = self._inboxes.get(Origin(source, data.stream))
+        if inbox is not None:
+            inbox.on_data(data, now, out)
+        elif self._is_closed or source == self.me or data.stream not in self.streams:
+            self.refused += 1
+        elif len(self._early) < EARLY_MAX:
+            # Cut into payloads now: the datagram's buffer may be used again.
+            kept = Data(data.stream, data.first, data.payloads, more=data.more)
+            self._early.append((source, kept))
+        else:
+            self.early_dropped += 1
+
+    def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
+        outbox = self._outboxes.get(ack.stream)
+        if outbox is None or not self._is_peer(source) or ack.held > outbox.window.high:
+            self.refused += 1
+        else:
+            outbox.on_ack(source, ack, now, out)
+
+    def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
+        outbox = self._outboxes.get(nack.stream)
+        if outbox is None or not self._is_peer(source):
+            self.refused += 1
+        else:
+            outbox.on_nack(source, nack, out)
+
+    def _on_highest(self, source: Member, highest: Highest, now: int) -> None:
+        inbox = self._inboxes.get(Origin(source, highest.stream))
+        if inbox is None:
+            self.refused += 1
+        else:
+            inbox.on_highest(highest.seqno, now)
+
+    def _in_turn(self) -> list[Origin]:
+        """All origins; whoever was not reached last time comes first."""
+        origins = [Origin(self.me, stream) for stream in self._outboxes]
+        origins += self._inboxes
+        start = self._turn = self._turn % len(origins) if origins else 0
+        return origins[start:] + origins[:start]
+
+    def _deliver(
+        self,
+        origin: Origin,
+        assembler: Assembler,
+        first: int,
+        payloads: list[bytes],
+        events: list[Event],
+    ) -> None:
+        """Whole messages as they are; fragments are put together first."""
+        assert self._view is not None
+        sender, stream = origin
+        view_id = self._view.id
+        if assembler.is_idle:
+            events.append(Delivered(sender, Run(stream, first, payloads), view_id))
+            return
+        last = first + len(payloads) - 1
+        for start, messages in assembler.assemble(first, payloads):
+            if start > first:
+                events.append(FragmentsTaken(sender, stream, first, start - 1, view_id))
+            events.append(Delivered(sender, Run(stream, start, messages), view_id))
+            first = start + len(messages)
+        if first <= last:
+            events.append(FragmentsTaken(sender, stream, first, last, view_id))
+
+    def _allowance(self, now: int) -> int:
+        """An equal share of the receive buffer for each sender heard of late."""
+        active = sum(inbox.last_data > now - self._tau for inbox in self._inboxes.values())
+        return max(self.receive_buffer // max(1, active), self.config.datagram_bytes)
+
+    def _shut(self, reason: str, out: Effects) -> None:
+        self._is_closed = True
+        half_sent = sum(len(part) for outbox in self._outboxes.values() for part in outbox.rest)
+        self._outboxes.clear()
+        self._inboxes.clear()
+        self._early.clear()
+        out.event(Closed(reason, half_sent))

@@ -1,0 +1,308 @@
+"""Outbox: the sending half of reliable multicast, for one stream of one's own messages.
+
+On send: what finds room gets the next seqnos and goes out; the rest is not accepted and takes no
+    seqno (N3). A message larger than a datagram is cut into fragments, admitted as room appears.
+On Ack: raise that member's marks. What all current members have delivered is purged (N5);
+    whoever waited for room is told (N-L3).
+On Nack: send again what is still here, at most one window per member between two probes.
+Every probe interval: while some current member's ack is behind, tell the group the highest seqno,
+    so that a lost last message is missed and a lost last ack repeated (N-L1, N-L2). The first
+    probe comes after about two ack times, each further one after twice as long, up to τ.
+On new members: the departed are forgotten; new ones count at once, at `low`: nothing more is
+    purged without them, which makes a digest taken later safe to open windows at (N9).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Timers
+from ringcast.events import Writable
+from ringcast.window.acks import AckTable
+from ringcast.window.assembler import Assembler
+from ringcast.window.windows import SendWindow
+from ringcast.wire.frames import Data, Highest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, Stream, View
+    from ringcast.wire.frames import Ack, Nack
+
+PROBE_START_NS = 5_000_000
+"""The first probe interval before an ack time has been measured."""
+
+PROBE_MIN_NS = 1_000_000
+
+
+class Timer(Enum):
+    PROBE = auto()
+    """Some member's ack is behind: tell the highest seqno."""
+
+
+class Outbox:
+    """One stream of my own messages, until everybody has delivered them."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "_me",
+            "_stream",
+            "_config",
+            "_fragment_bytes",
+            "_tau",
+            "heard",
+            "resent",
+            "_quota",
+            "_probe_interval",
+            "_ack_time",
+            "_timed",
+            "blocked_since",
+        }
+    )
+
+    def __init__(
+        self, me: Member, stream: Stream, config: MulticastConfig, view: View, fragment_bytes: int
+    ) -> None:
+        self.window = SendWindow(
+            config.capacity, max_bytes=config.window_bytes, datagram_bytes=config.datagram_bytes
+        )
+        self.acks = AckTable(view.members, self.window.low)
+        self.assembler = Assembler(config.max_message_bytes)
+        self.rest: deque[bytes] = deque()
+        """Fragments of the one large message that has begun and found no more room yet."""
+        self.is_blocked = False
+        """A send was cut short, and no Writable has followed yet."""
+        self.blocked_since = 0
+        self.heard: dict[Member, int] = {}
+        """When each member last acknowledged anything."""
+        self.resent = 0
+        self._me = me
+        self._stream = stream
+        self._config = config
+        self._fragment_bytes = fragment_bytes
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._continued: set[int] = set()  # seqnos in the window whose message goes on
+        self._allowances: dict[Member, int] = {}
+        self._quota: dict[Member, int] = {}  # messages sent again to each since the last probe
+        self._timers: Timers[Timer] = Timers()
+        self._probe_interval = PROBE_START_NS
+        self._ack_time = 0  # from sending to everybody's ack, as last measured
+        self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
+
+    # Inputs
+
+    def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
+        """How many messages were accepted, from the first on."""
+        if self.rest:
+            accepted = 0
+        elif max(map(len, payloads)) <= self._fragment_bytes:
+            accepted = self._admit(payloads, out)
+        else:
+            accepted = self._admit_each(payloads, out)
+        if accepted < len(payloads) and not self.is_blocked:
+            self.is_blocked = True
+            self.blocked_since = now
+        if accepted:
+            self._expect_acks(now)
+        return accepted
+
+    def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
+        """An ack of a current member, for nothing that was never sent."""
+        self.heard[source] = now
+        has_room = False
+        if self._allowances.get(source) != ack.allowance:
+            self._allowances[source] = ack.allowance
+            has_room = self._limit_bytes()
+        if self.acks.update(source, ack.held, ack.delivered):
+            self._purge(now, out)
+        elif has_room:
+            self._use_room(now, out)
+
+    def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
+        quota = self._config.capacity - self._quota.get(source, 0)
+        dest = None if self._config.repair_to_all else source
+        for seqnos in nack.missing:
+            first = max(seqnos.start, self.window.low + 1)
+            payloads = self.window.read_run(range(first, min(seqnos.stop, first + quota)))
+            for data in self._as_frames(first, payloads):
+                out.datagram(dest, data)
+            quota -= len(payloads)
+            self.resent += len(payloads)
+        self._quota[source] = self._config.capacity - quota
+
+    def set_members(self, view: View, now: int, out: Effects) -> None:
+        self.acks.set_members(view.members, self.window.low)
+        for table in (self._allowances, self.heard, self._quota):
+            for member in [member for member in table if member not in view]:
+                del table[member]
+        self._limit_bytes()
+        self._purge(now, out)
+        self._expect_acks(now)
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
+        """One's own messages, for one's own application."""
+        payloads = self.window.take_ready(limit)
+        if payloads and self.acks.update(self._me, self.window.high, self.window.delivered):
+            self._purge(now, out)
+        return payloads
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        if self._timers.take_due(now):
+            self._quota.clear()
+            if self.is_behind:
+                out.datagram(None, Highest(self._stream, self.window.high))
+                self._probe_interval = min(2 * self._probe_interval, self._tau)
+                self._timers.arm(Timer.PROBE, now + self._probe_interval)
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    # Outputs
+
+    @property
+    def is_behind(self) -> bool:
+        """Some current member has not delivered everything that was sent."""
+        return self.acks.min_delivered < self.window.high
+
+    def stats(self) -> dict[str, object]:
+        window = self.window
+        return {
+            "low": window.low,
+            "delivered": window.delivered,
+            "high": window.high,
+            "capacity": window.capacity,
+            "bytes": window.charged,
+            "bytes_max": window.max_bytes,
+            "fragments_waiting": len(self.rest),
+            "resent": self.resent,
+            "acks": {str(who): [held, taken] for who, held, taken in self.acks.entries()},
+        }
+
+    def explain(self, now: int) -> list[str]:
+        if not self.is_blocked:
+            return []
+        window = self.window
+        return [
+            f"send on {self._stream.name.lower()} blocked for {_ago(now, self.blocked_since)}: "
+            f"window full ({window.high - window.low} of {window.capacity} messages, "
+            f"{window.charged} of {window.max_bytes} bytes), pinned by {member}, which has taken "
+            f"{self.acks.min_delivered} of {window.high}; {self._last_sign(member, now)}"
+            for member in self.acks.slowest()
+        ]
+
+    def _last_sign(self, member: Member, now: int) -> str:
+        if member == self._me:
+            return "that is this member's own application"
+        heard = self.heard.get(member)
+        return "no ack from it yet" if heard is None else f"last ack {_ago(now, heard)} ago"
+
+    def check_invariants(self, view: View) -> None:
+        self.window.check_invariants()
+        entries = self.acks.entries()
+        assert tuple(member for member, _, _ in entries) == view.members
+        assert all(delivered <= held <= self.window.high for _, held, delivered in entries)
+        assert self._timers.is_armed(Timer.PROBE) or not self.is_behind
+        assert self.is_behind or not self.rest
+        assert all(self.window.low < seqno <= self.window.high for seqno in self._continued)
+
+    # Admission
+
+    def _admit(self, payloads: Sequence[bytes], out: Effects, *, more: bool = False) -> int:
+        """Give seqnos to what finds room, and send it."""
+        first = self.window.high + 1
+        accepted = self.window.append_run(payloads)
+        if accepted:
+            if more:
+                continued = range(first, first + accepted)
+                self._continued.update(continued)
+                self.assembler.mark(continued)
+            out.datagram(None, Data(self._stream, first, list(payloads[:accepted]), more=more))
+        return accepted
+
+    def _admit_each(self, payloads: Sequence[bytes], out: Effects) -> int:
+        """One message at a time; a large one is accepted as soon as its beginning is."""
+        size = self._fragment_bytes
+        for accepted, payload in enumerate(payloads):
+            fragments = [payload[at : at + size] for at in range(0, len(payload) or 1, size)]
+            self.rest.extend(fragments)
+            self._admit_rest(out)
+            if len(self.rest) == len(fragments):
+                self.rest.clear()
+                return accepted
+            if self.rest:
+                return accepted + 1
+        return len(payloads)
+
+    def _admit_rest(self, out: Effects) -> None:
+        rest = self.rest
+        while rest and self._admit([rest[0]], out, more=len(rest) > 1):
+            rest.popleft()
+
+    def _use_room(self, now: int, out: Effects) -> None:
+        """Room may have appeared: for the rest of a large message first, then for the sender."""
+        if self.rest:
+            self._admit_rest(out)
+            self._expect_acks(now)
+        if self.is_blocked and not self.rest and not self.window.is_full:
+            self.is_blocked = False
+            out.event(Writable())
+
+    def _limit_bytes(self) -> bool:
+        """As many bytes in flight as every current member can take; True if that is more now."""
+        before = self.window.max_bytes
+        allowed = min(self._allowances.values(), default=self._config.window_bytes)
+        allowed = max(allowed, self._config.datagram_bytes)
+        self.window.max_bytes = min(allowed, self._config.window_bytes)
+        return self.window.max_bytes > before
+
+    # Acknowledgement
+
+    def _purge(self, now: int, out: Effects) -> None:
+        """Let go of what every current member has delivered."""
+        low = self.window.low
+        self.window.purge(self.acks.min_delivered)
+        if self.window.low > low:
+            if self._continued:
+                self._continued.difference_update(range(low + 1, self.window.low + 1))
+            if self._timed and self.window.low >= self._timed[0]:
+                self._ack_time = now - self._timed[1]
+                self._timed = None
+            # Acks are coming in; should they stop, start over with short intervals.
+            self._timers.disarm(Timer.PROBE)
+            self._expect_acks(now)
+        self._use_room(now, out)
+
+    def _expect_acks(self, now: int) -> None:
+        """Somebody may be behind: measure how long, and probe unless acks come."""
+        if not self.is_behind:
+            return
+        if self._timed is None:
+            self._timed = (self.window.high, now)
+        if not self._timers.is_armed(Timer.PROBE):
+            interval = max(PROBE_MIN_NS, 2 * self._ack_time or PROBE_START_NS)
+            self._probe_interval = min(interval, self._tau)
+            self._timers.arm(Timer.PROBE, now + self._probe_interval)
+
+    def _as_frames(self, first: int, payloads: list[bytes]) -> list[Data]:
+        """One frame, or several where fragments and whole messages alternate."""
+        if not payloads:
+            return []
+        if not self._continued:
+            return [Data(self._stream, first, payloads)]
+        flags = [seqno in self._continued for seqno in range(first, first + len(payloads))]
+        frames = []
+        start = 0
+        for stop in range(1, len(flags) + 1):
+            if stop == len(flags) or flags[stop] != flags[start]:
+                run = payloads[start:stop]
+                frames.append(Data(self._stream, first + start, run, more=flags[start]))
+                start = stop
+        return frames
+
+
+def _ago(now: int, then: int) -> str:
+    return f"{(now - then) / 1e9:.1f} s"

@@ -1,0 +1,103 @@
+"""Traces as files: JSON Lines, gzipped where the name ends in .gz.
+
+The first line is an object with the schema version, the column names and the facts of the run;
+every other line is one row as an array in that order. A reader takes the columns it knows by name:
+later ones are ignored and missing ones keep their default, so versions only ever add columns.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ringcast.errors import UsageError
+from ringcast.trace.rows import Facts, Row, TornTrace, Trace
+
+SCHEMA_VERSION = 1
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def write_trace(path: Path | str, trace: Trace) -> None:
+    """Write the whole trace. The same trace gives the same bytes."""
+    header = {
+        "schema": SCHEMA_VERSION,
+        "columns": Row._fields,
+        "facts": {item.name: _plain(getattr(trace.facts, item.name)) for item in fields(Facts)},
+    }
+    text = "\n".join([_encode(header), *map(_encode, trace.rows), ""])
+    data = text.encode("ascii")
+    if Path(path).suffix == ".gz":
+        data = gzip.compress(data, compresslevel=6, mtime=0)
+    Path(path).write_bytes(data)
+
+
+def read_trace(path: Path | str) -> Trace:
+    """Read what is whole; `torn` tells if the last line is not. UsageError if it is no trace."""
+    lines, tail = _lines(Path(path))
+    if not lines:
+        raise UsageError(f"{path}: no whole line: not a trace, or its writer died at once")
+    try:
+        header = json.loads(lines[0])
+        is_known = header["schema"] >= SCHEMA_VERSION  # later versions only add columns
+        columns, facts = header["columns"], _facts(header["facts"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: line 1 is not the header of a trace: {error}") from None
+    if not is_known:
+        raise UsageError(f"{path}: unknown schema {header['schema']}")
+    picks = [(name, at) for at, name in enumerate(columns) if name in Row._fields]
+    rows = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            rows.append(_row(json.loads(line), picks))
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"{path}: line {number} is not a row: {error}") from None
+    return Trace(rows, facts, TornTrace(len(rows), len(tail)) if tail else None)
+
+
+def trace_hash(trace: Trace) -> str:
+    """The sha256 of the rows alone: equal exactly when the rows are, on any interpreter (G6)."""
+    digest = hashlib.sha256()
+    for start in range(0, len(trace.rows), 4096):
+        lines = "\n".join([*map(_encode, trace.rows[start : start + 4096]), ""])
+        digest.update(lines.encode("ascii"))
+    return digest.hexdigest()
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def _facts(values: dict[str, Any]) -> Facts:
+    """Facts of any version: unknown ones are ignored, missing ones keep their default."""
+    known = {item.name for item in fields(Facts)}
+    picked = {name: value for name, value in values.items() if name in known}
+    picked["stopped_members"] = frozenset(picked.get("stopped_members", ()))
+    return Facts(**picked)
+
+
+def _row(values: list[Any], picks: list[tuple[str, int]]) -> Row:
+    row = {name: values[at] for name, at in picks}
+    row["members"] = tuple(row.get("members", ()))
+    return Row(**row)
+
+
+def _lines(path: Path) -> tuple[list[bytes], bytes]:
+    """The whole lines, and what stands after the last one (nothing, unless torn)."""
+    data = path.read_bytes()
+    tear = b""
+    if path.suffix == ".gz":
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            data = unpacker.decompress(data)
+        except zlib.error as error:
+            raise UsageError(f"{path}: damaged: {error}") from None
+        if not unpacker.eof:
+            tear = b"\0"  # even where the text happens to end with a line, the file does not
+    *lines, tail = data.split(b"\n")
+    return lines, tail or tear

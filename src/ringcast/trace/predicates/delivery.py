@@ -1,0 +1,209 @@
+"""N1, N8, N9, N11: what members deliver, of whom, and from where on. (N2 is G2.)"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.model import Stream
+from ringcast.trace.predicates.algebra import NOWHERE, Progress, Ranges, merge_progress
+from ringcast.trace.predicates.findings import Findings
+from ringcast.trace.predicates.sequential import Rule
+from ringcast.trace.rows import CRASH, DELIVER, OPEN, PURGE, SEND, TX, VIEW, split_key
+
+if TYPE_CHECKING:
+    from ringcast.trace.predicates.findings import Verdict
+    from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
+
+
+class InOrder(Rule[int]):
+    """From its window's offset on, a receiver delivers each next seqno. Fragments count as the
+    seqnos they cover. The state is the last seqno delivered, plus one: never zero, so known."""
+
+    id = "N1"
+    title = "each sender's messages are delivered in order, without a gap"
+    events = (OPEN, DELIVER)
+    initial = 1
+
+    def key(self, row: Row) -> PairKey:
+        return row.pair
+
+    def settle(self, row: Row) -> int:
+        return (row.seqno if row.event == OPEN else row.seqno2) + 1
+
+    def step(self, state: int, row: Row, found: Findings) -> int:
+        if row.event == DELIVER:
+            found.premises += 1
+            if row.seqno != state or row.seqno2 < row.seqno:
+                found.violate(
+                    f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}, due was {state}",
+                    row,
+                )
+        return self.settle(row)
+
+
+class Present(NamedTuple):
+    """The view in force at a member, as the keys its rows name peers by."""
+
+    view: Row
+    members: frozenset[MemberKey]
+
+
+class NothingOfTheDeparted(Rule[Present | None]):
+    """Plain messages come only from members of the view, and repair is asked of nobody else.
+
+    Uniform messages of a departed sender are finished by the survivors, so they are exempt.
+    """
+
+    id = "N8"
+    title = "nothing comes from a member that has left the view"
+    events = (VIEW, DELIVER, TX)
+    initial = None
+
+    def key(self, row: Row) -> MemberKey:
+        return row.node, row.inc
+
+    def settle(self, row: Row) -> Present | None:
+        if row.event != VIEW:
+            return None
+        return Present(row, frozenset(map(split_key, row.members)))
+
+    def step(self, state: Present | None, row: Row, found: Findings) -> Present | None:
+        if row.event == VIEW:
+            present = self.settle(row)
+            if state is not None and present is not None:
+                found.premises += len(state.members - present.members)
+            return present
+        is_plain = row.event == DELIVER and row.stream == Stream.FIFO
+        is_request = row.event == TX and row.kind == "nack"
+        if not (is_plain or is_request):
+            return state
+        if state is None:
+            found.unknown.add(f"{row.member}: rows before its first view")
+        elif (row.peer, row.peer_inc) not in state.members:
+            what = "delivers from" if is_plain else "asks for repair from"
+            found.violate(
+                f"{row.member} {what} {row.peer}#{row.peer_inc}, not in view {row.view}",
+                *(state.view, row),
+            )
+        return state
+
+
+class JoinerServed:
+    """A window opens where its sender still has everything after, and delivery starts there."""
+
+    id = "N9"
+    title = "a joiner delivers exactly what comes after its offset"
+    events = (OPEN, DELIVER, PURGE)
+
+    def __init__(self) -> None:
+        self.opened: list[Row] = []
+        self.delivered: defaultdict[PairKey, Ranges] = defaultdict(Ranges)
+        self.low: defaultdict[OriginKey, Progress] = defaultdict(Progress)
+
+    def feed(self, row: Row) -> None:
+        if row.event == DELIVER:
+            self.delivered[row.pair].add(row.seqno, row.seqno2, row)
+        elif row.event == OPEN:
+            self.opened.append(row)
+        else:
+            self.low[row.own_origin].rise(row.run_idx, row.seqno, row)
+
+    def merge(self, other: JoinerServed) -> None:
+        self.opened += other.opened
+        _merge_ranges(self.delivered, other.delivered)
+        merge_progress(self.low, other.low)
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = Findings(premises=len(self.opened))
+        opened: defaultdict[PairKey, list[Row]] = defaultdict(list)
+        for row in self.opened:
+            opened[row.pair].append(row)
+            low = self.low.get(row.origin, NOWHERE)
+            if low.at(row.run_idx) <= row.seqno:
+                continue
+            if row.run_idx < 0:
+                found.unknown.add("whether a sender had purged when a window opened: no run order")
+            else:
+                found.violate(
+                    f"{row.member} opens {row.peer} at {row.seqno}; {row.peer} has purged "
+                    f"through {low.at(row.run_idx)}",
+                    *(low.row_at(row.run_idx), row),
+                )
+        for pair, rows in opened.items():
+            for first, row in _misplaced(self.delivered.get(pair), rows):
+                found.violate(
+                    f"{row.member} delivers {row.peer} from {first}, offsets were "
+                    f"{[opening.seqno for opening in rows]}",
+                    *(*rows, row),
+                )
+        return found.verdict(self.id, self.title)
+
+
+class PrefixOfTheDead:
+    """What survivors delivered of a crashed sender is a prefix of what it sent, of any length."""
+
+    id = "N11"
+    title = "of a crashed sender everyone delivers a prefix"
+    events = (CRASH, SEND, OPEN, DELIVER)
+
+    def __init__(self) -> None:
+        self.crashed: dict[MemberKey, Row] = {}
+        self.sent: defaultdict[OriginKey, Progress] = defaultdict(Progress)
+        self.opened: defaultdict[PairKey, list[Row]] = defaultdict(list)
+        self.delivered: defaultdict[PairKey, Ranges] = defaultdict(Ranges)
+
+    def feed(self, row: Row) -> None:
+        if row.event == DELIVER:
+            self.delivered[row.pair].add(row.seqno, row.seqno2, row)
+        elif row.event == SEND:
+            self.sent[row.own_origin].rise(row.run_idx, row.seqno2, row)
+        elif row.event == OPEN:
+            self.opened[row.pair].append(row)
+        else:
+            self.crashed.setdefault((row.node, row.inc), row)
+
+    def merge(self, other: PrefixOfTheDead) -> None:
+        self.crashed = other.crashed | self.crashed
+        merge_progress(self.sent, other.sent)
+        _merge_ranges(self.delivered, other.delivered)
+        for pair, rows in other.opened.items():
+            self.opened[pair] += rows
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = Findings()
+        for pair, delivered in self.delivered.items():
+            crash = self.crashed.get(pair[2:4])
+            if crash is None or pair[:2] in self.crashed:
+                continue
+            found.premises += 1
+            for first, row in _misplaced(delivered, self.opened.get(pair, [])):
+                found.violate(
+                    f"{row.member} delivers {row.peer} from {first}: not a prefix", crash, row
+                )
+            sent = self.sent.get(pair[2:], NOWHERE)
+            last, row = delivered.lasts[-1], delivered.rows[-1]
+            if last <= sent.value:
+                continue
+            if row.run_idx < 0:
+                found.unknown.add(f"what {crash.member} sent: its tail is lost")
+            else:
+                found.violate(
+                    f"{row.member} delivers {row.peer} through {last}, sent were {sent.value}",
+                    *(sent.row, crash, row),
+                )
+        return found.verdict(self.id, self.title)
+
+
+def _misplaced(delivered: Ranges | None, opened: list[Row]) -> list[tuple[int, Row]]:
+    """Where delivery starts though no window was opened just before."""
+    starts = {row.seqno + 1 for row in opened} or {1}
+    return [(first, row) for first, _, row in delivered or () if first not in starts]
+
+
+def _merge_ranges(mine: dict[PairKey, Ranges], theirs: dict[PairKey, Ranges]) -> None:
+    for pair, ranges in theirs.items():
+        known = mine.setdefault(pair, ranges)
+        if known is not ranges:
+            for first, last, row in ranges:
+                known.add(first, last, row)

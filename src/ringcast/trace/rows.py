@@ -1,0 +1,201 @@
+"""The trace: one row per event of one run, and the facts that the predicates' bounds need.
+
+Rows are written by the harness around a node (its inputs, its outputs, read-only snapshots), never
+by a protocol: a wrong machine cannot lie in its own trace. A row speaks of a run of messages,
+`seqno`..`seqno2`, both inclusive. docs/trace.md says which event fills which columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ringcast.model import Member
+
+# Life of a member.
+START = "start"
+CRASH = "crash"
+STOP = "stop"
+PAUSE = "pause"
+RESUME = "resume"
+
+# Views and windows.
+VIEW_INPUT = "view_input"
+"""The harness hands a view to the node; `view` follows when the node installs it."""
+VIEW = "view"
+OPEN = "open"
+DROP_WINDOW = "drop_window"
+WIN = "win"
+ACKMAP = "ackmap"
+"""The members a sender counts acknowledgements of, after a view or an ack."""
+PURGE = "purge"
+
+# The application's side.
+SEND = "send"
+SEND_BLOCK = "send_block"
+SEND_UNBLOCK = "send_unblock"
+SEND_FAIL = "send_fail"
+DELIVER = "deliver"
+BLOCK = "block"
+"""The content hash of one block of consecutive messages, written by its sender and receivers."""
+
+# The network's side.
+TX = "tx"
+RX = "rx"
+NET_DROP = "net_drop"
+NET_DUP = "net_dup"
+NET_CORRUPT = "net_corrupt"
+XMIT_MISMATCH = "xmit_mismatch"
+"""A retransmission whose bytes differ from the original's, as compared by the harness."""
+DROP_HIGH = "drop_high"
+DROP_LOW = "drop_low"
+REJECT = "reject"
+
+# The run.
+FAULT_ON = "fault_on"
+FAULT_OFF = "fault_off"
+PHASE = "phase"
+
+EVENTS = (
+    *(START, CRASH, STOP, PAUSE, RESUME),
+    *(VIEW_INPUT, VIEW, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE),
+    *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK),
+    *(TX, RX, NET_DROP, NET_DUP, NET_CORRUPT, XMIT_MISMATCH, DROP_HIGH, DROP_LOW, REJECT),
+    *(FAULT_ON, FAULT_OFF, PHASE),
+)
+
+
+class Row(NamedTuple):
+    """One event at one member. Columns that an event does not fill keep their default."""
+
+    event: str
+    node: str
+    """The member's name; the run itself (faults, phases) has the empty name."""
+    inc: int
+    idx: int
+    """Order within one (node, inc), from 0."""
+    run_idx: int = -1
+    """Order in the whole run; only simulations know it, -1 elsewhere."""
+    mono_ns: int = 0
+    """The node's monotonic clock; in simulations the one clock of the run."""
+    peer: str = ""
+    peer_inc: int = 0
+    stream: int = -1
+    seqno: int = 0
+    seqno2: int = 0
+    view: int = 0
+    """The view's counter; `view_creator` is the member key of its maker."""
+    view_creator: str = ""
+    members: tuple[str, ...] = ()
+    """Member keys, in order."""
+    low: int = -1
+    hd: int = -1
+    held: int = -1
+    hr: int = -1
+    cap: int = -1
+    """The window's capacity in messages."""
+    size: int = 0
+    """Bytes: of a frame, wanted by a send, or buffered in a window."""
+    kind: str = ""
+    block: int = -1
+    block_hash: int = 0
+    detail: str = ""
+    again: int = 0
+    """1 on a `tx` of data that has been sent before."""
+    used: int = -1
+    """Bytes charged to the send window at that instant."""
+    limit: int = -1
+    """The bound in bytes that `used` or `size` must keep; -1: none."""
+
+    @property
+    def member(self) -> str:
+        """The member key of the row's own node."""
+        return f"{self.node}#{self.inc}"
+
+    @property
+    def origin(self) -> OriginKey:
+        """Whose messages the row speaks of, where it names a peer."""
+        return self.peer, self.peer_inc, self.stream
+
+    @property
+    def own_origin(self) -> OriginKey:
+        """The row's own node as a sender on the row's stream."""
+        return self.node, self.inc, self.stream
+
+    @property
+    def pair(self) -> PairKey:
+        """The row's own node as a receiver of that origin."""
+        return self.node, self.inc, self.peer, self.peer_inc, self.stream
+
+
+MemberKey: TypeAlias = tuple[str, int]
+"""(node, inc) as rows carry it; `split_key` makes it from a member key."""
+
+OriginKey: TypeAlias = tuple[str, int, int]
+"""(sender, its incarnation, stream)."""
+
+PairKey: TypeAlias = tuple[str, int, str, int, int]
+"""(receiver, its incarnation, sender, its incarnation, stream)."""
+
+
+def member_key(member: Member) -> str:
+    """How a trace names a member wherever a list of members stands: name#incarnation."""
+    return f"{member}#{member.incarnation}"
+
+
+def split_key(key: str) -> MemberKey:
+    """A member key as the (node, inc) that this member's rows carry."""
+    node, _, inc = key.rpartition("#")
+    return node, int(inc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a run as a whole. Times are on the clock of `mono_ns`."""
+
+    run: str = ""
+    seed: int = 0
+    tau_ns: int = 0
+    """The repair tick τ."""
+    delta_ns: int = 0
+    """The one-way delay bound δ once the network has healed."""
+    ack_delay_ns: int = 0
+    nack_messages_max: int = 1
+    """How many messages one repair request may ask for."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    """Window capacity by member key."""
+    stopped_members: frozenset[str] = frozenset()
+    """Member keys whose application takes slowly or not at all: no liveness is owed to them."""
+    gst_ns: int | None = None
+    """When healing ended; None: the run has no liveness phase."""
+    end_ns: int = 0
+
+    def delivery_bound_ns(self, missing: int) -> int:
+        """The longest that `missing` messages may take to be repaired and delivered (N-L1)."""
+        requests = max(1, -(-missing // self.nack_messages_max))
+        return 3 * self.tau_ns + 5 * self.delta_ns + (requests - 1) * self.tau_ns
+
+    def drain_bound_ns(self, missing: int) -> int:
+        """The longest until the sender also knows of it and its window is empty (N-L2)."""
+        return self.delivery_bound_ns(missing) + self.ack_delay_ns + self.tau_ns + self.delta_ns
+
+
+@dataclass(frozen=True, slots=True)
+class TornTrace:
+    """The file ends in the middle of a row: its writer died. What is whole was read."""
+
+    rows: int
+    """Whole rows before the tear."""
+    bytes_lost: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """One run: its rows, in the order of `idx` within each (node, inc), and its facts."""
+
+    rows: list[Row]
+    facts: Facts
+    torn: TornTrace | None = None

@@ -1,0 +1,79 @@
+"""Assembler: fragments in, whole messages out.
+
+Fragments sit above reliability: each has its own seqno and is acked on its own, so a message may
+be larger than the window it travels through. A fragment says that the next seqno continues it;
+a message bears the seqno of its last fragment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Assembler:
+    """Puts one origin's taken payloads together. Holds at most `max_bytes` of one message."""
+
+    __slots__ = ("_continued", "_parts", "_size", "max_bytes", "oversized")
+
+    def __init__(self, max_bytes: int, parts: Iterable[bytes] = ()) -> None:
+        self.max_bytes = max_bytes
+        self._continued: set[int] = set()
+        self._parts = list(parts)
+        self._size = sum(map(len, self._parts))
+        self.oversized = 0
+        """Messages given up because they passed `max_bytes`: a sender with another limit."""
+
+    @property
+    def is_idle(self) -> bool:
+        """No fragment is known or waiting: payloads are messages just as they are."""
+        return not self._continued and not self._parts
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """What has been taken of the message that is not whole yet."""
+        return tuple(self._parts)
+
+    @property
+    def size(self) -> int:
+        """Bytes waiting for the rest of their message."""
+        return self._size
+
+    def mark(self, seqnos: range) -> None:
+        """These seqnos, still in the window, are continued by the next one."""
+        self._continued.update(seqnos)
+
+    def assemble(self, first: int, payloads: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
+        """Turn payloads taken from the window into (seqno of the first, whole messages) runs.
+
+        What stays behind is kept for the next call.
+        """
+        runs: list[tuple[int, list[bytes]]] = []
+        start = first  # first seqno of the run of unfragmented messages being gathered
+        for seqno, payload in enumerate(payloads, first):
+            is_continued = seqno in self._continued
+            if not is_continued and not self._parts:
+                continue
+            if start < seqno:
+                runs.append((start, list(payloads[start - first : seqno - first])))
+            start = seqno + 1
+            self._parts.append(payload)
+            self._size += len(payload)
+            if self._size > self.max_bytes:
+                # Keep the place, not the bytes: the message is lost, its end must still be found.
+                self._parts = [b""]
+                self._size = self.max_bytes + 1
+            if is_continued:
+                self._continued.discard(seqno)
+                continue
+            if self._size <= self.max_bytes:
+                runs.append((seqno, [b"".join(self._parts)]))
+            else:
+                self.oversized += 1
+            self._parts = []
+            self._size = 0
+        if start <= first + len(payloads) - 1:
+            runs.append((start, list(payloads[start - first :])))
+        return runs

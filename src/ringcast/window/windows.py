@@ -1,0 +1,477 @@
+"""Windows: what a sender has in flight and what a receiver has buffered. Runs in, runs out.
+
+low = everything ≤ low is gone; delivered (HD) = the highest taken; held = the highest received
+without a gap; high (HR) = the highest received or sent. A window holds seqnos in
+(low, low + capacity], and always low ≤ delivered ≤ held ≤ high ≤ low + capacity. On creation all
+four equal the offset, so the first acceptable seqno is offset + 1.
+
+These are the bounded successors of the buffer in the RingBuffer note. Instead of one class whose
+LOW means two things there are two: a ReceiveWindow has gaps, a SendWindow has none and keeps
+every message until all members have delivered it. Whether a receive window empties slots at
+delivery or retains them until told that they are stable is fixed at construction: a mixture
+would leave an element below low that blocks its slot for ever.
+
+Nothing here knows of frames, time or members, and nothing loops over messages: payloads move by
+slices of a ring, and gaps are found by searching a bytearray. Pointers and counters are plain
+attributes for everybody to read and for the window alone to write.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DATAGRAM_OVERHEAD = 768
+"""Bytes of socket buffer that the kernel charges for even the smallest datagram."""
+
+_EMPTY = b""
+"""What an empty slot holds. Presence is told by the pointers, never by the slot."""
+
+
+class _Ring:
+    """Slots indexed by seqno modulo a power of two; every operation wraps at most once."""
+
+    __slots__ = ("_mask", "_slots")
+
+    def __init__(self, capacity: int) -> None:
+        size = 1 << (capacity - 1).bit_length()
+        self._mask = size - 1
+        self._slots = [_EMPTY] * size
+
+    def put(self, first: int, payloads: Sequence[bytes]) -> None:
+        slots = self._slots
+        start = first & self._mask
+        stop = start + len(payloads)
+        wrapped = stop - len(slots)
+        if wrapped <= 0:
+            slots[start:stop] = payloads
+        else:
+            slots[start:] = payloads[:-wrapped]
+            slots[:wrapped] = payloads[-wrapped:]
+
+    def get(self, first: int, count: int) -> list[bytes]:
+        slots = self._slots
+        start = first & self._mask
+        stop = start + count
+        wrapped = stop - len(slots)
+        if wrapped <= 0:
+            return slots[start:stop]
+        return slots[start:] + slots[:wrapped]
+
+    def take(self, first: int, count: int) -> list[bytes]:
+        """Read and empty these slots."""
+        slots = self._slots
+        start = first & self._mask
+        stop = start + count
+        wrapped = stop - len(slots)
+        if wrapped <= 0:
+            taken = slots[start:stop]
+            slots[start:stop] = [_EMPTY] * count
+        else:
+            taken = slots[start:] + slots[:wrapped]
+            self.put(first, [_EMPTY] * count)
+        return taken
+
+    def clear(self, first: int, count: int) -> None:
+        self.put(first, [_EMPTY] * count)
+
+    def check_only(self, held: dict[int, bytes]) -> None:
+        """Assert that the slots hold these payloads by seqno, and nothing else."""
+        expected = [_EMPTY] * len(self._slots)
+        for seqno, payload in held.items():
+            expected[seqno & self._mask] = payload
+        assert self._slots == expected
+
+
+class ReceiveWindow:
+    """What one receiver has of one sender's stream: accepts runs in any order, gives them in order.
+
+    Bounded in messages by `capacity`, and in bytes where the sender's own bound does not protect
+    us: what is buffered ahead of a gap never exceeds `max_bytes`. The next in order is never
+    refused for bytes, or the gap could not be closed.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_ring",
+        "ahead_bytes",
+        "capacity",
+        "delivered",
+        "dropped_bytes",
+        "dropped_high",
+        "dropped_low",
+        "duplicates",
+        "held",
+        "high",
+        "low",
+        "max_bytes",
+        "retain",
+    )
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"duplicates", "dropped_low", "dropped_high", "dropped_bytes"}
+    )
+
+    def __init__(
+        self, capacity: int, *, offset: int = 0, max_bytes: int, retain: bool = False
+    ) -> None:
+        assert capacity >= 1
+        assert max_bytes >= 0
+        self.capacity = capacity
+        self.max_bytes = max_bytes
+        self.retain = retain
+        self.low = self.delivered = self.held = self.high = offset
+        self.ahead_bytes = 0  # sum of the payloads beyond the first gap
+        self.duplicates = 0  # already here
+        self.dropped_low = 0  # ≤ low: delivered long ago
+        self.dropped_high = 0  # > low + capacity: no slot for it yet
+        self.dropped_bytes = 0  # beyond a gap, and too much is buffered there already
+        self._ring = _Ring(capacity)
+        # One byte for each seqno of (held, high]: 1 if it is here. The first is always 0 and
+        # the last always 1, so it is empty exactly when there is no gap.
+        self._ahead = bytearray()
+
+    def add_run(self, first: int, payloads: Sequence[bytes]) -> int:
+        """How many of these were new. What is known or has no slot is counted and dropped (RB4)."""
+        count = len(payloads)
+        held = self.held
+        if first == held + 1 and held == self.high and held + count <= self.low + self.capacity:
+            self._ring.put(first, payloads)
+            self.held = self.high = held + count
+            return count
+        return self._add_anywhere(first, payloads)
+
+    def _add_anywhere(self, first: int, payloads: Sequence[bytes]) -> int:
+        """Fill those gaps that the run covers; the rest of it is counted and dropped."""
+        if first <= self.held or first + len(payloads) - 1 > self.low + self.capacity:
+            first, payloads = self._clip(first, payloads)
+        if not payloads:
+            return 0
+        gaps = self._gaps(first, first + len(payloads), self.capacity)
+        fresh = sum(map(len, gaps))
+        self.duplicates += len(payloads) - fresh
+        # A run that starts at the next in order leaves nothing beyond a gap that was not there
+        # before, so only the others are held to the byte bound.
+        is_next = first == self.held + 1
+        added = 0
+        for gap in gaps:
+            piece = payloads[gap.start - first : gap.stop - first]
+            size = sum(map(len, piece))
+            if not is_next and self.ahead_bytes + size > self.max_bytes:
+                sizes = list(accumulate(map(len, piece), initial=0))
+                fitting = bisect_right(sizes, self.max_bytes - self.ahead_bytes) - 1
+                if fitting:
+                    self._fill(gap.start, piece[:fitting], sizes[fitting])
+                added += fitting
+                self.dropped_bytes += fresh - added
+                break
+            self._fill(gap.start, piece, size)
+            added += len(piece)
+        if is_next:
+            self._absorb()
+        return added
+
+    def _clip(self, first: int, payloads: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
+        """The part of the run that lies in (held, low + capacity]; the rest is counted."""
+        count = len(payloads)
+        below = min(max(self.low + 1 - first, 0), count)
+        known = min(max(self.held + 1 - first, 0), count)
+        above = min(max(first + count - 1 - (self.low + self.capacity), 0), count)
+        self.dropped_low += below
+        self.duplicates += known - below
+        self.dropped_high += above
+        return first + known, payloads[known : count - above]
+
+    def _fill(self, first: int, piece: Sequence[bytes], size: int) -> None:
+        """Put payloads of `size` bytes in all into empty slots beyond held, and mark them."""
+        ahead = self._ahead
+        start = first - self.held - 1
+        stop = start + len(piece)
+        if stop > len(ahead):
+            ahead.extend(bytes(stop - len(ahead)))
+            self.high = self.held + stop
+        ahead[start:stop] = b"\x01" * len(piece)
+        self.ahead_bytes += size
+        self._ring.put(first, piece)
+
+    def _absorb(self) -> None:
+        """Raise held over what has become contiguous with it."""
+        ahead = self._ahead
+        count = ahead.find(0)
+        if count < 0:
+            self.held = self.high
+            self.ahead_bytes = 0
+            ahead.clear()
+        elif count:
+            self.ahead_bytes -= sum(map(len, self._ring.get(self.held + 1, count)))
+            self.held += count
+            del ahead[:count]
+
+    def has_slot(self, first: int, last: int) -> bool:
+        """Whether some of first..last could be accepted; if not, they are counted as dropped.
+
+        Lets a caller turn late and forged runs away without cutting them into payloads.
+        """
+        if last <= self.low:
+            self.dropped_low += last - first + 1
+            return False
+        if first > self.low + self.capacity:
+            self.dropped_high += last - first + 1
+            return False
+        return True
+
+    def take_ready(self, limit: int) -> list[bytes]:
+        """The next messages in order, at most `limit`. Calling this is delivery (RB5)."""
+        count = min(limit, self.held - self.delivered)
+        if count <= 0:
+            return []
+        first = self.delivered + 1
+        self.delivered += count
+        if self.retain:
+            return self._ring.get(first, count)
+        self.low = self.delivered
+        return self._ring.take(first, count)
+
+    def read_run(self, seqnos: range) -> list[bytes]:
+        """Those of `seqnos` that lie in (low, held], for repair; the first of them is
+        max(seqnos.start, low + 1)."""
+        return _read(self._ring, seqnos, self.low, self.held)
+
+    def stable(self, through: int) -> int:
+        """Empty the slots that everybody has delivered; how many. Never passes delivered (RB6)."""
+        low = min(through, self.delivered)
+        emptied = low - self.low
+        if emptied <= 0:
+            return 0
+        self._ring.clear(self.low + 1, emptied)
+        self.low = low
+        return emptied
+
+    def skip(self, through: int) -> int:
+        """Give up on everything ≤ `through`, delivered or not; how many slots that emptied."""
+        low = min(max(self.low, through), self.high)
+        emptied = min(low, self.held) - self.low
+        beyond = low - self.held
+        if beyond > 0:
+            emptied += self._ahead.count(1, 0, beyond)
+            self.ahead_bytes -= sum(map(len, self._ring.get(self.held + 1, beyond)))
+            del self._ahead[:beyond]
+            self.held = low
+        self._ring.clear(self.low + 1, low - self.low)
+        self.low = low
+        self.delivered = max(self.delivered, low)
+        if beyond > 0:
+            self._absorb()
+        return emptied
+
+    def missing(self, limit: int) -> list[range]:
+        """The gaps below high, ascending, at most `limit` of them."""
+        return self._gaps(self.held + 1, self.high + 1, limit)
+
+    def missing_through(self, seqno: int, limit: int) -> list[range]:
+        """The same, knowing that `seqno` was sent: a lost last message leaves no gap to see."""
+        last = max(self.high, min(seqno, self.low + self.capacity))
+        return self._gaps(self.held + 1, last + 1, limit)
+
+    def missing_within(self, first: int, last: int, limit: int) -> list[range]:
+        """Those of first..last that are not here and would have a slot; at most `limit` ranges.
+
+        Looks beyond high too: a lost last message leaves no gap to see.
+        """
+        first = max(first, self.held + 1)
+        return self._gaps(first, min(last, self.low + self.capacity) + 1, limit)
+
+    def _gaps(self, start: int, stop: int, limit: int) -> list[range]:
+        """Those of start..stop-1, all beyond held, that are not here; at most `limit` ranges."""
+        ahead = self._ahead
+        base = self.held + 1
+        start -= base
+        stop -= base
+        gaps: list[range] = []
+        while len(gaps) < limit:
+            hole = ahead.find(0, start, stop)
+            start = hole if hole >= 0 else max(start, len(ahead))
+            if start >= stop:
+                break
+            end = ahead.find(1, start, stop)
+            if end < 0:
+                end = stop
+            gaps.append(range(base + start, base + end))
+            start = end
+        return gaps
+
+    @property
+    def size(self) -> int:
+        """How many messages are here and not delivered (RB8)."""
+        return self.ready + self._ahead.count(1)
+
+    @property
+    def missing_count(self) -> int:
+        """How many messages below high are not here."""
+        return self._ahead.count(0)
+
+    @property
+    def ready(self) -> int:
+        """How many messages `take_ready` could give."""
+        return self.held - self.delivered
+
+    def check_invariants(self) -> None:
+        """Assert RB1–RB3 and RB8, slot by slot."""
+        assert self.low <= self.delivered <= self.held <= self.high
+        assert self.high - self.low <= self.capacity
+        assert self.retain or self.low == self.delivered
+        ahead = self._ahead
+        assert len(ahead) == self.high - self.held
+        assert set(ahead) <= {0, 1}
+        assert not ahead or ahead[0] == 0
+        assert not ahead or ahead[-1] == 1
+        empty = [seqno for seqno, here in enumerate(ahead, self.held + 1) if not here]
+        beyond = [seqno for seqno, here in enumerate(ahead, self.held + 1) if here]
+        present = [*range(self.low + 1, self.held + 1), *beyond]
+        self._ring.check_only({seqno: self._ring.get(seqno, 1)[0] for seqno in present})
+        assert self.ahead_bytes == sum(len(self._ring.get(seqno, 1)[0]) for seqno in beyond)
+        assert self.ahead_bytes <= self.max_bytes
+        assert self.size == sum(seqno > self.delivered for seqno in present)
+        assert self.missing_count == self.high - self.delivered - self.size
+        assert [seqno for gap in self.missing(self.capacity) for seqno in gap] == empty
+
+
+class SendWindow:
+    """What one sender has in flight on one stream. Own messages are delivered through it too.
+
+    Bounded in messages, and in bytes as the kernels on the way count them: more in flight than
+    the slowest socket buffer holds is lost, and each loss costs a repair. `max_bytes` may be set
+    at any time; lowering it revokes nothing that is in flight.
+    """
+
+    __slots__ = (
+        "_charges",
+        "_ring",
+        "capacity",
+        "charged",
+        "datagram_bytes",
+        "delivered",
+        "high",
+        "low",
+        "max_bytes",
+    )
+
+    def __init__(
+        self, capacity: int, *, max_bytes: int, datagram_bytes: int, offset: int = 0
+    ) -> None:
+        assert capacity >= 1
+        assert datagram_bytes >= 1
+        self.capacity = capacity
+        self.max_bytes = max_bytes
+        self.datagram_bytes = datagram_bytes
+        self.low = self.delivered = self.high = offset
+        self.charged = 0
+        self._ring = _Ring(capacity)
+        # (last seqno, charge) of each appended run, oldest first: at most one per message.
+        self._charges: deque[tuple[int, int]] = deque()
+
+    def append_run(self, payloads: Sequence[bytes]) -> int:
+        """How many found room: exactly these got the seqnos after high, the rest got none (N3)."""
+        room = self.capacity - (self.high - self.low)
+        if len(payloads) > room:
+            payloads = payloads[:room]
+        charge = self._charge(sum(map(len, payloads)))
+        if self.charged + charge > self.max_bytes:
+            payloads = payloads[: self._affordable(payloads)]
+            charge = self._charge(sum(map(len, payloads)))
+        if not payloads:
+            return 0
+        self._ring.put(self.high + 1, payloads)
+        self.high += len(payloads)
+        self.charged += charge
+        self._charges.append((self.high, charge))
+        return len(payloads)
+
+    def _charge(self, total: int) -> int:
+        """What a run of `total` bytes costs: full datagrams and a last one with the rest."""
+        full, rest = divmod(total, self.datagram_bytes)
+        charge = full * max(self.datagram_bytes, DATAGRAM_OVERHEAD)
+        if rest or not full:
+            charge += max(rest, DATAGRAM_OVERHEAD)
+        return charge
+
+    def _affordable(self, payloads: Sequence[bytes]) -> int:
+        """How many leading payloads the byte bound admits."""
+        totals = list(accumulate(map(len, payloads)))
+        budget = self.max_bytes - self.charged
+        if self.high > self.low:
+            return bisect_right(totals, budget, key=self._charge)
+        # An empty window admits one datagram, or at least one message, whatever the bound:
+        # otherwise a bound below it would stop the sender for ever.
+        budget = max(budget, self._charge(self.datagram_bytes))
+        return max(1, bisect_right(totals, budget, key=self._charge))
+
+    def take_ready(self, limit: int) -> list[bytes]:
+        """Own messages for the own application, at most `limit`. Calling this is delivery."""
+        count = min(limit, self.high - self.delivered)
+        if count <= 0:
+            return []
+        ready = self._ring.get(self.delivered + 1, count)
+        self.delivered += count
+        return ready
+
+    def read_run(self, seqnos: range) -> list[bytes]:
+        """Those of `seqnos` that are still here, for repair; the first of them is
+        max(seqnos.start, low + 1)."""
+        return _read(self._ring, seqnos, self.low, self.high)
+
+    def purge(self, through: int) -> int:
+        """Empty the slots that all members have delivered; how many. Never passes what was
+        delivered here (N5), and never goes back. A run's charge returns with its last message."""
+        low = min(through, self.delivered)
+        emptied = low - self.low
+        if emptied <= 0:
+            return 0
+        self._ring.clear(self.low + 1, emptied)
+        self.low = low
+        charges = self._charges
+        while charges and charges[0][0] <= low:
+            self.charged -= charges.popleft()[1]
+        return emptied
+
+    @property
+    def room(self) -> int:
+        """How many more messages there are slots for; their bytes may allow fewer."""
+        return self.capacity - (self.high - self.low)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not even an empty message would be accepted."""
+        if self.high == self.low:
+            return False
+        return self.room == 0 or self.charged + DATAGRAM_OVERHEAD > self.max_bytes
+
+    @property
+    def size(self) -> int:
+        """How many messages are not yet delivered here (RB8)."""
+        return self.high - self.delivered
+
+    def check_invariants(self) -> None:
+        """Assert RB1–RB3 for a retaining window, and that every byte charged is in flight."""
+        assert self.low <= self.delivered <= self.high
+        assert self.high - self.low <= self.capacity
+        assert self.room == self.capacity - (self.high - self.low)
+        payloads = self._ring.get(self.low + 1, self.high - self.low)
+        self._ring.check_only(dict(enumerate(payloads, self.low + 1)))
+        lasts = [last for last, _ in self._charges]
+        assert lasts == sorted(set(lasts))
+        assert all(last > self.low for last in lasts)
+        assert lasts[-1:] == ([self.high] if self.high > self.low else [])
+        assert self.charged == sum(charge for _, charge in self._charges)
+
+
+def _read(ring: _Ring, seqnos: range, low: int, last: int) -> list[bytes]:
+    """The payloads of those seqnos in (low, last]. A forged range costs nothing."""
+    assert seqnos.step == 1
+    first = max(seqnos.start, low + 1)
+    count = min(seqnos.stop - 1, last) - first + 1
+    return ring.get(first, count) if count > 0 else []

@@ -1,0 +1,110 @@
+"""What a reviewer should not have to look for: import direction, what the core may not touch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "ringcast"
+
+LEVELS = [
+    {"errors", "model"},
+    {"config", "events"},
+    {"wire", "window", "core"},
+    {"protocols"},
+    {"trace"},
+    {"node"},
+    {"aio", "sim"},
+    {"explore", "bench", "spark"},
+    {"cli"},
+]
+"""Who may import whom: a package imports its own level and those before it, never a later one."""
+
+PURE = ("wire", "window", "core", "protocols", "node", "model", "events", "config", "errors")
+FORBIDDEN = {
+    "asyncio", "concurrent", "datetime", "multiprocessing", "os", "queue", "random", "selectors",
+    "signal", "socket", "subprocess", "threading", "time", "_thread",
+}  # fmt: skip
+"""What would make a run depend on more than its inputs."""
+
+ALLOWED = {("window/concurrent.py", "threading"), ("window/concurrent.py", "time")}
+"""The one structure that is for threads, and lets them wait with a time-out."""
+
+HEAVY = {"numpy", "pandas", "pyarrow", "pyspark"}
+UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+def imports_of(source: str) -> set[str]:
+    """Every module named in an import statement, wherever it stands."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def level_of(module: str) -> int:
+    return next(at for at, level in enumerate(LEVELS) if module in level)
+
+
+def complaints(path: str, source: str) -> list[str]:
+    """What is wrong with the imports of the file at this path below src/ringcast."""
+    package = path.split("/")[0].removesuffix(".py")
+    found = []
+    for name in sorted(imports_of(source)):
+        top, _, rest = name.partition(".")
+        if top == "ringcast" and rest and package != "__init__":
+            other = rest.split(".")[0]
+            if level_of(other) > level_of(package):
+                found.append(f"{path} imports {name}: {package} comes before {other}")
+        if package in PURE and top in FORBIDDEN and (path, top) not in ALLOWED:
+            found.append(f"{path} imports {name}: bytes, time and randomness come as arguments")
+        if top in UNSAFE:
+            found.append(f"{path} imports {name}: it can run what it reads")
+    return found
+
+
+FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_imports_go_one_way(path: str) -> None:
+    assert complaints(path, (SOURCE / path).read_text()) == []
+
+
+def test_the_check_finds_what_it_is_for() -> None:
+    assert complaints("protocols/multicast.py", "import socket")
+    assert complaints("protocols/multicast.py", "def f():\n    from time import monotonic")
+    assert complaints("window/windows.py", "from ringcast.protocols import multicast")
+    assert complaints("wire/codec.py", "import pickle")
+    assert complaints("wire/codec.py", "from ringcast.model import View") == []
+
+
+def test_a_plain_import_is_light() -> None:
+    """`import ringcast` and the command line bring in nothing heavy."""
+    code = "import sys, ringcast, ringcast.cli, ringcast.node; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in output.stdout.split()}
+    assert "ringcast" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_requirements_name_versions_and_hashes_only() -> None:
+    for path in (ROOT / "requirements").glob("*.txt"):
+        text = path.read_text()
+        assert "--hash=sha256:" in text
+        assert not re.search(r"https?://|--(extra-)?index-url|--find-links", text), path
+
+
+def test_readme_fits() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

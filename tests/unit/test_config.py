@@ -1,0 +1,85 @@
+"""Bad configuration is refused in one line that names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from ringcast import ConfigError, GroupConfig, MulticastConfig, UsageError
+
+BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
+    ({"capacity": -1}, "capacity = -1: must be a whole number from 1 to 1048576"),
+    ({"capacity": 0}, "capacity = 0: must be a whole number from 1 to 1048576"),
+    ({"capacity": 2**20 + 1}, "capacity = 1048577: must be a whole number from 1 to 1048576"),
+    ({"capacity": 4.0}, "capacity = 4.0: must be a whole number from 1 to 1048576"),
+    ({"capacity": True}, "capacity = True: must be a whole number from 1 to 1048576"),
+    (
+        {"capacity": 16, "ack_threshold": 5},
+        "ack_threshold = 5: must be from 1 to max(1, capacity // 4) = 4, or None for that",
+    ),
+    (
+        {"capacity": 1, "ack_threshold": 2},
+        "ack_threshold = 2: must be from 1 to max(1, capacity // 4) = 1, or None for that",
+    ),
+    (
+        {"ack_threshold": 0, "capacity": 8},
+        "ack_threshold = 0: must be from 1 to max(1, capacity // 4) = 2, or None for that",
+    ),
+    ({"ack_delay_s": 0.3}, "ack_delay_s = 0.3: must be from 0 to 0.25 seconds"),
+    ({"xmit_interval_s": math.nan}, "xmit_interval_s = nan: must be from 0.001 to 60 seconds"),
+    (
+        {"datagram_bytes": 100},
+        "datagram_bytes = 100: must be a whole number from 512 to 65507",
+    ),
+    (
+        {"window_bytes": 60_000},
+        "window_bytes = 60000: must be a whole number from 120000 to 4294967296",
+    ),
+    (
+        {"max_message_bytes": 0},
+        "max_message_bytes = 0: must be a whole number from 1 to 4294967296",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_MULTICAST)
+def test_bad_multicast_values(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MulticastConfig(**fields)
+    assert str(caught.value) == message
+    assert caught.value.field in fields
+
+
+@pytest.mark.parametrize("group", ["", "a\nb", "\x1b[31mred", "x" * 65, "\ud800", None])
+def test_bad_group_names(group: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GroupConfig(group=group)
+    text = str(caught.value)
+    assert text.startswith("group = ")
+    assert "must be 1 to 64 bytes of printable text" in text
+    assert len(text.splitlines()) == 1
+    assert text.isprintable()
+
+
+def test_a_member_needs_no_name_but_a_printable_one() -> None:
+    assert GroupConfig(group="orders").name == ""
+    with pytest.raises(ConfigError, match=r"^name = "):
+        GroupConfig(group="orders", name="a\tb")
+
+
+def test_long_names_are_measured_in_bytes() -> None:
+    assert GroupConfig(group="é" * 32).group
+    with pytest.raises(ConfigError, match="this has 66"):
+        GroupConfig(group="é" * 33)
+
+
+def test_the_ack_threshold_in_force() -> None:
+    assert MulticastConfig(capacity=4096).ack_every == 1024
+    assert MulticastConfig(capacity=3).ack_every == 1
+    assert MulticastConfig(capacity=64, ack_threshold=7).ack_every == 7
+
+
+def test_a_config_error_is_the_callers_mistake() -> None:
+    assert issubclass(ConfigError, UsageError)
