@@ -30,6 +30,10 @@ class ConfigError(UsageError):
         self.allowed = allowed
 
 
+class JoinTimeout(RingcastError):
+    """The group could not be joined in time. The message says who did not answer."""
+
+
 class GroupClosed(RingcastError):
     """The member has left, was closed, or was told that the group goes on without it."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, assert_never
 from ringcast.core.effects import DigestAgreed, Effects, ViewAgreed
 from ringcast.errors import DecodeError, UsageError
 from ringcast.events import ViewInstalled
-from ringcast.model import Stream
+from ringcast.model import Member, Stream
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.wire.codec import Codec
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Layer, Signal
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View
+    from ringcast.model import Address, Digest, View
     from ringcast.wire.codec import DatagramSeal
     from ringcast.wire.frames import Frame
 
@@ -65,6 +65,12 @@ class Node:
         return layer
 
     # Inputs
+
+    def start(self, now: int) -> None:
+        """Begin. Only membership has something to do then."""
+        for layer in self._layers:
+            layer.start(now, self._out)
+        self._settle(now)
 
     def receive_datagrams(
         self, datagrams: Iterable[bytes | bytearray | memoryview], now: int
@@ -123,13 +129,14 @@ class Node:
         """
         if not self._out.frames:
             return []
-        by_dest: dict[Member | None, list[Frame]] = {}
+        by_dest: dict[Address | None, list[Frame]] = {}
         for dest, frame in self._out.frames:
-            by_dest.setdefault(dest, []).append(frame)
+            address = dest.address if isinstance(dest, Member) else dest
+            by_dest.setdefault(address, []).append(frame)
         self._out.frames.clear()
         return [
-            (None if dest is None else dest.address, datagram)
-            for dest, frames in by_dest.items()
+            (address, datagram)
+            for address, frames in by_dest.items()
             for datagram in self.codec.pack(frames)
         ]
 
@@ -141,6 +148,11 @@ class Node:
             events += layer.take_ready(limit, now, self._out)
         self._settle(now)
         return events
+
+    @property
+    def has_ready(self) -> bool:
+        """Some message could be taken now."""
+        return self.multicast.has_ready
 
     def digest(self) -> Digest:
         """What this member has delivered of everybody."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ringcast.errors import DecodeError
 from ringcast.model import SEQNO_MAX, Address, Member, Stream
 from ringcast.wire.codec import ALLOWANCE_MAX, NACK_RANGES_MAX, Codec
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Data, Hello, Highest, Nack
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
@@ -74,6 +74,7 @@ pieces = st.one_of(
     acks().map(lambda ack: [ack]),
     nacks().map(lambda nack: [nack]),
     st.builds(Highest, streams, seqnos).map(lambda highest: [highest]),
+    st.builds(Hello, is_question=st.booleans()).map(lambda hello: [hello]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
     lambda lists: list(chain.from_iterable(lists))
@@ -110,6 +111,8 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 25
         case Highest():
             return 3 + 9
+        case Hello():
+            return 3 + 1
 
 
 @settings(deadline=None)

@@ -69,7 +69,7 @@ class NaiveReceiveWindow:
         return seqno == self.held + 1 or self.ahead_bytes + len(payload) <= self.max_bytes
 
     def take_ready(self, limit: int) -> list[bytes]:
-        ready = []
+        ready: list[bytes] = []
         while len(ready) < limit and self.delivered + 1 in self.messages:
             self.delivered += 1
             ready.append(self.messages[self.delivered])

@@ -27,7 +27,7 @@ def explore() -> None:
 @click.option(
     "--scenario",
     "name",
-    type=click.Choice([*SCENARIOS, "all"], case_sensitive=False),
+    type=click.Choice([*SCENARIOS, "all"]),
     default="all",
     show_default=True,
     help="Which threads run at the same time; each is described in the output.",
@@ -52,7 +52,7 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
       ringcast explore ring --variant note --scenario B
       ringcast explore ring --scenario E --unguarded
     """
-    scenarios = _chosen(name.upper() if name != "all" else name, variant, unguarded)
+    scenarios = _chosen(name, variant, unguarded)
     reports = []
     for scenario in scenarios:
         report = explore_ring(scenario, VARIANTS[variant])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Digest, Member, View
+    from ringcast.model import Address, Digest, Member, View
     from ringcast.wire.frames import Frame
 
 
@@ -44,12 +44,13 @@ class Effects:
     __slots__ = ("events", "frames", "signals")
 
     def __init__(self) -> None:
-        self.frames: list[tuple[Member | None, Frame]] = []
+        self.frames: list[tuple[Member | Address | None, Frame]] = []
         self.signals: deque[Signal] = deque()
         self.events: deque[Event] = deque()
 
-    def datagram(self, dest: Member | None, frame: Frame) -> None:
-        """Send once, best effort; None means every other member of the view."""
+    def datagram(self, dest: Member | Address | None, frame: Frame) -> None:
+        """Send once, best effort: to a member, to whoever is at an address, or (None) to every
+        other member of the view."""
         self.frames.append((dest, frame))
 
     def signal(self, signal: Signal) -> None:
@@ -66,6 +67,10 @@ class Layer(Protocol):
 
     frames: ClassVar[tuple[type[Frame], ...]]
     """The frame classes this layer owns; nobody else receives them."""
+
+    def start(self, now: int, out: Effects) -> None:
+        """The node begins to run."""
+        ...
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         """Frames of this layer from one datagram, in order."""

@@ -97,6 +97,9 @@ class ReliableMulticast:
 
     # Inputs
 
+    def start(self, now: int, out: Effects) -> None:
+        """Nothing to do before the first view."""
+
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
 
@@ -224,6 +227,16 @@ class ReliableMulticast:
         """A send was cut short, and no Writable has followed yet."""
         outbox = self._outboxes.get(stream)
         return outbox is not None and outbox.is_blocked
+
+    @property
+    def has_ready(self) -> bool:
+        """Some message could be taken now."""
+        return any(box.window.ready for box in self._boxes())
+
+    @property
+    def is_flushed(self) -> bool:
+        """Every current member has delivered everything that was sent here."""
+        return not any(outbox.is_behind or outbox.rest for outbox in self._outboxes.values())
 
     def stats(self) -> dict[str, object]:
         return {

@@ -70,7 +70,8 @@ class Repair:
                 gap.later += 1
                 self.has_proof |= gap.later >= LATER_DATAGRAMS
             self._learn(window, first - 1, now)
-            self.known = max(self.known, min(last, window.low + window.capacity))
+            # Not simply `last`: what the window refused for its bytes is to be asked for later.
+            self.known = max(self.known, min(last, window.high))
         if self.gaps and window.held >= self.gaps[0].first:
             self._forget_filled(window.held, now)
 

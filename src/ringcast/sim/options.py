@@ -303,7 +303,7 @@ class _Dice:
             datagram_bytes=datagram,
             window_bytes=datagram * random.choice((2, 4, 16, 64, 64)),
             tau_ms=taus,
-            ack_delay_ms=round(min(taus) / 2 * random.choice((0.0, 0.05, 0.2, 1.0)), 3),
+            ack_delay_ms=round(min(taus) * random.choice((0.0, 0.025, 0.1, 0.49)), 3),
             ack_threshold=random.choice((None, None, 1)),
             repair_to_all=random.random() < 0.3,
             senders=self._senders(nodes),

@@ -1,4 +1,4 @@
-"""RingBuffer: many threads add by sequence number, one removes in order, nobody takes a lock.
+"""RingBuffer: many threads add by sequence number, one removes in order.
 
 LOW: everything up to it is gone. HD: highest delivered. HR: highest received. The buffer holds
 seqnos in (LOW, LOW + capacity]. JGroups calls this RingBuffer; predicates RB1 to RB9 hold under
@@ -29,7 +29,8 @@ Steps
 Operations are generators that yield the name of a step just before they take it. Threads drive
 them to their end; the explorer interleaves them in every possible way. Each step is one call into
 C with int or identity keys, which no other thread can divide while the interpreter has a global
-lock. Reading what only oneself writes is not a step. An adder that dies between CLAIM and MARK
+lock: no lock of our own is needed, except inside the bell of an adder that sleeps. Reading what
+only oneself writes is not a step. An adder that dies between CLAIM and MARK
 (by an asynchronous exception) leaves its seqno missing: nobody can tell it from a slow one.
 """
 
@@ -148,7 +149,8 @@ class RingBuffer(Generic[T]):
         Raises GroupClosed if the buffer is closed, also while waiting.
         """
         self._check_addable(item)
-        if seqno <= self._room:  # The common case: what the steps of waiting would do as well.
+        # The common case is the first round of add_waiting_steps: read ROOM, then claim.
+        if seqno <= self._room:
             return drive(self.add_steps(seqno, item))
         deadline = None if timeout is None else monotonic() + timeout
         for step in _steps_and_result(self.add_waiting_steps(seqno, item)):

@@ -371,7 +371,7 @@ class SendWindow:
         self.low = self.delivered = self.high = offset
         self.charged = 0
         self._ring = _Ring(capacity)
-        # (last seqno, charge) of each appended run, oldest first: at most one per message.
+        # (last seqno, charge) of each piece in flight, oldest first: at most one per message.
         self._charges: deque[tuple[int, int]] = deque()
 
     def append_run(self, payloads: Sequence[bytes]) -> int:
@@ -386,10 +386,20 @@ class SendWindow:
         if not payloads:
             return 0
         self._ring.put(self.high + 1, payloads)
-        self.high += len(payloads)
-        self.charged += charge
-        self._charges.append((self.high, charge))
+        self._enter_charge(len(payloads), charge)
         return len(payloads)
+
+    def _enter_charge(self, count: int, charge: int) -> None:
+        """Charge a run in pieces of about a datagram: each is given back when it is purged, so
+        that a long run does not hold the sender up until its very end."""
+        pieces = max(1, min(count, charge // self.datagram_bytes))
+        step = count // pieces
+        share = charge // pieces
+        for piece in range(1, pieces):
+            self._charges.append((self.high + piece * step, share))
+        self.high += count
+        self.charged += charge
+        self._charges.append((self.high, charge - share * (pieces - 1)))
 
     def _charge(self, total: int) -> int:
         """What a run of `total` bytes costs: full datagrams and a last one with the rest."""
@@ -426,7 +436,7 @@ class SendWindow:
 
     def purge(self, through: int) -> int:
         """Empty the slots that all members have delivered; how many. Never passes what was
-        delivered here (N5), and never goes back. A run's charge returns with its last message."""
+        delivered here (N5), and never goes back. A piece's charge returns with its last message."""
         low = min(through, self.delivered)
         emptied = low - self.low
         if emptied <= 0:
@@ -453,6 +463,11 @@ class SendWindow:
     @property
     def size(self) -> int:
         """How many messages are not yet delivered here (RB8)."""
+        return self.high - self.delivered
+
+    @property
+    def ready(self) -> int:
+        """How many messages `take_ready` could give: all that are here, there are no gaps."""
         return self.high - self.delivered
 
     def check_invariants(self) -> None:

@@ -30,7 +30,7 @@ from ringcast.config import (
 )
 from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Address, Member, Stream
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Data, Hello, Highest, Nack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ _MAGIC: Final = b"RC"
 _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
 _PORT_INCARNATION: Final = Struct("<HQ")
 
-_DATA, _ACK, _NACK, _HIGHEST = 1, 2, 3, 4
+_DATA, _ACK, _NACK, _HIGHEST, _HELLO = 1, 2, 3, 4, 5
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _RUN: Final = Struct("<BBQH")  # stream, flags, first, count
 _SIZE: Final = Struct("<H")  # of one payload
@@ -79,6 +79,7 @@ _WATERMARKS: Final = Struct("<BQQQ")  # stream, held, delivered, allowance
 _STREAM: Final = Struct("<B")
 _RANGE: Final = Struct("<QI")  # first, count
 _STREAM_SEQNO: Final = Struct("<BQ")
+_FLAGS: Final = Struct("<B")
 _FRAME_RUN: Final = Struct("<BHBBQH")  # _FRAME and _RUN in one call
 
 _EQUAL, _MORE = 1, 2  # flags of a run
@@ -145,6 +146,8 @@ class Codec:
                     packing.add_body(_ACK, _encode_ack(frame))
                 case Highest():
                     packing.add_body(_HIGHEST, _encode_highest(frame))
+                case Hello():
+                    packing.add_body(_HELLO, _FLAGS.pack(frame.is_question))
                 case _:
                     assert_never(frame)
         if runs:
@@ -479,11 +482,21 @@ def _decode_highest(view: memoryview, start: int, stop: int) -> Highest:
     return Highest(_stream(stream), seqno)
 
 
+def _decode_hello(view: memoryview, start: int, stop: int) -> Hello:
+    if stop - start != _FLAGS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (flags,) = _FLAGS.unpack_from(view, start)
+    if flags > 1:
+        raise DecodeError(Reject.FLAGS)
+    return Hello(is_question=bool(flags))
+
+
 _DECODERS: Final[dict[int, Callable[[memoryview, int, int], Frame]]] = {
     _DATA: _decode_data,
     _ACK: _decode_ack,
     _NACK: _decode_nack,
     _HIGHEST: _decode_highest,
+    _HELLO: _decode_hello,
 }
 
 

@@ -104,4 +104,11 @@ class Highest:
     seqno: int
 
 
-Frame: TypeAlias = Data | Ack | Nack | Highest
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """To an address: I am here (who, stands in the datagram). `is_question`: and who are you?"""
+
+    is_question: bool
+
+
+Frame: TypeAlias = Data | Ack | Nack | Highest | Hello

@@ -339,7 +339,7 @@ def test_the_command_prints_each_scenario_and_finds_nothing() -> None:
 
 
 def test_the_command_prints_the_schedule_of_a_violation() -> None:
-    result = CliRunner().invoke(explore, ["ring", "--variant", "note", "--scenario", "b"])
+    result = CliRunner().invoke(explore, ["ring", "--variant", "note", "--scenario", "B"])
     assert result.exit_code == 1
     lines = result.output.splitlines()
     start = lines.index(f"   VIOLATION {TWICE_ACCEPTED}")

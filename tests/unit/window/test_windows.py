@@ -23,12 +23,20 @@ def run(first: int, last: int) -> tuple[int, list[bytes]]:
     return first, messages(*range(first, last + 1))
 
 
-def receiver(capacity: int = 8, **options: int) -> ReceiveWindow:
-    return ReceiveWindow(capacity, **{"max_bytes": PLENTY, **options})
+def receiver(
+    capacity: int = 8, *, offset: int = 0, max_bytes: int = PLENTY, retain: bool = False
+) -> ReceiveWindow:
+    return ReceiveWindow(capacity, offset=offset, max_bytes=max_bytes, retain=retain)
 
 
-def sender(capacity: int = 8, **options: int) -> SendWindow:
-    return SendWindow(capacity, **{"max_bytes": PLENTY, "datagram_bytes": DATAGRAM, **options})
+def sender(
+    capacity: int = 8,
+    *,
+    max_bytes: int = PLENTY,
+    datagram_bytes: int = DATAGRAM,
+    offset: int = 0,
+) -> SendWindow:
+    return SendWindow(capacity, max_bytes=max_bytes, datagram_bytes=datagram_bytes, offset=offset)
 
 
 def pointers(window: ReceiveWindow) -> tuple[int, int, int, int]:
@@ -151,7 +159,7 @@ def test_a_full_window_takes_the_next_lap_only_as_slots_are_freed() -> None:
 def test_wrapping_keeps_every_message_in_its_place(
     capacity: int, offset: int, retain: bool
 ) -> None:
-    window = ReceiveWindow(capacity, offset=offset, max_bytes=PLENTY, retain=retain)
+    window = receiver(capacity, offset=offset, retain=retain)
     seqno = offset
     for length in (*range(1, capacity + 1), *range(capacity, 0, -1)):
         last = seqno + length
@@ -234,12 +242,20 @@ def test_the_next_in_order_is_never_refused_for_bytes() -> None:
 
 def test_a_run_cut_for_bytes_is_cut_once() -> None:
     """Small payloads behind a refused one wait too: a run keeps a prefix."""
-    window = receiver(capacity=16, max_bytes=10)
+    window = receiver(capacity=16, max_bytes=12)
     window.add_run(4, [b"4444"])
-    assert window.add_run(3, [b"333", b"----", b"too long", b"6"]) == 1
-    assert drops(window) == (1, 0, 0, 2)
-    assert window.missing(10) == [range(1, 3)]
-    assert window.ahead_bytes == 7
+    window.add_run(6, [b"66"])
+    assert window.add_run(3, [b"333", b"----", b"too long", b"--", b"7"]) == 1
+    assert drops(window) == (2, 0, 0, 2)
+    assert window.missing(10) == [range(1, 3), range(5, 6)]
+    assert window.ahead_bytes == 9
+
+
+def test_bytes_that_fit_exactly_do_not_cut_a_run() -> None:
+    window = receiver(capacity=16, max_bytes=8)
+    window.add_run(4, [b"4444"])
+    assert window.add_run(3, [b"3333", b"----", b""]) == 2
+    assert drops(window) == (1, 0, 0, 0)
 
 
 def test_closing_one_gap_of_two_gives_back_only_what_became_contiguous() -> None:
@@ -539,7 +555,7 @@ def test_clones_live_their_own_lives() -> None:
 
 
 def test_counters_do_not_tell_windows_apart() -> None:
-    one, other = receiver(), receiver(max_bytes=PLENTY)
+    one, other = receiver(), receiver()
     one.add_run(*run(0, 0))
     one.add_run(*run(9, 9))
     assert drops(one) != drops(other)

@@ -23,7 +23,7 @@ from ringcast.wire.codec import (
     NACK_RANGES_MAX,
     Codec,
 )
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Data, Hello, Highest, Nack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -113,6 +113,8 @@ def vectors() -> list[dict[str, list[str]]]:
 
 
 def in_words(frame: Frame) -> str:
+    if isinstance(frame, Hello):
+        return "hello, question" if frame.is_question else "hello, answer"
     stream = frame.stream.name.lower()
     match frame:
         case Data():
@@ -333,6 +335,8 @@ def test_the_extremes_survive() -> None:
         Nack(FIFO, [range(1, 2**32), range(2**32, 2**32 + 1), range(SEQNO_MAX, SEQNO_MAX + 1)]),
         Highest(UNIFORM, SEQNO_MAX),
         Highest(FIFO, 0),
+        Hello(is_question=True),
+        Hello(is_question=False),
     ]
     (datagram,) = codec().pack(frames)
     assert codec().unpack(datagram) == (ME, frames)
@@ -385,7 +389,9 @@ REFUSED = {
     "half an incarnation": (identified(identity()[:-5]), Reject.IDENTITY),
     "no identity": (identified(b""), Reject.IDENTITY),
     "kind 0": (HEADER + frame(0, b""), Reject.FRAME_KIND),
-    "kind 5": (HEADER + frame(5, b""), Reject.FRAME_KIND),
+    "kind 6": (HEADER + frame(6, b""), Reject.FRAME_KIND),
+    "long hello": (HEADER + frame(5, b"\0\0"), Reject.FRAME_LENGTH),
+    "hello with other flags": (HEADER + frame(5, b"\2"), Reject.FLAGS),
     "half a frame header": (HEADER + ack(1, 1) + b"\x02\x19", Reject.FRAME_LENGTH),
     "frame beyond the end": (HEADER + ack(1, 1)[:-1], Reject.FRAME_LENGTH),
     "short ack": (HEADER + frame(2, bytes(24)), Reject.FRAME_LENGTH),

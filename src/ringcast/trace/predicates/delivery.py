@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class InOrder(Rule[int]):
     """From its window's offset on, a receiver delivers each next seqno. Fragments count as the
-    seqnos they cover. The state is the last seqno delivered, plus one: never zero, so known."""
+    seqnos they cover. The state is the seqno that is due."""
 
     id = "N1"
     title = "each sender's messages are delivered in order, without a gap"
@@ -28,8 +28,8 @@ class InOrder(Rule[int]):
     def key(self, row: Row) -> PairKey:
         return row.pair
 
-    def settle(self, row: Row) -> int:
-        return (row.seqno if row.event == OPEN else row.seqno2) + 1
+    def settle(self, head: list[Row]) -> int:
+        return _due_after(head[-1])
 
     def step(self, state: int, row: Row, found: Findings) -> int:
         if row.event == DELIVER:
@@ -39,7 +39,7 @@ class InOrder(Rule[int]):
                     f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}, due was {state}",
                     row,
                 )
-        return self.settle(row)
+        return _due_after(row)
 
 
 class Present(NamedTuple):
@@ -47,6 +47,10 @@ class Present(NamedTuple):
 
     view: Row
     members: frozenset[MemberKey]
+
+    @classmethod
+    def of(cls, view: Row) -> Present:
+        return cls(view, frozenset(map(split_key, view.members)))
 
 
 class NothingOfTheDeparted(Rule[Present | None]):
@@ -60,30 +64,28 @@ class NothingOfTheDeparted(Rule[Present | None]):
     events = (VIEW, DELIVER, TX)
     initial = None
 
-    def key(self, row: Row) -> MemberKey:
+    def key(self, row: Row) -> MemberKey | None:
+        if row.event == TX and row.kind != "nack":
+            return None
+        if row.event == DELIVER and row.stream != Stream.FIFO:
+            return None
         return row.node, row.inc
 
-    def settle(self, row: Row) -> Present | None:
-        if row.event != VIEW:
-            return None
-        return Present(row, frozenset(map(split_key, row.members)))
+    def settle(self, head: list[Row]) -> Present | None:
+        return Present.of(head[-1]) if head[-1].event == VIEW else None
 
     def step(self, state: Present | None, row: Row, found: Findings) -> Present | None:
         if row.event == VIEW:
-            present = self.settle(row)
-            if state is not None and present is not None:
+            present = Present.of(row)
+            if state is not None:
                 found.premises += len(state.members - present.members)
             return present
-        is_plain = row.event == DELIVER and row.stream == Stream.FIFO
-        is_request = row.event == TX and row.kind == "nack"
-        if not (is_plain or is_request):
-            return state
         if state is None:
             found.unknown.add(f"{row.member}: rows before its first view")
         elif (row.peer, row.peer_inc) not in state.members:
-            what = "delivers from" if is_plain else "asks for repair from"
+            what = "delivers from" if row.event == DELIVER else "asks for repair from"
             found.violate(
-                f"{row.member} {what} {row.peer}#{row.peer_inc}, not in view {row.view}",
+                f"{row.member} {what} {row.peer}#{row.peer_inc}, not in view {state.view.view}",
                 *(state.view, row),
             )
         return state
@@ -193,6 +195,10 @@ class PrefixOfTheDead:
                     *(sent.row, crash, row),
                 )
         return found.verdict(self.id, self.title)
+
+
+def _due_after(row: Row) -> int:
+    return (row.seqno if row.event == OPEN else row.seqno2) + 1
 
 
 def _misplaced(delivered: Ranges | None, opened: list[Row]) -> list[tuple[int, Row]]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from ringcast.trace.predicates.findings import Findings, Verdict
+from ringcast.trace.predicates.findings import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ringcast.trace.predicates.findings import Verdict
     from ringcast.trace.rows import Facts, Row
 
 S = TypeVar("S")
@@ -31,11 +32,12 @@ class Rule(Protocol[S]):
     """The state before the first row of a run."""
 
     def key(self, row: Row) -> Hashable:
-        """Rows of one key are judged in sequence, keys apart from each other."""
+        """Rows of one key are judged in sequence, keys apart from each other; None: not judged."""
         ...
 
-    def settle(self, row: Row) -> S | None:
-        """The state after this row whatever came before; None if that makes a difference."""
+    def settle(self, head: list[Row]) -> S | None:
+        """The state after these rows whatever came before; None if that makes a difference.
+        Asked after each row until there is an answer, so it looks at the ends of `head` only."""
         ...
 
     def step(self, state: S, row: Row, found: Findings) -> S:
@@ -44,6 +46,7 @@ class Rule(Protocol[S]):
 
     def close(self, state: S, facts: Facts, found: Findings) -> None:
         """Judge what is still open when the run ends. Most rules have nothing open."""
+        return
 
 
 class _Sequence(Generic[S]):
@@ -67,12 +70,14 @@ class Sequential(Generic[S]):
 
     def feed(self, row: Row) -> None:
         key = self._rule.key(row)
+        if key is None:
+            return
         sequence = self._sequences.get(key)
         if sequence is None:
             sequence = self._sequences[key] = _Sequence()
         if sequence.state is None:
             sequence.head.append(row)
-            sequence.state = self._rule.settle(row)
+            sequence.state = self._rule.settle(sequence.head)
         else:
             sequence.state = self._rule.step(sequence.state, row, self._found)
 
@@ -93,5 +98,7 @@ class Sequential(Generic[S]):
             state = self._rule.initial
             for row in sequence.head:
                 state = self._rule.step(state, row, found)
-            self._rule.close(sequence.state or state, facts, found)
+            if sequence.state is not None:
+                state = sequence.state
+            self._rule.close(state, facts, found)
         return found.verdict(self.id, self.title)

@@ -1,0 +1,1 @@
+"""asyncio around Node: all sockets and the real clock live here."""

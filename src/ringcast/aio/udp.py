@@ -1,0 +1,115 @@
+"""One UDP socket: datagrams in and out, never blocking, with what the kernel tells about them.
+
+The receive buffer is asked for and what was got is used: a sender may have no more under way
+than the slowest receiver's buffer holds, or every overflow costs a repair. On Linux IP_RECVERR
+brings back refused ports on the one unconnected socket: a process that died is known at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from ringcast.errors import UsageError
+from ringcast.model import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUFFER_BYTES = 8 << 20
+"""Asked for; an unprivileged process gets at most net.core.rmem_max."""
+
+DATAGRAM_SPACE = 1 << 16
+
+# Linux's numbers, which the socket module does not name in all the versions we run on.
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+_IP_RECVERR = 11
+_IPV6_RECVERR = 25
+
+_WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
+
+
+class UdpSocket:
+    """A bound socket. Sending drops and counts what the kernel does not take: repair is above."""
+
+    def __init__(self, address: Address) -> None:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        _ask_for_buffer(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        _ask_for_buffer(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        with contextlib.suppress(OSError):  # a hint that other systems do not give
+            if family == socket.AF_INET:
+                self._socket.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+            else:
+                self._socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+        try:
+            self._socket.bind(address)
+        except OSError as error:
+            self._socket.close()
+            raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
+        host, port = self._socket.getsockname()[:2]
+        self.address = Address(host, port)
+        self._space = bytearray(DATAGRAM_SPACE)
+        self._view = memoryview(self._space)
+        self.received = 0
+        self.sent = 0
+        self.dropped = 0
+        """Datagrams that the kernel did not take."""
+        self.refused: dict[Address, int] = {}
+        """Addresses where nobody listens, with how often that was heard."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def receive_buffer(self) -> int:
+        """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+    def drain(self, limit: int) -> Iterator[memoryview]:
+        """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""
+        receive_into = self._socket.recv_into
+        for _ in range(limit):
+            try:
+                size = receive_into(self._space)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._read_errors()
+                continue
+            self.received += 1
+            yield self._view[:size]
+
+    def send(self, datagram: bytes, dest: Address) -> None:
+        try:
+            self._socket.sendto(datagram, dest)
+            self.sent += 1
+        except OSError as error:
+            self.dropped += 1
+            if error.errno not in _WOULD_DROP:
+                self._read_errors()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read_errors(self) -> None:
+        """Empty the error queue: each entry names the address that a datagram did not reach."""
+        while True:
+            try:
+                _, _, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
+            except (OSError, struct.error):
+                return
+            address = Address(*dest[:2])
+            self.refused[address] = self.refused.get(address, 0) + 1
+
+
+def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
+    except OSError:
+        sock.setsockopt(socket.SOL_SOCKET, plain, BUFFER_BYTES)

@@ -1,0 +1,631 @@
+"""Reliable multicast under every order of events: real nodes, real datagrams, all schedules.
+
+A state is every member's `Node`, the datagrams in flight, how far each application has come, and
+how far a change of the group has come. What can happen next: any datagram in flight arrives, any
+armed timer fires, an application takes or sends, one fault strikes, or a view or digest that the
+fault made necessary reaches one more member.
+
+What must hold always: the nodes' own invariants; order, once, and content (N1, N2); no receiver
+drops what a sender was allowed to send (N4); a sender keeps what some member of its view has not
+delivered (N5, N9); nothing is delivered from the departed (N8). And from every state the goal stays
+reachable: all is sent, and delivered by all who are left, and the senders' windows are empty.
+
+What keeps it finite:
+    Clocks do not count: any armed timer may fire before any other, whatever their deadlines.
+    Identical datagrams on the same way are one: the network may drop a repetition.
+    Windows exist for senders only: the others would add nothing but acks of nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, assert_never
+
+from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.core.state import canonical, clone
+from ringcast.events import Delivered, Writable
+from ringcast.explore.explorer import explore
+from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.node import Node
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.window.windows import ReceiveWindow, SendWindow
+from ringcast.wire.frames import Ack, Data, Highest, Nack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ringcast.core.timers import Timers
+    from ringcast.explore.explorer import Report
+    from ringcast.wire.frames import Frame
+
+T = TypeVar("T")
+
+DATAGRAM_BYTES = 2048
+CRASHED = -1
+NO_WINDOW = -1
+
+
+class Fault(Enum):
+    """What may strike, once on each path."""
+
+    LOSS = "a datagram is lost"
+    DUPLICATE = "a datagram arrives twice"
+    CRASH = "a member crashes"
+    JOIN = "a member joins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Who is there, what they send, and what may happen to them."""
+
+    name: str
+    faults: tuple[Fault, ...]
+    founders: int = 3
+    senders: tuple[int, ...] = (1,)
+    """By place in the view. The coordinator, at place 0, had better not be the only one: its
+    digest would never lag."""
+    messages: int = 2
+    capacity: int = 2
+    digest_first: bool = False
+    """BROKEN on purpose: the digest is taken when the join begins, before anybody has frozen."""
+
+    @property
+    def size(self) -> int:
+        return self.founders + (Fault.JOIN in self.faults)
+
+    @property
+    def description(self) -> str:
+        return (
+            f"{self.founders} members, {len(self.senders)} of them sending {self.messages} "
+            f"messages, capacity {self.capacity}; {' or '.join(f.value for f in self.faults)}"
+        )
+
+
+class Datagram(NamedTuple):
+    source: int
+    dest: int
+    content: bytes
+
+
+class Step(NamedTuple):
+    """What one input does to one member."""
+
+    after: int
+    datagrams: tuple[int, ...]
+    delivered: tuple[tuple[int, int, tuple[bytes, ...]], ...]
+    """(sender, first seqno, payloads) of each run that the application got."""
+    accepted: int
+    is_writable: bool
+    wrong: tuple[str, ...]
+    told: str
+    """What came out, in words."""
+
+
+class Facts(NamedTuple):
+    """What the exploration asks about a node, read once."""
+
+    armed: list[tuple[int, Enum]]
+    """(box, timer) of each armed timer."""
+    has_ready: bool
+    view: tuple[int, ...]
+    """By place."""
+    low: int
+    """Of its own messages."""
+    high: int
+
+
+class Members:
+    """The nodes as automata that are discovered step by step.
+
+    Nodes that behave alike share a number; what an input does to one is found out once.
+    """
+
+    def __init__(self, scenario: Scenario, multicast: type[ReliableMulticast]) -> None:
+        self.members = [
+            Member(Address("explore", 1 + place), 1, "ABCDEFGH"[place])
+            for place in range(scenario.size)
+        ]
+        self.facts: list[Facts] = []
+        self.datagrams: list[Datagram] = []
+        self.told: list[str] = []  # each datagram in words
+        self._scenario = scenario
+        self._multicast = multicast
+        self._places = {member.address: place for place, member in enumerate(self.members)}
+        self._nodes: list[tuple[Node, int]] = []  # with each one's clock
+        self._node_numbers: dict[object, int] = {}
+        self._datagram_numbers: dict[Datagram, int] = {}
+        self._steps: dict[object, Step] = {}
+        self._config = GroupConfig(
+            group="explore",
+            multicast=MulticastConfig(
+                capacity=scenario.capacity,
+                datagram_bytes=DATAGRAM_BYTES,
+                window_bytes=2 * DATAGRAM_BYTES,
+            ),
+        )
+
+    def fresh(self, place: int) -> int:
+        """A founder in the first view, or somebody who is in none."""
+        node = Node(self.members[place], self._config, multicast=self._multicast)
+        # So small that each sender's share is the minimum, however many were heard of late.
+        node.multicast.receive_buffer = DATAGRAM_BYTES
+        founders = range(self._scenario.founders)
+        if place in founders:
+            node.install_view(self.view(1, founders), 0)
+            offsets = [0 if s in founders else NO_WINDOW for s in self._scenario.senders]
+            node.install_digest(self._digest(offsets), 0)
+            node.take_events(0, 0)
+        return self._node_number(place, node, 0)
+
+    def view(self, counter: int, places: Iterable[int]) -> View:
+        members = tuple(self.members[place] for place in places)
+        return View(ViewId(members[0], counter), members)
+
+    def offsets(self, number: int) -> tuple[int, ...]:
+        """The digest of this member: how far it has delivered each sender."""
+        entries = self._nodes[number][0].digest().entries
+        return tuple(entries.get(self._origin(s), 0) for s in self._scenario.senders)
+
+    # Inputs: what would become of the node. The node itself stays as it is.
+
+    def receive(self, number: int, datagram: int) -> Step:
+        content = self.datagrams[datagram].content
+        return self._step(
+            number, ("receive", datagram), lambda node, now: node.receive_datagrams([content], now)
+        )
+
+    def send(self, number: int, payload: bytes) -> Step:
+        return self._step(
+            number, ("send", payload), lambda node, now: node.send([payload], now)
+        )
+
+    def take(self, number: int) -> Step:
+        """One message at a time; with several senders all that is ready, as turns do not count."""
+        senders = len(self._scenario.senders)
+        limit = 1 if senders == 1 else senders * self._scenario.capacity
+        return self._step(number, "take", lambda node, now: None, take=limit)
+
+    def fire(self, number: int, box: int, timer: Enum) -> Step:
+        return self._step(
+            number, ("fire", box, timer), lambda node, now: node.handle_timeout(now), (box, timer)
+        )
+
+    def install_view(self, number: int, view: View) -> Step:
+        return self._step(
+            number, ("view", view.members), lambda node, now: node.install_view(view, now)
+        )
+
+    def install_digest(self, number: int, offsets: tuple[int, ...]) -> Step:
+        digest = self._digest(offsets)
+        return self._step(
+            number, ("digest", offsets), lambda node, now: node.install_digest(digest, now)
+        )
+
+    def enter(self, number: int, view: View, offsets: tuple[int, ...]) -> Step:
+        """The answer to a joiner: view and digest in one."""
+
+        def install_both(node: Node, now: int) -> None:
+            node.install_view(view, now)
+            node.install_digest(self._digest(offsets), now)
+
+        return self._step(number, ("enter", view.members, offsets), install_both)
+
+    def _step(
+        self,
+        number: int,
+        what: object,
+        act: Callable[[Node, int], int | None],
+        due: tuple[int, Enum] | None = None,
+        *,
+        take: int = 0,
+    ) -> Step:
+        step = self._steps.get((number, what))
+        if step is None:
+            before, now = self._nodes[number]
+            node = clone(before)
+            if due is not None:
+                now = _make_due(_timers(node), *due, now)
+            accepted = act(node, now) or 0
+            step = self._steps[number, what] = self._outcome(node, now, accepted, take)
+        return step
+
+    def _outcome(self, node: Node, now: int, accepted: int, take: int) -> Step:
+        place = self._places[node.me.address]
+        events = node.take_events(take, now)
+        datagrams = sorted(
+            {
+                self._datagram_number(Datagram(place, dest, content))
+                for address, content in node.take_datagrams()
+                for dest in self._dests(node, address)
+            }
+        )
+        told = [f"sends {self.told[number]}" for number in datagrams]
+        told += [type(event).__name__ for event in events if not isinstance(event, Delivered)]
+        delivered = tuple(
+            (self._places[event.sender.address], event.run.first, tuple(event.run.payloads))
+            for event in events
+            if isinstance(event, Delivered)
+        )
+        told += [f"gets {self.members[s]}#{first}" for s, first, _ in delivered]
+        return Step(
+            after=self._node_number(place, node, now),
+            datagrams=tuple(datagrams),
+            delivered=delivered,
+            accepted=accepted,
+            is_writable=any(isinstance(event, Writable) for event in events),
+            wrong=tuple(_wrong_with(node)),
+            told=f"  [{', '.join(told)}]" if told else "",
+        )
+
+    def _dests(self, node: Node, address: Address | None) -> list[int]:
+        if address is not None:
+            return [self._places[address]]
+        assert node.view is not None
+        return [self._places[member.address] for member in node.view if member != node.me]
+
+    def _node_number(self, place: int, node: Node, now: int) -> int:
+        number = self._node_numbers.setdefault((place, canonical(node)), len(self._nodes))
+        if number == len(self._nodes):
+            self._nodes.append((node, now))
+            self.facts.append(self._read(node))
+        return number
+
+    def _read(self, node: Node) -> Facts:
+        windows = node.multicast.windows()
+        own = windows.get(Origin(node.me, Stream.FIFO))
+        return Facts(
+            armed=[
+                (box, timer)
+                for box, table in enumerate(_timers(node))
+                for timer in sorted(table.canonical(), key=str)
+            ],
+            has_ready=any(_is_ready(window) for window in windows.values()),
+            view=tuple(self._places[member.address] for member in node.view or ()),
+            low=own.low if own else 0,
+            high=own.high if own else 0,
+        )
+
+    def _datagram_number(self, datagram: Datagram) -> int:
+        number = self._datagram_numbers.setdefault(datagram, len(self.datagrams))
+        if number == len(self.datagrams):
+            self.datagrams.append(datagram)
+            # Any codec of the group can tell what it says.
+            _, frames = self._nodes[0][0].codec.unpack(datagram.content)
+            source, dest = self.members[datagram.source], self.members[datagram.dest]
+            self.told.append(f"{source}→{dest} {' + '.join(map(_in_words, frames))}")
+        return number
+
+    def _origin(self, place: int) -> Origin:
+        return Origin(self.members[place], Stream.FIFO)
+
+    def _digest(self, offsets: Iterable[int]) -> Digest:
+        pairs = zip(self._scenario.senders, offsets, strict=True)
+        return Digest({self._origin(s): offset for s, offset in pairs if offset != NO_WINDOW})
+
+
+def _in_words(frame: Frame) -> str:
+    match frame:
+        case Data():
+            return f"Data {frame.first}..{frame.last}"
+        case Ack():
+            return f"Ack held={frame.held} delivered={frame.delivered}"
+        case Nack():
+            return f"Nack {', '.join(f'{r.start}..{r.stop - 1}' for r in frame.missing)}"
+        case Highest():
+            return f"Highest {frame.seqno}"
+        case _:
+            assert_never(frame)
+
+
+def _is_ready(window: SendWindow | ReceiveWindow) -> bool:
+    return window.delivered < (window.high if isinstance(window, SendWindow) else window.held)
+
+
+def _wrong_with(node: Node) -> Iterator[str]:
+    try:
+        node.check_invariants()
+    except AssertionError as error:
+        yield f"an invariant of the node is broken: {error}"
+    if node.rejected:
+        yield f"a datagram of a member was rejected: {sorted(node.rejected)}"
+    windows = node.multicast.windows().values()
+    if any(w.dropped_high for w in windows if isinstance(w, ReceiveWindow)):
+        yield "a receiver dropped what the sender was allowed to send (N4)"
+
+
+def _timers(node: Node) -> list[Timers[Enum]]:
+    # Deadlines are nobody else's business; an exploration must be able to do without them.
+    return [box._timers for box in node.multicast._boxes()]
+
+
+def _make_due(tables: list[Timers[Enum]], box: int, timer: Enum, now: int) -> int:
+    """Let time pass until this timer is due, and put off the others beyond that."""
+    others = [
+        (table, other)
+        for place, table in enumerate(tables)
+        for other in table.canonical()
+        if (place, other) != (box, timer)
+    ]
+    for table, other in others:
+        table.disarm(other)
+    deadline = tables[box].next_timeout()
+    assert deadline is not None
+    now = max(now, deadline)
+    for table, other in others:
+        table.arm(other, now + 1)
+    return now
+
+
+class State(NamedTuple):
+    """Numbers only: nodes and datagrams are those of `Members`."""
+
+    nodes: tuple[int, ...]
+    flight: tuple[int, ...]
+    """Ascending."""
+    sent: tuple[int, ...]
+    """By sender."""
+    waiting: tuple[bool, ...]
+    """By sender: a send was refused; its application waits to be told that there is room."""
+    delivered: tuple[tuple[int, ...], ...]
+    """By member, by sender: the last seqno that the application has got, as it counts itself."""
+    fault: str
+    """What has struck; empty: nothing yet."""
+    installed: tuple[bool, ...]
+    """By member: has the view after the crash or join."""
+    digest: tuple[int, ...]
+    """The offsets for the joiner, once taken."""
+    informed: tuple[bool, ...]
+    """By member: has the digest."""
+    wrong: tuple[str, ...]
+    """What the last step did that it must not."""
+
+
+class MulticastSystem:
+    """Everything that can happen in one scenario."""
+
+    def __init__(
+        self, scenario: Scenario, multicast: type[ReliableMulticast] = ReliableMulticast
+    ) -> None:
+        self.scenario = scenario
+        self.members = Members(scenario, multicast)
+        self._joiner = scenario.founders if Fault.JOIN in scenario.faults else None
+
+    def initial(self) -> State:
+        scenario = self.scenario
+        founders = range(scenario.founders)
+        senders = scenario.senders
+        return State(
+            nodes=tuple(self.members.fresh(place) for place in range(scenario.size)),
+            flight=(),
+            sent=(0,) * len(senders),
+            waiting=(False,) * len(senders),
+            delivered=tuple(
+                tuple(0 if {place, s} <= set(founders) else NO_WINDOW for s in senders)
+                for place in range(scenario.size)
+            ),
+            fault="",
+            installed=(False,) * scenario.size,
+            digest=(),
+            informed=(False,) * scenario.size,
+            wrong=(),
+        )
+
+    def key(self, state: State) -> object:
+        return tuple(state)
+
+    def actions(self, state: State) -> Iterator[tuple[str, State]]:
+        yield from self._arrivals(state)
+        yield from self._timeouts(state)
+        yield from self._takes(state)
+        yield from self._sends(state)
+        if not state.fault:
+            yield from self._faults(state)
+        elif state.fault == Fault.JOIN.name:
+            yield from self._join_steps(state)
+        elif state.fault.startswith(Fault.CRASH.name):
+            yield from self._exclusions(state)
+
+    def _arrivals(self, state: State) -> Iterator[tuple[str, State]]:
+        members = self.members
+        for datagram in state.flight:
+            dest = members.datagrams[datagram].dest
+            step = members.receive(state.nodes[dest], datagram)
+            flight = _without(state.flight, datagram)
+            label = f"arrives: {members.told[datagram]}{step.told}"
+            yield label, self._after(state._replace(flight=flight), dest, step)
+
+    def _timeouts(self, state: State) -> Iterator[tuple[str, State]]:
+        for place, node in self._alive(state):
+            for box, timer in self.members.facts[node].armed:
+                step = self.members.fire(node, box, timer)
+                label = f"{self._name(place)}: timer {timer.name} fires{step.told}"
+                yield label, self._after(state, place, step)
+
+    def _takes(self, state: State) -> Iterator[tuple[str, State]]:
+        for place, node in self._alive(state):
+            if self.members.facts[node].has_ready:
+                step = self.members.take(node)
+                yield f"{self._name(place)}: takes{step.told}", self._after(state, place, step)
+
+    def _sends(self, state: State) -> Iterator[tuple[str, State]]:
+        for i, place in enumerate(self.scenario.senders):
+            node = state.nodes[place]
+            is_member = node != CRASHED and self.members.facts[node].view
+            if not is_member or state.waiting[i] or state.sent[i] == self.scenario.messages:
+                continue
+            step = self.members.send(node, _payload(place, state.sent[i] + 1))
+            if step.accepted:
+                after = state._replace(sent=_with(state.sent, i, state.sent[i] + 1))
+                label = f"{self._name(place)}: sends #{after.sent[i]}{step.told}"
+            else:
+                after = state._replace(waiting=_with(state.waiting, i, True))
+                label = f"{self._name(place)}: wants to send, and the window is full"
+            yield label, self._after(after, place, step)
+
+    # Faults, and what follows from them
+
+    def _faults(self, state: State) -> Iterator[tuple[str, State]]:
+        for fault in self.scenario.faults:
+            match fault:
+                case Fault.LOSS:
+                    lossy = state._replace(fault=fault.name)
+                    for datagram in state.flight:
+                        label = f"LOST: {self.members.told[datagram]}"
+                        yield label, lossy._replace(flight=_without(state.flight, datagram))
+                case Fault.DUPLICATE:
+                    for datagram in state.flight:
+                        dest = self.members.datagrams[datagram].dest
+                        step = self.members.receive(state.nodes[dest], datagram)
+                        label = f"DUPLICATED: a copy of {self.members.told[datagram]} arrives"
+                        yield label, self._after(state._replace(fault=fault.name), dest, step)
+                case Fault.CRASH:
+                    for place, _ in self._alive(state):
+                        yield f"CRASH of {self._name(place)}", self._crash(state, place)
+                case Fault.JOIN:
+                    joining = state._replace(fault=fault.name)
+                    if self.scenario.digest_first:
+                        joining = self._take_digest(joining)
+                    yield f"JOIN of {self._name(self.scenario.founders)} begins", joining
+
+    def _crash(self, state: State, place: int) -> State:
+        datagrams = self.members.datagrams
+        return state._replace(
+            nodes=_with(state.nodes, place, CRASHED),
+            flight=tuple(number for number in state.flight if datagrams[number].dest != place),
+            fault=f"{Fault.CRASH.name} {place}",
+        )
+
+    def _exclusions(self, state: State) -> Iterator[tuple[str, State]]:
+        view = self.members.view(2, [place for place, _ in self._alive(state)])
+        for place, node in self._alive(state):
+            if not state.installed[place]:
+                yield self._install(state, place, self.members.install_view(node, view), view)
+
+    def _join_steps(self, state: State) -> Iterator[tuple[str, State]]:
+        """The view to every old member; then the digest is taken; then it goes to everybody."""
+        joiner = self.scenario.founders
+        view = self.members.view(2, range(self.scenario.size))
+        frozen = all(state.installed[:joiner])
+        for place, node in enumerate(state.nodes[:joiner]):
+            if not state.installed[place]:
+                yield self._install(state, place, self.members.install_view(node, view), view)
+        if frozen and not state.digest:
+            after = self._take_digest(state)
+            yield f"{self._name(0)}: takes the digest {list(after.digest)}", after
+        if not frozen or not state.digest:
+            return
+        if not state.informed[joiner]:
+            step = self.members.enter(state.nodes[joiner], view, state.digest)
+            label = f"{self._name(joiner)}: enters at digest {list(state.digest)}{step.told}"
+            entered = state._replace(installed=_with(state.installed, joiner, True))
+            yield label, self._after(self._inform(entered, joiner), joiner, step)
+        if joiner in self.scenario.senders:  # else the digest tells the others nothing new
+            for place, node in enumerate(state.nodes[:joiner]):
+                if not state.informed[place]:
+                    step = self.members.install_digest(node, state.digest)
+                    label = f"{self._name(place)}: installs the digest{step.told}"
+                    yield label, self._after(self._inform(state, place), place, step)
+
+    def _install(self, state: State, place: int, step: Step, view: View) -> tuple[str, State]:
+        after = state._replace(installed=_with(state.installed, place, True))
+        return f"{self._name(place)}: installs {view}{step.told}", self._after(after, place, step)
+
+    def _take_digest(self, state: State) -> State:
+        return state._replace(digest=self.members.offsets(state.nodes[0]))
+
+    def _inform(self, state: State, place: int) -> State:
+        opened = tuple(
+            offset if seqno == NO_WINDOW else seqno
+            for seqno, offset in zip(state.delivered[place], state.digest, strict=True)
+        )
+        return state._replace(
+            informed=_with(state.informed, place, True),
+            delivered=_with(state.delivered, place, opened),
+        )
+
+    def _after(self, state: State, place: int, step: Step) -> State:
+        """The state with what the step did to one member, and what came out of it."""
+        nodes = _with(state.nodes, place, step.after)
+        flight = state.flight
+        if step.datagrams:
+            arriving = [
+                number
+                for number in step.datagrams
+                if nodes[self.members.datagrams[number].dest] != CRASHED
+            ]
+            flight = tuple(sorted({*flight, *arriving}))
+        waiting = state.waiting
+        if step.is_writable:
+            waiting = _with(waiting, self.scenario.senders.index(place), False)
+        delivered = state.delivered
+        wrong = step.wrong
+        if step.delivered:
+            wrong += tuple(self._wrong_deliveries(state, place, step))
+            counts = list(delivered[place])
+            for sender, first, payloads in step.delivered:
+                counts[self.scenario.senders.index(sender)] = first + len(payloads) - 1
+            delivered = _with(delivered, place, tuple(counts))
+        return state._replace(
+            nodes=nodes, flight=flight, waiting=waiting, delivered=delivered, wrong=wrong
+        )
+
+    # What must hold
+
+    def _wrong_deliveries(self, state: State, place: int, step: Step) -> Iterator[str]:
+        for sender, first, payloads in step.delivered:
+            count = state.delivered[place][self.scenario.senders.index(sender)]
+            if first <= count:
+                yield "a message was delivered twice (N2)"
+            elif first > count + 1 or count == NO_WINDOW:
+                yield "a message was delivered before an earlier one (N1)"
+            if any(payload != _payload(sender, first + i) for i, payload in enumerate(payloads)):
+                yield "a message was delivered with another content (N1)"
+            if sender not in self.members.facts[state.nodes[place]].view:
+                yield "a message of a departed member was delivered (N8)"
+
+    def violations(self, state: State) -> Iterator[str]:
+        yield from state.wrong
+        for i, sender in enumerate(self.scenario.senders):
+            if state.nodes[sender] == CRASHED:
+                continue
+            facts = self.members.facts[state.nodes[sender]]
+            taken = [state.delivered[place][i] for place in facts.view]
+            if any(NO_WINDOW < seqno < facts.low for seqno in taken):
+                yield "a sender let go of what a member of its view has not delivered (N5, N9)"
+
+    def goal(self, state: State) -> bool:
+        """All is sent and has reached everybody, the windows are empty, the change is over."""
+        is_changing = Fault.JOIN.name == state.fault or state.fault.startswith(Fault.CRASH.name)
+        alive = [place for place, _ in self._alive(state)]
+        if is_changing and not all(state.installed[place] for place in alive):
+            return False
+        if self._joiner is not None and state.fault != Fault.JOIN.name:
+            return False
+        for i, sender in enumerate(self.scenario.senders):
+            if sender not in alive:
+                continue
+            facts = self.members.facts[state.nodes[sender]]
+            if not state.sent[i] == facts.low == facts.high == self.scenario.messages:
+                return False
+            if any(state.delivered[place][i] != state.sent[i] for place in alive):
+                return False
+        return True
+
+    def _alive(self, state: State) -> list[tuple[int, int]]:
+        return [(place, node) for place, node in enumerate(state.nodes) if node != CRASHED]
+
+    def _name(self, place: int) -> str:
+        return str(self.members.members[place])
+
+
+def _payload(sender: int, seqno: int) -> bytes:
+    return b"%d#%d" % (sender, seqno)
+
+
+def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
+    return (*values[:place], value, *values[place + 1 :])
+
+
+def _without(flight: tuple[int, ...], datagram: int) -> tuple[int, ...]:
+    return tuple(number for number in flight if number != datagram)

@@ -1,0 +1,202 @@
+"""The coordinator: views, joins and digests, as membership will do it, played by the simulator.
+
+A crash is known after a while; every view takes its own time to every member, so that members
+may see them late, and the second before the first. A join has an order that matters (N9): the
+view first, at all old members, each of which stops purging for the joiner's sake; only when all
+of them have installed it the coordinator takes the digest; then the joiner gets view and digest,
+and the others open their windows for it. If the coordinator dies on the way the next one repeats
+it. One join view at a time; several joiners may share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.model import Digest, Origin, Stream, View, ViewId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringcast.model import Member
+    from ringcast.sim.harness import Harness
+
+
+class Seat(Protocol):
+    """A member as the coordinator knows it."""
+
+    harness: Harness
+
+    @property
+    def can_act(self) -> bool:
+        """Alive, running and not closed."""
+        ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Join:
+    """Joiners on their way in."""
+
+    joiners: tuple[Member, ...]
+    counter: int  # of the first view with them in it
+    answered_by: Member | None = None
+    early_digest: Digest | None = None  # only where the order is broken on purpose
+
+
+class Coordinator:
+    """Makes views for the group. `post` hands something to a member, after a delay of its own."""
+
+    def __init__(
+        self,
+        seat_of: Callable[[Member], Seat],
+        post_view: Callable[[Seat, View], None],
+        post_join: Callable[[Seat, View | None, Digest], None],
+        *,
+        digest_before_freeze: bool = False,
+    ) -> None:
+        self.view: View
+        self._seat_of = seat_of
+        self._post_view = post_view
+        self._post_join = post_join
+        self._digest_before_freeze = digest_before_freeze
+        self._gone: list[Member] = []
+        self._waiting: list[Member] = []
+        self._join: _Join | None = None
+        self._strangers: list[Member] = []  # in the view, but not answered yet
+
+    def begin(self, members: tuple[Member, ...]) -> None:
+        """The first view, at everybody."""
+        self.view = View(ViewId(members[0], 1), members)
+        digest = Digest({Origin(member, Stream.FIFO): 0 for member in members})
+        for member in members:
+            self._post_join(self._seat_of(member), self.view, digest)
+
+    def remove(self, *members: Member) -> None:
+        """These have crashed, left, or are believed to have."""
+        self._waiting = [member for member in self._waiting if member not in members]
+        self._gone += [m for m in members if m in self.view and m not in self._gone]
+        self.step()
+
+    def admit(self, member: Member) -> None:
+        """This one wants to join."""
+        self._waiting.append(member)
+        self.step()
+
+    def swap(self, leaver: Member, joiner: Member) -> None:
+        """One leaves and one joins, in one view if no join is on its way."""
+        self._waiting.append(joiner)
+        self.remove(leaver)
+
+    def renew(self) -> None:
+        """Another view with the same members."""
+        maker = self._maker()
+        if maker is not None:
+            self._make_view(maker, self.view.members, ())
+
+    def resend(self, seat: Seat) -> None:
+        """The current view once more, to one member."""
+        if seat.harness.me in self.view and seat.harness.me not in self._strangers:
+            self._post_view(seat, self.view)
+
+    def step(self) -> None:
+        """Do what can be done now. Called whenever something has changed."""
+        maker = self._maker()
+        if maker is None:
+            return
+        self._end_join()
+        joiners = tuple(self._waiting) if self._join is None else ()
+        leavers = [member for member in self.view if member in self._gone]
+        if leavers or joiners:
+            self._waiting = [member for member in self._waiting if member not in joiners]
+            early = None
+            if joiners and self._digest_before_freeze:
+                early = self._seat_of(maker).harness.node.digest()
+            stay = tuple(member for member in self.view if member not in leavers)
+            self._make_view(maker, (*stay, *joiners), joiners)
+            if joiners:
+                self._join = _Join(joiners, self.view.counter, early_digest=early)
+        self._answer(maker)
+
+    @property
+    def is_settled(self) -> bool:
+        """Nobody waits, everybody is in the current view, and all windows are open."""
+        return (
+            not self._waiting
+            and self._join is None
+            and all(self._is_settled(member) for member in self.view)
+        )
+
+    def is_member(self, member: Member) -> bool:
+        """Fully in: others may depend on it."""
+        return (
+            member in self.view
+            and member not in self._gone
+            and member not in self._strangers
+            and (self._join is None or member not in self._join.joiners)
+        )
+
+    def _is_settled(self, member: Member) -> bool:
+        seat = self._seat_of(member)
+        return (
+            seat.can_act and seat.harness.node.view == self.view and self._has_all_windows(member)
+        )
+
+    def _has_all_windows(self, member: Member) -> bool:
+        windows = self._seat_of(member).harness.node.multicast.windows()
+        return all(Origin(other, Stream.FIFO) in windows for other in self.view)
+
+    def _maker(self) -> Member | None:
+        """Whose turn it is to make views; None while that one is dead and nobody knows, or sleeps,
+        or has not got its own last view yet."""
+        for member in self.view:
+            if member not in self._gone:
+                return member if self._seat_of(member).can_act else None
+        return None
+
+    def _make_view(
+        self, maker: Member, members: tuple[Member, ...], joiners: tuple[Member, ...]
+    ) -> None:
+        old = self.view
+        self.view = View(ViewId(maker, old.counter + 1), members)
+        self._gone = [member for member in self._gone if member in self.view]
+        told = [member for member in old if member not in self._strangers]
+        self._strangers = [m for m in (*self._strangers, *joiners) if m in self.view]
+        # Those who are not in it any more hear of it too, if they still live.
+        for member in told:
+            seat = self._seat_of(member)
+            if seat.is_alive:
+                self._post_view(seat, self.view)
+
+    def _answer(self, maker: Member) -> None:
+        join = self._join
+        if join is None or join.answered_by == maker:
+            return
+        for member in self.view:
+            if member in join.joiners:
+                continue
+            seen = self._seat_of(member).harness.node.view
+            if seen is None or seen.counter < join.counter:
+                return
+        join.answered_by = maker
+        digest = join.early_digest or self._seat_of(maker).harness.node.digest()
+        zeros = {Origin(joiner, Stream.FIFO): 0 for joiner in join.joiners}
+        for member in self.view:
+            seat = self._seat_of(member)
+            if member in join.joiners:
+                answer = Digest({**digest.entries, **zeros}, digest.partials)
+                self._post_join(seat, self.view, answer)
+            else:
+                self._post_join(seat, None, Digest(zeros))
+        self._strangers = []
+
+    def _end_join(self) -> None:
+        join = self._join
+        if join is None:
+            return
+        if all(joiner not in self.view for joiner in join.joiners):
+            self._join = None
+        elif join.answered_by is not None and all(map(self._has_all_windows, self.view)):
+            self._join = None

@@ -1,0 +1,94 @@
+"""The audit: every predicate of docs/properties.md that a trace can decide, in one pass.
+
+Each predicate is a fold (`predicates/findings.py` says what that is). An audit hands each row to
+the folds that asked for its event. Folds can also be fed apart, one per member or per segment,
+and merged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ringcast.trace.predicates.delivery import (
+    InOrder,
+    JoinerServed,
+    NothingOfTheDeparted,
+    PrefixOfTheDead,
+)
+from ringcast.trace.predicates.everywhere import (
+    AtMostOnce,
+    BoundedMemory,
+    Integrity,
+    SilentDead,
+    ViewOrder,
+)
+from ringcast.trace.predicates.findings import Fold, Verdict, Violation
+from ringcast.trace.predicates.flow import (
+    AckersAreMembers,
+    AckHonesty,
+    FlowControl,
+    PurgedByAll,
+    SameBytesAgain,
+    WindowHonoured,
+)
+from ringcast.trace.predicates.liveness import (
+    CalmUnderOverload,
+    DeliveredInTime,
+    Drained,
+    Quiet,
+    UnblockedAtOnce,
+    ViewsPass,
+)
+from ringcast.trace.predicates.sequential import Sequential
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ringcast.trace.rows import Row, Trace
+
+__all__ = ["ALL", "Fold", "Verdict", "Violation", "audit", "feed_all"]
+
+ALL: tuple[Callable[[], Fold], ...] = (
+    Integrity,
+    AtMostOnce,
+    SilentDead,
+    ViewOrder,
+    BoundedMemory,
+    Quiet,
+    partial(Sequential, InOrder()),
+    partial(Sequential, FlowControl()),
+    WindowHonoured,
+    PurgedByAll,
+    partial(Sequential, AckHonesty()),
+    partial(Sequential, AckersAreMembers()),
+    partial(Sequential, NothingOfTheDeparted()),
+    JoinerServed,
+    SameBytesAgain,
+    PrefixOfTheDead,
+    DeliveredInTime,
+    Drained,
+    partial(Sequential, UnblockedAtOnce()),
+    partial(Sequential, ViewsPass()),
+    CalmUnderOverload,
+)
+"""Makers of the folds, G1 to N-L5."""
+
+
+def audit(trace: Trace) -> list[Verdict]:
+    """What every predicate says of this trace, in the order of `ALL`."""
+    folds = [make() for make in ALL]
+    feed_all(folds, trace.rows)
+    return [fold.finish(trace.facts) for fold in folds]
+
+
+def feed_all(folds: Iterable[Fold], rows: Iterable[Row]) -> None:
+    """Hand each row to the folds that want its event."""
+    routes: defaultdict[str, list[Callable[[Row], None]]] = defaultdict(list)
+    for fold in folds:
+        for event in fold.events:
+            routes[event].append(fold.feed)
+    for row in rows:
+        for feed in routes.get(row.event, ()):
+            feed(row)

@@ -1,0 +1,200 @@
+"""Nodes and the network between them, moved by hand: no randomness, no clock, no sleeping.
+
+A datagram that left a node is a Packet until the test hands it over. `exchange` hands over
+everything there is, without any time passing; `run` also lets the deadlines of so many virtual
+seconds come. Applications take what is ready at each exchange unless they are `stopped`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.events import Delivered
+from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.node import Node
+from ringcast.protocols.multicast import ReliableMulticast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ringcast.events import Event
+    from ringcast.wire.codec import Codec
+    from ringcast.wire.frames import Frame
+
+    Drop = Callable[[str, str, Frame], bool]  # (source, dest, frame)
+
+
+class Packet(NamedTuple):
+    source: Member
+    dest: str
+    frames: list[Frame]
+
+
+class Cluster:
+    """Members by name, all in one view with their windows open. Time stands in `now`."""
+
+    def __init__(
+        self,
+        names: str,
+        *,
+        multicast: type[ReliableMulticast] = ReliableMulticast,
+        checked: bool = True,
+        configs: dict[str, MulticastConfig] | None = None,
+        **config: object,
+    ) -> None:
+        self.now = 1_000_000_000
+        self.nodes: dict[str, Node] = {}
+        self.events: dict[str, list[Event]] = {}
+        """What each application has taken, in order; begins anew with a restart."""
+        self.stopped: set[str] = set()
+        """Members whose application takes nothing."""
+        self.view: View | None = None
+        self._multicast = multicast
+        self._checked = checked  # machines with a rule switched off violate invariants
+        defaults: dict[str, object] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
+        self._config = MulticastConfig(**(defaults | config))  # type: ignore[arg-type]
+        self._configs = configs or {}
+        self._incarnations = 0
+        self._codecs: dict[Member, Codec] = {}
+        for name in names:
+            self.start(name)
+        self.install(names)
+        self.open_windows()
+
+    # Members and views
+
+    def start(self, name: str) -> Node:
+        """A new process. The same name is the same address, the incarnation another."""
+        self._incarnations += 1
+        me = Member(Address("127.0.0.1", 7000 + ord(name)), self._incarnations, name)
+        multicast = self._configs.get(name, self._config)
+        config = GroupConfig(group="test", name=name, multicast=multicast)
+        node = self.nodes[name] = Node(me, config, multicast=self._multicast)
+        self.events[name] = []
+        self._codecs[me] = node.codec
+        return node
+
+    def crash(self, name: str) -> None:
+        del self.nodes[name]
+
+    def next_view(self, names: str) -> View:
+        """The view after the last one, with the processes that have these names now."""
+        counter = self.view.counter + 1 if self.view else 1
+        members = tuple(self.nodes[name].me for name in names)
+        self.view = View(ViewId(members[0], counter), members)
+        return self.view
+
+    def install(self, names: str) -> View:
+        """The next view, installed by all its members."""
+        view = self.next_view(names)
+        for name in names:
+            self.nodes[name].install_view(view, self.now)
+        return view
+
+    def open_windows(self, digest: Digest | None = None) -> None:
+        """Give all members the digest of the first one; whoever it does not know starts at 0."""
+        assert self.view is not None
+        digest = digest or self.nodes[self.view.coordinator.name].digest()
+        entries = {Origin(member, Stream.FIFO): 0 for member in self.view} | dict(digest.entries)
+        for member in self.view:
+            node = self.nodes[member.name]
+            node.install_digest(Digest(entries, digest.partials), self.now)
+
+    def join(self, name: str) -> Node:
+        """The view first, at everybody; then the digest."""
+        assert self.view is not None
+        node = self.start(name)
+        self.install("".join(member.name for member in self.view) + name)
+        self.open_windows()
+        return node
+
+    # The network
+
+    def collect(self) -> list[Packet]:
+        """What the nodes want to send, not handed over yet; one packet for each receiver."""
+        packets = []
+        for name, node in list(self.nodes.items()):
+            for dest, datagram in node.take_datagrams():
+                others = [member.address for member in node.view or () if member != node.me]
+                source, frames = node.codec.unpack(datagram)
+                assert source.name == name
+                packets += [
+                    Packet(source, chr(address.port - 7000), frames)
+                    for address in ([dest] if dest else others)
+                ]
+        return packets
+
+    def hand_over(self, packets: Iterable[Packet]) -> None:
+        """To whoever lives at that address, as bytes."""
+        for source, dest, frames in packets:
+            if dest in self.nodes:
+                datagrams = self._codecs[source].pack(frames)
+                self.nodes[dest].receive_datagrams(datagrams, self.now)
+
+    def take(self, name: str, limit: int = 1_000_000) -> None:
+        self.events[name] += self.nodes[name].take_events(limit, self.now)
+
+    def exchange(self, drop: Drop | None = None) -> None:
+        """Take and hand over until nobody has anything to send; no time passes."""
+        for _ in range(10_000):
+            for name, node in self.nodes.items():
+                if name not in self.stopped:
+                    self.take(name)
+                if self._checked:
+                    node.check_invariants()
+            packets = self.collect()
+            if not packets:
+                return
+            for source, dest, frames in packets:
+                kept = [f for f in frames if drop is None or not drop(source.name, dest, f)]
+                if kept:
+                    self.hand_over([Packet(source, dest, kept)])
+        raise AssertionError("the members never stop talking")
+
+    # Time
+
+    def next_timeout(self) -> int | None:
+        deadlines = [node.next_timeout() for node in self.nodes.values()]
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def step(self, drop: Drop | None = None) -> bool:
+        """On to the next deadline of anybody; False if nobody waits for anything."""
+        at = self.next_timeout()
+        if at is None:
+            return False
+        self.now = max(self.now, at)
+        for node in self.nodes.values():
+            node.handle_timeout(self.now)
+        self.exchange(drop)
+        return True
+
+    def run(self, seconds: float, drop: Drop | None = None) -> None:
+        """Let so much time pass, with all that happens in it."""
+        stop = self.now + round(seconds * 1e9)
+        self.exchange(drop)
+        while (at := self.next_timeout()) is not None and at <= stop:
+            self.step(drop)
+        self.now = stop
+
+    # What came out
+
+    def delivered(self, name: str, sender: str) -> list[tuple[int, bytes]]:
+        """(seqno, payload) of everything delivered at `name` from any incarnation of `sender`."""
+        return [
+            item
+            for event in self.events[name]
+            if isinstance(event, Delivered) and event.sender.name == sender
+            for item in enumerate(event.run.payloads, event.run.first)
+        ]
+
+    def window_is_drained(self, name: str) -> bool:
+        """Everything `name` has sent was delivered by everybody, and it knows."""
+        node = self.nodes[name]
+        window = node.multicast.windows()[Origin(node.me, Stream.FIFO)]
+        return window.low == window.high
+
+
+def cluster(n: int, **options: object) -> Cluster:
+    """Members A, B, C, … in one view; options are those of Cluster or of MulticastConfig."""
+    return Cluster("ABCDEFGH"[:n], **options)  # type: ignore[arg-type]
