@@ -96,6 +96,10 @@ class NaiveReceiveWindow:
         last = max(self.high, min(seqno, self.low + self.capacity))
         return as_ranges([s for s in range(self.held + 1, last + 1) if s not in self.messages])
 
+    def missing_within(self, first: int, last: int) -> list[range]:
+        within = range(max(first, self.held + 1), min(last, self.low + self.capacity) + 1)
+        return as_ranges([seqno for seqno in within if seqno not in self.messages])
+
     def read_run(self, first: int, count: int) -> list[bytes]:
         seqnos = range(max(first, self.low + 1), min(first + count, self.held + 1))
         return [self.messages[seqno] for seqno in seqnos]
@@ -153,6 +157,13 @@ class ReceiveWindowMachine(RuleBasedStateMachine):
         expected = self.naive.missing_through(seqno)[:limit]
         assert self.window.missing_through(seqno, limit) == expected
 
+    @rule(shift=SHIFTS, length=LIMITS, limit=LIMITS)
+    def look_for_gaps_within(self, shift: int, length: int, limit: int) -> None:
+        first = self.naive.low + shift
+        last = first + length - 1
+        expected = self.naive.missing_within(first, last)[:limit]
+        assert self.window.missing_within(first, last, limit) == expected
+
     @rule(shift=SHIFTS, count=LIMITS)
     def read_run(self, shift: int, count: int) -> None:
         first = self.naive.low + shift
@@ -183,11 +194,14 @@ class NaiveSendWindow:
         self.datagram_bytes = datagram_bytes
         self.low = self.delivered = self.high = offset
         self.messages: dict[int, bytes] = {}
-        self.runs: list[tuple[int, int]] = []
+        self.runs: list[tuple[range, int]] = []
+        self.charged = 0  # as the window says: a partly purged run may cost less than at first
 
-    @property
-    def charged(self) -> int:
-        return sum(charge for last, charge in self.runs if last > self.low)
+    def charged_least_and_most(self) -> tuple[int, int]:
+        """What is charged for runs wholly in flight, and for those partly purged as well."""
+        least = sum(charge for seqnos, charge in self.runs if seqnos.start > self.low)
+        most = sum(charge for seqnos, charge in self.runs if seqnos.stop - 1 > self.low)
+        return least, most
 
     def charge(self, payloads: list[bytes]) -> int:
         """Fill datagrams one after the other."""
@@ -214,9 +228,9 @@ class NaiveSendWindow:
         accepted = next(filter(self.admits, prefixes), [])
         if accepted:
             self.messages.update(enumerate(accepted, self.high + 1))
-            charge = self.charge(accepted)
+            first = self.high + 1
             self.high += len(accepted)
-            self.runs.append((self.high, charge))
+            self.runs.append((range(first, self.high + 1), self.charge(accepted)))
         return len(accepted)
 
     def take_ready(self, limit: int) -> list[bytes]:
@@ -252,7 +266,10 @@ class SendWindowMachine(RuleBasedStateMachine):
     def append_run(self, sizes: list[int]) -> None:
         first = self.naive.high + 1
         payloads = [(b"%d " % (first + i)).ljust(size)[:size] for i, size in enumerate(sizes)]
+        charged = self.window.charged
         assert self.window.append_run(payloads) == self.naive.append_run(payloads)
+        if self.naive.high >= first:
+            assert self.window.charged == charged + self.naive.runs[-1][1]
 
     @rule(limit=LIMITS)
     def take_ready(self, limit: int) -> None:
@@ -261,7 +278,9 @@ class SendWindowMachine(RuleBasedStateMachine):
     @rule(shift=SHIFTS)
     def purge(self, shift: int) -> None:
         through = self.naive.low + shift
+        charged = self.window.charged
         assert self.window.purge(through) == self.naive.purge(through)
+        assert self.window.charged <= charged
 
     @rule(shift=SHIFTS, count=LIMITS)
     def read_run(self, shift: int, count: int) -> None:
@@ -276,10 +295,13 @@ class SendWindowMachine(RuleBasedStateMachine):
     @invariant()
     def same_as_naive(self) -> None:
         window, naive = self.window, self.naive
-        for name in ("low", "delivered", "high", "charged"):
+        for name in ("low", "delivered", "high"):
             assert getattr(window, name) == getattr(naive, name), name
+        least, most = naive.charged_least_and_most()
+        assert least <= window.charged <= most
+        naive.charged = window.charged
         assert window.room == naive.capacity - len(naive.messages)
-        assert window.size == naive.high - naive.delivered
+        assert window.size == window.ready == naive.high - naive.delivered
         assert window.is_full == (not naive.admits([b""]))
         window.check_invariants()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -59,6 +61,87 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
     from ringcast.bench.ring import bench_ring
 
     _print([bench_ring(elements, adders)], is_json)
+
+
+@bench.command()
+@click.option("--members", default=3, show_default=True, help="Processes in the group.")
+@click.option(
+    "--senders",
+    type=click.Choice(["1", "all"]),
+    default="all",
+    show_default=True,
+    help="Who sends.",
+)
+@click.option("--size", default=1000, show_default=True, help="Bytes per message.")
+@click.option("--loss", default=0.0, show_default=True, help="Share of datagrams to lose.")
+@click.option("--seconds", default=1.0, show_default=True, help="Length of a round, about.")
+@click.option("--repeat", default=3, show_default=True, help="Rounds; medians are reported.")
+@click.option("--seed", default=1, show_default=True, help="Which datagrams are lost.")
+@click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Record the members' traces in this directory.",
+)
+@click.option(
+    "--matrix", is_flag=True, help="1 → 2, 1 → 3, 3 all and 4 all at 100, 1000 and 10000 bytes."
+)
+@click.option("--json", "json_file", type=click.File("w"), help="Write JSON here; - is the screen.")
+def multicast(
+    members: int,
+    senders: str,
+    size: int,
+    loss: float,
+    seconds: float,
+    repeat: int,
+    seed: int,
+    record: Path | None,
+    matrix: bool,
+    json_file: TextIO | None,
+) -> None:
+    """Real processes on loopback: messages per second, beside a raw-socket ceiling.
+
+    Example: ringcast bench multicast --members 3 --senders all --size 1000 --json -
+    """
+    from ringcast.bench.multicast import Workload, bench_multicast
+
+    groups = [(3, "1"), (4, "1"), (3, "all"), (4, "all")] if matrix else [(members, senders)]
+    sizes = [100, 1000, 10_000] if matrix else [size]
+    workloads = [
+        Workload(
+            members=count,
+            senders=who,
+            size=length,
+            loss=loss,
+            seconds=seconds,
+            repeat=repeat,
+            seed=seed,
+            record=record,
+        )
+        for count, who in groups
+        for length in sizes
+    ]
+    with click.progressbar(workloads, label="measuring", file=sys.stderr) as bar:
+        rows = [bench_multicast(workload) for workload in bar]
+    if json_file is not None:
+        json.dump(rows, json_file, indent=2)
+        json_file.write("\n")
+    else:
+        _print([{column: row[column] for column in MULTICAST_COLUMNS} for row in rows], False)
+    if any(row["lost"] for row in rows):
+        raise click.ClickException("messages were lost: this must never happen; please report it")
+
+
+MULTICAST_COLUMNS = (
+    "workload",
+    "size",
+    "rate_per_member",
+    "mb_per_s",
+    "cpu_s_per_million",
+    "retransmitted",
+    "lost",
+    "rss_mb",
+    "ceiling_ratio",
+)
 
 
 def _print(rows: Table, is_json: bool) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, assert_never
 
 from ringcast.config import GroupConfig, MulticastConfig
@@ -53,6 +54,7 @@ class Fault(Enum):
     DUPLICATE = "a datagram arrives twice"
     CRASH = "a member crashes"
     JOIN = "a member joins"
+    HASTE = "a timer fires too early"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,9 @@ class Scenario:
     digest would never lag."""
     messages: int = 2
     capacity: int = 2
+    patient: bool = True
+    """A member's timers fire only when nothing that it sent is under way: the network is faster
+    than they are. Otherwise any armed timer may fire at any time."""
     digest_first: bool = False
     """BROKEN on purpose: the digest is taken when the join begins, before anybody has frozen."""
 
@@ -129,6 +134,7 @@ class Members:
         self.facts: list[Facts] = []
         self.datagrams: list[Datagram] = []
         self.told: list[str] = []  # each datagram in words
+        self.is_ack: list[bool] = []  # each datagram: nothing but acks
         self._scenario = scenario
         self._multicast = multicast
         self._places = {member.address: place for place, member in enumerate(self.members)}
@@ -161,6 +167,15 @@ class Members:
     def view(self, counter: int, places: Iterable[int]) -> View:
         members = tuple(self.members[place] for place in places)
         return View(ViewId(members[0], counter), members)
+
+    def is_stale(self, datagram: int, nodes: tuple[int, ...]) -> bool:
+        """An ack from a member that the receiver knows, and knows to be as far already."""
+        if not self.is_ack[datagram]:
+            return False
+        source, dest, _ = self.datagrams[datagram]
+        number = nodes[dest]
+        step = self.receive(number, datagram)
+        return step.after == number and not step.told and source in self.facts[number].view
 
     def offsets(self, number: int) -> tuple[int, ...]:
         """The digest of this member: how far it has delivered each sender."""
@@ -233,6 +248,7 @@ class Members:
     def _outcome(self, node: Node, now: int, accepted: int, take: int) -> Step:
         place = self._places[node.me.address]
         events = node.take_events(take, now)
+        events += node.take_events(0, now)  # taking may have made room: Writable
         datagrams = sorted(
             {
                 self._datagram_number(Datagram(place, dest, content))
@@ -292,6 +308,7 @@ class Members:
             self.datagrams.append(datagram)
             # Any codec of the group can tell what it says.
             _, frames = self._nodes[0][0].codec.unpack(datagram.content)
+            self.is_ack.append(all(isinstance(frame, Ack) for frame in frames))
             source, dest = self.members[datagram.source], self.members[datagram.dest]
             self.told.append(f"{source}→{dest} {' + '.join(map(_in_words, frames))}")
         return number
@@ -392,6 +409,13 @@ class MulticastSystem:
         self._joiner = scenario.founders if Fault.JOIN in scenario.faults else None
 
     def initial(self) -> State:
+        """A group at rest: the founders have told each other where their windows stand."""
+        state = self._founded()
+        while (first := next(chain(self._arrivals(state), self._timeouts(state)), None)) is not None:
+            _, state = first
+        return state
+
+    def _founded(self) -> State:
         scenario = self.scenario
         founders = range(scenario.founders)
         senders = scenario.senders
@@ -436,7 +460,12 @@ class MulticastSystem:
             yield label, self._after(state._replace(flight=flight), dest, step)
 
     def _timeouts(self, state: State) -> Iterator[tuple[str, State]]:
+        busy = set()
+        if self.scenario.patient:
+            busy = {self.members.datagrams[number].source for number in state.flight}
         for place, node in self._alive(state):
+            if place in busy:
+                continue
             for box, timer in self.members.facts[node].armed:
                 step = self.members.fire(node, box, timer)
                 label = f"{self._name(place)}: timer {timer.name} fires{step.told}"
@@ -555,6 +584,8 @@ class MulticastSystem:
                 if nodes[self.members.datagrams[number].dest] != CRASHED
             ]
             flight = tuple(sorted({*flight, *arriving}))
+        # Acks only ever grow: one that tells nothing new now never will.
+        flight = tuple(number for number in flight if not self.members.is_stale(number, nodes))
         waiting = state.waiting
         if step.is_writable:
             waiting = _with(waiting, self.scenario.senders.index(place), False)

@@ -142,7 +142,8 @@ class Cluster:
                 tau_ns=ns(max(options.tau_ms)),
                 delta_ns=ns(options.delta_ms),
                 ack_delay_ns=ns(options.ack_delay_ms),
-                nack_messages_max=NACK_MESSAGES_MAX,
+                # Nobody asks for more than has a slot.
+                nack_messages_max=min(NACK_MESSAGES_MAX, *options.capacities),
                 capacity={
                     member_key(machine.harness.me): options.capacities[machine.harness.slot]
                     for machine in self.machines
@@ -337,6 +338,10 @@ class Cluster:
             return
         now = machine.clock.read(self.agenda.now)
         if view is not None:
+            # A driver sends what is waiting before the group changes: it may be for the departed.
+            self._flush(machine)
+            if not machine.is_alive:
+                return
             machine.harness.install_view(view, now)
         if digest is not None:
             machine.harness.install_digest(digest, now)
@@ -408,6 +413,7 @@ class Cluster:
         """The application takes and sends, datagrams leave, the timer is set anew."""
         if not machine.can_act:
             return
+        machine.harness.check_invariants()
         self._let_application_act(machine)
         if self.options.hold_ms and not self.network.is_calm and machine.doom is None:
             if not machine.is_holding:

@@ -108,7 +108,9 @@ class Coordinator:
             return
         self._end_join()
         joiners = tuple(self._waiting) if self._join is None else ()
-        leavers = [member for member in self.view if member in self._gone]
+        # A restarted member takes the place of its predecessor: one address, one member.
+        taken = [joiner.address for joiner in joiners]
+        leavers = [m for m in self.view if m in self._gone or m.address in taken]
         if leavers or joiners:
             self._waiting = [member for member in self._waiting if member not in joiners]
             early = None

@@ -53,7 +53,7 @@ class Harness:
         self._view: View | None = None
         self._states: dict[Origin, tuple[int, ...]] = {}
         self._hashes: dict[Origin, BlockHashes] = {}
-        self._ack_keys: tuple[Member, ...] = ()
+        self._ackers = 0
         self._was_blocked = False
         self._peers: dict[Address, Member] = {}
         self._mine = Origin(node.me, Stream.FIFO)
@@ -121,6 +121,13 @@ class Harness:
     def close(self, now: int) -> None:
         self._call(self.node.close, now)
         self._observe()
+
+    def check_invariants(self) -> None:
+        """To be called after every input."""
+        try:
+            self.node.check_invariants()
+        except AssertionError as error:
+            raise NodeFailure(f"{self._name}: an invariant is broken: {_place_of(error)}") from error
 
     def note(self, event: str) -> None:
         """The member crashes, pauses or resumes."""
@@ -270,21 +277,33 @@ class Harness:
         window = self.node.multicast.windows().get(self._mine)
         if not isinstance(window, SendWindow):
             return
-        fragment = self.node.codec.payload_bytes_max
-        waiting = self._sent.get(self._assigned, b"") if self._assigned > window.high else payload
-        size = max(min(len(waiting), fragment), DATAGRAM_OVERHEAD)
+        size = min(len(payload), self.node.codec.payload_bytes_max)
+        if self._assigned > window.high:
+            reason = "rest"  # of a large message, which goes first
+            size = self._next_fragment_bytes(window.high)
+        elif window.high - window.low >= window.capacity:
+            reason = "messages"
+        else:
+            reason = "bytes"
         self._write(
             trace.SEND_BLOCK,
             stream=0,
             low=window.low,
             hr=window.high,
             cap=window.capacity,
-            size=size,
+            size=max(size, DATAGRAM_OVERHEAD),
             used=window.charged,
             limit=window.max_bytes,
-            detail="messages" if window.high - window.low >= window.capacity else "bytes",
+            detail=reason,
         )
         self._was_blocked = True
+
+    def _next_fragment_bytes(self, high: int) -> int:
+        """Of the message that is only begun: the size of the fragment that waits for room."""
+        largest = self.node.codec.payload_bytes_max
+        left = self._assigned - high  # fragments
+        total = len(self._sent[self._assigned])
+        return largest if left > 1 else total % largest or largest
 
     def _look_at(self, frame: Frame) -> Seen:
         match frame:
@@ -309,10 +328,11 @@ class Harness:
         return Seen("data", int(data.stream), data.first, data.last, size=size, again=again)
 
     def _observe(self) -> None:
-        """Turn what changed in the node's windows into rows, and check its invariants."""
+        """Turn what changed in the node's windows into rows."""
         node = self.node
         view = node.view
-        if view is not self._view and view is not None:
+        is_new_view = view is not self._view
+        if is_new_view and view is not None:
             self._view = view
             if self.me in view:
                 self._write_view(view)
@@ -327,11 +347,7 @@ class Harness:
                 self._observe_send(origin, window)
             else:
                 self._observe_receive(origin, window)
-        self._observe_acks()
-        try:
-            node.check_invariants()
-        except AssertionError as error:
-            raise NodeFailure(f"{self._name}: an invariant is broken: {_place_of(error)}") from error
+        self._observe_acks(is_new_view=is_new_view)
 
     def _write_view(self, view: View) -> None:
         for member in view:
@@ -353,7 +369,14 @@ class Harness:
             self._hashes[origin] = BlockHashes(0)
         self._states[origin] = state
         if window.low > before[0]:
-            self._write(trace.PURGE, stream=0, seqno=window.low, hd=window.delivered)
+            self._write(
+                trace.PURGE,
+                stream=0,
+                seqno=window.low,
+                hd=window.delivered,
+                used=window.charged,
+                limit=window.max_bytes,
+            )
             for seqno in range(before[0] + 1, window.low + 1):
                 self._first_bytes.pop(seqno, None)
         if window.high > before[2]:
@@ -435,14 +458,14 @@ class Harness:
             limit=limit,
         )
 
-    def _observe_acks(self) -> None:
+    def _observe_acks(self, *, is_new_view: bool) -> None:
         table = self.node.multicast.ack_tables().get(Stream.FIFO)
         if table is None:
             return
-        keys = tuple(member for member, _, _ in table.entries())
-        if keys != self._ack_keys:
-            self._ack_keys = keys
-            self._write(trace.ACKMAP, stream=0, members=tuple(map(member_key, keys)))
+        if len(table) != self._ackers or is_new_view:
+            keys = tuple(member_key(member) for member, _, _ in table.entries())
+            self._ackers = len(keys)
+            self._write(trace.ACKMAP, stream=0, members=keys)
         if self._was_blocked and not self.node.multicast.is_blocked(Stream.FIFO):
             self._was_blocked = False
             self._write(trace.SEND_UNBLOCK, stream=0)

@@ -2,14 +2,121 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.node import Node
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.options import expand
+from ringcast.trace.files import trace_hash
+from ringcast.trace.folds import audit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.options import Options
-    from ringcast.trace.rows import Trace
+    from ringcast.trace.folds import Verdict
+    from ringcast.trace.rows import Row, Trace
+
+OWN_PREDICATES = {
+    "G7": "no node raises or breaks an invariant",
+}
+"""What the harness judges alone. What else it sees counts under the predicate that it breaks."""
+
+
+class Failure(NamedTuple):
+    """One violated predicate, and the rows that show it."""
+
+    predicate: str
+    text: str
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What one predicate said, over one run or many."""
+
+    premises: int
+    violations: int
+    worst: float | None = None
+
+    def plus(self, other: Judged) -> Judged:
+        shares = [share for share in (self.worst, other.worst) if share is not None]
+        return Judged(
+            self.premises + other.premises,
+            self.violations + other.violations,
+            max(shares, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run without its trace: small enough to send between processes."""
+
+    seed: int
+    hash: str
+    judged: Mapping[str, Judged]
+    failures: tuple[Failure, ...]
+    matrix: Mapping[tuple[str, str], int]
+    """Faults injected, by fault class and kind of frame under way."""
+    faults: int
+    deliveries: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run with everything about it."""
+
+    options: Options
+    trace: Trace
+    verdicts: list[Verdict]
+    summary: Summary
+    fault_names: tuple[str, ...]
+    """Every packet fault, as `Options.only` names them."""
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return self.summary.failures
+
+
+def run(options: Options, node_factory: NodeFactory = Node) -> Result:
+    """Simulate one run and judge it."""
+    cluster = Cluster(options, node_factory)
+    cluster.run()
+    trace = cluster.trace
+    verdicts = audit(trace)
+    findings = cluster.recorder.findings
+    failures = [
+        Failure(finding.predicate, finding.text, tuple(trace.rows[finding.run_idx :][:1]))
+        for finding in findings
+    ]
+    failures += [
+        Failure(verdict.id, violation.text, violation.rows)
+        for verdict in verdicts
+        for violation in verdict.violations
+    ]
+    judged = {
+        verdict.id: Judged(verdict.premises, verdict.violation_count, verdict.worst)
+        for verdict in verdicts
+    }
+    judged.update({name: Judged(len(trace.rows), 0) for name in OWN_PREDICATES})
+    for finding in findings:
+        judged[finding.predicate] = judged[finding.predicate].plus(Judged(0, 1))
+    summary = Summary(
+        seed=options.seed,
+        hash=trace_hash(trace),
+        judged=judged,
+        failures=tuple(failures),
+        matrix=dict(cluster.network.faults.matrix),
+        faults=cluster.network.faults.total,
+        deliveries=cluster.recorder.deliveries,
+        rows=len(trace.rows),
+    )
+    return Result(options, trace, verdicts, summary, tuple(cluster.network.faults.names))
+
+
+def run_seed(seed: int) -> Summary:
+    """One seed with the real node: what worker processes do."""
+    return run(expand(seed)).summary

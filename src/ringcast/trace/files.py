@@ -20,6 +20,7 @@ from ringcast.trace.rows import Facts, Row, TornTrace, Trace
 
 SCHEMA_VERSION = 1
 
+_MEMBERS = Row._fields.index("members")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -45,12 +46,12 @@ def read_trace(path: Path | str) -> Trace:
     try:
         header = json.loads(lines[0])
         is_known = header["schema"] >= SCHEMA_VERSION  # later versions only add columns
-        columns, facts = header["columns"], _facts(header["facts"])
+        picks = _picks(header["columns"])
+        facts = _facts(header["facts"])
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: line 1 is not the header of a trace: {error}") from None
     if not is_known:
         raise UsageError(f"{path}: unknown schema {header['schema']}")
-    picks = [(name, at) for at, name in enumerate(columns) if name in Row._fields]
     rows = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -81,10 +82,20 @@ def _facts(values: dict[str, Any]) -> Facts:
     return Facts(**picked)
 
 
-def _row(values: list[Any], picks: list[tuple[str, int]]) -> Row:
-    row = {name: values[at] for name, at in picks}
-    row["members"] = tuple(row.get("members", ()))
-    return Row(**row)
+def _picks(columns: list[str]) -> list[tuple[int, Any]]:
+    """For each column of ours, where it stands in the file, or -1 and its default."""
+    places = {name: at for at, name in enumerate(columns)}
+    defaults = Row._field_defaults
+    missing = [name for name in Row._fields if name not in places and name not in defaults]
+    if missing:
+        raise LookupError(f"no column {', '.join(missing)}")
+    return [(places.get(name, -1), defaults.get(name)) for name in Row._fields]
+
+
+def _row(values: list[Any], picks: list[tuple[int, Any]]) -> Row:
+    cells = [default if at < 0 else values[at] for at, default in picks]
+    cells[_MEMBERS] = tuple(cells[_MEMBERS])
+    return Row._make(cells)
 
 
 def _lines(path: Path) -> tuple[list[bytes], bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -505,7 +506,7 @@ def test_planted_violation_breaks_nothing_else(id: str, plant: Callable[[], Plan
 def test_without_run_order_nothing_clean_is_violated() -> None:
     found = verdicts(without_order(clean().trace()))
     undecidable = {id for id, verdict in found.items() if verdict.status == "undecidable"}
-    assert undecidable == {"N5", "N-L1", "N-L2"}
+    assert undecidable == {"N5", "N9", "N-L1", "N-L2"}
     assert {found[id].status for id in set(IDS) - undecidable} == {"held"}
 
 
@@ -736,7 +737,7 @@ def test_merging_segments_gives_the_same_verdicts(
     """Which enclosing row shows a violation may depend on the cuts; what is judged may not."""
     trace = TRACES[name]
     bounds = [0, *sorted(cuts), len(trace.rows)]
-    parts = [trace.rows[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [trace.rows[a:b] for a, b in pairwise(bounds)]
     found = merged(parts, trace.facts, from_the_right=from_the_right)
     assert [outline(verdict) for verdict in found] == [outline(one) for one in audit(trace)]
 

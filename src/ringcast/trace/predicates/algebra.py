@@ -135,18 +135,14 @@ class Lives:
         self.paused: dict[MemberKey, bool] = {}
         self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
 
-    def feed(self, row: Row) -> bool:
-        """Take the row if it is of these events."""
+    def feed(self, row: Row) -> None:
         member = row.node, row.inc
         if row.event == VIEW:
             self.views[member].append(row)
         elif row.event in (CRASH, STOP):
             self.ended.setdefault(member, row)
-        elif row.event in (PAUSE, RESUME):
-            self.paused[member] = row.event == PAUSE
         else:
-            return False
-        return True
+            self.paused[member] = row.event == PAUSE
 
     def merge(self, other: Lives) -> None:
         self.ended = other.ended | self.ended

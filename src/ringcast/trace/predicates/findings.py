@@ -86,7 +86,7 @@ class Findings:
     worst: float | None = None
 
     def violate(self, text: str, *rows: Row | None) -> None:
-        """Record a violation; rows that are not known are left out."""
+        """Record a violation. Rows that are not known are left out; one always is known."""
         self.violation_count += 1
         if len(self.violations) < VIOLATIONS_KEPT_MAX:
             known = tuple(row for row in rows if row is not None)
@@ -126,7 +126,5 @@ class Findings:
 
 
 def _place(found: Violation) -> tuple[int, str, int, int]:
-    if not found.rows:
-        return -1, "", 0, 0
     row = found.rows[-1]
     return row.run_idx, row.node, row.inc, row.idx

@@ -1,0 +1,20 @@
+"""The documents name every event, column and predicate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ringcast.trace.folds import ALL
+from ringcast.trace.rows import EVENTS, Row
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_every_event_and_column_is_documented() -> None:
+    text = (DOCS / "trace.md").read_text(encoding="utf-8")
+    assert [name for name in (*EVENTS, *Row._fields) if f"`{name}`" not in text] == []
+
+
+def test_every_predicate_is_documented() -> None:
+    text = (DOCS / "properties.md").read_text(encoding="utf-8")
+    assert [id for id in (make().id for make in ALL) if f"| {id} |" not in text] == []
