@@ -18,10 +18,11 @@ What keeps it finite:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, assert_never
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.state import canonical, clone
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DATAGRAM_BYTES = 2048
+MAX_STATES = 5_000_000
+"""Where memory would end before patience does."""
+
 CRASHED = -1
 NO_WINDOW = -1
 
@@ -68,7 +72,8 @@ class Scenario:
     """By place in the view. The coordinator, at place 0, had better not be the only one: its
     digest would never lag."""
     messages: int = 2
-    capacity: int = 2
+    """From all senders together."""
+    capacity: int = 1
     patient: bool = True
     """A member's timers fire only when nothing that it sent is under way: the network is faster
     than they are. Otherwise any armed timer may fire at any time."""
@@ -76,15 +81,50 @@ class Scenario:
     """BROKEN on purpose: the digest is taken when the join begins, before anybody has frozen."""
 
     @property
+    def has_joiner(self) -> bool:
+        return Fault.JOIN in self.faults
+
+    @property
     def size(self) -> int:
-        return self.founders + (Fault.JOIN in self.faults)
+        return self.founders + self.has_joiner
+
+    @property
+    def messages_each(self) -> int:
+        return self.messages // len(self.senders)
 
     @property
     def description(self) -> str:
+        faults = " or ".join(fault.value for fault in self.faults)
+        timers = "" if self.patient else "; timers fire at any time"
         return (
-            f"{self.founders} members, {len(self.senders)} of them sending {self.messages} "
-            f"messages, capacity {self.capacity}; {' or '.join(f.value for f in self.faults)}"
+            f"{self.founders} members, capacity {self.capacity}, {self.messages_each} messages "
+            f"from each of {len(self.senders)}: {faults}{timers}"
         )
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(name="any timer", faults=(Fault.LOSS,), founders=2, patient=False),
+        Scenario(name="two senders", faults=(Fault.LOSS,), founders=2, senders=(0, 1)),
+        Scenario(name="crash", faults=(Fault.CRASH,)),
+        Scenario(name="duplicate", faults=(Fault.DUPLICATE,)),
+        Scenario(name="haste", faults=(Fault.HASTE,)),
+        Scenario(name="loss", faults=(Fault.LOSS,)),
+        Scenario(name="join", faults=(Fault.JOIN,), founders=2),
+    )
+}
+
+
+def explore_multicast(
+    scenario: Scenario,
+    multicast: type[ReliableMulticast] = ReliableMulticast,
+    *,
+    max_seconds: float = math.inf,
+) -> Report:
+    """Every state of the scenario, and whether the goal stays reachable from each."""
+    system = MulticastSystem(scenario, multicast)
+    return explore(system, goal=system.goal, max_states=MAX_STATES, max_seconds=max_seconds)
 
 
 class Datagram(NamedTuple):
@@ -191,9 +231,7 @@ class Members:
         )
 
     def send(self, number: int, payload: bytes) -> Step:
-        return self._step(
-            number, ("send", payload), lambda node, now: node.send([payload], now)
-        )
+        return self._step(number, ("send", payload), lambda node, now: node.send([payload], now))
 
     def take(self, number: int) -> Step:
         """One message at a time; with several senders all that is ready, as turns do not count."""
@@ -332,7 +370,7 @@ def _in_words(frame: Frame) -> str:
         case Highest():
             return f"Highest {frame.seqno}"
         case _:
-            assert_never(frame)
+            return str(frame)
 
 
 def _is_ready(window: SendWindow | ReceiveWindow) -> bool:
@@ -353,7 +391,7 @@ def _wrong_with(node: Node) -> Iterator[str]:
 
 def _timers(node: Node) -> list[Timers[Enum]]:
     # Deadlines are nobody else's business; an exploration must be able to do without them.
-    return [box._timers for box in node.multicast._boxes()]
+    return [cast("Timers[Enum]", box._timers) for box in node.multicast._boxes()]
 
 
 def _make_due(tables: list[Timers[Enum]], box: int, timer: Enum, now: int) -> int:
@@ -406,12 +444,13 @@ class MulticastSystem:
     ) -> None:
         self.scenario = scenario
         self.members = Members(scenario, multicast)
-        self._joiner = scenario.founders if Fault.JOIN in scenario.faults else None
 
     def initial(self) -> State:
         """A group at rest: the founders have told each other where their windows stand."""
         state = self._founded()
-        while (first := next(chain(self._arrivals(state), self._timeouts(state)), None)) is not None:
+        while (
+            first := next(chain(self._arrivals(state), self._timeouts(state)), None)
+        ) is not None:
             _, state = first
         return state
 
@@ -460,16 +499,20 @@ class MulticastSystem:
             yield label, self._after(state._replace(flight=flight), dest, step)
 
     def _timeouts(self, state: State) -> Iterator[tuple[str, State]]:
-        busy = set()
-        if self.scenario.patient:
-            busy = {self.members.datagrams[number].source for number in state.flight}
+        busy = self._busy(state) if self.scenario.patient else set()
         for place, node in self._alive(state):
-            if place in busy:
-                continue
-            for box, timer in self.members.facts[node].armed:
-                step = self.members.fire(node, box, timer)
-                label = f"{self._name(place)}: timer {timer.name} fires{step.told}"
-                yield label, self._after(state, place, step)
+            if place not in busy:
+                yield from self._timeouts_of(state, place, node)
+
+    def _timeouts_of(self, state: State, place: int, node: int) -> Iterator[tuple[str, State]]:
+        for box, timer in self.members.facts[node].armed:
+            step = self.members.fire(node, box, timer)
+            label = f"{self._name(place)}: timer {timer.name} fires{step.told}"
+            yield label, self._after(state, place, step)
+
+    def _busy(self, state: State) -> set[int]:
+        """Those with something under way."""
+        return {self.members.datagrams[number].source for number in state.flight}
 
     def _takes(self, state: State) -> Iterator[tuple[str, State]]:
         for place, node in self._alive(state):
@@ -481,7 +524,7 @@ class MulticastSystem:
         for i, place in enumerate(self.scenario.senders):
             node = state.nodes[place]
             is_member = node != CRASHED and self.members.facts[node].view
-            if not is_member or state.waiting[i] or state.sent[i] == self.scenario.messages:
+            if not is_member or state.waiting[i] or state.sent[i] == self.scenario.messages_each:
                 continue
             step = self.members.send(node, _payload(place, state.sent[i] + 1))
             if step.accepted:
@@ -508,6 +551,11 @@ class MulticastSystem:
                         step = self.members.receive(state.nodes[dest], datagram)
                         label = f"DUPLICATED: a copy of {self.members.told[datagram]} arrives"
                         yield label, self._after(state._replace(fault=fault.name), dest, step)
+                case Fault.HASTE:
+                    hasty = state._replace(fault=fault.name)
+                    for place in sorted(self._busy(state)):
+                        if state.nodes[place] != CRASHED:
+                            yield from self._timeouts_of(hasty, place, state.nodes[place])
                 case Fault.CRASH:
                     for place, _ in self._alive(state):
                         yield f"CRASH of {self._name(place)}", self._crash(state, place)
@@ -515,7 +563,10 @@ class MulticastSystem:
                     joining = state._replace(fault=fault.name)
                     if self.scenario.digest_first:
                         joining = self._take_digest(joining)
-                    yield f"JOIN of {self._name(self.scenario.founders)} begins", joining
+                    label = f"JOIN of {self._name(self.scenario.founders)} begins"
+                    if joining.digest:
+                        label += f": {self._name(0)} takes the digest {list(joining.digest)}"
+                    yield label, joining
 
     def _crash(self, state: State, place: int) -> State:
         datagrams = self.members.datagrams
@@ -631,13 +682,13 @@ class MulticastSystem:
         alive = [place for place, _ in self._alive(state)]
         if is_changing and not all(state.installed[place] for place in alive):
             return False
-        if self._joiner is not None and state.fault != Fault.JOIN.name:
+        if self.scenario.has_joiner and state.fault != Fault.JOIN.name:
             return False
         for i, sender in enumerate(self.scenario.senders):
             if sender not in alive:
                 continue
             facts = self.members.facts[state.nodes[sender]]
-            if not state.sent[i] == facts.low == facts.high == self.scenario.messages:
+            if not state.sent[i] == facts.low == facts.high == self.scenario.messages_each:
                 return False
             if any(state.delivered[place][i] != state.sent[i] for place in alive):
                 return False

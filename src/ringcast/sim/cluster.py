@@ -125,6 +125,8 @@ class Cluster:
             self._liveness()
         except NodeFailure as failure:
             self.recorder.find("G7", str(failure))
+        if self.options.has("F20"):
+            self.network.faults.count("F20", self.network.kinds_carried())
 
     @property
     def trace(self) -> Trace:
@@ -264,9 +266,7 @@ class Cluster:
         node = self._node_factory(me, config, seal=self._seal)
         harness = Harness(node, slot, self.recorder, self._wiretap)
         start = self._random.randrange(CLOCK_START_MAX_NS) if self.options.has("F13") else 0
-        machine = Machine(
-            harness, LocalClock(start), Application(me, self.options, self._payloads)
-        )
+        machine = Machine(harness, LocalClock(start), Application(me, self.options, self._payloads))
         self.machines.append(machine)
         self._by_member[me] = machine
         self._slots[slot] = machine
@@ -456,7 +456,8 @@ class Cluster:
         if machine is None or not machine.is_alive or machine.harness.is_closed:
             return
         machine.application.wanted += count
-        self._turn(machine)
+        if not machine.application.is_waiting:
+            self._turn(machine)
 
     def _take_slowly(self, machine: Machine, rate: float) -> None:
         """One message each 1/rate seconds, until the application is itself again."""

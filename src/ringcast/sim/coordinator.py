@@ -198,7 +198,7 @@ class Coordinator:
         join = self._join
         if join is None:
             return
-        if all(joiner not in self.view for joiner in join.joiners):
-            self._join = None
-        elif join.answered_by is not None and all(map(self._has_all_windows, self.view)):
+        are_dead = all(joiner not in self.view for joiner in join.joiners)
+        is_answered = join.answered_by is not None
+        if are_dead or (is_answered and all(map(self._has_all_windows, self.view))):
             self._join = None

@@ -11,21 +11,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ringcast.errors import DecodeError, GroupClosed, RingcastError
-from ringcast.events import Closed, Delivered, Event, FragmentsTaken
+from ringcast.events import Closed, Delivered, FragmentsTaken
 from ringcast.model import Origin, Stream
 from ringcast.sim.network import Packet, Seen
 from ringcast.sim.recorder import BlockHashes
 from ringcast.trace import rows as trace
-from ringcast.trace.rows import member_key
-from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow, SendWindow
+from ringcast.trace.rows import Row, member_key
+from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Highest, Nack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ringcast.events import Event
     from ringcast.model import Address, Digest, Member, View
     from ringcast.node import Node
     from ringcast.sim.recorder import Recorder
+    from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.codec import Codec
     from ringcast.wire.frames import Frame
 
@@ -127,7 +129,9 @@ class Harness:
         try:
             self.node.check_invariants()
         except AssertionError as error:
-            raise NodeFailure(f"{self._name}: an invariant is broken: {_place_of(error)}") from error
+            raise NodeFailure(
+                f"{self._name}: an invariant is broken: {_place_of(error)}"
+            ) from error
 
     def note(self, event: str) -> None:
         """The member crashes, pauses or resumes."""
@@ -187,9 +191,7 @@ class Harness:
             last_new.is_last_data = True
         return found
 
-    def packet_fault(
-        self, event: str, fault: str, packet: Packet, peer: str
-    ) -> None:
+    def packet_fault(self, event: str, fault: str, packet: Packet, peer: str) -> None:
         """The network lost, copied or spoiled a packet of this member."""
         for frame in packet.frames:
             self._write(
@@ -199,6 +201,8 @@ class Harness:
                 stream=frame.stream,
                 seqno=frame.first,
                 seqno2=frame.last,
+                hd=frame.delivered,
+                held=frame.held,
                 size=frame.size,
                 detail=fault,
             )
@@ -214,7 +218,9 @@ class Harness:
             raise NodeFailure(f"{self._name}: {method.__name__} raised {error!r}") from error
 
     def _write(self, event: str, **columns: Any) -> None:
-        self._recorder.write(event, self._name, self._inc, self._idx, **columns)
+        rows = self._recorder.rows
+        now = self._recorder.now
+        rows.append(Row(event, self._name, self._inc, self._idx, len(rows), now, **columns))
         self._idx += 1
 
     def _write_frames(self, event: str, peer: str, peer_inc: int, frames: list[Seen]) -> None:
@@ -233,9 +239,7 @@ class Harness:
                 again=again,
             )
 
-    def _write_delivery(
-        self, sender: Member, first: int, payloads: list[bytes], view: int
-    ) -> None:
+    def _write_delivery(self, sender: Member, first: int, payloads: list[bytes], view: int) -> None:
         last = first + len(payloads) - 1
         self._recorder.deliveries += len(payloads)
         self._write(
@@ -316,6 +320,8 @@ class Harness:
                 return Seen("nack", int(frame.stream), first, last)
             case Highest():
                 return Seen("highest", int(frame.stream), frame.seqno, frame.seqno)
+            case _:
+                return Seen(type(frame).__name__.lower(), -1)
 
     def _look_at_data(self, data: Data) -> Seen:
         for seqno, payload in enumerate(data.payloads, data.first):
@@ -337,11 +343,8 @@ class Harness:
             if self.me in view:
                 self._write_view(view)
         windows = node.multicast.windows()
-        for origin in [origin for origin in self._states if origin not in windows]:
-            del self._states[origin]
-            self._hashes.pop(origin, None)
-            if origin != self._mine:
-                self._write_origin(trace.DROP_WINDOW, origin)
+        if is_new_view or len(windows) < len(self._states):
+            self._observe_dropped(windows)
         for origin, window in windows.items():
             if isinstance(window, SendWindow):
                 self._observe_send(origin, window)
@@ -358,6 +361,13 @@ class Harness:
             view_creator=member_key(view.id.creator),
             members=tuple(map(member_key, view.members)),
         )
+
+    def _observe_dropped(self, windows: Mapping[Origin, object]) -> None:
+        for origin in [origin for origin in self._states if origin not in windows]:
+            del self._states[origin]
+            self._hashes.pop(origin, None)
+            if origin != self._mine:
+                self._write_origin(trace.DROP_WINDOW, origin)
 
     def _observe_send(self, origin: Origin, window: SendWindow) -> None:
         state = (window.low, window.delivered, window.high, window.charged, window.max_bytes)

@@ -122,6 +122,7 @@ class Network:
             [_Link(options.seed, source, dest, asymmetry) for dest in slots] for source in slots
         ]
         self._under_way: Counter[str] = Counter()
+        self._carried: Counter[str] = Counter()
         self._era = 0
 
     def send(self, packet: Packet, dest: int) -> None:
@@ -162,6 +163,9 @@ class Network:
     def kinds_under_way(self) -> tuple[str, ...]:
         return tuple(kind for kind in KINDS if self._under_way[kind] > 0)
 
+    def kinds_carried(self) -> tuple[str, ...]:
+        return tuple(kind for kind in KINDS if self._carried[kind] > 0)
+
     def _travel(
         self, link: _Link, packet: Packet, dest: int, delay: int, *, keeps_order: bool = True
     ) -> None:
@@ -170,6 +174,7 @@ class Network:
             arrival = link.last_arrival = max(arrival, link.last_arrival)
         for kind in packet.kinds:
             self._under_way[kind] += 1
+            self._carried[kind] += 1
         self._agenda.at(arrival, self._arrive, packet, dest, self._era)
 
     def _arrive(self, packet: Packet, dest: int, era: int) -> None:

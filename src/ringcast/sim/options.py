@@ -234,7 +234,9 @@ class Options:
             f"× {self.asymmetry:.1f}",
             "F6": f"corrupts {self.corruption:.4f}",
         }
-        lines += [f"             {fault:4} {details[fault]}" for fault in self.faults if fault in details]
+        lines += [
+            f"             {fault:4} {details[fault]}" for fault in self.faults if fault in details
+        ]
         lines += [f"             {incident}" for incident in self.incidents]
         if self.only is not None:
             lines.append(f"             only these packet faults: {', '.join(self.only) or 'none'}")
@@ -307,8 +309,8 @@ class _Dice:
             ack_threshold=random.choice((None, None, 1)),
             repair_to_all=random.random() < 0.3,
             senders=self._senders(nodes),
-            messages=random.choice((20, 60, 120, 200, 300)),
-            burst=random.choice((1, 3, 10, 30, 100)),
+            messages=random.choice((40, 100, 200, 300, 400)),
+            burst=random.choice((2, 5, 20, 50, 100)),
             sizes=self._sizes(datagram),
             late_messages=random.choice((1, 3, 10)),
             take_limit=random.choice((1, 3, 1000, 1000)),
@@ -392,9 +394,7 @@ class _Dice:
             found.append(Incident(fault="F10", at_ms=at(), nodes=(node(),), amount=copies))
         for _ in some("F11", 2):
             down = random.choice((0.0, self._log_uniform(1, 200)))
-            found.append(
-                Incident(fault="F11", at_ms=at(), ms=down, nodes=(node(),), amount=node())
-            )
+            found.append(Incident(fault="F11", at_ms=at(), ms=down, nodes=(node(),), amount=node()))
         for _ in some("F12", 3):
             found.append(
                 Incident(fault="F12", at_ms=at(), ms=self._log_uniform(1, 300), nodes=(node(),))

@@ -44,9 +44,9 @@ class Recorder:
         self._agenda = agenda
         self._own_rows = 0
 
-    def write(self, event: str, node: str, inc: int, idx: int, **columns: Any) -> None:
-        rows = self.rows
-        rows.append(Row(event, node, inc, idx, len(rows), self._agenda.now, **columns))
+    @property
+    def now(self) -> int:
+        return self._agenda.now
 
     def phase(self, name: str) -> None:
         self._write_own(PHASE, kind=name)
@@ -61,7 +61,8 @@ class Recorder:
         self.findings.append(Finding(predicate, text, len(self.rows) - 1))
 
     def _write_own(self, event: str, **columns: Any) -> None:
-        self.write(event, "", 0, self._own_rows, **columns)
+        row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)
+        self.rows.append(row)
         self._own_rows += 1
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.node import Node
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.options import expand
 from ringcast.trace.files import trace_hash
 from ringcast.trace.folds import audit
 
@@ -115,8 +114,3 @@ def run(options: Options, node_factory: NodeFactory = Node) -> Result:
         rows=len(trace.rows),
     )
     return Result(options, trace, verdicts, summary, tuple(cluster.network.faults.names))
-
-
-def run_seed(seed: int) -> Summary:
-    """One seed with the real node: what worker processes do."""
-    return run(expand(seed)).summary

@@ -272,11 +272,6 @@ class ReceiveWindow:
         """The gaps below high, ascending, at most `limit` of them."""
         return self._gaps(self.held + 1, self.high + 1, limit)
 
-    def missing_through(self, seqno: int, limit: int) -> list[range]:
-        """The same, knowing that `seqno` was sent: a lost last message leaves no gap to see."""
-        last = max(self.high, min(seqno, self.low + self.capacity))
-        return self._gaps(self.held + 1, last + 1, limit)
-
     def missing_within(self, first: int, last: int, limit: int) -> list[range]:
         """Those of first..last that are not here and would have a slot; at most `limit` ranges.
 
@@ -379,27 +374,30 @@ class SendWindow:
         room = self.capacity - (self.high - self.low)
         if len(payloads) > room:
             payloads = payloads[:room]
-        charge = self._charge(sum(map(len, payloads)))
-        if self.charged + charge > self.max_bytes:
+        total = sum(map(len, payloads))
+        if self.charged + self._charge(total) > self.max_bytes:
             payloads = payloads[: self._affordable(payloads)]
-            charge = self._charge(sum(map(len, payloads)))
+            total = sum(map(len, payloads))
         if not payloads:
             return 0
         self._ring.put(self.high + 1, payloads)
-        self._enter_charge(len(payloads), charge)
+        self._enter_charge(payloads, total)
         return len(payloads)
 
-    def _enter_charge(self, count: int, charge: int) -> None:
-        """Charge a run in pieces of about a datagram: each is given back when it is purged, so
-        that a long run does not hold the sender up until its very end."""
-        pieces = max(1, min(count, charge // self.datagram_bytes))
+    def _enter_charge(self, payloads: Sequence[bytes], total: int) -> None:
+        """Charge a run in pieces of about a datagram, so that a long one does not hold the sender
+        up until its very end. A piece costs its bytes; the last bears what remains."""
+        count = len(payloads)
+        pieces = max(1, min(count, total // self.datagram_bytes))
         step = count // pieces
-        share = charge // pieces
-        for piece in range(1, pieces):
-            self._charges.append((self.high + piece * step, share))
+        rest = self._charge(total)
+        self.charged += rest
+        for stop in range(step, step * pieces, step):
+            size = sum(map(len, payloads[stop - step : stop]))
+            rest -= size
+            self._charges.append((self.high + stop, size))
         self.high += count
-        self.charged += charge
-        self._charges.append((self.high, charge - share * (pieces - 1)))
+        self._charges.append((self.high, rest))
 
     def _charge(self, total: int) -> int:
         """What a run of `total` bytes costs: full datagrams and a last one with the rest."""

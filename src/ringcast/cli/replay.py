@@ -1,0 +1,95 @@
+"""ringcast replay: one simulated run, event by event; and the smallest that still fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ringcast.node import Node
+from ringcast.sim.options import expand, from_json
+from ringcast.sim.runner import run
+from ringcast.sim.shrink import Shrinker
+from ringcast.sim.timeline import time_line
+
+if TYPE_CHECKING:
+    from ringcast.sim.runner import Result
+
+FAILURES_SHOWN = 5
+
+
+@click.command()
+@click.option("--protocol", type=click.Choice(["multicast"]), default="multicast")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
+@click.option(
+    "--options",
+    "options_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run these options (JSON, as --shrink prints them) instead of a seed's.",
+)
+@click.option("--shrink", is_flag=True, help="Find a smaller run that fails in the same way.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=200,
+    help="Lines of the time line to show: those before the violation, or the first ones.",
+)
+@click.pass_context
+def replay(
+    ctx: click.Context,
+    protocol: str,
+    seed: int | None,
+    options_file: Path | None,
+    shrink: bool,
+    limit: int,
+) -> None:
+    """Run one seed again and show who sent, lost, asked for and delivered what.
+
+    Exits with 1 if a predicate is violated.
+
+    \b
+    Examples:
+      ringcast replay --seed 42
+      ringcast replay --seed 42 --shrink
+    """
+    if (seed is None) == (options_file is None):
+        raise click.UsageError("give either --seed or --options")
+    node_factory = ctx.obj or Node
+    options = expand(seed) if seed is not None else from_json(Path(options_file or "").read_text())
+    result = run(options, node_factory)
+    if shrink and result.failures:
+        shrinker = Shrinker(result, node_factory, lambda text: click.echo(text, err=True))
+        result = shrinker.shrink()
+        click.echo(result.options.to_json())
+    else:
+        click.echo(str(result.options))
+    click.echo()
+    _show_time_line(result, limit)
+    for failure in result.failures[:FAILURES_SHOWN]:
+        click.echo(f"{failure.predicate} violated: {failure.text}")
+    if len(result.failures) > FAILURES_SHOWN:
+        click.echo(f"… and {len(result.failures) - FAILURES_SHOWN} more violations")
+    summary = result.summary
+    click.echo(
+        f"seed {options.seed} · {len(result.failures)} violations · {summary.deliveries} "
+        f"deliveries · {summary.faults} faults · trace {summary.hash[:16]}"
+    )
+    ctx.exit(1 if result.failures else 0)
+
+
+def _show_time_line(result: Result, limit: int) -> None:
+    """Up to the first violation, or from the beginning."""
+    rows = result.trace.rows
+    if not result.failures:
+        lines = list(time_line(rows))
+        shown = lines[:limit]
+    else:
+        witnesses = [row.run_idx for row in result.failures[0].rows]
+        lines = list(time_line(rows[: max(witnesses, default=len(rows)) + 1], witnesses))
+        shown = lines[-limit:] if limit else []
+    if len(shown) < len(lines):
+        click.echo(f"{len(shown)} of {len(lines)} lines; --limit shows more")
+    for line in shown:
+        click.echo(line)
+    click.echo()

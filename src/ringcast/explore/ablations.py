@@ -1,0 +1,55 @@
+"""BROKEN on purpose, not for use: reliable multicast with one of its rules taken away.
+
+Each shows that the rule is needed: the exploration finds the stall that it prevents. What cannot
+stall without its rule would be a rule too many, or an exploration that sees too little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.effects import Effects
+from ringcast.protocols.inbox import Inbox
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class SilentOutbox(Outbox):
+    """BROKEN. The probe timer runs, but nobody is told the highest seqno."""
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        super().handle_timeout(now, Effects())
+
+
+class WithoutHighest(ReliableMulticast):
+    """BROKEN. A lost last message leaves no gap, so nobody misses it."""
+
+    outbox: ClassVar[type[Outbox]] = SilentOutbox
+
+
+class OnceAckingInbox(Inbox):
+    """BROKEN. Acknowledges what is new and nothing again."""
+
+    def on_highest(self, seqno: int, now: int) -> None:
+        self.repair.saw_highest(self.window, seqno, now)
+        self._arm_repair()
+
+    def _on_duplicate(self, now: int) -> None:
+        pass
+
+
+class WithoutReack(ReliableMulticast):
+    """BROKEN. A lost last ack is never made good, so the sender's window never drains."""
+
+    inbox: ClassVar[type[Inbox]] = OnceAckingInbox
+
+
+ABLATIONS: Mapping[str, type[ReliableMulticast]] = {
+    "highest": WithoutHighest,
+    "reack": WithoutReack,
+}
+"""What is taken away → the protocol without it. The freeze is not the protocol's but the
+coordinator's: `Scenario.digest_first`."""

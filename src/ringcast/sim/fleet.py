@@ -1,0 +1,84 @@
+"""Many seeds, on one core or several: results come in the order of the seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+from ringcast.sim.options import expand
+from ringcast.sim.runner import Judged, run
+from ringcast.trace.files import write_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ringcast.sim.cluster import NodeFactory
+    from ringcast.sim.runner import Summary
+
+SEEDS_PER_TASK = 4
+VACUOUS = Judged(0, 0)
+
+
+class Tally:
+    """What all runs said together."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.judged: dict[str, Judged] = {}
+        self.matrix: Counter[tuple[str, str]] = Counter()
+        self.deliveries = 0
+        self.faults = 0
+        self.rows = 0
+        self.failed: list[Summary] = []
+
+    def add(self, summary: Summary) -> None:
+        self.seeds += 1
+        for predicate, judged in summary.judged.items():
+            self.judged[predicate] = self.judged.get(predicate, VACUOUS).plus(judged)
+        self.matrix.update(summary.matrix)
+        self.deliveries += summary.deliveries
+        self.faults += summary.faults
+        self.rows += summary.rows
+        if summary.failures:
+            self.failed.append(summary)
+
+    @property
+    def violations(self) -> int:
+        return sum(judged.violations for judged in self.judged.values())
+
+    @property
+    def vacuous(self) -> list[str]:
+        """Predicates whose premise never came true: they have shown nothing."""
+        return [predicate for predicate, judged in self.judged.items() if not judged.premises]
+
+
+def simulate(
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    record: Path | None = None,
+    node_factory: NodeFactory | None = None,
+) -> Iterator[Summary]:
+    """Run the seeds; `record` keeps their traces as files. Another node runs in this process."""
+    work = partial(_run_one, record=record)
+    if node_factory is not None:
+        yield from (_run_one(seed, record=record, node_factory=node_factory) for seed in seeds)
+    elif jobs <= 1 or len(seeds) == 1:
+        yield from map(work, seeds)
+    else:
+        # Spawned, not forked: the same on every system, and nothing is inherited by accident.
+        with get_context("spawn").Pool(min(jobs, len(seeds))) as pool:
+            yield from pool.imap(work, seeds, chunksize=SEEDS_PER_TASK)
+
+
+def _run_one(
+    seed: int, *, record: Path | None = None, node_factory: NodeFactory | None = None
+) -> Summary:
+    options = expand(seed)
+    result = run(options) if node_factory is None else run(options, node_factory)
+    if record is not None:
+        write_trace(record / f"seed-{seed}.jsonl.gz", result.trace)
+    return result.summary

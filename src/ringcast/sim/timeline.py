@@ -1,0 +1,84 @@
+"""A trace as people read it: one line per event, times in virtual milliseconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.trace import rows as trace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from ringcast.trace.rows import Row
+
+HIDDEN = frozenset(
+    {trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.VIEW_INPUT, trace.DROP_LOW}
+)
+"""Rows that only repeat what others tell."""
+
+
+def time_line(rows: Iterable[Row], witnesses: Collection[int] = ()) -> Iterator[str]:
+    """The lines of a trace. Rows whose run_idx is in `witnesses` are marked, and always shown."""
+    for row in rows:
+        is_witness = row.run_idx in witnesses
+        if is_witness or row.event not in HIDDEN:
+            mark = ">" if is_witness else " "
+            name = row.member if row.node else ""
+            yield f"{mark}{row.mono_ns / 1e6:11.3f}  {name:5} {row.event:12} {_text(row)}".rstrip()
+
+
+def _text(row: Row) -> str:
+    match row.event:
+        case trace.VIEW | trace.VIEW_INPUT:
+            return f"{row.view}@{row.view_creator}: {' '.join(row.members)}"
+        case trace.OPEN | trace.DROP_WINDOW:
+            return f"{_origin(row)} at {row.seqno}" if row.event == trace.OPEN else _origin(row)
+        case trace.SEND:
+            return f"{_range(row)}   window ({row.low}, {row.low + row.cap}]"
+        case trace.SEND_BLOCK:
+            return (
+                f"after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
+                f"{row.limit} bytes: full of {row.detail}"
+            )
+        case trace.DELIVER:
+            part = "  part of a message" if row.kind == "fragment" else ""
+            return f"{_origin(row)}:{_range(row)}{part}"
+        case trace.PURGE:
+            return f"through {row.seqno}"
+        case trace.TX | trace.RX | trace.NET_DROP | trace.NET_DUP | trace.NET_CORRUPT:
+            return _frame(row)
+        case trace.WIN:
+            return (
+                f"{_origin(row)} {row.kind}: low {row.low}, delivered {row.hd}, held {row.held}, "
+                f"high {row.hr}"
+            )
+        case trace.DROP_HIGH | trace.DROP_LOW:
+            return f"{_origin(row)}: {row.seqno} messages"
+        case trace.FAULT_ON | trace.FAULT_OFF:
+            return row.detail
+        case trace.ACKMAP:
+            return " ".join(row.members)
+        case _:
+            return f"{row.kind} {row.detail}".strip()
+
+
+def _frame(row: Row) -> str:
+    arrow = "<-" if row.event == trace.RX else "->"
+    peer = f"{row.peer}#{row.peer_inc}" if row.peer_inc else row.peer or "all"
+    match row.kind:
+        case "ack":
+            what = f"held {row.held}, delivered {row.hd}"
+        case "data":
+            what = _range(row) + ("  again" if row.again else "")
+        case _:
+            what = _range(row)
+    fault = f"  ({row.detail})" if row.detail else ""
+    return f"{arrow} {peer:4} {row.kind:7} {what}{fault}"
+
+
+def _origin(row: Row) -> str:
+    return f"{row.peer}#{row.peer_inc}"
+
+
+def _range(row: Row) -> str:
+    return f"{row.seqno}" if row.seqno == row.seqno2 else f"{row.seqno}..{row.seqno2}"
