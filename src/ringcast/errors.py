@@ -48,6 +48,7 @@ class Reject(StrEnum):
     SEAL = "seal not valid"
     IDENTITY = "malformed sender identity"
     GROUP = "another group"
+    ADDRESSEE = "for another incarnation"
     FRAME_KIND = "unknown frame kind"
     FRAME_LENGTH = "frame length out of bounds"
     STREAM = "unknown stream"

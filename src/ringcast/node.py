@@ -129,16 +129,17 @@ class Node:
         """
         if not self._out.frames:
             return []
-        by_dest: dict[Address | None, list[Frame]] = {}
+        by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in self._out.frames:
-            address = dest.address if isinstance(dest, Member) else dest
-            by_dest.setdefault(address, []).append(frame)
+            by_dest.setdefault(dest, []).append(frame)
         self._out.frames.clear()
-        return [
-            (address, datagram)
-            for address, frames in by_dest.items()
-            for datagram in self.codec.pack(frames)
-        ]
+        datagrams: list[tuple[Address | None, bytes]] = []
+        for dest, frames in by_dest.items():
+            if isinstance(dest, Member):
+                datagrams += [(dest.address, packed) for packed in self.codec.pack(frames, dest)]
+            else:
+                datagrams += [(dest, packed) for packed in self.codec.pack(frames)]
+        return datagrams
 
     def take_events(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery."""

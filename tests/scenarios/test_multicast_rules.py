@@ -19,7 +19,7 @@ import pytest
 from support.cluster import Cluster, Packet, cluster
 
 from ringcast.config import MulticastConfig
-from ringcast.model import Digest, Member, Origin, Stream, View, ViewId
+from ringcast.model import Digest, Member, Origin, Stream, View
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.outbox import Outbox
@@ -195,7 +195,7 @@ def a_lost_last_message_is_repaired(machine: Machine) -> bool:
 
 class TellsNothing(Outbox):
     def handle_timeout(self, now: int, out: Effects) -> None:
-        pass
+        self._timers.take_due(now)
 
 
 # N6: a new member counts from its view on, at low. Leaving it out of the minimum until it speaks
@@ -341,9 +341,6 @@ def a_restart_does_not_continue_the_old_stream(machine: Machine) -> bool:
     c.nodes["B"].send(numbered(5), c.now)
     c.run(1)
     restarted = c.start("B")  # before anybody at A has noticed
-    alone = View(ViewId(restarted.me, 1), (restarted.me,))
-    restarted.install_view(alone, c.now)
-    restarted.send([b"other %d" % n for n in range(1, 8)], c.now)
     frame = Data(Stream.FIFO, 1, [b"other %d" % n for n in range(1, 8)])
     c.hand_over([Packet(restarted.me, "A", [frame])])
     c.take("A")

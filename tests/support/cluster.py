@@ -117,7 +117,7 @@ class Cluster:
         for name, node in list(self.nodes.items()):
             for dest, datagram in node.take_datagrams():
                 others = [member.address for member in node.view or () if member != node.me]
-                source, frames = node.codec.unpack(datagram)
+                source, frames = node.codec.unpack(datagram, overhear=True)
                 assert source.name == name
                 packets += [
                     Packet(source, chr(address.port - 7000), frames)
@@ -173,8 +173,11 @@ class Cluster:
         """Let so much time pass, with all that happens in it."""
         stop = self.now + round(seconds * 1e9)
         self.exchange(drop)
+        steps = 0
         while (at := self.next_timeout()) is not None and at <= stop:
             self.step(drop)
+            steps += 1
+            assert steps < 10_000, "deadlines come and nothing changes"
         self.now = stop
 
     # What came out

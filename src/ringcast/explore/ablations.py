@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Effects
-from ringcast.protocols.inbox import Inbox
+from ringcast.protocols.inbox import Inbox, Timer
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
 
@@ -34,8 +34,10 @@ class OnceAckingInbox(Inbox):
     """BROKEN. Acknowledges what is new and nothing again."""
 
     def on_highest(self, seqno: int, now: int) -> None:
-        self.repair.saw_highest(self.window, seqno, now)
-        self._arm_repair()
+        was_due = self._timers.is_armed(Timer.ACK)
+        super().on_highest(seqno, now)
+        if not was_due:
+            self._timers.disarm(Timer.ACK)
 
     def _on_duplicate(self, now: int) -> None:
         pass

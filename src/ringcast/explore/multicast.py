@@ -10,10 +10,13 @@ drops what a sender was allowed to send (N4); a sender keeps what some member of
 delivered (N5, N9); nothing is delivered from the departed (N8). And from every state the goal stays
 reachable: all is sent, and delivered by all who are left, and the senders' windows are empty.
 
-What keeps it finite:
-    Clocks do not count: any armed timer may fire before any other, whatever their deadlines.
+What keeps it finite, and small:
+    Clocks do not count: whichever timer of a member is armed may fire next, whatever the deadlines.
+    Nodes are alike if `canonical` says so; the first one found acts for all.
     Identical datagrams on the same way are one: the network may drop a repetition.
+    An ack in flight that tells its receiver nothing new is gone: it would never do anything.
     Windows exist for senders only: the others would add nothing but acks of nothing.
+    In a `patient` scenario timers are slower than the network, except where haste is the fault.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
+from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from ringcast.config import GroupConfig, MulticastConfig
@@ -345,7 +349,7 @@ class Members:
         if number == len(self.datagrams):
             self.datagrams.append(datagram)
             # Any codec of the group can tell what it says.
-            _, frames = self._nodes[0][0].codec.unpack(datagram.content)
+            _, frames = self._nodes[0][0].codec.unpack(datagram.content, overhear=True)
             self.is_ack.append(all(isinstance(frame, Ack) for frame in frames))
             source, dest = self.members[datagram.source], self.members[datagram.dest]
             self.told.append(f"{source}→{dest} {' + '.join(map(_in_words, frames))}")
@@ -381,7 +385,7 @@ def _wrong_with(node: Node) -> Iterator[str]:
     try:
         node.check_invariants()
     except AssertionError as error:
-        yield f"an invariant of the node is broken: {error}"
+        yield f"an invariant is broken: {extract_tb(error.__traceback__)[-1].line}"
     if node.rejected:
         yield f"a datagram of a member was rejected: {sorted(node.rejected)}"
     windows = node.multicast.windows().values()
@@ -641,30 +645,22 @@ class MulticastSystem:
         if step.is_writable:
             waiting = _with(waiting, self.scenario.senders.index(place), False)
         delivered = state.delivered
-        wrong = step.wrong
+        wrong = list(step.wrong)
         if step.delivered:
-            wrong += tuple(self._wrong_deliveries(state, place, step))
             counts = list(delivered[place])
+            view = self.members.facts[state.nodes[place]].view
             for sender, first, payloads in step.delivered:
-                counts[self.scenario.senders.index(sender)] = first + len(payloads) - 1
+                i = self.scenario.senders.index(sender)
+                wrong += _wrong_delivery(counts[i], sender, first, payloads)
+                if sender not in view:
+                    wrong.append("a message of a departed member was delivered (N8)")
+                counts[i] = first + len(payloads) - 1
             delivered = _with(delivered, place, tuple(counts))
         return state._replace(
-            nodes=nodes, flight=flight, waiting=waiting, delivered=delivered, wrong=wrong
+            nodes=nodes, flight=flight, waiting=waiting, delivered=delivered, wrong=tuple(wrong)
         )
 
     # What must hold
-
-    def _wrong_deliveries(self, state: State, place: int, step: Step) -> Iterator[str]:
-        for sender, first, payloads in step.delivered:
-            count = state.delivered[place][self.scenario.senders.index(sender)]
-            if first <= count:
-                yield "a message was delivered twice (N2)"
-            elif first > count + 1 or count == NO_WINDOW:
-                yield "a message was delivered before an earlier one (N1)"
-            if any(payload != _payload(sender, first + i) for i, payload in enumerate(payloads)):
-                yield "a message was delivered with another content (N1)"
-            if sender not in self.members.facts[state.nodes[place]].view:
-                yield "a message of a departed member was delivered (N8)"
 
     def violations(self, state: State) -> Iterator[str]:
         yield from state.wrong
@@ -699,6 +695,18 @@ class MulticastSystem:
 
     def _name(self, place: int) -> str:
         return str(self.members.members[place])
+
+
+def _wrong_delivery(
+    count: int, sender: int, first: int, payloads: tuple[bytes, ...]
+) -> Iterator[str]:
+    """What is wrong with getting these after the first `count` messages of the sender."""
+    if count == NO_WINDOW or first > count + 1:
+        yield "a message was delivered before an earlier one (N1)"
+    elif first <= count:
+        yield "a message was delivered twice (N2)"
+    if any(payload != _payload(sender, seqno) for seqno, payload in enumerate(payloads, first)):
+        yield "a message was delivered with another content (N1)"
 
 
 def _payload(sender: int, seqno: int) -> bytes:

@@ -110,6 +110,8 @@ class Inbox:
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
         payloads = self.window.take_ready(limit)
         if payloads:
+            self.repair.window_moved(self.window, now)
+            self._arm_repair()
             taken = self.window.delivered - self._acked_delivered
             if taken >= self._ack_every or self._datagrams >= self._ack_datagrams:
                 self._ack(allowance, out)

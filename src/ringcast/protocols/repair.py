@@ -42,14 +42,26 @@ class Gap:
 class Repair:
     """Which seqnos of one receive window to ask for, and when."""
 
-    __slots__ = ("_asked_at", "_asked_first", "_round_trip", "gaps", "has_proof", "known", "tau")
+    __slots__ = (
+        "_asked_at",
+        "_asked_first",
+        "_round_trip",
+        "announced",
+        "gaps",
+        "has_proof",
+        "known",
+        "tau",
+    )
     volatile: ClassVar[frozenset[str]] = frozenset({"_asked_at", "_asked_first", "_round_trip"})
 
     def __init__(self, offset: int, tau: int) -> None:
         self.tau = tau
         self.gaps: list[Gap] = []
         self.known = offset
-        """The highest seqno that is known to exist: gaps up to here have been noted."""
+        """Gaps up to here have been noted."""
+        self.announced = offset
+        """The highest seqno that is known to exist. It may lie beyond the window, where the
+        sender's is larger; what it hides is noted as the window moves on."""
         self.has_proof = False
         """Later datagrams prove some gap a loss: ask now, not at the gap-tick."""
         self._round_trip = 0
@@ -69,17 +81,24 @@ class Repair:
                     break
                 gap.later += 1
                 self.has_proof |= gap.later >= LATER_DATAGRAMS
-            self._learn(window, first - 1, now)
-            # Not simply `last`: what the window refused for its bytes is to be asked for later.
+            self._note_gaps(window, first - 1, now)
+            # Not simply `last`: what the window refused is to be asked for later.
             self.known = max(self.known, min(last, window.high))
+            self.announced = max(self.announced, last)
         if self.gaps and window.held >= self.gaps[0].first:
             self._forget_filled(window.held, now)
 
     def saw_highest(self, window: ReceiveWindow, seqno: int, now: int) -> None:
         """The sender says that it has sent up to seqno."""
-        self._learn(window, seqno, now)
+        self.announced = max(self.announced, seqno)
+        self._note_gaps(window, seqno, now)
 
-    def _learn(self, window: ReceiveWindow, seqno: int, now: int) -> None:
+    def window_moved(self, window: ReceiveWindow, now: int) -> None:
+        """The application has taken something: more of what was announced has a slot now."""
+        if self.announced > self.known:
+            self._note_gaps(window, self.announced, now)
+
+    def _note_gaps(self, window: ReceiveWindow, seqno: int, now: int) -> None:
         """Everything up to seqno exists; what lies above `known` is missing."""
         seqno = min(seqno, window.low + window.capacity)
         if seqno > self.known:

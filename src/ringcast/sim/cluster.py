@@ -433,7 +433,9 @@ class Cluster:
             if any(isinstance(event, Writable) for event in events):
                 machine.application.is_waiting = False
             sent = self._send(machine, now)
-            if not sent and (not took or limit > OFFER_MAX):
+            # Taking one's own messages may make room: then there is one more event to see.
+            is_done = limit > OFFER_MAX and not machine.application.is_waiting
+            if not sent and (not took or is_done):
                 return
 
     def _send(self, machine: Machine, now: int) -> bool:

@@ -164,9 +164,10 @@ class Coordinator:
         old = self.view
         self.view = View(ViewId(maker, old.counter + 1), members)
         self._gone = [member for member in self._gone if member in self.view]
-        told = [member for member in old if member not in self._strangers]
+        # Those who are not in it any more hear of it too, if they still live. Joiners that stay
+        # hear nothing before their answer.
+        told = [m for m in old if m not in self._strangers or m not in self.view]
         self._strangers = [m for m in (*self._strangers, *joiners) if m in self.view]
-        # Those who are not in it any more hear of it too, if they still live.
         for member in told:
             seat = self._seat_of(member)
             if seat.is_alive:

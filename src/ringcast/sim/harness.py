@@ -173,7 +173,7 @@ class Harness:
         last_new: Packet | None = None
         for dest, datagram in self._call(self.node.take_datagrams):
             try:
-                _, frames = self._wiretap.unpack(datagram)
+                _, frames = self._wiretap.unpack(datagram, overhear=True)
             except DecodeError as error:
                 raise NodeFailure(f"{self._name} sends what cannot be decoded: {error}") from error
             seen = [self._look_at(frame) for frame in frames]

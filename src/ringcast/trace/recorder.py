@@ -11,8 +11,7 @@ at each receiver: runs may be cut differently on the way, blocks are not.
 
 from __future__ import annotations
 
-import os
-import socket
+import platform
 import struct
 import threading
 import time
@@ -25,17 +24,7 @@ import xxhash
 from ringcast.errors import ConfigError
 from ringcast.events import Delivered
 from ringcast.model import Origin, Stream
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    OPEN,
-    SEND,
-    START,
-    STOP,
-    VIEW,
-    Row,
-    member_key,
-)
+from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, START, STOP, VIEW, Row, member_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,6 +144,8 @@ class Recorder:
         queue_rows: int = QUEUE_ROWS_MAX,
         block_messages: int = BLOCK_MESSAGES,
     ) -> None:
+        from ringcast.trace.segments import Recording  # Members that do not record need no pyarrow.
+
         if level not in LEVELS:
             raise ConfigError("level", level, " or ".join(map(repr, LEVELS)))
         for name, value in (
@@ -170,38 +161,53 @@ class Recorder:
         self._node = str(member)
         self._inc = member.incarnation
         self._next_idx = 0
-        self._view_ids: dict[ViewId, str] = {}
+        self._view_id: ViewId | None = None
+        self._view_creator = ""
         self._block_messages = block_messages
         self._sent: dict[Stream, BlockHasher] = {}
         self._delivered: dict[Origin, BlockHasher] = {}
-        self._queue: deque[Row] = deque()
-        self._queue_rows = queue_rows
-        self._is_overrun = False
-        self._overrun = 0
         self._is_stopped = False
-        self._disk = _Disk(self, Path(directory), run_id, segment_rows, segment_seconds)
+        self._queue = _Queue(queue_rows)
+        recording = Recording(
+            run_id=run_id,
+            node=self._node,
+            inc=self._inc,
+            level=level,
+            host=platform.node(),
+            boot_id=_boot_id(),
+        )
+        self._scribe = _Scribe(
+            self._queue, Path(directory), recording, segment_rows, segment_seconds
+        )
 
     # What the driver reports
 
     def start(self, now: int) -> None:
         """The member begins. Rows are written from here on."""
-        self._disk.start()
-        self._record(START, now)
+        self._scribe.start()
+        self._put(Row(START, self._node, self._inc, self._next_idx, -1, now))
 
     def view(self, view: View, now: int) -> None:
         """The node installed this view."""
-        self._record(
-            VIEW,
-            now,
-            view=view.counter,
-            view_creator=member_key(view.id.creator),
-            members=tuple(map(member_key, view)),
+        self._put(
+            Row(
+                *(VIEW, self._node, self._inc, self._next_idx, -1, now),
+                view=view.counter,
+                view_creator=member_key(view.id.creator),
+                members=tuple(map(member_key, view)),
+            )
         )
 
     def opened(self, origin: Origin, offset: int, now: int) -> None:
         """A receive window opened: what comes after `offset` will be delivered."""
         self._delivered[origin] = BlockHasher(offset, self._block_messages)
-        self._record(OPEN, now, *_named(origin), offset)
+        sender, stream = origin
+        self._put(
+            Row(
+                *(OPEN, self._node, self._inc, self._next_idx, -1, now),
+                *(str(sender), sender.incarnation, int(stream), offset, offset),
+            )
+        )
 
     def dropped(self, origin: Origin) -> None:
         """The window of a departed member is gone: nothing more is expected of it."""
@@ -209,106 +215,106 @@ class Recorder:
 
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""
-        last = first + len(payloads) - 1
-        self._record(SEND, now, self._node, self._inc, int(stream), first, last)
-        blocks = self._sender(stream).add_run(first, payloads)
-        if blocks:
-            self._record_blocks(blocks, Origin(self.member, stream), "sent", now)
+        self._put_run(SEND, Origin(self.member, stream), first, first + len(payloads) - 1, now)
+        ended = self._sender(stream).add_run(first, payloads)
+        self._put_blocks(ended, Origin(self.member, stream), "sent", now)
 
     def sent_fragments(self, stream: Stream, first: int, last: int, now: int) -> None:
         """Fragments of a large message took these seqnos; `sent` follows with the last one."""
-        self._record(SEND, now, self._node, self._inc, int(stream), first, last, kind="fragment")
-        blocks = self._sender(stream).skip(first, last)
-        self._record_blocks(blocks, Origin(self.member, stream), "sent", now)
+        self._put_run(SEND, Origin(self.member, stream), first, last, now, "fragment")
+        ended = self._sender(stream).skip(first, last)
+        self._put_blocks(ended, Origin(self.member, stream), "sent", now)
 
     def delivered(self, event: Delivered | FragmentsTaken, now: int) -> None:
         """The application took these messages, or the node took fragments for it."""
+        if event.view_id is not self._view_id:
+            self._view_id = event.view_id
+            self._view_creator = member_key(event.view_id.creator)
         if isinstance(event, Delivered):
             run = event.run
             origin = Origin(event.sender, run.stream)
-            self._record(
-                *(DELIVER, now, *_named(origin), run.first, run.last),
-                view=event.view_id.counter,
-                view_creator=self._creator(event.view_id),
-            )
-            blocks = self._receiver(origin).add_run(run.first, run.payloads)
+            self._put_run(DELIVER, origin, run.first, run.last, now)
+            ended = self._receiver(origin).add_run(run.first, run.payloads)
         else:
             origin = Origin(event.sender, event.stream)
-            self._record(
-                *(DELIVER, now, *_named(origin), event.first, event.last),
-                view=event.view_id.counter,
-                view_creator=self._creator(event.view_id),
-                kind="fragment",
-            )
-            blocks = self._receiver(origin).skip(event.first, event.last)
-        if blocks:
-            self._record_blocks(blocks, origin, "delivered", now)
+            self._put_run(DELIVER, origin, event.first, event.last, now, "fragment")
+            ended = self._receiver(origin).skip(event.first, event.last)
+        self._put_blocks(ended, origin, "delivered", now)
 
-    def detail(self, event: str, now: int, **columns: object) -> None:
-        """Any other row (frames, windows, purges): recorded at level "full" only."""
+    def detail(self, row: Row, now: int) -> None:
+        """Any other row (frames, windows, purges), kept at level "full" only. Whose it is and
+        when it was are filled in."""
         if self.level == "full":
-            self._record(event, now, **columns)
+            self._put(
+                row._replace(node=self._node, inc=self._inc, idx=self._next_idx, mono_ns=now)
+            )
 
     def stopped(self, now: int) -> None:
         """The member stops in good order: its trace is whole. Call `close` next."""
-        for stream, sent in self._sent.items():
-            self._record_tail(sent, Origin(self.member, stream), "sent", now)
-        for origin, delivered in self._delivered.items():
-            self._record_tail(delivered, origin, "delivered", now)
-        self._record(STOP, now)
+        tails = [
+            *((Origin(self.member, stream), "sent", at) for stream, at in self._sent.items()),
+            *((origin, "delivered", at) for origin, at in self._delivered.items()),
+        ]
+        for origin, kind, hasher in tails:
+            block = hasher.finish()
+            if block is not None:
+                self._put_blocks([block], origin, kind, now)
+        self._put(Row(STOP, self._node, self._inc, self._next_idx, -1, now))
         self._is_stopped = True
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Write what is queued and end; False if that took longer than allowed."""
-        return self._disk.close(timeout_s)
+        """Write what is queued and end; False if that takes longer than allowed."""
+        return self._scribe.close(self._is_stopped, timeout_s)
 
     def stats(self) -> dict[str, object]:
         """What was recorded, what waits, what was lost and why."""
         return {
             "rows": self._next_idx,
-            "queued": len(self._queue),
+            "queued": len(self._queue.rows),
             "lost": self.lost,
-            "lost_to_full_queue": self._overrun,
-            "lost_to_disk": self._disk.lost,
-            "segments": self._disk.segments,
-            "last_error": self._disk.last_error,
+            "lost_to_full_queue": self._queue.lost,
+            "lost_to_disk": self._scribe.lost,
+            "segments": self._scribe.segments,
+            "last_error": self._scribe.last_error,
         }
 
     @property
     def lost(self) -> int:
         """Rows that will never be in the trace."""
-        return self._overrun + self._disk.lost
+        return self._queue.lost + self._scribe.lost
 
     # Rows
 
-    def _record(self, event: str, now: int, *values: object, **columns: object) -> None:
-        idx = self._next_idx
-        self._next_idx = idx + 1
-        # After an overrun, nothing is taken until there is room for many: one long gap in the
-        # trace says the same as thousands of short ones.
-        if self._is_overrun:
-            self._is_overrun = len(self._queue) > self._queue_rows // 2
-        if self._is_overrun or len(self._queue) >= self._queue_rows:
-            self._is_overrun = True
-            self._overrun += 1
-            return
-        self._queue.append(Row(event, self._node, self._inc, idx, -1, now, *values, **columns))
+    def _put(self, row: Row) -> None:
+        self._next_idx += 1
+        self._queue.put(row)
 
-    def _record_blocks(
-        self, blocks: Sequence[Block], origin: Origin, kind: str, now: int
+    def _put_run(
+        self, event: str, origin: Origin, first: int, last: int, now: int, kind: str = ""
     ) -> None:
-        for block in blocks:
-            self._record(
-                *(BLOCK, now, *_named(origin), block.first, block.last),
+        sender, stream = origin
+        view = self._view_id.counter if self._view_id is not None and event == DELIVER else 0
+        creator = self._view_creator if event == DELIVER else ""
+        self._put(
+            Row(
+                *(event, self._node, self._inc, self._next_idx, -1, now),
+                *(str(sender), sender.incarnation, int(stream), first, last, view, creator),
                 kind=kind,
-                block=block.index,
-                block_hash=block.hash,
             )
+        )
 
-    def _record_tail(self, hasher: BlockHasher, origin: Origin, kind: str, now: int) -> None:
-        block = hasher.finish()
-        if block is not None:
-            self._record_blocks([block], origin, kind, now)
+    def _put_blocks(self, blocks: Sequence[Block], origin: Origin, kind: str, now: int) -> None:
+        sender, stream = origin
+        for block in blocks:
+            self._put(
+                Row(
+                    *(BLOCK, self._node, self._inc, self._next_idx, -1, now),
+                    *(str(sender), sender.incarnation, int(stream), block.first, block.last),
+                    kind=kind,
+                    block=block.index,
+                    block_hash=block.hash,
+                )
+            )
 
     def _sender(self, stream: Stream) -> BlockHasher:
         hasher = self._sent.get(stream)
@@ -322,13 +328,126 @@ class Recorder:
             hasher = self._delivered[origin] = BlockHasher(0, self._block_messages)
         return hasher
 
-    def _creator(self, view_id: ViewId) -> str:
-        key = self._view_ids.get(view_id)
-        if key is None:
-            self._view_ids = {view_id: member_key(view_id.creator)}  # Only the latest is of use.
-            key = self._view_ids[view_id]
-        return key
+
+class _Queue:
+    """Rows on their way from the member's thread to the scribe's; full, it refuses and counts.
+
+    One thread puts, another takes; both ends of a deque are safe for that without a lock.
+    """
+
+    __slots__ = ("_is_overrun", "_rows_max", "lost", "rows")
+
+    def __init__(self, rows_max: int) -> None:
+        self.rows: deque[Row] = deque()
+        self.lost = 0
+        self._rows_max = rows_max
+        self._is_overrun = False
+
+    def put(self, row: Row) -> None:
+        waiting = len(self.rows)
+        # After an overrun nothing is taken until there is room for many: one long gap in a trace
+        # costs its readers less than thousands of short ones.
+        if waiting >= (self._rows_max // 2 + 1 if self._is_overrun else self._rows_max):
+            self._is_overrun = True
+            self.lost += 1
+        else:
+            self._is_overrun = False
+            self.rows.append(row)
+
+    def take(self, limit: int) -> list[Row]:
+        return [self.rows.popleft() for _ in range(min(limit, len(self.rows)))]
 
 
-def _named(origin: Origin) -> tuple[str, int, int]:
-    return str(origin.sender), origin.sender.incarnation, int(origin.stream)
+class _Scribe:
+    """The thread that writes segments. A disk that refuses costs rows, never the member."""
+
+    def __init__(
+        self,
+        queue: _Queue,
+        directory: Path,
+        recording: Recording,
+        segment_rows: int,
+        segment_seconds: float,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.lost = 0
+        self.segments = 0
+        self.last_error = ""
+        self._queue = queue
+        self._directory = directory
+        self._recording = recording
+        self._segment_rows = segment_rows
+        self._segment_seconds = segment_seconds
+        self._segment: SegmentWriter | None = None
+        self._begun_s = 0.0
+        self._is_stopped = False
+        self._closing = threading.Event()
+        # A daemon: a disk that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="ringcast-recorder", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, is_stopped: bool, timeout_s: float) -> bool:
+        self._is_stopped = is_stopped
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_POLL_S):
+            self._write_queued()
+            age_s = time.monotonic() - self._begun_s
+            if self._segment is not None and age_s >= self._segment_seconds:
+                self._finish()
+        self._write_queued()
+        self._finish(is_last=self._is_stopped)
+
+    def _write_queued(self) -> None:
+        while rows := self._queue.take(_WRITE_ROWS):
+            self._add(rows)
+            time.sleep(0)  # Gives the interpreter to the member's thread between two pieces.
+
+    def _add(self, rows: list[Row]) -> None:
+        from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
+
+        if self._segment is None:
+            self._segment = SegmentWriter(self._directory, self._recording)
+            self._begun_s = time.monotonic()
+        try:
+            self._segment.add(rows, time.time_ns() - time.monotonic_ns())
+        except STORAGE_ERRORS as error:
+            self._give_up(error)
+            return
+        if self._segment.rows >= self._segment_rows:
+            self._finish()
+
+    def _finish(self, *, is_last: bool = False) -> None:
+        from ringcast.trace.segments import STORAGE_ERRORS
+
+        if self._segment is None:
+            return
+        try:
+            self._segment.finish(lost=self._queue.lost + self.lost, is_last=is_last)
+        except STORAGE_ERRORS as error:
+            self._give_up(error)
+            return
+        self._segment = None
+        self.segments += 1
+
+    def _give_up(self, error: Exception) -> None:
+        """This segment is lost; the next one is tried all the same, and says so."""
+        assert self._segment is not None
+        self.lost += self._segment.rows
+        self.last_error = f"{type(error).__name__}: {error}"
+        self._segment.abandon()
+        self._segment = None
+
+
+def _boot_id() -> str:
+    """Which start of which kernel mono_ns counts from; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -36,6 +36,9 @@ TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
 """How many rows a writer holds before they go to the file, and a reader takes at a time."""
 
+STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
+"""What writing may raise: the disk refuses, or a value does not fit its column."""
+
 _INFO_KEY = b"ringcast"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})

@@ -69,6 +69,8 @@ _STRUCTS_MAX: Final = 64
 
 _MAGIC: Final = b"RC"
 _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
+_ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
+_ANYONE: Final = 0
 _PORT_INCARNATION: Final = Struct("<HQ")
 
 _DATA, _ACK, _NACK, _HIGHEST, _HELLO = 1, 2, 3, 4, 5
@@ -115,7 +117,9 @@ class Codec:
         self._group = group
         self._seal = seal
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
-        self._room = datagram_bytes - len(self._header) - (seal.overhead if seal else 0)
+        self._incarnation = me.incarnation
+        header_bytes = len(self._header) + _ADDRESSEE.size
+        self._room = datagram_bytes - header_bytes - (seal.overhead if seal else 0)
         self._senders: dict[bytes, Member] = {}
         if self.payload_bytes_max < _PAYLOAD_BYTES_MIN:
             lowest = datagram_bytes + _PAYLOAD_BYTES_MIN - self.payload_bytes_max
@@ -126,12 +130,13 @@ class Codec:
         """The largest payload that fits one datagram."""
         return self._room - _RUN_BYTES - _SIZE.size
 
-    def pack(self, frames: Sequence[Frame]) -> list[bytes]:
-        """As few datagrams as filling them in order gives.
+    def pack(self, frames: Sequence[Frame], to: Member | None = None) -> list[bytes]:
+        """As few datagrams as filling them in order gives, for one member or for anyone.
 
         Runs that continue each other become one; runs and Nacks are cut where a datagram is full.
         """
-        packing = _Packing(self._header, self._room)
+        addressee = _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
+        packing = _Packing(self._header + addressee, self._room)
         runs: list[Data] = []  # each continues the one before
         for frame in frames:
             if runs and not _continues(frame, runs[-1]):
@@ -157,10 +162,11 @@ class Codec:
             datagrams = [self._seal.seal(datagram) for datagram in datagrams]
         return datagrams
 
-    def unpack(self, datagram: Buffer) -> tuple[Member, list[Frame]]:
+    def unpack(self, datagram: Buffer, *, overhear: bool = False) -> tuple[Member, list[Frame]]:
         """Who sent it, and its frames; DecodeError if any byte of it is not as it must be.
 
-        Runs refer to the buffer until their payloads are read: read them before reusing it.
+        What is meant for another incarnation is refused, unless one only wants to overhear: an
+        ack for the process that had this address before would purge what nobody has. Runs refer to the buffer until their payloads are read: read them before reusing it.
         """
         if len(datagram) > DATAGRAM_BYTES_MAX:
             raise DecodeError(Reject.TOO_LONG)
@@ -176,11 +182,15 @@ class Codec:
             raise DecodeError(Reject.VERSION)
         if flags:
             raise DecodeError(Reject.FLAGS)
-        body = _HEADER.size + identity_bytes
+        identity_stop = _HEADER.size + identity_bytes
+        body = identity_stop + _ADDRESSEE.size
         if len(view) <= body:  # a datagram without frames says nothing: nobody sends one
             raise DecodeError(Reject.TOO_SHORT)
-        identity = bytes(view[_HEADER.size : body])
+        identity = bytes(view[_HEADER.size : identity_stop])
         sender = self._senders.get(identity) or self._learn(identity)
+        (addressee,) = _ADDRESSEE.unpack_from(view, identity_stop)
+        if addressee not in (_ANYONE, self._incarnation) and not overhear:
+            raise DecodeError(Reject.ADDRESSEE)
         return sender, _decode_frames(view, body)
 
     def _learn(self, identity: bytes) -> Member:

@@ -693,6 +693,71 @@ def test_a_flood_of_violations_is_counted_and_cut() -> None:
     assert (len(verdict.violations), verdict.violation_count) == (100, 150)
 
 
+# On the edge: just allowed.
+
+
+def test_repeating_an_ack_or_a_purge_is_allowed() -> None:
+    run = clean()
+    run.ack("b", "a", 4, 4)
+    run.purge("a", 4, hd=4)
+    found = verdicts(run.trace())
+    assert (found["N6"].status, found["N5"].status) == ("held", "held")
+
+
+def test_an_empty_window_admits_any_size() -> None:
+    run = founded()
+    run.block("a", low=0, hr=0, detail="bytes", size=11, used=0, limit=10)
+    assert verdicts(run.trace())["N3"].status == "violated"
+
+
+def test_no_bytes_at_all_is_a_bound_too() -> None:
+    run = founded()
+    run.send("a", 1, 1, low=0)
+    run.block("a", low=0, hr=1, detail="bytes", size=1, used=0, limit=0)
+    assert verdicts(run.trace())["N3"].status == "held"
+    run(WIN, "a", kind="send", stream=0, low=0, hd=0, hr=1, cap=2, size=1, limit=0)
+    assert verdicts(run.trace())["G5"].status == "violated"
+
+
+def test_a_wait_may_last_as_long_as_its_bound() -> None:
+    run = _never_arrives_at_d()
+    run.now = 20_010 + FACTS.delivery_bound_ns(1)
+    run.deliver("d", "a", 5, 5)
+    run.now = 20_010 + FACTS.drain_bound_ns(1)
+    run.purge("a", 5, hd=5)
+    assert waits(run) == ("held", "held")
+    found = verdicts(run.trace())
+    assert (found["N-L1"].worst, found["N-L2"].worst) == (1.0, 1.0)
+
+
+def test_what_just_fits_must_go_on() -> None:
+    run, block = _held_back()
+    row = run("purge", "a", stream=0, seqno=1, hd=2, used=100 - block.size, limit=100)
+    assert verdicts(run.trace())["N-L3"].violations[0].rows == (block, row)
+
+
+def test_an_empty_window_lets_anything_go_on() -> None:
+    run, block = _held_back()
+    row = run("purge", "a", stream=0, seqno=2, hd=2, used=0, limit=block.size - 1)
+    assert verdicts(run.trace())["N-L3"].violations[0].rows == (block, row)
+
+
+def test_streams_are_held_back_apart() -> None:
+    run, block = _held_back()
+    run(SEND_UNBLOCK, "a", stream=1)
+    row = run(VIEW_INPUT, "a", view=2, view_creator="a#1", members=("a#1", "b#1"))
+    assert verdicts(run.trace())["N-L4"].violations[0].rows == (block, row)
+
+
+def test_alone_a_sender_needs_no_run_order() -> None:
+    run = Script()
+    run.view("a", 1, "a")
+    run.send("a", 1, 1, low=0)
+    run.deliver("a", "a", 1, 1)
+    run.purge("a", 1, hd=1)
+    assert verdicts(without_order(run.trace()))["N5"].status == "held"
+
+
 # Merging.
 
 TRACES = {"clean": clean().trace(), **{plant.__name__: plant()[0] for _, plant in PLANTS}}

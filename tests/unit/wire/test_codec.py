@@ -71,7 +71,7 @@ def nack(*ranges: tuple[int, int]) -> bytes:
 
 def identified(identity: bytes) -> bytes:
     highest = frame(4, struct.pack("<BQ", 0, 1))
-    return b"RC\x01\x00" + bytes([len(identity)]) + identity + highest
+    return b"RC\x01\x00" + bytes([len(identity)]) + identity + bytes(8) + highest
 
 
 def identity(
@@ -388,6 +388,7 @@ REFUSED = {
     "no name": (identified(identity()[:-1]), Reject.IDENTITY),
     "half an incarnation": (identified(identity()[:-5]), Reject.IDENTITY),
     "no identity": (identified(b""), Reject.IDENTITY),
+    "for another incarnation": (HEADER[:-8] + b"\7" + bytes(7) + ack(1, 1), Reject.ADDRESSEE),
     "kind 0": (HEADER + frame(0, b""), Reject.FRAME_KIND),
     "kind 6": (HEADER + frame(6, b""), Reject.FRAME_KIND),
     "long hello": (HEADER + frame(5, b"\0\0"), Reject.FRAME_LENGTH),
@@ -553,9 +554,9 @@ def test_a_seal_may_not_take_all_the_room() -> None:
     class LargeSeal(ChecksumSeal):
         overhead = 400
 
-    with pytest.raises(ConfigError, match="515 or more"):
+    with pytest.raises(ConfigError, match="523 or more"):
         Codec("orders", ME, 512, LargeSeal())
-    assert Codec("orders", ME, 515, LargeSeal()).payload_bytes_max == 64
+    assert Codec("orders", ME, 523, LargeSeal()).payload_bytes_max == 64
 
 
 # Memory
@@ -616,3 +617,15 @@ def test_unpacking_takes_memory_in_proportion(name: str) -> None:
         tracemalloc.stop()
     assert (kept is None) == (name in MEMORY_REFUSED)
     assert peak <= 4 * len(datagram) + MEMORY_CONSTANT
+
+
+def test_what_is_for_one_member_is_for_that_incarnation_alone() -> None:
+    restarted = ME._replace(incarnation=ME.incarnation + 1)
+    sender = Codec("orders", Member(Address("127.0.0.1", 1), 5, "b"), 512)
+    (datagram,) = sender.pack([Ack(FIFO, 1, 1, 9)], to=ME)
+    assert codec().unpack(datagram)[1] == [Ack(FIFO, 1, 1, 9)]
+    with pytest.raises(DecodeError) as caught:
+        Codec("orders", restarted, 512).unpack(datagram)
+    assert caught.value.reason is Reject.ADDRESSEE
+    overheard = Codec("orders", restarted, 512).unpack(datagram, overhear=True)
+    assert overheard[1] == [Ack(FIFO, 1, 1, 9)]

@@ -1,0 +1,58 @@
+"""Deadlines by key."""
+
+from __future__ import annotations
+
+from ringcast.core.state import canonical, clone
+from ringcast.core.timers import Timers
+
+
+def test_the_earliest_is_next() -> None:
+    timers: Timers[str] = Timers()
+    assert timers.next_timeout() is None
+    timers.arm("late", 20)
+    timers.arm("soon", 10)
+    assert timers.next_timeout() == 10
+    timers.disarm("soon")
+    assert timers.next_timeout() == 20
+    timers.disarm("soon")  # harmless
+    assert timers.is_armed("late")
+    assert not timers.is_armed("soon")
+
+
+def test_arming_replaces_and_arming_if_idle_does_not() -> None:
+    timers: Timers[str] = Timers()
+    timers.arm_if_idle("x", 10)
+    timers.arm_if_idle("x", 5)
+    timers.arm_if_idle("x", 50)
+    assert timers.next_timeout() == 10
+    timers.arm("x", 30)
+    assert timers.next_timeout() == 30
+
+
+def test_due_keys_come_earliest_first_and_once() -> None:
+    timers: Timers[str] = Timers()
+    for key, deadline in (("c", 30), ("a", 10), ("b", 20), ("d", 31)):
+        timers.arm(key, deadline)
+    assert timers.take_due(9) == []
+    assert timers.take_due(30) == ["a", "b", "c"]  # a deadline has come at its very instant
+    assert timers.take_due(30) == []
+    assert timers.next_timeout() == 31
+
+
+def test_a_key_may_be_armed_again_when_it_was_due() -> None:
+    timers: Timers[str] = Timers()
+    timers.arm("x", 10)
+    assert timers.take_due(10) == ["x"]
+    timers.arm_if_idle("x", 12)
+    assert timers.next_timeout() == 12
+
+
+def test_what_is_armed_matters_and_when_does_not() -> None:
+    timers: Timers[str] = Timers()
+    timers.arm("x", 10)
+    other = clone(timers)
+    other.arm("x", 99)
+    assert timers.next_timeout() == 10
+    assert canonical(timers) == canonical(other)
+    other.arm("y", 5)
+    assert canonical(timers) != canonical(other)
