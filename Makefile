@@ -41,7 +41,7 @@ bench: $(READY) ## measure; prints, never judges
 
 lock:           ## renew the pinned requirements (needs uv on PATH)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    --no-emit-index-url --extra dev pyproject.toml --output-file requirements/dev.txt
+	    --no-emit-index-url --extra dev --extra spark pyproject.toml --output-file requirements/dev.txt
 
 clean:          ## remove what the other targets made
 	@rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -148,6 +148,8 @@ class Node:
         for layer in self._layers:
             events += layer.take_ready(limit, now, self._out)
         self._settle(now)
+        events += self._out.events  # taking one's own messages may have made room to send
+        self._out.events.clear()
         return events
 
     @property

@@ -7,7 +7,7 @@ seconds come. Applications take what is ready at each exchange unless they are `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.events import Delivered
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringcast.events import Event
+    from ringcast.protocols.inbox import Inbox
+    from ringcast.protocols.outbox import Outbox
     from ringcast.wire.codec import Codec
     from ringcast.wire.frames import Frame
 
@@ -41,7 +43,7 @@ class Cluster:
         multicast: type[ReliableMulticast] = ReliableMulticast,
         checked: bool = True,
         configs: dict[str, MulticastConfig] | None = None,
-        **config: object,
+        **config: Any,
     ) -> None:
         self.now = 1_000_000_000
         self.nodes: dict[str, Node] = {}
@@ -52,8 +54,8 @@ class Cluster:
         self.view: View | None = None
         self._multicast = multicast
         self._checked = checked  # machines with a rule switched off violate invariants
-        defaults: dict[str, object] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
-        self._config = MulticastConfig(**(defaults | config))  # type: ignore[arg-type]
+        defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
+        self._config = MulticastConfig(**(defaults | config))
         self._configs = configs or {}
         self._incarnations = 0
         self._codecs: dict[Member, Codec] = {}
@@ -193,11 +195,16 @@ class Cluster:
 
     def window_is_drained(self, name: str) -> bool:
         """Everything `name` has sent was delivered by everybody, and it knows."""
-        node = self.nodes[name]
-        window = node.multicast.windows()[Origin(node.me, Stream.FIFO)]
+        window = self.outbox(name).window
         return window.low == window.high
 
+    def outbox(self, name: str) -> Outbox:
+        return self.nodes[name].multicast._outboxes[Stream.FIFO]
 
-def cluster(n: int, **options: object) -> Cluster:
+    def inbox(self, name: str, sender: str) -> Inbox:
+        return self.nodes[name].multicast._inboxes[Origin(self.nodes[sender].me, Stream.FIFO)]
+
+
+def cluster(n: int, **options: Any) -> Cluster:
     """Members A, B, C, … in one view; options are those of Cluster or of MulticastConfig."""
-    return Cluster("ABCDEFGH"[:n], **options)  # type: ignore[arg-type]
+    return Cluster("ABCDEFGH"[:n], **options)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Sequence
 
+    from ringcast.aio.tap import Tap
     from ringcast.aio.udp import UdpSocket
     from ringcast.events import Event
     from ringcast.model import Stream, View
     from ringcast.node import Node
-    from ringcast.trace.recorder import Recorder
 
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
@@ -47,14 +47,14 @@ class Driver:
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
         *,
-        recorder: Recorder | None = None,
+        tap: Tap | None = None,
         lose: Callable[[], bool] | None = None,
     ) -> None:
         self.node = node
         self.sock = sock
         self._loop = loop
         self._owner = owner
-        self._recorder = recorder
+        self._tap = tap
         self._lose = lose
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -64,6 +64,8 @@ class Driver:
     def start(self) -> None:
         self._loop.add_reader(self.sock.fileno(), self._on_readable)
         now = time.monotonic_ns()
+        if self._tap is not None:
+            self._tap.start(now)
         self.node.start(now)
         self._after_input(now)
 
@@ -71,8 +73,8 @@ class Driver:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
         now = time.monotonic_ns()
         accepted = self.node.send(payloads, now, stream=stream)
-        if self._recorder is not None:
-            self._recorder.sent(self.node, now)
+        if self._tap is not None:
+            self._tap.look(now)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_later)
@@ -98,11 +100,12 @@ class Driver:
             if self._timer is not None:
                 self._timer.cancel()
             now = time.monotonic_ns()
+            if self._tap is not None:
+                self._tap.stop(now)
+                self._tap = None
             self.node.close(now)
             self._take_events(0, now)
             self.sock.close()
-            if self._recorder is not None:
-                self._recorder.close()
 
     def explain(self) -> list[str]:
         reasons = self.node.explain(time.monotonic_ns())
@@ -121,7 +124,7 @@ class Driver:
                 "dropped": self.sock.dropped,
                 "refused": {str(address): count for address, count in self.sock.refused.items()},
             },
-            "recorder": self._recorder.stats() if self._recorder is not None else None,
+            "recorder": self._tap.stats() if self._tap is not None else None,
         }
 
     def _on_readable(self) -> None:
@@ -153,10 +156,10 @@ class Driver:
 
     def _take_events(self, limit: int, now: int) -> list[Delivered]:
         runs = []
-        recorder = self._recorder
+        tap = self._tap
         for event in self.node.take_events(limit, now):
-            if recorder is not None:
-                recorder.event(event, now)
+            if tap is not None:
+                tap.event(event, now)
             match event:
                 case Delivered():
                     runs.append(event)
@@ -164,8 +167,8 @@ class Driver:
                     pass
                 case ViewInstalled() | Writable() | Closed():
                     self._owner.on_event(event)
-        if recorder is not None:
-            recorder.sent(self.node, now)
+        if tap is not None:
+            tap.look(now)
         return runs
 
     def _flush(self, now: int) -> None:

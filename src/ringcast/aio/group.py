@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.aio.driver import Driver
+from ringcast.aio.tap import Tap
 from ringcast.aio.udp import UdpSocket
 from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig, MulticastConfig
 from ringcast.errors import GroupClosed, JoinTimeout, UsageError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from ringcast.events import Delivered, Event
     from ringcast.model import View, ViewId
-    from ringcast.trace.recorder import Recorder
 
 BATCH_MAX = 4096
 """Messages taken at once by `batches()`."""
@@ -227,6 +227,7 @@ async def join(
     name: str = "",
     receive: bool = True,
     record: Path | None = None,
+    run_id: str = "",
     config: MulticastConfig | None = None,
     join_timeout_s: float = JOIN_TIMEOUT_S,
     lose: Callable[[], bool] | None = None,
@@ -235,9 +236,10 @@ async def join(
 
     `listen` is this member's own address and stands in `members`, which is the same list in the
     same order everywhere. `receive=False` is for members that only send: what arrives is taken
-    and dropped. `record` is a directory for the trace. `lose` drops what arrives whenever it
-    returns True: for tests of one's own application. Leaving the block waits until everybody has
-    taken what was sent, for 5 s at the most.
+    and dropped. `record` is a directory for the trace, `run_id` what to call this run of the
+    group there (else by the group's name). `lose` drops what arrives whenever it returns True:
+    for tests of one's own application. Leaving the block waits until everybody has taken what
+    was sent, for 5 s at the most.
     """
     addresses = [Address.parse(text) for text in members]
     own = Address.parse(listen)
@@ -252,7 +254,7 @@ async def join(
     node.multicast.receive_buffer = sock.receive_buffer
     handle = Group(receive=receive)
     driver = handle._driver = Driver(
-        node, sock, asyncio.get_running_loop(), handle, recorder=_recorder(record, me), lose=lose
+        node, sock, asyncio.get_running_loop(), handle, tap=_tap(node, record, run_id), lose=lose
     )
     try:
         driver.start()
@@ -299,9 +301,9 @@ def _check_loopback(address: Address) -> None:
         )
 
 
-def _recorder(directory: Path | None, me: Member) -> Recorder | None:
+def _tap(node: Node, directory: Path | None, run_id: str) -> Tap | None:
     if directory is None:
         return None
-    from ringcast.trace.recorder import Recorder
+    from ringcast.trace.recorder import Recorder  # needs what only ringcast[spark] brings
 
-    return Recorder(directory, me)
+    return Tap(node, Recorder(directory, run_id or node.config.group, node.me))

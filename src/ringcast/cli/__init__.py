@@ -9,6 +9,7 @@ import click
 from ringcast.errors import UsageError
 
 COMMANDS = {
+    "audit": "ringcast.cli.audit",
     "bench": "ringcast.cli.bench",
     "demo": "ringcast.cli.demo",
     "explore": "ringcast.cli.explore",

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 EARLY_MAX = 50
 """Data frames kept from senders without a window; beyond this, repair brings them again."""
 
+DEPARTED_MAX = 256
+"""Members that left and are remembered, so that what they still send waits for no window. A
+member never comes back: who returns has another incarnation."""
+
 
 class ReliableMulticast:
     """The state machine of one member."""
@@ -93,6 +97,7 @@ class ReliableMulticast:
         self._outboxes: dict[Stream, Outbox] = {}
         self._inboxes: dict[Origin, Inbox] = {}
         self._early: deque[tuple[Member, Data]] = deque()
+        self._departed: deque[Member] = deque(maxlen=DEPARTED_MAX)
         self._turn = 0  # who is first to be taken from, so that nobody starves
 
     # Inputs
@@ -140,6 +145,7 @@ class ReliableMulticast:
         for origin in [origin for origin in self._inboxes if origin.sender not in view]:
             del self._inboxes[origin]
         departed = [member for member in previous or () if member not in view]
+        self._departed.extend(departed)
         self._early = deque(entry for entry in self._early if entry[0] not in departed)
         for stream in self.streams:
             if stream in self._outboxes:
@@ -223,6 +229,11 @@ class ReliableMulticast:
         """Who has acknowledged what of mine, to be read only."""
         return {stream: outbox.acks for stream, outbox in self._outboxes.items()}
 
+    def sent_since(self, stream: Stream, first: int) -> list[Data]:
+        """What was sent from seqno `first` on and is still here, to be read only."""
+        outbox = self._outboxes.get(stream)
+        return [] if outbox is None else outbox.sent_since(first)
+
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
         outbox = self._outboxes.get(stream)
@@ -275,7 +286,12 @@ class ReliableMulticast:
         inbox = self._inboxes.get(Origin(source, data.stream))
         if inbox is not None:
             inbox.on_data(data, now, out)
-        elif self._is_closed or source == self.me or data.stream not in self.streams:
+        elif (
+            self._is_closed
+            or source == self.me
+            or source in self._departed
+            or data.stream not in self.streams
+        ):
             self.refused += 1
         elif len(self._early) < EARLY_MAX:
             # Cut into payloads now: the datagram's buffer may be used again.
@@ -343,6 +359,7 @@ class ReliableMulticast:
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
+        self._view = None  # nobody is a peer any more: no digest opens a window
         half_sent = sum(len(part) for outbox in self._outboxes.values() for part in outbox.rest)
         self._outboxes.clear()
         self._inboxes.clear()

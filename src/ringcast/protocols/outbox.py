@@ -163,6 +163,11 @@ class Outbox:
 
     # Outputs
 
+    def sent_since(self, first: int) -> list[Data]:
+        """What was sent from seqno `first` on and is still here."""
+        first = max(first, self.window.low + 1)
+        return self._as_frames(first, self.window.read_run(range(first, self.window.high + 1)))
+
     @property
     def is_behind(self) -> bool:
         """Some current member has not delivered everything that was sent."""

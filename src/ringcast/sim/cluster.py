@@ -112,7 +112,6 @@ class Cluster:
             digest_before_freeze=options.digest_before_freeze,
         )
         self._gst: int | None = None
-        self._last_send = 0
 
     # The run
 
@@ -167,6 +166,9 @@ class Cluster:
     def _plan_sends(self, start: int, stop: int) -> None:
         for slot in self.options.senders:
             left = self.options.messages
+            if left <= self.options.burst:
+                self.agenda.at(start, self._want, slot, left)
+                continue
             while left > 0:
                 count = min(left, self._random.randint(1, self.options.burst))
                 self.agenda.at(self._random.randint(start, stop), self._want, slot, count)
@@ -228,14 +230,14 @@ class Cluster:
         if self.recorder.findings and self.recorder.findings[-1].predicate == "N-L4":
             return
         self.recorder.phase("liveness")
-        self._gst = self._last_send = self.agenda.now
+        self._gst = self.agenda.now
         for slot in range(self.options.nodes):
             delay = self._random.uniform(0, SPREAD_MS)
             self.agenda.after(delay, self._want, slot, self.options.late_messages)
         self.agenda.run_until(self.agenda.now + ns(SPREAD_MS) + 1)
         bound = self.trace.facts.drain_bound_ns(max(self.options.capacities))
-        while self.agenda.now < self._last_send + bound:
-            self.agenda.run_until(self._last_send + bound)
+        while self.agenda.now < max(self._gst, self.recorder.last_send) + bound:
+            self.agenda.run_until(max(self._gst, self.recorder.last_send) + bound)
         self._find_blocked()
         self.recorder.phase("end")
         self.agenda.run_until(self.agenda.now + 2 * ns(max(self.options.tau_ms)))
@@ -449,8 +451,6 @@ class Cluster:
         accepted = machine.harness.send(messages, now)
         application.accepted(accepted)
         application.is_waiting = accepted < len(messages)
-        if accepted:
-            self._last_send = self.agenda.now
         return accepted > 0
 
     def _want(self, slot: int, count: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ringcast.errors import DecodeError, GroupClosed, RingcastError
+from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError
 from ringcast.events import Closed, Delivered, FragmentsTaken
 from ringcast.model import Origin, Stream
 from ringcast.sim.network import Packet, Seen
@@ -78,7 +78,8 @@ class Harness:
         refused = 0
         for reason, count in self.node.rejected.items():
             for _ in range(count - rejected.get(reason, 0)):
-                refused += 1
+                # Late packets for a predecessor at this address are refused too, and rightly.
+                refused += reason != Reject.ADDRESSEE.value
                 self._write(trace.REJECT, detail=reason)
         if refused != spoiled:
             self._recorder.find(
@@ -394,6 +395,7 @@ class Harness:
         self._write_window(origin, window, "send", window.high, window.charged, -1)
 
     def _write_send(self, before: tuple[int, ...], window: SendWindow) -> None:
+        self._recorder.last_send = self._recorder.now
         self._write(
             trace.SEND,
             stream=0,

@@ -93,6 +93,7 @@ class Options:
     messages: int = 50
     """Per sender, in the safety phase."""
     burst: int = 5
+    """At most so many at once; if not fewer than `messages`, all of them from the start."""
     sizes: tuple[int, ...] = (100,)
     """Each message has one of these sizes, in bytes."""
     late_messages: int = 3
@@ -395,10 +396,10 @@ class _Dice:
         for _ in some("F11", 2):
             down = random.choice((0.0, self._log_uniform(1, 200)))
             found.append(Incident(fault="F11", at_ms=at(), ms=down, nodes=(node(),), amount=node()))
-        for _ in some("F12", 3):
-            found.append(
-                Incident(fault="F12", at_ms=at(), ms=self._log_uniform(1, 300), nodes=(node(),))
-            )
+        found += [
+            Incident(fault="F12", at_ms=at(), ms=self._log_uniform(1, 300), nodes=(node(),))
+            for _ in some("F12", 3)
+        ]
         for _ in some("F13", 3):
             what = random.choice(("drift", "jump", "freeze"))
             amount = {"drift": random.choice((0.9, 1.1)), "jump": self._log_uniform(1, 60_000)}

@@ -39,6 +39,8 @@ class Recorder:
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
         self.deliveries = 0
+        self.last_send = 0
+        """When a message, or a part of one, was last sent for the first time."""
         self.sent: dict[Origin, dict[int, bytes]] = {}
         """Whole messages by the seqno of their last fragment."""
         self._agenda = agenda
@@ -83,10 +85,11 @@ class BlockHashes:
     def add(self, first: int, messages: Sequence[bytes]) -> list[tuple[int, int]]:
         """Take the messages that begin at seqno `first`; (block, hash) of each that is full now.
 
-        Seqnos that were left out before `first` are fragments.
+        Seqnos that were left out before `first` are fragments. What was seen before does not count
+        again: that it came twice is for another predicate to say.
         """
         full = self.skip_to(first)
-        for message in messages:
+        for message in messages[self._next - first :]:
             self._hash.update(len(message).to_bytes(8, "little"))
             self._hash.update(message)
             full += self._advance()

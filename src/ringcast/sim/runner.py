@@ -80,6 +80,11 @@ class Result:
         return self.summary.failures
 
 
+def _when(failure: Failure) -> int:
+    """The earliest violation comes first: later ones may follow from it."""
+    return failure.rows[-1].run_idx if failure.rows else 0
+
+
 def run(options: Options, node_factory: NodeFactory = Node) -> Result:
     """Simulate one run and judge it."""
     cluster = Cluster(options, node_factory)
@@ -96,6 +101,7 @@ def run(options: Options, node_factory: NodeFactory = Node) -> Result:
         for verdict in verdicts
         for violation in verdict.violations
     ]
+    failures.sort(key=_when)
     judged = {
         verdict.id: Judged(verdict.premises, verdict.violation_count, verdict.worst)
         for verdict in verdicts

@@ -5,8 +5,8 @@ are merged and judged here; only what is flagged is read again, for the rows tha
 guarantee means is defined by the folds in `ringcast.trace.predicates`.
 
 A verdict is *violated* only on positive evidence. Where rows of a member are missing (lost by its
-recorder, a file gone or torn) the rest is judged and called *incomplete*. The trace of a member that
-a view left behind is a prefix: what hangs on the missing end is *unknown*, which is nobody's fault.
+recorder, a file gone or torn) the rest is judged and called *incomplete*. The trace of a member
+that a view left behind is a prefix: what hangs on its missing end is *unknown*, nobody's fault.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial, reduce
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ from ringcast.spark.digest import (
     Digest,
     MemberTrace,
     SegmentState,
-    Stretch,
+    Span,
     Track,
     digest_segment,
 )
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from ringcast.spark.digest import Stretch
     from ringcast.trace.rows import MemberKey, OriginKey
 
 WITNESS_ROWS_MAX = 20
@@ -150,7 +151,15 @@ class Report:
             }
             for verdict in self.verdicts
         ]
-        values = asdict(self) | {"verdicts": verdicts, "exit_status": self.exit_status}
+        values = {
+            "run_id": self.run_id,
+            "members": self.members,
+            "segments": self.segments,
+            "rows": self.rows,
+            "verdicts": verdicts,
+            "notes": self.notes,
+            "exit_status": self.exit_status,
+        }
         return json.dumps(values, indent=2)
 
 
@@ -208,24 +217,24 @@ def _state_of(path: str) -> list[str]:
 
 
 class Want(NamedTuple):
-    """Rows to be read again, for one finding."""
+    """Rows of one member to be read again, for one finding."""
 
     finding: int
-    path: str
     events: tuple[str, ...]
     origin: OriginKey | None
     column: str
-    """Which number must lie in first..last: idx, block, or seqno for a run that overlaps it."""
+    """Which number must lie in first..last: idx, block, or seqno for a run that overlaps them."""
     first: int
     last: int
-    limit: int
+    limit: int = WITNESS_ROWS_MAX
 
 
 def _rows_wanted(item: str) -> Iterator[str]:
-    """The rows of one file that these wants name, as JSON of (finding, row)."""
-    wants = [Want(*values) for values in json.loads(item)]
-    left = {at: want.limit for at, want in enumerate(wants)}
-    with Segment(wants[0].path) as segment:
+    """The rows of one file that are wanted, as JSON of (finding, row)."""
+    path, values = json.loads(item)
+    wants = [Want(*value) for value in values]
+    left = [want.limit for want in wants]
+    with Segment(path) as segment:
         for batch in segment.batches(Row._fields):
             for at, want in enumerate(wants):
                 if left[at] <= 0:
@@ -238,24 +247,19 @@ def _rows_wanted(item: str) -> Iterator[str]:
 
 def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
     upper = "seqno2" if want.column == "seqno" else want.column
-    events = pc.is_in(batch["event"].cast(pa.string()), pa.array(want.events))
-    mask = pc.and_(
-        events,
-        pc.and_(
-            pc.less_equal(batch[want.column], want.last),
-            pc.greater_equal(batch[upper], want.first),
-        ),
-    )
+    tests = [
+        pc.less_equal(batch[want.column], want.last),
+        pc.greater_equal(batch[upper], want.first),
+    ]
+    if want.events:
+        tests.append(pc.is_in(batch["event"].cast(pa.string()), pa.array(want.events)))
     if want.origin is not None:
         peer, inc, stream = want.origin
-        for name, value in (
-            ("peer", pa.scalar(peer)),
-            ("peer_inc", pa.scalar(inc, pa.uint64())),
-            ("stream", pa.scalar(stream, pa.int64())),
-        ):
-            column = batch[name].cast(value.type)
-            mask = pc.and_(mask, pc.equal(column, value))
-    return mask
+        tests.append(pc.equal(batch["stream"], stream))
+        if SEND not in want.events:  # Whose sends these are need not be said in the row.
+            tests.append(pc.equal(batch["peer"].cast(pa.string()), peer))
+            tests.append(pc.equal(batch["peer_inc"], pa.scalar(inc, pa.uint64())))
+    return reduce(pc.and_, tests)
 
 
 def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:
@@ -270,15 +274,14 @@ def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:
 
 
 def _tasks(spark: SparkSession) -> int:
-    return _TASKS_PER_CORE * max(1, spark.sparkContext.defaultParallelism)
+    cores: int = spark.sparkContext.defaultParallelism
+    return _TASKS_PER_CORE * max(1, cores)
 
 
 # On the driver
 
 
-def _chosen_run(
-    read: Iterable[str], run_id: str | None
-) -> tuple[list[SegmentState], list[str]]:
+def _chosen_run(read: Iterable[str], run_id: str | None) -> tuple[list[SegmentState], list[str]]:
     states: list[SegmentState] = []
     damaged: list[str] = []
     for text in read:
@@ -369,88 +372,99 @@ class _Run:
                     yield member, trace, track, stretches
 
 
+Look: TypeAlias = "tuple[MemberTrace, Want]"
+"""Where to look for rows, and for which."""
+
+
+def _at_idx(trace: MemberTrace, idx: int) -> Look:
+    return trace, Want(-1, (), None, "idx", idx, idx)
+
+
+def _at_seqnos(trace: MemberTrace, event: str, origin: OriginKey, first: int, last: int) -> Look:
+    return trace, Want(-1, (event,), origin, "seqno", first, last)
+
+
+def _at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
+    first = span * SPAN_BLOCKS
+    last = first + SPAN_BLOCKS - 1
+    return trace, Want(-1, (BLOCK,), origin, "block", first, last, limit=4 * SPAN_BLOCKS)
+
+
 class _Judge:
     """Judges each predicate from the merged digests, then fetches the rows that show it."""
 
     def __init__(self, spark: SparkSession, run: _Run) -> None:
         self._spark = spark
         self._run = run
-        self._verdicts = {id: Verdict(id) for id in TITLES}
-        self._findings: list[Violation] = []
-        self._wants: list[Want] = []
+        self._verdicts = {name: Verdict(name) for name in TITLES}
+        self._shown: list[Violation] = []
+        self._looks: list[Look] = []
 
     def report(self) -> Report:
         run = self._run
-        self._judge_order("N1", DELIVER)
-        self._judge_order("N3", SEND)
-        self._judge_repeats()
         self._judge_integrity()
+        self._judge_repeats()
         self._judge_views()
+        self._judge_order("N1", "delivered", DELIVER)
+        self._judge_order("N3", "sent", SEND)
         self._judge_content()
-        for finding, row in self._fetch(self._wants):
-            rows = self._findings[finding].rows
-            if len(rows) < WITNESS_ROWS_MAX and row not in rows:
-                rows.append(row)
-        for violation in self._findings:
-            violation.rows.sort(key=lambda row: (row.node, row.inc, row.idx))
-        cut = sum(state.digest.cut for trace in run.members.values() for state in trace.states)
+        for shown, row in self._fetch(self._looks):
+            self._shown[shown].rows.append(row)
+        for violation in self._shown:
+            violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
+        states = [state for trace in run.members.values() for state in trace.states]
+        cut = sum(state.digest.cut for state in states)
         for verdict in self._verdicts.values():
             verdict.incomplete += run.defects
             if cut:
-                verdict.incomplete.append(f"{cut} breaks in the order are not looked into")
+                verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
             if not verdict.premises and not verdict.unknown:
-                verdict.inconclusive.append("nothing to judge")
-        states = [state for trace in run.members.values() for state in trace.states]
+                verdict.inconclusive.append("there was nothing to judge")
         return Report(
-            states[0].info.run_id if states else "",
-            len(run.members),
-            len(states),
-            sum(state.info.rows for state in states),
-            list(self._verdicts.values()),
-            run.notes,
+            run_id=states[0].info.run_id if states else "",
+            members=len(run.members),
+            segments=len(states),
+            rows=sum(state.info.rows for state in states),
+            verdicts=list(self._verdicts.values()),
+            notes=run.notes,
         )
 
     # Predicates
 
-    def _judge_order(self, id: str, event: str) -> None:
+    def _judge_order(self, name: str, role: str, event: str) -> None:
         """N1 and N3: from the offset on, each next seqno."""
-        self._verdicts[id].premises = self._run.count(event)
-        verb = "delivers" if event == DELIVER else "sends"
-        role = "delivered" if event == DELIVER else "sent"
+        self._verdicts[name].premises = self._run.count(event)
         for member, trace, track, stretches in self._run.tracks(role):
             due, last_idx = 1, -1
             for stretch in stretches:
-                is_due = stretch.is_opened or stretch.first == due
                 is_backward = stretch.last < stretch.first and not stretch.is_opened
-                # A jump ahead may be in the rows that are missing; a step back cannot.
+                is_due = stretch.is_opened or stretch.first == due
+                # A jump ahead may be in rows that are missing; a step back cannot.
                 is_excused = stretch.first > due and trace.has_hole(last_idx, stretch.first_idx)
                 if is_backward or not (is_due or is_excused):
+                    verb = "delivers" if event == DELIVER else "sends"
                     self._violate(
-                        id,
+                        name,
                         f"{_key(member)} {verb} {track}:{stretch.first}, due was {due}",
-                        [
-                            self._by_idx(trace, last_idx),
-                            self._by_idx(trace, stretch.first_idx),
-                        ],
+                        _at_idx(trace, last_idx),
+                        _at_idx(trace, stretch.first_idx),
                     )
                 due, last_idx = stretch.last + 1, stretch.last_idx
 
     def _judge_repeats(self) -> None:
-        """G2 and N2: all streams that exist are multicast, so these are one."""
-        for id in ("G2", "N2"):
-            self._verdicts[id].premises = self._run.count(DELIVER)
+        """G2, and N2: every stream there is today is a multicast, so they are one."""
+        for name in ("G2", "N2"):
+            self._verdicts[name].premises = self._run.count(DELIVER)
         for member, trace, track, stretches in self._run.tracks("delivered"):
             covered = 0
-            for first, last in sorted(
-                (stretch.first, stretch.last) for stretch in stretches if stretch.first <= stretch.last
-            ):
+            for first, last in _ranges(stretches):
                 if first <= covered:
-                    through = min(last, covered)
-                    for id in ("G2", "N2"):
+                    again = min(last, covered)
+                    for name in ("G2", "N2"):
                         self._violate(
-                            id,
-                            f"{_key(member)} delivers {track}:{first}..{through} again",
-                            [self._by_seqno(trace, track, DELIVER, first, through)],
+                            name,
+                            f"{_key(member)} delivers {track}:{first}..{again} again",
+                            _at_seqnos(trace, DELIVER, track.origin, first, again),
                         )
                 covered = max(covered, last)
 
@@ -458,69 +472,61 @@ class _Judge:
         """G1: what is delivered, less what was sent, is nothing."""
         verdict = self._verdicts["G1"]
         verdict.premises = self._run.count(DELIVER)
-        sent: dict[OriginKey, list[tuple[int, int]]] = {}
-        for _, _, track, stretches in self._run.tracks("sent"):
-            sent[track.origin] = [(stretch.first, stretch.last) for stretch in stretches]
+        sent = {
+            track.origin: _ranges(stretches) for _, _, track, stretches in self._run.tracks("sent")
+        }
         for member, trace, track, stretches in self._run.tracks("delivered"):
             sender = track.peer, track.peer_inc
-            known = sorted(sent.get(track.origin, []))
-            for first, last in _minus([(s.first, s.last) for s in stretches], known):
-                highest = known[-1][1] if known else 0
+            known = sent.get(track.origin, [])
+            highest = max((last for _, last in known), default=0)
+            for first, last in _minus(_ranges(stretches), known):
                 if sender in self._run.prefixes and first > highest:
                     verdict.unknown.add(_key(sender))
-                elif self._may_lack_sends(sender, first, highest):
-                    continue  # Already called incomplete.
-                else:
-                    wants = [self._by_seqno(trace, track, DELIVER, first, last)]
+                elif not self._may_lack(sender, first > highest):
+                    looks = [_at_seqnos(trace, DELIVER, track.origin, first, last)]
                     source = self._run.members.get(sender)
-                    if source is not None:
-                        own = Track("sent", *track.origin)
-                        wants.append(self._by_seqno(source, own, SEND, highest, last + 1))
+                    if source is not None and highest:
+                        looks.append(_at_seqnos(source, SEND, track.origin, highest, highest))
                     self._violate(
                         "G1",
-                        f"{_key(member)} delivers {track}:{first}..{last}, which was never sent",
-                        wants,
+                        f"{_key(member)} delivers {track}:{first}..{last}, which was not sent",
+                        *looks,
                     )
 
-    def _may_lack_sends(self, sender: MemberKey, first: int, highest: int) -> bool:
-        """Could the send be in rows that we know to be missing?"""
+    def _may_lack(self, sender: MemberKey, is_at_end: bool) -> bool:
+        """May the send be in rows that are known to be missing? Then it is called incomplete."""
         trace = self._run.members.get(sender)
         if trace is None:
             return sender in self._run.mentioned
-        if trace.holes or trace.lost:
-            return True
-        return not trace.is_clean_stop and first > highest
+        return bool(trace.holes or trace.lost) or (is_at_end and not trace.is_clean_stop)
 
     def _judge_views(self) -> None:
-        """G4: counters grow, one is in one's views, and one id is one list."""
+        """G4: counters grow, one is in one's own views, and one id is one list."""
         self._verdicts["G4"].premises = self._run.count(VIEW)
-        lists: defaultdict[tuple[str, int], dict[tuple[str, ...], list[Want]]] = defaultdict(dict)
+        lists: defaultdict[tuple[str, int], dict[tuple[str, ...], Look]] = defaultdict(dict)
         for member, trace in self._run.members.items():
             earlier = None
             for view in trace.views:
-                want = self._by_idx(trace, view.idx)
+                here = _at_idx(trace, view.idx)
                 if earlier is not None and view.counter <= earlier.counter:
                     self._violate(
                         "G4",
                         f"{_key(member)} installs view {view.counter} after {earlier.counter}",
-                        [self._by_idx(trace, earlier.idx), want],
+                        *(_at_idx(trace, earlier.idx), here),
                     )
                 if _key(member) not in view.members:
                     self._violate(
-                        "G4", f"{_key(member)} installs view {view.counter} without itself", [want]
+                        "G4", f"{_key(member)} installs view {view.counter} without itself", here
                     )
-                lists[view.creator, view.counter].setdefault(view.members, want)
+                lists[view.creator, view.counter].setdefault(view.members, here)
                 earlier = view
         for (creator, counter), found in lists.items():
             if len(found) > 1:
-                self._violate(
-                    "G4",
-                    f"view {counter} of {creator} has {len(found)} member lists",
-                    list(found.values()),
-                )
+                text = f"view {counter} of {creator} has {len(found)} member lists"
+                self._violate("G4", text, *found.values())
 
     def _judge_content(self) -> None:
-        """Blocks of both sides are the same; where a span differs, it is read again."""
+        """Both sides have the same blocks. A span that differs is read again, block by block."""
         verdict = self._verdicts["content"]
         sent = {
             track.origin: (trace, spans)
@@ -528,51 +534,122 @@ class _Judge:
             for track, spans in trace.content.items()
             if track.role == "sent"
         }
-        unsure: list[tuple[MemberKey, Track, int]] = []
+        unsure: list[tuple[MemberKey, OriginKey, int]] = []
         for member, trace in self._run.members.items():
             for track, spans in sorted(trace.content.items()):
                 if track.role == "sent":
                     continue
+                sender = track.peer, track.peer_inc
                 originals = sent[track.origin][1] if track.origin in sent else {}
                 for at, span in spans.items():
-                    original = originals.get(at)
-                    common = 0 if original is None else original.present & span.present
-                    verdict.premises += common.bit_count()
-                    sender = track.peer, track.peer_inc
+                    original = originals.get(at, Span(0, 0))
+                    common = original.present & span.present
                     if common != span.present and sender in self._run.prefixes:
                         verdict.unknown.add(_key(sender))
                     if common and original != span:
-                        unsure.append((member, track, at))
-        self._compare_blocks(unsure[:SPANS_REREAD_MAX], sent)
+                        unsure.append((member, track.origin, at))
+                    else:
+                        verdict.premises += common.bit_count()
         if len(unsure) > SPANS_REREAD_MAX:
             verdict.inconclusive.append(f"{len(unsure) - SPANS_REREAD_MAX} spans not compared")
+        del unsure[SPANS_REREAD_MAX:]
+        looks = []
+        for number, (member, origin, at) in enumerate(unsure):
+            for side in (sent[origin][0], self._run.members[member]):
+                trace, want = _at_span(side, origin, at)
+                looks.append((trace, want._replace(finding=number)))
+        blocks: defaultdict[tuple[int, int, int], set[Row]] = defaultdict(set)
+        for number, row in self._fetch(looks):
+            # A block that its sender's or receiver's stop cut short ends elsewhere: another block.
+            blocks[number, row.block, row.seqno2].add(row)
+        for (number, block, _), rows in sorted(blocks.items()):
+            member, origin, _ = unsure[number]
+            if len({row.kind for row in rows}) < 2:
+                continue
+            verdict.premises += 1
+            if len({row.block_hash for row in rows}) > 1:
+                text = f"block {block} of {_origin(origin)} has other bytes at {_key(member)}"
+                self._violate("content", text)
+                if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
+                    verdict.violations[-1].rows += rows
 
-    def _compare_blocks(
-        self,
-        unsure: list[tuple[MemberKey, Track, int]],
-        sent: dict[OriginKey, tuple[MemberTrace, dict[int, object]]],
-    ) -> None:
-        wants = []
-        for number, (member, track, at) in enumerate(unsure):
-            for trace, side in (
-                (sent[track.origin][0], Track("sent", *track.origin)),
-                (self._run.members[member], track),
-            ):
-                wants.append(self._by_block(trace, side, at)._replace(finding=number))
-        blocks: defaultdict[tuple[int, int], list[Row]] = defaultdict(list)
-        for number, row in self._fetch(self._located(wants)):
-            blocks[number, row.block].append(row)
-        for (number, block), rows in sorted(blocks.items()):
-            member, track, _ = unsure[number]
-            originals = [row for row in rows if row.kind == "sent"]
-            for copy in rows:
-                for original in originals:
-                    if copy.kind == "sent" or copy.seqno2 != original.seqno2:
-                        continue  # A block that a member's stop cut short has no counterpart.
-                    if copy.block_hash != original.block_hash:
-                        self._violate(
-                            "content",
-                            f"block {block} of {track} has other bytes at {_key(member)}",
-                            [],
-                            [original, copy],
-                        )
+    # Witnesses
+
+    def _violate(self, name: str, text: str, *looks: Look) -> None:
+        verdict = self._verdicts[name]
+        verdict.violation_count += 1
+        if len(verdict.violations) < VIOLATIONS_SHOWN_MAX:
+            shown = Violation(text)
+            verdict.violations.append(shown)
+            self._shown.append(shown)
+            number = len(self._shown) - 1
+            self._looks += [(trace, want._replace(finding=number)) for trace, want in looks]
+
+    def _fetch(self, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
+        """Read the files that may have these rows."""
+        wanted: defaultdict[str, list[Want]] = defaultdict(list)
+        for trace, want in looks:
+            for state in trace.states:
+                if _may_have(state, want):
+                    wanted[state.path].append(want)
+        if not wanted:
+            return
+        items = [json.dumps([path, wants]) for path, wants in sorted(wanted.items())]
+        tasks = _pack({item: len(item) for item in items}, _tasks(self._spark))
+        for text in _over_files(self._spark, tasks, _rows_wanted):
+            finding, values = json.loads(text)
+            row = Row(*values)
+            yield finding, row._replace(members=tuple(row.members))
+
+
+def _may_have(state: SegmentState, want: Want) -> bool:
+    if want.column == "idx":
+        return state.info.first_idx <= want.first <= state.info.last_idx
+    if want.column == "block":
+        return any(
+            track.origin == want.origin and want.first // SPAN_BLOCKS in spans
+            for track, spans in state.digest.content.items()
+        )
+    return any(
+        track.origin == want.origin and stretch.first <= want.last and stretch.last >= want.first
+        for track, stretches in state.digest.tracks.items()
+        for stretch in stretches
+    )
+
+
+def _ranges(stretches: Iterable[Stretch]) -> list[tuple[int, int]]:
+    """The seqnos covered, ascending; ranges may overlap."""
+    return sorted((at.first, at.last) for at in stretches if at.first <= at.last)
+
+
+def _minus(
+    ranges: list[tuple[int, int]], taken: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """What of the first is not in the second; both ascending."""
+    for first, last in ranges:
+        at = first
+        for low, high in taken:
+            if low > last:
+                break
+            if high >= at:
+                if low > at:
+                    yield at, low - 1
+                at = high + 1
+        if at <= last:
+            yield at, last
+
+
+def _key(member: MemberKey) -> str:
+    return f"{member[0]}#{member[1]}"
+
+
+def _origin(origin: OriginKey) -> str:
+    return str(Track("", *origin))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row.node, row.inc, row.idx

@@ -89,6 +89,11 @@ class Installed(NamedTuple):
     creator: str
     members: tuple[str, ...]
 
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Installed:
+        idx, counter, creator, members = values
+        return cls(idx, counter, creator, tuple(members))
+
 
 class Hole(NamedTuple):
     """Rows that the trace lacks, by idx."""
@@ -135,7 +140,7 @@ class Digest:
                 Track(*track): {number: Span(*span) for number, span in spans}
                 for track, spans in values["content"]
             },
-            [Installed(*view[:3], tuple(view[3])) for view in values["views"]],
+            [Installed.of(view) for view in values["views"]],
             values["counts"],
             values["cut"],
         )
@@ -160,8 +165,8 @@ def digest_segment(segment: Segment) -> Digest:
         _check_owner(columns, info)
         due_idx = _fold_order(columns["idx"].to_numpy(), due_idx, digest)
         events = _Events(columns["event"])
-        _fold_tracks(columns, events, digest)
-        _fold_content(columns, events, digest)
+        _fold_tracks(columns, events, info, digest)
+        _fold_content(columns, events, info, digest)
         _fold_views(columns, events, digest)
     return digest
 
@@ -201,7 +206,9 @@ def _fold_order(idx: NDArray[Any], due: int, digest: Digest) -> int:
     return int(idx[-1]) + 1
 
 
-def _fold_tracks(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+def _fold_tracks(
+    columns: dict[str, pa.Array], events: _Events, info: SegmentInfo, digest: Digest
+) -> None:
     places = events.where(SEND, DELIVER, OPEN)
     if not len(places):
         return
@@ -209,7 +216,7 @@ def _fold_tracks(columns: dict[str, pa.Array], events: _Events, digest: Digest) 
     digest.counts[SEND] = digest.counts.get(SEND, 0) + int(is_send.sum())
     delivered = len(places) - int(is_send.sum()) - int(is_open.sum())
     digest.counts[DELIVER] = digest.counts.get(DELIVER, 0) + delivered
-    codes, tracks = _tracks(columns, places, is_send)
+    codes, tracks = _tracks(columns, places, is_send, info)
     order = np.argsort(codes, kind="stable")
     places, codes, is_open = places[order], codes[order], is_open[order]
     # An opened window is an empty stretch just after its offset; what is delivered extends it.
@@ -251,7 +258,7 @@ def _append(stretches: list[Stretch], later: Stretch) -> None:
 
 
 def _tracks(
-    columns: dict[str, pa.Array], places: NDArray[Any], is_send: NDArray[Any]
+    columns: dict[str, pa.Array], places: NDArray[Any], is_sent: NDArray[Any], info: SegmentInfo
 ) -> tuple[NDArray[Any], dict[int, Track]]:
     """A small number for the track of each of these rows, and what the numbers stand for."""
     taken = pa.array(places)
@@ -259,7 +266,7 @@ def _tracks(
     inc = pc.dictionary_encode(columns["peer_inc"].take(taken))
     stream = pc.dictionary_encode(columns["stream"].take(taken))
     parts = [
-        (is_send.astype(np.int64), ["delivered", "sent"]),
+        (is_sent.astype(np.int64), ["delivered", "sent"]),
         *(
             (column.indices.to_numpy().astype(np.int64), column.dictionary.to_pylist())
             for column in (peer, inc, stream)
@@ -270,14 +277,18 @@ def _tracks(
         codes = codes * len(values) + part
     # Few tracks: sixteen bits are sorted by counting, in linear time.
     _, firsts, codes = np.unique(codes, return_index=True, return_inverse=True)
-    tracks = {
-        code: Track(*(values[part[at]] for part, values in parts))
-        for code, at in enumerate(firsts.tolist())
-    }
+    tracks = {}
+    for code, at in enumerate(firsts.tolist()):
+        track = Track(*(values[part[at]] for part, values in parts))
+        if track.role == "sent":  # Whose sends these are need not be said in the row.
+            track = track._replace(peer=info.node, peer_inc=info.inc)
+        tracks[code] = track
     return codes.astype(np.uint16 if len(tracks) <= 0xFFFF else np.int64), tracks
 
 
-def _fold_content(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+def _fold_content(
+    columns: dict[str, pa.Array], events: _Events, info: SegmentInfo, digest: Digest
+) -> None:
     places = events.where(BLOCK)
     if not len(places):
         return
@@ -285,7 +296,7 @@ def _fold_content(columns: dict[str, pa.Array], events: _Events, digest: Digest)
     kind = columns["kind"].take(pa.array(places))
     names = kind.dictionary.to_pylist()
     is_sent = np.array([name == "sent" for name in names])[kind.indices.to_numpy()]
-    codes, tracks = _tracks(columns, places, is_sent)
+    codes, tracks = _tracks(columns, places, is_sent, info)
     block = columns["block"].to_numpy()[places]
     order = np.lexsort((block, codes))
     codes, block, places = codes[order], block[order], places[order]
@@ -325,7 +336,7 @@ def _fold_views(columns: dict[str, pa.Array], events: _Events, digest: Digest) -
     taken = pa.array(places)
     names = ("idx", "view", "view_creator", "members")
     rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
-    digest.views += [Installed(*row[:3], tuple(row[3])) for row in rows]
+    digest.views += [Installed.of(row) for row in rows]
 
 
 # One member: its digests in order

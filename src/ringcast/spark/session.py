@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,17 +100,15 @@ def start_standalone(workers: int = 2, *, cores: int = 1) -> Iterator[Standalone
             _await_line(Path(scratch, "master.log"), "New state: ALIVE", master)
             url = f"spark://{LOOPBACK}:{port}"
             for number in range(workers):
-                started.append(
-                    _spark_class(
-                        Path(scratch, f"worker-{number}.log"),
-                        "org.apache.spark.deploy.worker.Worker",
-                        *("--host", LOOPBACK, "--webui-port", "0", "--cores", str(cores)),
-                        *("--memory", "1g", "--work-dir", str(Path(scratch, f"work-{number}"))),
-                        url,
-                    )
-                )
-            for number, worker in enumerate(started[1:]):
                 log = Path(scratch, f"worker-{number}.log")
+                work = Path(scratch, f"work-{number}")
+                worker = _spark_class(
+                    log,
+                    "org.apache.spark.deploy.worker.Worker",
+                    *("--host", LOOPBACK, "--webui-port", "0", "--cores", str(cores)),
+                    *("--memory", "1g", "--work-dir", str(work), url),
+                )
+                started.append(worker)
                 _await_line(log, "Successfully registered with master", worker)
             yield Standalone(url, master, started[1:])
         finally:
@@ -120,10 +118,8 @@ def start_standalone(workers: int = 2, *, cores: int = 1) -> Iterator[Standalone
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that we started, and what it started in turn (a worker's executors)."""
-    try:
+    with suppress(ProcessLookupError):  # It may have ended by itself.
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # It has ended by itself.
     process.wait()
 
 

@@ -23,14 +23,14 @@ import xxhash
 
 from ringcast.errors import ConfigError
 from ringcast.events import Delivered
-from ringcast.model import Origin, Stream
+from ringcast.model import Origin
 from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, START, STOP, VIEW, Row, member_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.events import FragmentsTaken
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, Stream, View, ViewId
     from ringcast.trace.segments import Recording, SegmentWriter
 
 BLOCK_MESSAGES = 1024
@@ -46,7 +46,7 @@ _length = struct.Struct("<I").pack
 class Block(NamedTuple):
     """The content of messages first..last of one origin."""
 
-    index: int
+    number: int
     first: int
     last: int
     hash: int
@@ -111,8 +111,8 @@ class BlockHasher:
 
     def _block(self) -> Block:
         assert self._hash is not None
-        index = (self._start - 1) // self._size
-        return Block(index, self._start, self._due - 1, self._hash.intdigest())
+        number = (self._start - 1) // self._size
+        return Block(number, self._start, self._due - 1, self._hash.intdigest())
 
 
 def _framed(payloads: Sequence[bytes]) -> bytes:
@@ -185,29 +185,19 @@ class Recorder:
     def start(self, now: int) -> None:
         """The member begins. Rows are written from here on."""
         self._scribe.start()
-        self._put(Row(START, self._node, self._inc, self._next_idx, -1, now))
+        self._put(START, now)
 
     def view(self, view: View, now: int) -> None:
         """The node installed this view."""
+        members = tuple(map(member_key, view))
         self._put(
-            Row(
-                *(VIEW, self._node, self._inc, self._next_idx, -1, now),
-                view=view.counter,
-                view_creator=member_key(view.id.creator),
-                members=tuple(map(member_key, view)),
-            )
+            VIEW, now, view=view.counter, creator=member_key(view.id.creator), members=members
         )
 
     def opened(self, origin: Origin, offset: int, now: int) -> None:
         """A receive window opened: what comes after `offset` will be delivered."""
         self._delivered[origin] = BlockHasher(offset, self._block_messages)
-        sender, stream = origin
-        self._put(
-            Row(
-                *(OPEN, self._node, self._inc, self._next_idx, -1, now),
-                *(str(sender), sender.incarnation, int(stream), offset, offset),
-            )
-        )
+        self._put(OPEN, now, origin, offset, offset)
 
     def dropped(self, origin: Origin) -> None:
         """The window of a departed member is gone: nothing more is expected of it."""
@@ -215,29 +205,30 @@ class Recorder:
 
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""
-        self._put_run(SEND, Origin(self.member, stream), first, first + len(payloads) - 1, now)
-        ended = self._sender(stream).add_run(first, payloads)
-        self._put_blocks(ended, Origin(self.member, stream), "sent", now)
+        own = Origin(self.member, stream)
+        self._put(SEND, now, own, first, first + len(payloads) - 1)
+        self._put_blocks(self._sender(stream).add_run(first, payloads), own, "sent", now)
 
     def sent_fragments(self, stream: Stream, first: int, last: int, now: int) -> None:
         """Fragments of a large message took these seqnos; `sent` follows with the last one."""
-        self._put_run(SEND, Origin(self.member, stream), first, last, now, "fragment")
-        ended = self._sender(stream).skip(first, last)
-        self._put_blocks(ended, Origin(self.member, stream), "sent", now)
+        own = Origin(self.member, stream)
+        self._put(SEND, now, own, first, last, kind="fragment")
+        self._put_blocks(self._sender(stream).skip(first, last), own, "sent", now)
 
     def delivered(self, event: Delivered | FragmentsTaken, now: int) -> None:
         """The application took these messages, or the node took fragments for it."""
         if event.view_id is not self._view_id:
             self._view_id = event.view_id
             self._view_creator = member_key(event.view_id.creator)
+        view, creator = event.view_id.counter, self._view_creator
         if isinstance(event, Delivered):
             run = event.run
             origin = Origin(event.sender, run.stream)
-            self._put_run(DELIVER, origin, run.first, run.last, now)
+            self._put(DELIVER, now, origin, run.first, run.last, view, creator)
             ended = self._receiver(origin).add_run(run.first, run.payloads)
         else:
             origin = Origin(event.sender, event.stream)
-            self._put_run(DELIVER, origin, event.first, event.last, now, "fragment")
+            self._put(DELIVER, now, origin, event.first, event.last, view, creator, kind="fragment")
             ended = self._receiver(origin).skip(event.first, event.last)
         self._put_blocks(ended, origin, "delivered", now)
 
@@ -245,9 +236,10 @@ class Recorder:
         """Any other row (frames, windows, purges), kept at level "full" only. Whose it is and
         when it was are filled in."""
         if self.level == "full":
-            self._put(
+            self._queue.put(
                 row._replace(node=self._node, inc=self._inc, idx=self._next_idx, mono_ns=now)
             )
+            self._next_idx += 1
 
     def stopped(self, now: int) -> None:
         """The member stops in good order: its trace is whole. Call `close` next."""
@@ -259,7 +251,7 @@ class Recorder:
             block = hasher.finish()
             if block is not None:
                 self._put_blocks([block], origin, kind, now)
-        self._put(Row(STOP, self._node, self._inc, self._next_idx, -1, now))
+        self._put(STOP, now)
         self._is_stopped = True
 
     def close(self, timeout_s: float = 5.0) -> bool:
@@ -285,35 +277,42 @@ class Recorder:
 
     # Rows
 
-    def _put(self, row: Row) -> None:
+    def _put(
+        self,
+        event: str,
+        now: int,
+        origin: Origin | None = None,
+        first: int = 0,
+        last: int = 0,
+        view: int = 0,
+        creator: str = "",
+        *,
+        members: tuple[str, ...] = (),
+        kind: str = "",
+        block: int = -1,
+        block_hash: int = 0,
+    ) -> None:
+        peer, peer_inc, stream = "", 0, -1
+        if origin is not None:
+            sender, stream = origin
+            peer, peer_inc = sender.name or str(sender), sender.incarnation
+        row = Row(
+            *(event, self._node, self._inc, self._next_idx, -1, now, peer, peer_inc, int(stream)),
+            *(first, last, view, creator, members),
+            kind=kind,
+            block=block,
+            block_hash=block_hash,
+        )
         self._next_idx += 1
         self._queue.put(row)
 
-    def _put_run(
-        self, event: str, origin: Origin, first: int, last: int, now: int, kind: str = ""
-    ) -> None:
-        sender, stream = origin
-        view = self._view_id.counter if self._view_id is not None and event == DELIVER else 0
-        creator = self._view_creator if event == DELIVER else ""
-        self._put(
-            Row(
-                *(event, self._node, self._inc, self._next_idx, -1, now),
-                *(str(sender), sender.incarnation, int(stream), first, last, view, creator),
-                kind=kind,
-            )
-        )
-
     def _put_blocks(self, blocks: Sequence[Block], origin: Origin, kind: str, now: int) -> None:
-        sender, stream = origin
         for block in blocks:
             self._put(
-                Row(
-                    *(BLOCK, self._node, self._inc, self._next_idx, -1, now),
-                    *(str(sender), sender.incarnation, int(stream), block.first, block.last),
-                    kind=kind,
-                    block=block.index,
-                    block_hash=block.hash,
-                )
+                *(BLOCK, now, origin, block.first, block.last),
+                kind=kind,
+                block=block.number,
+                block_hash=block.hash,
             )
 
     def _sender(self, stream: Stream) -> BlockHasher:

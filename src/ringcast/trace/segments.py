@@ -1,10 +1,10 @@
 """Traces of real members as files: Parquet segments, each a stretch of one member's rows.
 
-A segment becomes visible whole or not at all: it is written under a temporary name, synced, renamed,
-and the directory synced. Its footer says whose rows it has, from which idx to which, how many rows
-its recorder had lost by then, and whether the member stopped cleanly with it; so a reader knows
-what is missing without reading the rows. Versions only add columns: a reader takes those it knows
-and gives missing ones their default.
+A segment becomes visible whole or not at all: it is written under a temporary name, synced and
+renamed, and the directory is synced. Its footer says whose rows it has, from which idx to which,
+how many rows its recorder had lost by then, and whether the member stopped cleanly with it; so a
+reader knows what is missing without reading the rows. Versions only add columns: a reader takes
+those it knows and gives missing ones their default.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -164,17 +165,13 @@ class SegmentWriter:
 
     def abandon(self) -> None:
         """Leave nothing behind, as far as the disk allows. Never raises OSError."""
-        for close in (self._writer, self._file):
-            try:
-                if close is not None:
-                    close.close()
-            except (OSError, pa.ArrowException):
-                pass  # The disk refused these bytes before.
+        for opened in (self._writer, self._file):
+            if opened is not None:
+                with suppress(*STORAGE_ERRORS):  # Closing tries to write what was refused before.
+                    opened.close()
         if self._path is not None:
-            try:
+            with suppress(OSError):  # A leftover under a temporary name is never read.
                 self._path.unlink(missing_ok=True)
-            except OSError:
-                pass  # A leftover under a temporary name is never read.
 
     def _write_group(self) -> None:
         if self._writer is None:
@@ -223,7 +220,9 @@ class Segment:
             self.info = _info(self._file.schema_arrow.metadata, self._file.metadata.metadata)
             whole = self._file.metadata.num_rows == self.info.rows
         except (OSError, pa.ArrowException, ValueError, TypeError, LookupError) as error:
-            raise UsageError(f"{self.path.name}: not a whole segment: {_one_line(error)}") from error
+            raise UsageError(
+                f"{self.path.name}: not a whole segment: {_one_line(error)}"
+            ) from error
         if not whole:
             raise UsageError(f"{self.path.name}: not a whole segment: rows are missing")
 
@@ -294,7 +293,11 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
     if values.count(values[0]) == len(values):
         return _constant(name, values[0], len(values))
     kind = SCHEMA.field(name).type
-    return pa.array(values, pa.string()).dictionary_encode() if kind == _TEXT else pa.array(values, kind)
+    return (
+        pa.array(values, pa.string()).dictionary_encode()
+        if kind == _TEXT
+        else pa.array(values, kind)
+    )
 
 
 def _constant(name: str, value: object, count: int) -> pa.Array:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cluster import cluster
 
 from ringcast.core.state import canonical, clone
 from ringcast.events import Delivered
 from ringcast.model import Stream
+from support.cluster import cluster
 
 
 class Colour(Enum):
@@ -40,7 +40,7 @@ class Slotted:
 
 
 class SlottedChild(Slotted):
-    __slots__ = "extra"  # noqa: PLC0205 (a single string is legal, so it must work)
+    __slots__ = "extra"  # a single string is legal, so it must work
 
     def __init__(self) -> None:
         super().__init__()

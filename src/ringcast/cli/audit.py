@@ -1,0 +1,86 @@
+"""`ringcast audit`: did each guarantee hold in a recorded run, and which rows show it if not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ringcast.spark.audit import Report
+    from ringcast.trace.rows import Row
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--run", "run_id", help="Which run, where the directory has more than one.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write JSON here.")
+def audit(directory: Path, master: str, run_id: str | None, json_file: Path | None) -> None:
+    """Judge the guarantees from the segments that members recorded.
+
+    Exits with 0 if all held (as far as the traces of killed members go), 1 if one was violated,
+    3 if rows are missing or there was nothing to judge.
+
+    \b
+    Examples:
+      ringcast audit traces/
+      ringcast audit traces/ --master spark://host:7077 --json verdicts.json
+    """
+    from ringcast.spark.audit import audit as audit_run
+    from ringcast.spark.session import session
+
+    spark = session("ringcast audit", master)
+    try:
+        report = audit_run(spark, directory, run_id)
+    finally:
+        spark.stop()
+    if json_file is not None:
+        json_file.write_text(report.to_json() + "\n")
+    _print(report)
+    sys.exit(report.exit_status)
+
+
+def _print(report: Report) -> None:
+    click.echo(
+        f"run {_safe(report.run_id)}: {report.members} members, {report.segments} segments, "
+        f"{report.rows} rows"
+    )
+    table = [("", "guarantee", "verdict", "premises", "detail")]
+    for verdict in report.verdicts:
+        cells = (verdict.id, verdict.title, verdict.status, str(verdict.premises), verdict.detail)
+        table.append(cells)
+    widths = [max(len(line[at]) for line in table) for at in range(4)]
+    for name, title, status, premises, detail in table:
+        cells = (
+            *(name.ljust(widths[0]), title.ljust(widths[1]), status.ljust(widths[2])),
+            *(premises.rjust(widths[3]), _safe(detail)),
+        )
+        click.echo("  ".join(cells).rstrip())
+    for verdict in report.verdicts:
+        for violation in verdict.violations:
+            click.echo(f"\n{verdict.id}: {_safe(violation.text)}")
+            for row in violation.rows:
+                click.echo(f"    {_safe(_readable(row))}")
+    for note in report.notes:
+        click.echo(f"note: {_safe(note)}")
+
+
+def _readable(row: Row) -> str:
+    words = [f"{row.member} row {row.idx}:", row.event]
+    if row.peer:
+        words.append(f"{row.peer}#{row.peer_inc}/{row.stream} {row.seqno}..{row.seqno2}")
+    if row.view:
+        words.append(f"view {row.view}")
+    if row.members:
+        words.append("[" + ", ".join(row.members) + "]")
+    if row.block >= 0:
+        words.append(f"block {row.block} {row.kind} {row.block_hash:016x}")
+    return " ".join(words)
+
+
+def _safe(text: str) -> str:
+    """Names come from traces: what a terminal would obey is shown, not sent."""
+    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)

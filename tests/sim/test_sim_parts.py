@@ -1,0 +1,232 @@
+"""The simulator's own parts: clocks, network, seal, content hashes, options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringcast.errors import DecodeError, UsageError
+from ringcast.sim.agenda import Agenda, LocalClock, ns
+from ringcast.sim.network import Network, Packet, _spoiled
+from ringcast.sim.options import FAULTS, Incident, Options, expand, from_json
+from ringcast.sim.recorder import BLOCK_MESSAGES, BlockHashes
+from ringcast.sim.seal import ChecksumSeal
+
+
+class Notes:
+    """A witness that only remembers."""
+
+    def __init__(self) -> None:
+        self.faults: list[tuple[str, str]] = []
+
+    def packet_fault(self, event: str, fault: str, packet: Packet, dest: int) -> None:
+        self.faults.append((event, fault))
+
+
+def packet(number: int) -> Packet:
+    return Packet(0, "A", 1, number.to_bytes(4, "little") * 10, [], ("data",))
+
+
+def carried(options: Options, count: int, *, calm: bool = False) -> tuple[list[int], Network]:
+    """The numbers of the packets that arrive from A to B, in their order."""
+    agenda = Agenda()
+    arrived: list[int] = []
+
+    def arrive(dest: int, packet: Packet) -> None:
+        assert dest == 1
+        arrived.append(int.from_bytes(packet.data[:4], "little"))
+
+    network = Network(options, agenda, Notes(), arrive)
+    network.is_calm = calm
+    for number in range(count):
+        network.send(packet(number), 1)
+        agenda.run_until(agenda.now + ns(0.1))
+    agenda.run_until(agenda.now + ns(10_000))
+    return arrived, network
+
+
+def test_actions_run_in_the_order_of_their_time_and_then_of_planning() -> None:
+    agenda = Agenda()
+    seen: list[tuple[str, int]] = []
+    agenda.at(20, lambda: seen.append(("late", agenda.now)))
+    agenda.at(10, lambda: seen.append(("first", agenda.now)))
+    agenda.at(10, lambda: seen.append(("second", agenda.now)))
+    agenda.run_until(15)
+    assert seen == [("first", 10), ("second", 10)]
+    agenda.at(3, lambda: seen.append(("overdue", agenda.now)))
+    agenda.run_until(30)
+    assert seen[2:] == [("overdue", 15), ("late", 20)]
+    assert agenda.now == 30
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.integers(0, 10**9), st.sampled_from([0.0, 0.9, 1.0, 1.1]), st.integers(0, 10**10)
+        ),
+        max_size=6,
+    ),
+    ahead=st.integers(0, 10**9),
+)
+def test_a_local_clock_never_goes_back_and_is_on_time(
+    changes: list[tuple[int, float, int]], ahead: int
+) -> None:
+    clock = LocalClock(5)
+    true = 0
+    for step, rate, jump in changes:
+        before = clock.read(true)
+        true += step
+        assert clock.read(true) >= before
+        at_change = clock.read(true)
+        clock.change(true, rate=rate, jump=jump)
+        assert clock.read(true) == at_change + jump
+    deadline = clock.read(true) + ahead
+    when = clock.when(deadline)
+    if when is None:
+        assert changes[-1][1] == 0.0
+    else:
+        assert clock.read(when) >= deadline
+        assert when == true or clock.read(when - 1) < deadline
+
+
+def test_a_calm_network_loses_nothing_and_keeps_order() -> None:
+    options = replace(expand(1), faults=tuple(FAULTS), nodes=2, initial=2, **PLAIN)
+    arrived, network = carried(options, 200, calm=True)
+    assert arrived == list(range(200))
+    assert network.faults.total == 0
+
+
+PLAIN = {
+    "capacities": (4, 4),
+    "tau_ms": (50.0, 50.0),
+    "senders": (0,),
+    "incidents": (),
+    "stopped": -1,
+}
+
+
+def lossy(**changes: object) -> Options:
+    options = Options(seed=5, nodes=2, initial=2, **PLAIN)  # type: ignore[arg-type]
+    return replace(options, **changes)
+
+
+def test_loss_comes_near_its_probability_and_in_bursts_too() -> None:
+    for burst in (0.0, 10.0):
+        arrived, _ = carried(lossy(faults=("F1",), loss=0.3, loss_burst=burst), 4000)
+        assert 0.25 < 1 - len(arrived) / 4000 < 0.35
+        assert arrived == sorted(set(arrived)), "loss alone neither reorders nor repeats"
+
+
+def test_duplicates_and_reordering_do_what_they_say() -> None:
+    arrived, _ = carried(lossy(faults=("F3",), duplicates=0.5, copies=2, copy_late_ms=1.0), 500)
+    assert set(arrived) == set(range(500))
+    assert 1.7 < len(arrived) / 500 < 2.3
+    arrived, _ = carried(lossy(faults=("F4",), reorder=0.3, reorder_ms=5.0), 500)
+    assert sorted(arrived) == list(range(500))
+    assert arrived != sorted(arrived)
+
+
+def test_only_the_listed_packet_faults_happen() -> None:
+    free = lossy(faults=("F1", "F3"), loss=0.2, duplicates=0.2)
+    _, network = carried(free, 300)
+    names = [name for name in network.faults.names if name.startswith("F1")]
+    assert len(names) > 20
+    arrived, network = carried(replace(free, only=tuple(names[:2])), 300)
+    assert network.faults.names == names[:2]
+    lost = [int(name.split()[2]) - 1 for name in names[:2]]
+    assert arrived == [number for number in range(300) if number not in lost]
+
+
+def test_expired_packets_never_arrive() -> None:
+    agenda = Agenda()
+    arrived: list[int] = []
+    network = Network(lossy(), agenda, Notes(), lambda dest, packet: arrived.append(dest))
+    network.send(packet(1), 1)
+    assert network.kinds_under_way() == ("data",)
+    network.expire()
+    assert network.kinds_under_way() == ()
+    network.send(packet(2), 1)
+    agenda.run_until(ns(1000))
+    assert arrived == [1]
+
+
+@given(data=st.binary(min_size=1, max_size=200), seed=st.integers(0, 1000))
+def test_the_seal_opens_what_it_sealed_and_nothing_spoiled(data: bytes, seed: int) -> None:
+    seal = ChecksumSeal()
+    sealed = seal.seal(data)
+    assert len(sealed) == len(data) + seal.overhead
+    assert seal.open(sealed) == data
+    other = seal.seal(b"another datagram of some length")
+    spoiled = _spoiled(sealed, other, Random(seed))
+    if spoiled not in (sealed, other):
+        with pytest.raises(DecodeError):
+            seal.open(spoiled)
+
+
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), seed=st.integers(0, 9))
+def test_content_hashes_do_not_depend_on_how_runs_are_cut(cuts: list[int], seed: int) -> None:
+    random = Random(seed)
+    messages = [random.randbytes(random.randrange(20)) for _ in range(sum(cuts))]
+    whole = BlockHashes(0).add(1, messages)
+    assert len(whole) == len(messages) // BLOCK_MESSAGES
+    hashes = BlockHashes(0)
+    pieces = []
+    at = 0
+    for cut in cuts:
+        pieces += hashes.add(at + 1, messages[at : at + cut])
+        at += cut
+    assert pieces == whole
+    if len(messages) > BLOCK_MESSAGES:
+        messages[3] += b"x"
+        assert BlockHashes(0).add(1, messages)[0] != whole[0]
+
+
+def test_a_joiner_hashes_from_its_first_whole_block_on() -> None:
+    messages = [bytes([number]) for number in range(4 * BLOCK_MESSAGES)]
+    whole = BlockHashes(0).add(1, messages)
+    assert BlockHashes(5).add(6, messages[5:]) == whole[1:]
+    assert (
+        BlockHashes(BLOCK_MESSAGES).add(BLOCK_MESSAGES + 1, messages[BLOCK_MESSAGES:]) == whole[1:]
+    )
+
+
+def test_options_survive_json_and_unknown_ones_are_named() -> None:
+    for seed in range(50):
+        assert from_json(expand(seed).to_json()) == expand(seed)
+    with pytest.raises(UsageError, match="capacites"):
+        from_json('{"seed": 1, "capacites": [1]}')
+    with pytest.raises(UsageError, match="not the options"):
+        from_json("[]")
+    with pytest.raises(UsageError, match="F99"):
+        Options(seed=1, faults=("F99",))
+    with pytest.raises(UsageError, match="numbered 0 to 2"):
+        Options(seed=1, incidents=(Incident(fault="F10", at_ms=1, nodes=(3,)),))
+
+
+def test_the_seeds_cover_what_they_should() -> None:
+    options = [expand(seed) for seed in range(2000)]
+
+    def share(holds: list[bool]) -> float:
+        return sum(holds) / len(holds)
+
+    def has_incident(option: Options, *faults: str) -> bool:
+        return any(incident.fault in faults for incident in option.incidents)
+
+    assert share([option.has("F1") and option.loss >= 0.05 for option in options]) >= 0.30
+    assert share([has_incident(option, "F10", "F11") for option in options]) >= 0.30
+    assert share([has_incident(option, "F7", "F8", "F9") for option in options]) >= 0.20
+    assert share([min(option.capacities) <= 4 for option in options]) >= 0.25
+    assert sum(option.nodes for option in options) / 2000 >= 3
+    for fault in FAULTS:
+        assert 0.4 < share([option.has(fault) for option in options]) < 0.6
+
+
+def test_options_read_as_a_block() -> None:
+    text = str(expand(7))
+    assert text.startswith("seed 7\n  nodes ")
+    assert all(len(line) < 160 for line in text.splitlines())
+    assert "faults" in text

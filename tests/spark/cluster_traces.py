@@ -1,0 +1,196 @@
+"""A small cluster's life, told to real recorders; and its traces rewritten with something planted.
+
+Members a, b, c and d start together. d is killed: its recorder stops in the middle while the others
+still deliver what it sent last. Then e joins, behind what was sent before. Everybody sends on the
+way, receivers cut the runs differently, and all but d stop in good order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ringcast.events import Delivered, FragmentsTaken
+from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
+from ringcast.trace.recorder import Recorder
+from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ringcast.trace.rows import Row
+
+BLOCK_MESSAGES = 16
+PIECE_ROWS = 25
+"""Rows to a segment, where a trace is rewritten."""
+
+
+@dataclass
+class Traces:
+    """The rows of each member by name, and how they are to be written."""
+
+    recordings: dict[str, Recording]
+    rows: dict[str, list[Row]]
+    stopped: set[str]
+    lost: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Traces:
+        rows = {name: list(rows) for name, rows in self.rows.items()}
+        return replace(self, rows=rows, stopped=set(self.stopped), lost=dict(self.lost))
+
+    def find(self, name: str, **columns: object) -> int:
+        """The place of the first row of this member with these values."""
+        for at, row in enumerate(self.rows[name]):
+            if all(getattr(row, column) == value for column, value in columns.items()):
+                return at
+        raise LookupError(f"{name} has no row with {columns}")
+
+    def change(self, name: str, at: int, **columns: object) -> None:
+        self.rows[name][at] = self.rows[name][at]._replace(**columns)
+
+    def number(self, name: str) -> None:
+        """Number the rows anew, as a recorder would have done."""
+        self.rows[name] = [row._replace(idx=at) for at, row in enumerate(self.rows[name])]
+
+    def write(self, directory: Path) -> dict[str, list[Path]]:
+        """All segments, by member, in order."""
+        directory.mkdir(parents=True, exist_ok=True)
+        written: dict[str, list[Path]] = {}
+        for name, rows in self.rows.items():
+            for start in range(0, len(rows), PIECE_ROWS):
+                is_last = start + PIECE_ROWS >= len(rows) and name in self.stopped
+                path = write_segment(
+                    directory,
+                    self.recordings[name],
+                    rows[start : start + PIECE_ROWS],
+                    lost=self.lost.get(name, 0),
+                    is_last=is_last,
+                )
+                written.setdefault(name, []).append(path)
+        return written
+
+    def all_rows(self) -> list[Row]:
+        return [row for rows in self.rows.values() for row in rows]
+
+
+class Cluster:
+    """Perfect members: what one sends, all present deliver, in order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.now = 0
+        self.recorders: dict[Member, Recorder] = {}
+        self.view: View | None = None
+        self.sent: dict[Origin, int] = {}
+        self.killed: set[Member] = set()
+        self.opened: set[tuple[Member, Origin]] = set()
+        self.cut = 3
+
+    def install(self, *members: Member) -> None:
+        counter = 1 if self.view is None else self.view.counter + 1
+        self.view = View(ViewId(members[0], counter), members)
+        for member in members:
+            if member not in self.recorders:
+                recorder = Recorder(
+                    self.directory, "test run", member, block_messages=BLOCK_MESSAGES
+                )
+                self.recorders[member] = recorder
+                recorder.start(self._tick())
+        for member in members:
+            self.recorders[member].view(self.view, self._tick())
+            for sender in members:
+                for stream in Stream:
+                    origin = Origin(sender, stream)
+                    if (member, origin) not in self.opened:
+                        self.opened.add((member, origin))
+                        offset = self.sent.get(origin, 0)
+                        self.recorders[member].opened(origin, offset, self._tick())
+
+    def send(self, sender: Member, count: int, stream: Stream = Stream.FIFO) -> None:
+        assert self.view is not None
+        origin = Origin(sender, stream)
+        first = self.sent.get(origin, 0) + 1
+        self.sent[origin] = first + count - 1
+        payloads = [f"{sender.name} {stream} {first + at}".encode() * 3 for at in range(count)]
+        if sender not in self.killed:
+            self.recorders[sender].sent(stream, first, payloads, self._tick())
+        for member in self.view:
+            if member in self.killed:
+                continue
+            self.cut = self.cut % 7 + 2  # Each receiver cuts the run elsewhere.
+            for at in range(0, count, self.cut):
+                run = Run(stream, first + at, payloads[at : at + self.cut])
+                event = Delivered(sender, run, self.view.id)
+                self.recorders[member].delivered(event, self._tick())
+
+    def send_large(self, sender: Member, fragments: int) -> None:
+        """One message in so many fragments."""
+        assert self.view is not None
+        origin = Origin(sender, Stream.FIFO)
+        first = self.sent.get(origin, 0) + 1
+        last = self.sent[origin] = first + fragments - 1
+        recorder = self.recorders[sender]
+        recorder.sent_fragments(Stream.FIFO, first, last - 1, self._tick())
+        recorder.sent(Stream.FIFO, last, [b"large" * 100], self._tick())
+        for member in self.view:
+            taken = FragmentsTaken(sender, Stream.FIFO, first, last - 1, self.view.id)
+            self.recorders[member].delivered(taken, self._tick())
+            event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), self.view.id)
+            self.recorders[member].delivered(event, self._tick())
+
+    def kill(self, member: Member) -> None:
+        """What it recorded so far is kept; it will not say that it stopped."""
+        self.killed.add(member)
+        assert self.recorders[member].close(timeout_s=30.0)
+
+    def stop(self) -> None:
+        for member, recorder in self.recorders.items():
+            if member not in self.killed:
+                recorder.stopped(self._tick())
+                assert recorder.close(timeout_s=30.0)
+
+    def _tick(self) -> int:
+        self.now += 1000
+        return self.now
+
+
+def members(names: str) -> list[Member]:
+    return [
+        Member(Address("127.0.0.1", 7800 + at), 100 + at, name) for at, name in enumerate(names)
+    ]
+
+
+def record_cluster(directory: Path) -> None:
+    """The life told above, on disk as the recorders write it."""
+    a, b, c, d, e = members("abcde")
+    cluster = Cluster(directory)
+    cluster.install(a, b, c, d)
+    for _ in range(6):
+        for sender in (a, b, c, d):
+            cluster.send(sender, 11)
+        cluster.send(a, 5, Stream.UNIFORM)
+    cluster.send_large(b, 20)
+    cluster.kill(d)
+    cluster.send(d, 7)  # On its way when d died: delivered by the others, in no trace of d.
+    cluster.install(a, b, c)
+    cluster.send(a, 9)
+    cluster.install(a, b, c, e)
+    for _ in range(6):
+        for sender in (a, b, c, e):
+            cluster.send(sender, 13)
+    cluster.stop()
+
+
+def read_traces(directory: Path) -> Traces:
+    """What is on disk, as rows to be changed."""
+    traces = Traces({}, {}, set())
+    for path in segment_paths(directory):
+        with Segment(path) as segment:
+            info = segment.info
+            traces.recordings[info.node] = Recording(
+                run_id=info.run_id, node=info.node, inc=info.inc, level=info.level
+            )
+            traces.rows.setdefault(info.node, []).extend(segment.rows())
+            if info.is_last:
+                traces.stopped.add(info.node)
+    return traces

@@ -1,0 +1,40 @@
+"""One Spark session for all tests here: starting one takes longer than most tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs ringcast[spark]")
+pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+
+from cluster_traces import read_traces, record_cluster
+
+from ringcast.spark.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cluster_traces import Traces
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    made = session("ringcast tests", "local[2]")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """A clean run, as recorders wrote it. Copy before changing it."""
+    directory = tmp_path_factory.mktemp("recorded")
+    record_cluster(directory)
+    return read_traces(directory)
+
+
+@pytest.fixture
+def traces(recorded: Traces) -> Traces:
+    return recorded.copy()

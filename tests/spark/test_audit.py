@@ -1,0 +1,483 @@
+"""The audit on a clean run, and with something planted: each is found, in the right rows."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS
+from pyspark.sql import functions as F
+
+from ringcast.errors import UsageError
+from ringcast.spark import audit as judged
+from ringcast.spark.audit import audit
+from ringcast.trace.folds import audit as audit_in_process
+from ringcast.trace.rows import Facts, Trace
+from ringcast.trace.segments import write_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cluster_traces import Traces
+    from pyspark.sql import SparkSession
+
+    from ringcast.spark.audit import Report, Verdict
+
+JUDGED_IN_BOTH = ("G1", "G2", "G4", "N1")
+
+
+def verdicts(report: Report) -> dict[str, Verdict]:
+    return {verdict.id: verdict for verdict in report.verdicts}
+
+
+def statuses(report: Report) -> dict[str, str]:
+    return {verdict.id: verdict.status for verdict in report.verdicts}
+
+
+def test_a_clean_run_is_ok_but_for_the_tail_of_the_killed_member(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    assert report.exit_status == 0
+    assert statuses(report) == {
+        "G1": "unknown tail",
+        "G2": "ok",
+        "G4": "ok",
+        "N1": "ok",
+        "N2": "ok",
+        "N3": "ok",
+        "content": "unknown tail",
+    }
+    found = verdicts(report)
+    assert found["G1"].detail == found["content"].detail == "unknown (tail of d#103)"
+    rows = traces.all_rows()
+    delivered = sum(row.event == "deliver" for row in rows)
+    assert found["G1"].premises == found["G2"].premises == found["N1"].premises == delivered
+    assert found["G4"].premises == sum(row.event == "view" for row in rows)
+    assert found["N3"].premises == sum(row.event == "send" for row in rows)
+    assert found["content"].premises == comparable_blocks(traces)
+    assert report.rows == len(rows)
+    assert report.members == 5
+    assert report.notes == []
+
+
+def comparable_blocks(traces: Traces) -> int:
+    rows = [row for row in traces.all_rows() if row.event == "block"]
+    sent = {(row.peer, row.stream, row.block, row.seqno2) for row in rows if row.kind == "sent"}
+    return sum(
+        row.kind == "delivered" and (row.peer, row.stream, row.block, row.seqno2) in sent
+        for row in rows
+    )
+
+
+# Planted violations: what is changed in whose rows, and who must find it in which rows.
+
+
+def deliver_again(traces: Traces) -> None:
+    at = traces.find("b", event="deliver", peer="a", stream=0, seqno=12)
+    traces.rows["b"].insert(at + 2, traces.rows["b"][at])
+    traces.number("b")
+
+
+def deliver_again_much_later(traces: Traces) -> None:
+    at = traces.find("b", event="deliver", peer="a", stream=0, seqno=12)
+    traces.rows["b"].insert(len(traces.rows["b"]) - 8, traces.rows["b"][at])
+    traces.number("b")
+
+
+def leave_out_a_run(traces: Traces) -> None:
+    del traces.rows["b"][traces.find("b", event="deliver", peer="c", stream=0, seqno=12)]
+    traces.number("b")
+
+
+def swap_two_runs(traces: Traces) -> None:
+    rows = traces.rows["c"]
+    at = traces.find("c", event="deliver", peer="a", stream=0, seqno=1)
+    assert (rows[at + 1].event, rows[at + 1].peer) == ("deliver", "a")
+    rows[at], rows[at + 1] = rows[at + 1], rows[at]
+    traces.number("c")
+
+
+def change_bytes(traces: Traces) -> None:
+    at = traces.find("b", event="block", peer="a", kind="delivered", block=1)
+    traces.change("b", at, block_hash=traces.rows["b"][at].block_hash ^ 1)
+
+
+def change_bytes_for_the_joiner(traces: Traces) -> None:
+    at = traces.find("e", event="block", peer="a", kind="delivered")
+    traces.change("e", at, block_hash=7)
+
+
+def swap_two_blocks(traces: Traces) -> None:
+    one = traces.find("b", event="block", peer="a", kind="delivered", block=0)
+    two = traces.find("b", event="block", peer="a", kind="delivered", block=1)
+    hashes = [traces.rows["b"][at].block_hash for at in (one, two)]
+    traces.change("b", one, block_hash=hashes[1])
+    traces.change("b", two, block_hash=hashes[0])
+
+
+def deliver_what_nobody_sent(traces: Traces) -> None:
+    last = max(row.seqno2 for row in traces.rows["a"] if row.event == "send" and row.stream == 0)
+    stray = traces.rows["c"][traces.find("c", event="deliver", peer="a", stream=0)]
+    stray = stray._replace(seqno=last + 1, seqno2=last + 4)
+    traces.rows["c"].insert(len(traces.rows["c"]) - 1, stray)
+    traces.number("c")
+
+
+def deliver_of_a_stranger(traces: Traces) -> None:
+    stray = traces.rows["c"][traces.find("c", event="deliver", peer="a", stream=0, seqno=1)]
+    stray = stray._replace(peer="mallory", peer_inc=9)
+    traces.rows["c"].insert(len(traces.rows["c"]) - 1, stray)
+    traces.number("c")
+
+
+def deliver_what_the_killed_never_sent(traces: Traces) -> None:
+    """Below the last send that it recorded, its trace is whole: this is no lost tail."""
+    del traces.rows["d"][traces.find("d", event="send", seqno=23)]
+    traces.number("d")
+
+
+def let_the_joiner_miss_its_first(traces: Traces) -> None:
+    opened = traces.rows["e"][traces.find("e", event="open", peer="a", stream=0)]
+    at = traces.find("e", event="deliver", peer="a", stream=0, seqno=opened.seqno + 1)
+    del traces.rows["e"][at]
+    traces.number("e")
+
+
+def let_the_joiner_start_too_early(traces: Traces) -> None:
+    at = traces.find("e", event="open", peer="b", stream=0)
+    traces.change("e", at, seqno=traces.rows["e"][at].seqno + 3)
+
+
+def go_back_a_view(traces: Traces) -> None:
+    at = traces.find("a", event="view", view=3)
+    traces.change("a", at, view=1, view_creator="a#100", members=traces.rows["a"][1].members)
+
+
+def disagree_on_a_view(traces: Traces) -> None:
+    at = traces.find("b", event="view", view=2)
+    traces.change("b", at, members=("a#100", "b#101"))
+
+
+def leave_oneself_out(traces: Traces) -> None:
+    at = traces.find("e", event="view", view=3)
+    traces.change("e", at, members=("a#100", "b#101", "c#102"), view_creator="e#104")
+
+
+def overlap_in_part(traces: Traces) -> None:
+    at = traces.find("a", event="deliver", peer="b", stream=0, seqno=12)
+    traces.change("a", at, seqno=10)
+
+
+def mix_up_incarnations(traces: Traces) -> None:
+    at = traces.find("a", event="deliver", peer="b", stream=0, seqno=12)
+    traces.change("a", at, peer_inc=555)
+
+
+def send_twice(traces: Traces) -> None:
+    at = traces.find("c", event="send", seqno=23)
+    traces.rows["c"].insert(at + 1, traces.rows["c"][at])
+    traces.number("c")
+
+
+def deliver_backwards(traces: Traces) -> None:
+    at = traces.find("a", event="deliver", peer="b", stream=0, seqno=12)
+    row = traces.rows["a"][at]
+    traces.change("a", at, seqno=row.seqno2, seqno2=row.seqno)
+
+
+PLANTED: list[tuple[Callable[[Traces], None], set[str], str, int]] = [
+    # what is planted, which predicates it violates, and a row that must be among the witnesses
+    (deliver_again, {"G2", "N1", "N2"}, "b", 12),
+    (deliver_again_much_later, {"G2", "N1", "N2"}, "b", 12),
+    (leave_out_a_run, {"N1"}, "b", 0),
+    (swap_two_runs, {"N1"}, "c", 0),
+    (change_bytes, {"content"}, "b", 1 + BLOCK_MESSAGES),
+    (change_bytes_for_the_joiner, {"content"}, "e", 0),
+    (swap_two_blocks, {"content"}, "b", 1),
+    (deliver_what_nobody_sent, {"G1"}, "c", 0),
+    (deliver_of_a_stranger, {"G1"}, "c", 1),
+    (deliver_what_the_killed_never_sent, {"G1", "N3"}, "d", 0),
+    (let_the_joiner_miss_its_first, {"N1"}, "e", 0),
+    (let_the_joiner_start_too_early, {"N1"}, "e", 0),
+    (go_back_a_view, {"G4"}, "a", 0),
+    (disagree_on_a_view, {"G4"}, "b", 0),
+    (leave_oneself_out, {"G4"}, "e", 0),
+    (overlap_in_part, {"G2", "N1", "N2"}, "a", 10),
+    (mix_up_incarnations, {"G1", "N1"}, "a", 12),
+    (send_twice, {"N3"}, "c", 23),
+    (deliver_backwards, {"N1"}, "a", 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "violated", "node", "seqno"), PLANTED, ids=[case[0].__name__ for case in PLANTED]
+)
+def test_a_planted_violation_is_found_in_its_rows(
+    spark: SparkSession,
+    traces: Traces,
+    tmp_path: Path,
+    plant: Callable[[Traces], None],
+    violated: set[str],
+    node: str,
+    seqno: int,
+) -> None:
+    plant(traces)
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    assert {name for name, status in statuses(report).items() if status == "violated"} == violated
+    assert report.exit_status == 1
+    for name in violated:
+        witnesses = [row for found in verdicts(report)[name].violations for row in found.rows]
+        assert any(row.node == node and (not seqno or row.seqno == seqno) for row in witnesses), (
+            witnesses
+        )
+        for found in verdicts(report)[name].violations:
+            assert 0 < len(found.rows) <= judged.WITNESS_ROWS_MAX
+            assert set(found.rows) <= set(traces.all_rows())
+    compare_with_in_process(report, traces)
+
+
+def compare_with_in_process(report: Report, traces: Traces) -> None:
+    """The folds of the light core see the same rows and say the same."""
+    rows = [row for row in traces.all_rows() if not is_tail(row)]
+    reference = {verdict.id: verdict for verdict in audit_in_process(Trace(rows, Facts()))}
+    found = verdicts(report)
+    for name in JUDGED_IN_BOTH:
+        parts = [found[name], found["content"]] if name == "G1" else [found[name]]
+        is_violated = any(part.status == "violated" for part in parts)
+        assert is_violated == (reference[name].status == "violated"), name
+
+
+def is_tail(row: object) -> bool:
+    """A block cut short by a stop: the folds compare blocks by number alone."""
+    event, first, last = (getattr(row, name) for name in ("event", "seqno", "seqno2"))
+    return event == "block" and last - first + 1 != BLOCK_MESSAGES
+
+
+def test_in_process_folds_agree_on_the_clean_run(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    traces.write(tmp_path)
+    compare_with_in_process(audit(spark, tmp_path), traces)
+
+
+# Files that are missing, torn, copied; rows that were lost
+
+
+def test_a_torn_file_makes_the_audit_incomplete(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    torn = traces.write(tmp_path)["b"][1]
+    torn.write_bytes(torn.read_bytes()[:-100])
+    report = audit(spark, tmp_path)
+    assert set(statuses(report).values()) == {"incomplete"}
+    assert report.exit_status == 3
+    assert any(torn.name in reason for reason in report.verdicts[0].incomplete)
+
+
+def test_damage_inside_a_file_makes_the_audit_incomplete(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    path = traces.write(tmp_path)["b"][1]
+    data = bytearray(path.read_bytes())
+    data[4:400] = bytes(396)
+    path.write_bytes(data)
+    report = audit(spark, tmp_path)
+    assert "violated" not in statuses(report).values()
+    assert report.exit_status == 3
+
+
+def test_a_missing_segment_is_noticed_and_excuses_what_it_had(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    traces.write(tmp_path)["b"][2].unlink()
+    report = audit(spark, tmp_path)
+    assert set(statuses(report).values()) == {"incomplete"}
+    first = 2 * PIECE_ROWS
+    assert f"b#101: rows {first}..{first + PIECE_ROWS - 1} are in no file" in (
+        report.verdicts[0].incomplete
+    )
+
+
+def test_a_missing_segment_hides_no_repeat(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    deliver_again_much_later(traces)
+    traces.write(tmp_path)["b"][3].unlink()
+    report = audit(spark, tmp_path)
+    assert statuses(report)["G2"] == "violated"
+    assert statuses(report)["G1"] == "incomplete"
+
+
+def test_the_last_segment_of_a_survivor_is_missed(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    traces.write(tmp_path)["c"][-1].unlink()
+    report = audit(spark, tmp_path)
+    assert set(statuses(report).values()) == {"incomplete"}
+    assert report.verdicts[0].incomplete == ["c#102: the end of its trace is missing"]
+
+
+def test_a_survivor_without_any_file_is_missed(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    del traces.rows["c"]
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    assert report.verdicts[0].incomplete == ["c#102: in a view, but has no file"]
+    assert set(statuses(report).values()) == {"incomplete"}
+
+
+def test_a_killed_member_without_any_file_is_an_unknown_tail(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    del traces.rows["d"]
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    assert report.exit_status == 0
+    assert verdicts(report)["G1"].detail == "unknown (tail of d#103)"
+    assert verdicts(report)["content"].detail == "unknown (tail of d#103)"
+
+
+def test_a_copied_file_counts_once_and_is_noted(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    original = traces.write(tmp_path)["b"][1]
+    (tmp_path / "again.parquet").write_bytes(original.read_bytes())
+    report = audit(spark, tmp_path)
+    assert report.exit_status == 0
+    assert len(report.notes) == 1
+    assert "copy" in report.notes[0]
+    assert report.rows == len(traces.all_rows())
+
+
+def test_two_different_files_for_the_same_rows_are_no_copies(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    traces.write(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    changed = [row._replace(seqno=row.seqno + 1) for row in traces.rows["b"][:PIECE_ROWS]]
+    write_segment(other, traces.recordings["b"], changed)
+    report = audit(spark, tmp_path)
+    assert report.exit_status == 3
+    assert "overlap" in report.verdicts[0].incomplete[0]
+
+
+def test_lost_rows_make_the_audit_incomplete(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    at = traces.find("b", event="deliver", peer="c", stream=0, seqno=12)
+    del traces.rows["b"][at]  # Its idx is missing now: nobody numbers the rows anew.
+    traces.lost["b"] = 1
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    assert set(statuses(report).values()) == {"incomplete"}
+    assert report.verdicts[0].incomplete == ["b#101: its recorder lost 1 rows"]
+    assert report.exit_status == 3
+
+
+def test_lost_sends_excuse_deliveries(spark: SparkSession, traces: Traces, tmp_path: Path) -> None:
+    del traces.rows["a"][traces.find("a", event="send", stream=0, seqno=12)]
+    traces.lost["a"] = 1
+    traces.write(tmp_path)
+    assert set(statuses(audit(spark, tmp_path)).values()) == {"incomplete"}
+
+
+def test_rows_of_another_member_in_a_file_are_damage(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    path = traces.write(tmp_path)["b"][1]
+    data = path.read_bytes()
+    info = json.dumps({"node": "b"})[1:-1].encode()
+    assert info in data
+    path.write_bytes(data.replace(info, info.replace(b"b", b"z")))
+    report = audit(spark, tmp_path)
+    assert report.exit_status == 3
+    assert any("another member" in reason for reason in report.verdicts[0].incomplete)
+
+
+def test_hundreds_of_breaks_are_counted_and_ten_are_shown(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    row = traces.rows["a"][traces.find("a", event="deliver", peer="b", stream=0, seqno=1)]
+    traces.rows["a"] += [row] * 1500
+    traces.number("a")
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    found = verdicts(report)["N1"]
+    assert found.status == "violated"
+    assert found.violation_count == 1500
+    assert len(found.violations) == judged.VIOLATIONS_SHOWN_MAX
+
+
+def test_which_run_must_be_said_where_there_are_two(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    traces.write(tmp_path)
+    alien = traces.recordings["a"].__class__(run_id="other", node="a", inc=100)
+    write_segment(tmp_path, alien, traces.rows["a"][:1], is_last=True)
+    with pytest.raises(UsageError, match="2 runs"):
+        audit(spark, tmp_path)
+    assert audit(spark, tmp_path, "test run").exit_status == 0
+    with pytest.raises(UsageError, match="no run 'third'"):
+        audit(spark, tmp_path, "third")
+
+
+def test_a_directory_without_segments_is_a_usage_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no segments"):
+        audit(spark, tmp_path)
+
+
+# The same question asked in plain SQL, row by row
+
+
+def naive_repeats(spark: SparkSession, directory: Path) -> int:
+    frame = spark.read.parquet(str(directory)).where("event = 'deliver'")
+    messages = frame.withColumn("message", F.explode(F.sequence("seqno", "seqno2")))
+    key = ("node", "inc", "peer", "peer_inc", "stream", "message")
+    return messages.groupBy(*key).count().where("count > 1").count()
+
+
+def naive_breaks(spark: SparkSession, directory: Path) -> int:
+    spark.read.parquet(str(directory)).createOrReplaceTempView("rows")
+    return spark.sql(
+        """
+        SELECT * FROM (
+          SELECT event, seqno,
+                 COALESCE(LAG(IF(event = 'open', seqno, seqno2)) OVER (
+                   PARTITION BY node, inc, peer, peer_inc, stream ORDER BY idx), 0) + 1 AS due
+          FROM rows WHERE event IN ('deliver', 'open'))
+        WHERE event = 'deliver' AND seqno <> due
+        """
+    ).count()
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        None,
+        deliver_again,
+        deliver_again_much_later,
+        leave_out_a_run,
+        swap_two_runs,
+        overlap_in_part,
+        let_the_joiner_miss_its_first,
+    ],
+)
+def test_plain_sql_says_the_same(
+    spark: SparkSession,
+    traces: Traces,
+    tmp_path: Path,
+    plant: Callable[[Traces], None] | None,
+) -> None:
+    if plant is not None:
+        plant(traces)
+    traces.write(tmp_path)
+    found = verdicts(audit(spark, tmp_path))
+    assert (naive_repeats(spark, tmp_path) > 0) == (found["G2"].status == "violated")
+    assert naive_breaks(spark, tmp_path) == found["N1"].violation_count

@@ -1,0 +1,389 @@
+"""The state machine of one member: which frames count, views, digests, taking in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringcast.config import MulticastConfig
+from ringcast.core.effects import Effects
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.events import Closed, Delivered, FragmentsTaken
+from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
+from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
+from ringcast.wire.frames import Ack, Data, Highest, Nack
+
+if TYPE_CHECKING:
+    from ringcast.events import Event
+    from ringcast.wire.frames import Frame
+
+A, B, C, X = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABCX"))
+FIFO = Stream.FIFO
+
+
+def view(*members: Member, counter: int = 1) -> View:
+    return View(ViewId(members[0], counter), members)
+
+
+def zero(*members: Member) -> Digest:
+    return Digest({Origin(member, FIFO): 0 for member in members})
+
+
+class Machine:
+    """A's machine and what came out of it."""
+
+    def __init__(self, *others: Member, fragment_bytes: int = 900, **config: Any) -> None:
+        defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 16}
+        options = MulticastConfig(**(defaults | config))
+        self.layer = ReliableMulticast(A, options, fragment_bytes)
+        self.out = Effects()
+        if others:
+            self.view(A, *others)
+            self.layer.install_digest(zero(A, *others), 0, self.out)
+
+    def view(self, *members: Member, counter: int = 1) -> None:
+        self.layer.install_view(view(*members, counter=counter), 0, self.out)
+        self.layer.check_invariants()
+
+    def receive(self, source: Member, *frames: Frame) -> None:
+        self.layer.receive(source, frames, 0, self.out)
+        self.layer.check_invariants()
+
+    def send(self, *payloads: bytes, stream: Stream = FIFO) -> int:
+        return self.layer.send(payloads, stream, 0, self.out)
+
+    def take(self, limit: int = 1000) -> list[Event]:
+        return self.layer.take_ready(limit, 0, self.out)
+
+
+def data(first: int, *payloads: bytes) -> Data:
+    return Data(FIFO, first, list(payloads))
+
+
+# Sending
+
+
+def test_one_must_be_in_a_view_to_send() -> None:
+    m = Machine()
+    with pytest.raises(UsageError, match="cannot send on fifo: not in a view yet"):
+        m.send(b"x")
+    assert not m.layer.is_blocked(FIFO)
+    m.view(A)
+    assert m.send(b"x") == 1
+    with pytest.raises(UsageError, match="cannot send on uniform: not a stream of this group"):
+        m.send(b"x", stream=Stream.UNIFORM)
+
+
+def test_sending_nothing_sends_nothing() -> None:
+    m = Machine(B)
+    assert m.send() == 0
+    assert m.out.frames == []
+    assert not m.layer.is_blocked(FIFO)
+
+
+def test_a_message_over_the_limit_is_refused_before_any_is_sent() -> None:
+    m = Machine(B, max_message_bytes=10)
+    with pytest.raises(UsageError, match="a message of 11 bytes: max_message_bytes is 10"):
+        m.send(b"ok", bytes(11))
+    assert m.out.frames == []
+    assert m.send(bytes(10)) == 1
+
+
+def test_flushed_is_when_all_have_delivered_all() -> None:
+    m = Machine(B, capacity=2, fragment_bytes=2)
+    assert m.layer.is_flushed
+    m.send(b"0123456")  # four fragments
+    assert not m.layer.is_flushed
+    m.take()
+    m.receive(B, Ack(FIFO, 2, 2, 1 << 20))
+    assert not m.layer.is_flushed
+    m.take()
+    m.receive(B, Ack(FIFO, 4, 4, 1 << 20))
+    assert m.layer.is_flushed
+
+
+def test_a_full_window_blocks() -> None:
+    m = Machine(B, capacity=1)
+    assert m.send(b"1", b"2") == 1
+    assert m.layer.is_blocked(FIFO)
+    m.take()
+    m.receive(B, Ack(FIFO, 1, 1, 1 << 20))
+    assert not m.layer.is_blocked(FIFO)
+
+
+# Whose frames count
+
+
+def test_acks_and_nacks_of_others_than_peers_are_refused() -> None:
+    m = Machine(B)
+    m.send(b"1")
+    m.take()
+    m.out.frames.clear()
+    for source in (X, A):
+        m.receive(source, Ack(FIFO, 1, 1, 0), Nack(FIFO, [range(1, 2)]))
+    assert m.layer.refused == 4
+    assert m.out.frames == []
+    assert m.layer.ack_tables()[FIFO].entries() == [(A, 1, 1), (B, 0, 0)]
+    m.receive(B, Nack(FIFO, [range(1, 2)]), Ack(FIFO, 1, 1, 0))
+    assert m.out.frames == [(B, data(1, b"1"))]
+    assert m.layer.windows()[Origin(A, FIFO)].low == 1
+    assert m.layer.refused == 4
+
+
+def test_an_ack_beyond_what_was_sent_is_refused_whole() -> None:
+    m = Machine(B)
+    m.send(b"1")
+    m.take()
+    m.receive(B, Ack(FIFO, 2, 1, 5000))
+    assert m.layer.refused == 1
+    assert m.layer.windows()[Origin(A, FIFO)].low == 0
+
+
+def test_frames_of_streams_that_do_not_exist_are_refused() -> None:
+    m = Machine(B)
+    uniform = Stream.UNIFORM
+    m.receive(B, Data(uniform, 1, [b"x"]), Highest(uniform, 1))
+    m.receive(B, Ack(uniform, 0, 0, 0), Nack(uniform, [range(1, 2)]))
+    assert m.layer.refused == 4
+    assert len(m.layer._early) == 0
+
+
+def test_nothing_is_accepted_before_the_first_view_but_early_data() -> None:
+    m = Machine()
+    m.receive(B, Ack(FIFO, 0, 0, 0), Nack(FIFO, [range(1, 2)]), Highest(FIFO, 3), data(1, b"1"))
+    assert m.layer.refused == 3
+    assert m.take() == []
+    m.view(A, B)
+    m.layer.install_digest(zero(A, B), 0, m.out)
+    assert m.take() == [Delivered(B, Run(FIFO, 1, [b"1"]), view(A, B).id)]
+
+
+def test_frames_of_one_datagram_are_taken_in_order() -> None:
+    m = Machine(B)
+    m.receive(B, data(1, b"1"), data(2, b"2"), Highest(FIFO, 2))
+    assert m.take() == [Delivered(B, Run(FIFO, 1, [b"1", b"2"]), view(A, B).id)]
+
+
+# The early queue
+
+
+def test_early_data_is_cut_out_of_its_buffer() -> None:
+    m = Machine()
+    buffer = bytearray(b"precious")
+    m.receive(B, Data.uncut(FIFO, 1, 1, lambda: [bytes(buffer)], more=False))
+    buffer[:] = b"reused!!"
+    m.view(A, B)
+    m.layer.install_digest(zero(B), 0, m.out)
+    assert m.take() == [Delivered(B, Run(FIFO, 1, [b"precious"]), view(A, B).id)]
+
+
+def test_early_fragments_stay_fragments() -> None:
+    m = Machine()
+    m.receive(B, Data(FIFO, 1, [b"a"], more=True), data(2, b"b"))
+    m.view(A, B)
+    m.layer.install_digest(zero(B), 0, m.out)
+    assert m.take() == [
+        FragmentsTaken(B, FIFO, 1, 1, view(A, B).id),
+        Delivered(B, Run(FIFO, 2, [b"ab"]), view(A, B).id),
+    ]
+
+
+def test_early_data_outlives_a_digest_that_does_not_open_its_window() -> None:
+    m = Machine(B)
+    m.receive(C, data(1, b"1"))
+    m.layer.install_digest(zero(A, B), 0, m.out)
+    m.view(A, B, C, counter=2)
+    m.layer.install_digest(zero(A, B, C), 0, m.out)
+    assert [event.sender for event in m.take() if isinstance(event, Delivered)] == [C]
+
+
+def test_the_early_queue_is_bounded() -> None:
+    m = Machine(B)
+    for n in range(EARLY_MAX + 5):
+        m.receive(X, data(n + 1, b"x"))
+    assert m.layer.stats()["early"] == EARLY_MAX
+    assert m.layer.stats()["early_dropped"] == 5
+
+
+# Views
+
+
+def test_an_older_view_changes_nothing() -> None:
+    m = Machine(B)
+    m.view(A, B, C, counter=3)
+    m.view(A, counter=2)
+    m.view(A, counter=3)
+    assert [member for member, _, _ in m.layer.ack_tables()[FIFO].entries()] == [A, B, C]
+
+
+def test_a_view_keeps_windows_of_those_who_stay_and_drops_those_who_left() -> None:
+    m = Machine(B, C)
+    m.send(b"mine")
+    m.receive(B, data(1, b"b1"))
+    m.receive(C, data(1, b"c1"))
+    m.view(A, B, counter=2)
+    assert set(m.layer.windows()) == {Origin(A, FIFO), Origin(B, FIFO)}
+    assert [event.sender for event in m.take() if isinstance(event, Delivered)] == [A, B]
+    m.receive(C, data(2, b"c2"), Ack(FIFO, 1, 1, 0), Nack(FIFO, [range(1, 2)]), Highest(FIFO, 9))
+    assert m.take() == []
+    assert m.layer.refused == 4
+    assert len(m.layer._early) == 0  # it will never come back: nothing waits for its window
+
+
+def test_early_data_of_the_departed_goes_with_them() -> None:
+    m = Machine(B)
+    m.view(A, B, C, counter=2)
+    m.receive(C, data(1, b"c"))
+    m.receive(X, data(1, b"x"))
+    m.view(A, B, counter=3)
+    assert [source for source, _ in m.layer._early] == [X]
+
+
+def test_a_view_without_oneself_closes() -> None:
+    m = Machine(B, capacity=2, fragment_bytes=4)
+    m.send(b"0123456789")
+    m.receive(B, data(1, b"b"))
+    m.view(B, C, counter=2)
+    assert list(m.out.events) == [Closed("View 2: B, C goes on without this member", 2)]
+    assert m.layer.windows() == {}
+    assert m.take() == []
+    assert m.layer.next_timeout() is None
+    with pytest.raises(GroupClosed):
+        m.send(b"x")
+
+
+def test_closing_is_once_and_for_all() -> None:
+    m = Machine(B)
+    m.layer.close(0, m.out)
+    m.layer.close(0, m.out)
+    assert list(m.out.events) == [Closed("closed")]
+    m.view(A, B, counter=9)
+    m.layer.install_digest(zero(A, B), 0, m.out)
+    m.receive(B, data(1, b"1"), Ack(FIFO, 0, 0, 0))
+    assert m.layer.refused == 2
+    assert m.layer.windows() == {}
+    with pytest.raises(GroupClosed):
+        m.send(b"x")
+
+
+# Digests
+
+
+@pytest.mark.parametrize("offset", [0, 1, 9])
+def test_a_digest_moves_no_window_that_exists(offset: int) -> None:
+    m = Machine(B)
+    m.receive(B, data(1, b"1", b"2", b"3"))
+    m.take()
+    m.layer.install_digest(Digest({Origin(B, FIFO): offset, Origin(A, FIFO): 9}), 0, m.out)
+    m.receive(B, data(1, b"1", b"2", b"3", b"4"))
+    assert m.take() == [Delivered(B, Run(FIFO, 4, [b"4"]), view(A, B).id)]
+    assert m.layer.windows()[Origin(A, FIFO)].high == 0
+
+
+def test_a_window_opens_at_its_entry() -> None:
+    m = Machine()
+    m.view(A, B)
+    m.layer.install_digest(Digest({Origin(B, FIFO): 5}), 0, m.out)
+    m.receive(B, data(4, b"4", b"5", b"6"))
+    assert m.take() == [Delivered(B, Run(FIFO, 6, [b"6"]), view(A, B).id)]
+
+
+def test_a_digest_opens_nothing_for_strangers_oneself_or_other_streams() -> None:
+    m = Machine()
+    m.view(A, B)
+    entries = {Origin(X, FIFO): 0, Origin(A, FIFO): 3, Origin(B, Stream.UNIFORM): 0}
+    m.layer.install_digest(Digest(entries), 0, m.out)
+    assert set(m.layer.windows()) == {Origin(A, FIFO)}
+
+
+def test_ones_own_digest_tells_what_was_taken() -> None:
+    m = Machine(B, C)
+    m.send(b"1", b"2")
+    m.receive(B, data(1, b"1"), Data(FIFO, 2, [b"part"], more=True), data(4, b"4"))
+    assert m.layer.digest() == zero(A, B, C)
+    m.take()
+    entries = {Origin(A, FIFO): 2, Origin(B, FIFO): 2, Origin(C, FIFO): 0}
+    assert m.layer.digest() == Digest(entries, {Origin(B, FIFO): (b"part",)})
+
+
+# Taking
+
+
+def test_nobody_starves_when_little_is_taken_at_a_time() -> None:
+    m = Machine(B, C)
+    m.send(*[b"a"] * 6)
+    m.receive(B, data(1, *[b"b"] * 6))
+    m.receive(C, data(1, *[b"c"] * 6))
+    turns = [event.sender for _ in range(6) for event in m.take(1) if isinstance(event, Delivered)]
+    assert turns == [A, B, C, A, B, C]
+
+
+def test_a_limit_is_kept_over_all_senders() -> None:
+    m = Machine(B, C)
+    m.send(b"a", b"a")
+    m.receive(B, data(1, b"b", b"b"))
+    m.receive(C, data(1, b"c", b"c"))
+    events = [event for event in m.take(3) if isinstance(event, Delivered)]
+    assert sum(len(event.run.payloads) for event in events) == 3
+    assert m.take(0) == []
+
+
+def test_fragments_taken_and_messages_cover_every_seqno_in_order() -> None:
+    m = Machine(B)
+    m.receive(
+        B,
+        data(1, b"1"),
+        Data(FIFO, 2, [b"2", b"3"], more=True),
+        data(4, b"4", b"5"),
+        Data(FIFO, 6, [b"6"], more=True),
+    )
+    v = view(A, B).id
+    assert m.take() == [
+        Delivered(B, Run(FIFO, 1, [b"1"]), v),
+        FragmentsTaken(B, FIFO, 2, 3, v),
+        Delivered(B, Run(FIFO, 4, [b"234"]), v),
+        Delivered(B, Run(FIFO, 5, [b"5"]), v),
+        FragmentsTaken(B, FIFO, 6, 6, v),
+    ]
+    m.receive(B, data(7, b"7"))
+    assert m.take() == [Delivered(B, Run(FIFO, 7, [b"67"]), v)]
+
+
+def test_the_receive_buffer_is_shared_by_those_heard_of_late() -> None:
+    m = Machine(B, C, capacity=4)
+    m.layer.receive_buffer = 10_000
+    m.receive(B, data(1, b"1"))
+    m.take()
+    acks = [frame for dest, frame in m.out.frames if dest == B and isinstance(frame, Ack)]
+    assert acks == [Ack(FIFO, 1, 1, 5000)]  # C's window has just opened: it may begin any time
+    m.out.frames.clear()
+    later = 10**9
+    m.layer.receive(B, [data(2, b"2")], later, m.out)
+    m.layer.take_ready(10, later, m.out)
+    acks = [frame for dest, frame in m.out.frames if dest == B and isinstance(frame, Ack)]
+    assert acks == [Ack(FIFO, 2, 2, 10_000)]  # C has been silent
+    m.layer.receive_buffer = 10
+    m.out.frames.clear()
+    m.layer.receive(B, [data(3, b"3")], later, m.out)
+    m.layer.take_ready(10, later, m.out)
+    assert [frame.allowance for _, frame in m.out.frames if isinstance(frame, Ack)] == [1000]
+
+
+def test_deadlines_of_all_boxes_count() -> None:
+    m = Machine(B)
+    assert m.layer.next_timeout() == 20_000_000  # the ack that tells where B's window stands
+    m.send(b"x")
+    assert m.layer.next_timeout() == 5_000_000  # the probe
+    m.layer.handle_timeout(20_000_000, m.out)
+    kinds = [type(frame) for _, frame in m.out.frames]
+    assert kinds == [Data, Highest, Ack]
+
+
+def test_before_any_view_there_is_nothing() -> None:
+    m = Machine()
+    assert m.layer.next_timeout() is None
+    assert m.take() == []
+    assert m.layer.digest() == Digest({})
+    assert m.layer.explain(0) == []
+    m.layer.check_invariants()

@@ -1,0 +1,431 @@
+"""The sending half, alone: what it accepts, sends, sends again and lets go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringcast.config import MulticastConfig
+from ringcast.core.effects import Effects
+from ringcast.events import Writable
+from ringcast.model import Address, Member, Stream, View, ViewId
+from ringcast.protocols.outbox import PROBE_MIN_NS, PROBE_START_NS, Outbox
+from ringcast.wire.frames import Ack, Data, Highest, Nack
+
+if TYPE_CHECKING:
+    from ringcast.wire.frames import Frame
+
+A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC"))
+TAU = 500_000_000
+
+
+def view(*members: Member, counter: int = 1) -> View:
+    return View(ViewId(members[0], counter), members)
+
+
+class Sender:
+    """A's outbox and what came out of it."""
+
+    def __init__(self, *others: Member, fragment_bytes: int = 900, **config: Any) -> None:
+        defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
+        self.config = MulticastConfig(**(defaults | config))
+        members = view(A, *(others or (B,)))
+        self.box = Outbox(A, Stream.FIFO, self.config, members, fragment_bytes)
+        self.view = members
+        self.out = Effects()
+
+    def send(self, *payloads: bytes, now: int = 0) -> int:
+        return self.box.send(payloads, now, self.out)
+
+    def ack(
+        self,
+        source: Member,
+        delivered: int,
+        *,
+        held: int = 0,
+        now: int = 0,
+        allowance: int = 1 << 20,
+    ) -> None:
+        ack = Ack(Stream.FIFO, max(held, delivered), delivered, allowance)
+        self.box.on_ack(source, ack, now, self.out)
+
+    def nack(self, source: Member, *missing: range) -> None:
+        self.box.on_nack(source, Nack(Stream.FIFO, list(missing)), self.out)
+
+    def take(self, now: int = 0) -> list[bytes]:
+        return self.box.take_ready(1000, now, self.out)
+
+    def sent(self) -> list[tuple[Member | Address | None, Frame]]:
+        frames = list(self.out.frames)
+        self.out.frames.clear()
+        self.box.check_invariants(self.view)
+        return frames
+
+    def probes_until(self, stop: int, drop_acks: bool = True) -> list[int]:
+        """When Highest was told, up to a time."""
+        times = []
+        while (at := self.box.next_timeout()) is not None and at <= stop:
+            self.box.handle_timeout(at, self.out)
+            times += [at for _, frame in self.sent() if isinstance(frame, Highest)]
+        return times
+
+
+def test_a_send_goes_to_everybody_as_one_run() -> None:
+    s = Sender()
+    assert s.send(b"a", b"b") == 2
+    assert s.send(b"c") == 1
+    assert s.sent() == [
+        (None, Data(Stream.FIFO, 1, [b"a", b"b"])),
+        (None, Data(Stream.FIFO, 3, [b"c"])),
+    ]
+
+
+def test_what_finds_no_room_takes_no_seqno() -> None:
+    s = Sender(capacity=2)
+    assert s.send(b"1", b"2", b"3") == 2
+    assert s.box.is_blocked
+    assert s.send(b"3") == 0
+    assert s.box.window.high == 2
+    assert s.sent() == [(None, Data(Stream.FIFO, 1, [b"1", b"2"]))]
+    s.take()
+    s.ack(B, 1)
+    assert list(s.out.events) == [Writable()]
+    assert s.send(b"3") == 1
+    assert s.sent() == [(None, Data(Stream.FIFO, 3, [b"3"]))]
+
+
+def test_the_sender_is_told_once_per_block() -> None:
+    s = Sender(capacity=2)
+    s.send(b"1", b"2", b"3")
+    s.take()
+    s.ack(B, 1)
+    s.ack(B, 2)
+    assert list(s.out.events) == [Writable()]
+
+
+def test_an_accepted_send_is_not_followed_by_writable() -> None:
+    s = Sender(capacity=2)
+    s.send(b"1", b"2")
+    s.take()
+    s.ack(B, 2)
+    assert list(s.out.events) == []
+
+
+def test_the_slowest_decides_what_is_purged() -> None:
+    s = Sender(B, C)
+    s.send(*[b"x"] * 5)
+    s.take()
+    s.ack(B, 5)
+    assert s.box.window.low == 0
+    s.ack(C, 3)
+    assert s.box.window.low == 3
+    s.ack(C, 2)  # late: nothing goes back
+    assert s.box.window.low == 3
+    assert s.box.acks.entries() == [(A, 5, 5), (B, 5, 5), (C, 3, 3)]
+    s.ack(C, 4, held=5)
+    assert s.box.window.low == 4
+    assert s.box.acks.min_held == 5
+
+
+def test_holding_is_not_delivering() -> None:
+    s = Sender()
+    s.send(*[b"x"] * 3)
+    s.take()
+    s.ack(B, 0, held=3)
+    assert s.box.window.low == 0
+
+
+def test_ones_own_application_counts() -> None:
+    s = Sender()
+    s.send(b"1", b"2")
+    s.ack(B, 2)
+    assert s.box.window.low == 0
+    assert s.box.take_ready(1, 0, s.out) == [b"1"]
+    assert s.box.window.low == 1
+    assert s.take() == [b"2"]
+    assert s.box.window.low == 2
+    assert s.take() == []
+
+
+def test_a_view_forgets_the_departed_and_enters_the_new_at_low() -> None:
+    s = Sender(B, C)
+    s.send(*[b"x"] * 4)
+    s.take()
+    s.ack(B, 3)
+    s.ack(C, 1)
+    newcomer = C._replace(incarnation=99)
+    s.view = view(A, B, newcomer, counter=2)
+    s.box.set_members(s.view, 0, s.out)
+    assert s.box.acks.entries() == [(A, 4, 4), (B, 3, 3), (newcomer, 1, 1)]
+    assert s.box.window.low == 1
+    s.view = view(A, B, counter=3)
+    s.box.set_members(s.view, 0, s.out)
+    assert s.box.window.low == 3  # nobody slower is left
+    assert C not in s.box.heard
+    assert s.box.window.low <= s.box.acks.min_delivered
+    # Members enter at low, so "low < high" and "somebody is behind" are the same.
+    assert s.box.is_behind == (s.box.window.low < s.box.window.high)
+
+
+def test_a_view_wakes_a_blocked_sender() -> None:
+    s = Sender(B, C, capacity=2)
+    s.send(b"1", b"2", b"3")
+    s.take()
+    s.ack(B, 2)
+    s.view = view(A, B, counter=2)
+    s.box.set_members(s.view, 0, s.out)
+    assert list(s.out.events) == [Writable()]
+
+
+# Probes
+
+
+def test_probes_double_from_their_start_up_to_tau() -> None:
+    s = Sender()
+    assert s.box.next_timeout() is None
+    s.send(b"x", now=0)
+    times = s.probes_until(6 * TAU)
+    pauses = [later - earlier for earlier, later in zip([0, *times], times, strict=False)]
+    assert pauses == [min(PROBE_START_NS << n, TAU) for n in range(len(times))]
+    assert pauses[-1] == TAU
+
+
+def test_probes_tell_the_highest_seqno_to_everybody() -> None:
+    s = Sender()
+    s.send(b"x", b"y")
+    s.sent()
+    at = s.box.next_timeout()
+    assert at is not None
+    s.box.handle_timeout(at - 1, s.out)
+    assert s.sent() == []
+    s.box.handle_timeout(at, s.out)
+    assert s.sent() == [(None, Highest(Stream.FIFO, 2))]
+
+
+def test_probes_end_when_all_have_delivered() -> None:
+    s = Sender(B, C)
+    s.send(b"x")
+    s.take()
+    s.ack(B, 1)
+    assert len(s.probes_until(TAU)) > 1
+    s.ack(C, 1, now=TAU)
+    assert s.probes_until(100 * TAU) == []
+    assert s.box.next_timeout() is None
+
+
+def test_an_ack_that_raises_the_minimum_starts_the_pauses_over() -> None:
+    s = Sender()
+    s.send(b"x", b"y", now=0)
+    s.take()
+    s.probes_until(10 * TAU)
+    s.ack(B, 1, now=10 * TAU)
+    at = s.box.next_timeout()
+    assert at is not None
+    assert at - 10 * TAU <= TAU
+
+
+def test_the_first_probe_follows_the_measured_ack_time() -> None:
+    s = Sender()
+    s.send(b"x", now=0)
+    s.take()
+    s.ack(B, 1, now=7_000_000)
+    s.send(b"y", now=20_000_000)
+    assert s.box.next_timeout() == 20_000_000 + 14_000_000
+    s.take()
+    s.ack(B, 2, now=20_000_001)
+    s.send(b"z", now=30_000_000)
+    assert s.box.next_timeout() == 30_000_000 + PROBE_MIN_NS
+
+
+def test_a_joiner_is_probed_for() -> None:
+    s = Sender()
+    s.send(b"x", b"y")
+    s.take()
+    s.ack(B, 1)
+    s.ack(B, 1)
+    s.view = view(A, C, counter=2)
+    s.box.set_members(s.view, 0, s.out)
+    assert s.box.is_behind
+    assert len(s.probes_until(TAU)) > 0
+
+
+# Repair
+
+
+def test_a_nack_is_answered_to_whoever_asked() -> None:
+    s = Sender(B, C)
+    s.send(*[b"%d" % n for n in range(1, 7)])
+    s.sent()
+    s.nack(C, range(2, 4), range(6, 7))
+    assert s.sent() == [
+        (C, Data(Stream.FIFO, 2, [b"2", b"3"])),
+        (C, Data(Stream.FIFO, 6, [b"6"])),
+    ]
+
+
+def test_a_nack_may_be_answered_to_all() -> None:
+    s = Sender(B, C, repair_to_all=True)
+    s.send(b"1")
+    s.sent()
+    s.nack(C, range(1, 2))
+    assert s.sent() == [(None, Data(Stream.FIFO, 1, [b"1"]))]
+
+
+def test_a_nack_gets_only_what_is_here() -> None:
+    s = Sender(capacity=4)
+    for n in range(1, 7):
+        s.send(b"%d" % n)
+        s.take()
+        s.ack(B, min(n, 3))
+    s.sent()
+    s.nack(B, range(1, 1 << 40))
+    assert s.sent() == [(B, Data(Stream.FIFO, 4, [b"4", b"5", b"6"]))]
+    s.nack(B, range(1, 4), range(7, 9))
+    assert s.sent() == []
+
+
+def test_after_a_wrap_the_right_payloads_are_sent_again() -> None:
+    s = Sender(capacity=4)
+    for n in range(1, 12):
+        s.send(b"%d" % n)
+        s.take()
+        s.ack(B, n - 3 if n > 3 else 0)
+    s.sent()
+    for n in (9, 10, 11):
+        s.nack(B, range(n, n + 1))
+    assert [frame for _, frame in s.sent()] == [
+        Data(Stream.FIFO, n, [b"%d" % n]) for n in (9, 10, 11)
+    ]
+
+
+def test_each_member_may_ask_for_one_window_between_two_probes() -> None:
+    s = Sender(B, C, capacity=4)
+    s.send(*[b"%d" % n for n in range(1, 5)])
+    s.sent()
+    s.nack(B, range(1, 4))
+    s.nack(B, range(1, 4))
+    s.nack(B, range(1, 4))
+    assert sum(frame.count for _, frame in s.sent() if isinstance(frame, Data)) == 4
+    assert s.box.resent == 4
+    s.nack(C, range(1, 5))
+    assert sum(frame.count for _, frame in s.sent() if isinstance(frame, Data)) == 4
+    at = s.box.next_timeout()
+    assert at is not None
+    s.box.handle_timeout(at, s.out)
+    s.sent()
+    s.nack(B, range(1, 5))
+    assert sum(frame.count for _, frame in s.sent() if isinstance(frame, Data)) == 4
+
+
+# Bytes
+
+
+def test_the_smallest_allowance_of_a_current_member_counts() -> None:
+    s = Sender(B, C, window_bytes=50_000)
+    assert s.box.window.max_bytes == 50_000
+    s.ack(B, 0, allowance=20_000)
+    s.ack(C, 0, allowance=9000)
+    assert s.box.window.max_bytes == 9000
+    s.ack(C, 0, allowance=30_000)
+    assert s.box.window.max_bytes == 20_000
+    s.ack(B, 0, allowance=0)
+    assert s.box.window.max_bytes == 1000  # at least one datagram
+    s.view = view(A, C, counter=2)
+    s.box.set_members(s.view, 0, s.out)
+    assert s.box.window.max_bytes == 30_000
+    s.ack(C, 0, allowance=1 << 40)
+    assert s.box.window.max_bytes == 50_000  # never more than configured
+
+
+def test_more_allowance_is_room() -> None:
+    s = Sender(window_bytes=50_000)
+    s.ack(B, 0, allowance=2000)
+    accepted = s.send(*[bytes(900)] * 5)
+    assert 0 < accepted < 5
+    s.ack(B, 0, allowance=1900)
+    assert list(s.out.events) == []
+    s.ack(B, 0, allowance=50_000)
+    assert list(s.out.events) == [Writable()]
+
+
+# Large messages
+
+
+def test_a_large_message_is_cut_and_put_together_for_oneself() -> None:
+    s = Sender(fragment_bytes=3)
+    assert s.send(b"a", b"0123456", b"", b"b") == 4
+    frames = [frame for _, frame in s.sent()]
+    assert frames == [
+        Data(Stream.FIFO, 1, [b"a"]),
+        Data(Stream.FIFO, 2, [b"012"], more=True),
+        Data(Stream.FIFO, 3, [b"345"], more=True),
+        Data(Stream.FIFO, 4, [b"6"]),
+        Data(Stream.FIFO, 5, [b""]),
+        Data(Stream.FIFO, 6, [b"b"]),
+    ]
+    runs = s.box.assembler.assemble(1, s.take())
+    assert runs == [(1, [b"a"]), (4, [b"0123456"]), (5, [b"", b"b"])]
+
+
+def test_a_message_of_exactly_one_fragment_is_not_cut() -> None:
+    s = Sender(fragment_bytes=3)
+    assert s.send(b"012", b"0123") == 2
+    assert [(frame.first, frame.more) for _, frame in s.sent() if isinstance(frame, Data)] == [
+        (1, False),
+        (2, True),
+        (3, False),
+    ]
+
+
+def test_the_rest_of_a_large_message_goes_before_anything_else() -> None:
+    s = Sender(fragment_bytes=2, capacity=2)
+    assert s.send(b"0123456", b"x") == 1
+    assert list(s.box.rest) == [b"45", b"6"]
+    assert s.send(b"x") == 0
+    s.sent()
+    s.take()
+    s.ack(B, 1)
+    assert [frame for _, frame in s.sent()] == [Data(Stream.FIFO, 3, [b"45"], more=True)]
+    assert list(s.out.events) == []  # still nothing for the application to do
+    s.take()
+    s.ack(B, 3)
+    assert [frame for _, frame in s.sent()] == [Data(Stream.FIFO, 4, [b"6"])]
+    assert list(s.out.events) == [Writable()]
+    assert s.send(b"x") == 1
+
+
+def test_a_large_message_that_cannot_begin_is_not_accepted() -> None:
+    s = Sender(fragment_bytes=2, capacity=2)
+    assert s.send(b"1", b"2", b"0123") == 2
+    assert not s.box.rest
+    assert s.send(b"0123") == 0
+    assert not s.box.rest
+    assert s.box.is_blocked
+
+
+def test_fragments_are_sent_again_as_fragments() -> None:
+    s = Sender(fragment_bytes=2)
+    s.send(b"a", b"01234", b"b", b"c")
+    s.sent()
+    s.nack(B, range(1, 7))
+    assert [frame for _, frame in s.sent()] == [
+        Data(Stream.FIFO, 1, [b"a"]),
+        Data(Stream.FIFO, 2, [b"01", b"23"], more=True),
+        Data(Stream.FIFO, 4, [b"4", b"b", b"c"]),
+    ]
+    s.take()
+    s.ack(B, 4)
+    s.nack(B, range(1, 7))  # what is purged is forgotten, its marks too
+    assert [frame for _, frame in s.sent()] == [Data(Stream.FIFO, 5, [b"b", b"c"])]
+    assert s.box._continued == set()
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_stats_tell_every_table(blocked: bool) -> None:
+    s = Sender(capacity=2)
+    s.send(*[b"x"] * (3 if blocked else 2))
+    stats = s.box.stats()
+    assert (stats["low"], stats["high"], stats["capacity"]) == (0, 2, 2)
+    assert stats["acks"] == {"A": [0, 0], "B": [0, 0]}
+    assert len(s.box.explain(0)) == (2 if blocked else 0)  # A and B both pin it

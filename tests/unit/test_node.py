@@ -1,0 +1,279 @@
+"""One member: routing, the order of events, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.core.effects import DigestAgreed, ViewAgreed
+from ringcast.errors import DecodeError, GroupClosed, Reject, UsageError
+from ringcast.events import Closed, Delivered, ViewInstalled
+from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
+from ringcast.node import Node
+from ringcast.wire.codec import Codec
+from ringcast.wire.frames import Ack, Data, Highest
+from support.cluster import cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.core.effects import Effects
+    from ringcast.events import Event
+    from ringcast.wire.frames import Frame
+
+A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC"))
+
+
+def view(*members: Member, counter: int = 1) -> View:
+    return View(ViewId(members[0], counter), members)
+
+
+def zero(*members: Member) -> Digest:
+    return Digest({Origin(member, Stream.FIFO): 0 for member in members})
+
+
+def node(me: Member = A, **options: Any) -> Node:
+    config = GroupConfig(group="g", name=me.name, multicast=MulticastConfig(datagram_bytes=1000))
+    return Node(me, config, **options)
+
+
+def datagrams(source: Member, *frames: Frame, group: str = "g") -> list[bytes]:
+    return Codec(group, source, 1000).pack(frames)
+
+
+class Watcher:
+    """A second layer that owns no frames and writes down what it is told."""
+
+    frames: ClassVar[tuple[type[Frame], ...]] = ()
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.deadline: int | None = None
+        self.answer: object = None
+
+    def start(self, now: int, out: Effects) -> None:
+        self.calls.append("start")
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        self.calls.append("receive")
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        self.calls.append(f"view {view.counter}")
+        if view.counter == 1:  # decides more, as a membership layer would
+            out.signal(DigestAgreed(zero(*view.members)))
+            out.signal(ViewAgreed(View(ViewId(A, 2), view.members)))
+
+    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
+        self.calls.append("digest")
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        return []
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        self.calls.append("timeout")
+
+    def next_timeout(self) -> int | None:
+        return self.deadline
+
+    def close(self, now: int, out: Effects) -> None:
+        self.calls.append("close")
+
+    def stats(self) -> dict[str, object]:
+        return {"calls": len(self.calls)}
+
+    def explain(self, now: int) -> list[str]:
+        return ["the watcher waits"]
+
+    def check_invariants(self) -> None:
+        self.calls.append("check")
+
+
+class Greedy(Watcher):
+    frames: ClassVar[tuple[type[Frame], ...]] = (Ack,)
+
+
+def test_a_frame_has_one_owner() -> None:
+    with pytest.raises(UsageError, match="two owners: ReliableMulticast and Greedy"):
+        node(layers=[Greedy()])
+
+
+def test_every_layer_hears_everything_in_order() -> None:
+    watcher = Watcher()
+    a = node(layers=[watcher])
+    a.start(0)
+    a.install_view(view(A, B), 0)
+    # What a layer decides comes after what was decided before: a worklist, no recursion.
+    assert watcher.calls == ["start", "view 1", "digest", "view 2"]
+    assert a.view is not None
+    assert a.view.counter == 2
+    assert Origin(B, Stream.FIFO) in a.multicast.windows()
+    watcher.calls.clear()
+    a.handle_timeout(0)
+    a.check_invariants()
+    a.close(0)
+    assert watcher.calls == ["timeout", "check", "close"]
+    assert a.explain(0) == ["the watcher waits"]
+    assert a.stats()["Watcher"] == {"calls": 3}
+    assert a.stats()["member"] == "A"
+
+
+def test_the_earliest_deadline_of_any_layer_counts() -> None:
+    watcher = Watcher()
+    a = node(layers=[watcher])
+    assert a.next_timeout() is None
+    watcher.deadline = 7
+    assert a.next_timeout() == 7
+    watcher.deadline = None
+    a.install_view(view(A, B), 0)
+    a.send([b"x"], 0)
+    assert a.next_timeout() == 5_000_000
+
+
+def test_frames_go_to_their_owner_in_stretches() -> None:
+    class Recorder(Watcher):
+        frames: ClassVar[tuple[type[Frame], ...]] = (Data, Ack)
+
+        def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+            self.calls.append(f"{source} " + " ".join(type(frame).__name__ for frame in frames))
+
+    recorder = Recorder()
+    a = node()
+    a._layers = [recorder]
+    a._owner = {Data: 0, Ack: 0}
+    ack, highest = Ack(Stream.FIFO, 0, 0, 0), Highest(Stream.FIFO, 0)
+    data = Data(Stream.FIFO, 1, [b"x"])
+    a.receive_datagrams(datagrams(B, data, ack, highest, highest, ack), 0)
+    assert recorder.calls == ["B Data Ack", "B Ack"]  # nobody owns Highest here
+
+
+@pytest.mark.parametrize(
+    ("datagram", "reason"),
+    [
+        (b"", Reject.TOO_SHORT),
+        (b"nothing of ours, really", Reject.NOT_OURS),
+        (datagrams(B, Highest(Stream.FIFO, 1), group="other")[0], Reject.GROUP),
+        (datagrams(B, Highest(Stream.FIFO, 1))[0][:-1], Reject.FRAME_LENGTH),
+        (bytes(70_000), Reject.TOO_LONG),
+    ],
+)
+def test_what_cannot_be_decoded_is_counted_and_dropped(datagram: bytes, reason: Reject) -> None:
+    a = node()
+    a.install_view(view(A, B), 0)
+    a.install_digest(zero(B), 0)
+    good = datagrams(B, Data(Stream.FIFO, 1, [b"x"]))
+    a.receive_datagrams([datagram, *good, datagram], 0)
+    assert a.rejected == {reason.value: 2}
+    assert a.stats()["rejected"] == {reason.value: 2}
+    assert any(isinstance(event, Delivered) for event in a.take_events(9, 0))
+
+
+def test_a_seal_that_does_not_open_is_counted() -> None:
+    class Closed_:
+        overhead = 0
+
+        def seal(self, datagram: bytes) -> bytes:
+            return datagram
+
+        def open(self, datagram: bytes) -> bytes:
+            raise DecodeError(Reject.SEAL)
+
+    a = node(seal=Closed_())
+    a.receive_datagrams(datagrams(B, Highest(Stream.FIFO, 1)), 0)
+    assert a.rejected == {Reject.SEAL.value: 1}
+
+
+def test_the_view_comes_before_any_message_of_its_joiners() -> None:
+    """Even when the messages came first."""
+    a = node()
+    a.install_view(view(A, B), 0)
+    a.install_digest(zero(A, B), 0)
+    a.take_events(9, 0)
+    a.receive_datagrams(datagrams(C, Data(Stream.FIFO, 1, [b"early"])), 0)
+    a.receive_datagrams(datagrams(B, Data(Stream.FIFO, 1, [b"b"])), 0)
+    bigger = view(A, B, C, counter=2)
+    a.install_view(bigger, 0)
+    a.install_digest(zero(C), 0)
+    events = a.take_events(9, 0)
+    assert events[0] == ViewInstalled(bigger)
+    delivered = {(event.sender, event.view_id) for event in events if isinstance(event, Delivered)}
+    assert delivered == {(B, bigger.id), (C, bigger.id)}
+
+
+def test_nothing_of_a_departed_member_comes_after_the_view_without_it() -> None:
+    a = node()
+    a.install_view(view(A, B), 0)
+    a.install_digest(zero(A, B), 0)
+    a.receive_datagrams(datagrams(B, Data(Stream.FIFO, 1, [b"b"])), 0)
+    alone = view(A, counter=2)
+    a.install_view(alone, 0)
+    assert a.take_events(9, 0) == [ViewInstalled(view(A, B)), ViewInstalled(alone)]
+
+
+def test_older_views_and_the_same_view_are_ignored() -> None:
+    a = node()
+    newest = view(A, B, counter=5)
+    for each in (newest, view(A, B, C, counter=4), view(A, B, C, counter=5)):
+        a.install_view(each, 0)
+    assert a.view == newest
+    assert a.take_events(9, 0) == [ViewInstalled(newest)]
+
+
+def test_a_view_without_oneself_closes() -> None:
+    a = node()
+    a.install_view(view(A, B), 0)
+    a.take_events(9, 0)
+    a.install_view(view(B, C, counter=2), 0)
+    assert a.take_events(9, 0) == [Closed("View 2: B, C goes on without this member")]
+    with pytest.raises(GroupClosed):
+        a.send([b"x"], 0)
+    assert a.next_timeout() is None
+    assert a.take_datagrams() == []
+
+
+def test_sends_between_two_takes_share_a_datagram() -> None:
+    a = node()
+    a.install_view(view(A, B), 0)
+    assert a.take_datagrams() == []
+    assert a.send([b"1"], 0) == 1
+    assert a.send([b"2"], 0) == 1
+    ((dest, datagram),) = a.take_datagrams()
+    assert dest is None
+    assert Codec("g", B, 1000).unpack(datagram) == (A, [Data(Stream.FIFO, 1, [b"1", b"2"])])
+    assert a.take_datagrams() == []
+
+
+def test_frames_to_one_member_go_to_its_address() -> None:
+    a = node()
+    a.install_view(view(A, B, C), 0)
+    a.install_digest(zero(B, C), 0)
+    a.handle_timeout(10**9)
+    assert sorted(dest.port for dest, _ in a.take_datagrams() if dest) == [7801, 7802]
+
+
+def test_taking_is_delivery_and_has_a_limit() -> None:
+    a = node()
+    a.install_view(view(A), 0)
+    a.send([b"1", b"2", b"3"], 0)
+    assert a.digest() == zero(A)
+    first = a.take_events(2, 0)
+    assert first[1:] == [Delivered(A, Run(Stream.FIFO, 1, [b"1", b"2"]), view(A).id)]
+    assert a.digest() == Digest({Origin(A, Stream.FIFO): 2})
+    assert a.has_ready
+    assert len(a.take_events(2, 0)) == 1
+    assert not a.has_ready
+
+
+def test_the_same_inputs_give_the_same_outputs() -> None:
+    outcomes = []
+    for _ in range(2):
+        c = cluster(3, capacity=4, datagram_bytes=512, window_bytes=4096)
+        c.nodes["A"].send([bytes(3000), b"x"], c.now)
+        packets = c.collect()
+        c.hand_over(packets[1::2])
+        c.run(5)
+        stats = {name: each.stats() for name, each in c.nodes.items()}
+        outcomes.append((c.events, stats, c.now))
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0][0]["C"]) > 2
