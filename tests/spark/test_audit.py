@@ -242,14 +242,19 @@ def test_a_planted_violation_is_found_in_its_rows(
 
 
 def compare_with_in_process(report: Report, traces: Traces) -> None:
-    """The folds of the light core see the same rows and say the same."""
+    """The folds of the light core say the same of the same rows. Of a killed member's messages
+    they say less: they do not tell a hole in what it sent from its missing end."""
     rows = [row for row in traces.all_rows() if not is_tail(row)]
     reference = {verdict.id: verdict for verdict in audit_in_process(Trace(rows, Facts()))}
     found = verdicts(report)
     for name in JUDGED_IN_BOTH:
         parts = [found[name], found["content"]] if name == "G1" else [found[name]]
         is_violated = any(part.status == "violated" for part in parts)
-        assert is_violated == (reference[name].status == "violated"), name
+        assert reference[name].status in (
+            {"violated", "undecidable"} if is_violated else {"held", "undecidable"}
+        ), name
+        if name != "G1":
+            assert is_violated == (reference[name].status == "violated"), name
 
 
 def is_tail(row: object) -> bool:

@@ -52,7 +52,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
     loss = place["loss"]
     record = place["record"]
     async with join(
-        "bench",
+        place["group"],
         listen=place["listen"],
         members=place["members"],
         name=place["name"],

@@ -39,11 +39,11 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
         spark.stop()
     if json_file is not None:
         json_file.write_text(report.to_json() + "\n")
-    _print(report)
+    print_report(report)
     sys.exit(report.exit_status)
 
 
-def _print(report: Report) -> None:
+def print_report(report: Report) -> None:
     click.echo(
         f"run {_safe(report.run_id)}: {report.members} members, {report.segments} segments, "
         f"{report.rows} rows"

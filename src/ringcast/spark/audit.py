@@ -15,6 +15,7 @@ import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from functools import partial, reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -35,8 +36,6 @@ from ringcast.trace.segments import Segment, SegmentInfo, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from ringcast.spark.digest import Stretch
@@ -46,7 +45,9 @@ WITNESS_ROWS_MAX = 20
 VIOLATIONS_SHOWN_MAX = 10
 SPANS_REREAD_MAX = 4096
 """Spans of blocks compared one by one. A clean run has a few for each joiner."""
-_TASKS_PER_CORE = 4
+_TASKS_PER_CORE_MAX = 4
+_TASK_BYTES = 4 << 20
+"""A task costs some 30 ms: worth it for this much, or for a core that would be idle."""
 
 OK = "ok"
 VIOLATED = "violated"
@@ -169,7 +170,7 @@ def audit(spark: SparkSession, directory: Path | str, run_id: str | None = None)
     if not paths:
         raise UsageError(f"{directory}: no segments (*.parquet) in it")
     sizes = {str(path): path.stat().st_size for path in paths}
-    read = _over_files(spark, _pack(sizes, _tasks(spark)), _state_of)
+    read = _over_files(spark, sizes, _state_of)
     states, damaged = _chosen_run(read, run_id)
     run = _Run(states, damaged)
     unfinished = sum(1 for _ in paths[0].parent.glob("*.part"))
@@ -182,12 +183,15 @@ def audit(spark: SparkSession, directory: Path | str, run_id: str | None = None)
 
 
 def _over_files(
-    spark: SparkSession, tasks: list[list[str]], work: Callable[[str], Iterable[str]]
+    spark: SparkSession, sizes: dict[str, int], work: Callable[[str], Iterable[str]]
 ) -> list[str]:
-    """What `work` says of each item, one Spark task for each list of items.
+    """What `work` says of each item; `sizes` are the bytes that each makes it read.
 
-    The lists travel with the function. What comes back is small by design.
+    The items travel with the function. What comes back is small by design.
     """
+    cores: int = spark.sparkContext.defaultParallelism
+    useful = max(cores, sum(sizes.values()) // _TASK_BYTES)
+    tasks = _pack(sizes, min(useful, cores * _TASKS_PER_CORE_MAX))
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
         partial(_run_tasks, tasks, work), "said string"
     )
@@ -271,11 +275,6 @@ def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:
         packed[at].append(path)
         weights[at] += sizes[path]
     return packed
-
-
-def _tasks(spark: SparkSession) -> int:
-    cores: int = spark.sparkContext.defaultParallelism
-    return _TASKS_PER_CORE * max(1, cores)
 
 
 # On the driver
@@ -561,7 +560,8 @@ class _Judge:
         blocks: defaultdict[tuple[int, int, int], set[Row]] = defaultdict(set)
         for number, row in self._fetch(looks):
             # A block that its sender's or receiver's stop cut short ends elsewhere: another block.
-            blocks[number, row.block, row.seqno2].add(row)
+            if row.kind == "sent" or (row.node, row.inc) == unsure[number][0]:
+                blocks[number, row.block, row.seqno2].add(row)
         for (number, block, _), rows in sorted(blocks.items()):
             member, origin, _ = unsure[number]
             if len({row.kind for row in rows}) < 2:
@@ -594,9 +594,11 @@ class _Judge:
                     wanted[state.path].append(want)
         if not wanted:
             return
-        items = [json.dumps([path, wants]) for path, wants in sorted(wanted.items())]
-        tasks = _pack({item: len(item) for item in items}, _tasks(self._spark))
-        for text in _over_files(self._spark, tasks, _rows_wanted):
+        sizes = {
+            json.dumps([path, wants]): Path(path).stat().st_size
+            for path, wants in sorted(wanted.items())
+        }
+        for text in _over_files(self._spark, sizes, _rows_wanted):
             finding, values = json.loads(text)
             row = Row(*values)
             yield finding, row._replace(members=tuple(row.members))

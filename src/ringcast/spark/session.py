@@ -151,7 +151,7 @@ def _java_candidates() -> Iterator[Path]:
 def _prepare_environment() -> None:
     java = find_java()
     if java.parent.parent.parent != _launcher_root():
-        os.environ["JAVA_HOME"] = str(_launcher_home(java))
+        os.environ["JAVA_HOME"] = str(launcher_home(java))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Another Spark on the machine would bring jars of another version than our pyspark.
     os.environ["SPARK_HOME"] = str(_spark_home())
@@ -192,7 +192,7 @@ def _launcher_root() -> Path:
     return root
 
 
-def _launcher_home(java: Path) -> Path:
+def launcher_home(java: Path) -> Path:
     """A directory to be JAVA_HOME; one per runtime, as a user's environments may differ."""
     home = _launcher_root() / xxhash.xxh3_64_hexdigest(os.fsencode(java))
     launcher = home / "bin" / "java"

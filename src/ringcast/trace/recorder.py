@@ -140,7 +140,7 @@ class Recorder:
         *,
         level: str = "deliveries",
         segment_rows: int = 100_000,
-        segment_seconds: float = 5.0,
+        segment_seconds: float = 2.0,
         queue_rows: int = QUEUE_ROWS_MAX,
         block_messages: int = BLOCK_MESSAGES,
     ) -> None:
