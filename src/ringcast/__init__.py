@@ -1,7 +1,15 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
+from ringcast.aio.group import Group, Message, join
 from ringcast.config import GroupConfig, MulticastConfig
-from ringcast.errors import ConfigError, DecodeError, GroupClosed, RingcastError, UsageError
+from ringcast.errors import (
+    ConfigError,
+    DecodeError,
+    GroupClosed,
+    JoinTimeout,
+    RingcastError,
+    UsageError,
+)
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 
 __all__ = [
@@ -9,9 +17,12 @@ __all__ = [
     "ConfigError",
     "DecodeError",
     "Digest",
+    "Group",
     "GroupClosed",
     "GroupConfig",
+    "JoinTimeout",
     "Member",
+    "Message",
     "MulticastConfig",
     "Origin",
     "RingcastError",
@@ -20,4 +31,5 @@ __all__ = [
     "UsageError",
     "View",
     "ViewId",
+    "join",
 ]

@@ -8,14 +8,16 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
+from ringcast.errors import Reject
 from ringcast.events import Closed, Delivered, FragmentsTaken, ViewInstalled, Writable
-from ringcast.model import SEQNO_MAX, Address, Member, Origin, Stream
+from ringcast.model import SEQNO_MAX, Origin, Stream
 from ringcast.protocols.multicast import EARLY_MAX
 from ringcast.wire.frames import Ack, Data, Highest, Nack
-from support.cluster import Cluster, Packet, cluster
+from support.cluster import Packet, cluster
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
+    from support.cluster import Cluster
 
 
 def numbered(count: int, first: int = 1) -> list[bytes]:
@@ -228,14 +230,15 @@ def test_a_restart_with_the_same_address_is_another_sender() -> None:
     assert c.window_is_drained("B")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an ack does not say which incarnation it is for: the next one believes it"
-)
 def test_a_late_ack_for_the_previous_incarnation_is_not_for_the_next() -> None:
-    c = cluster(2)
+    """Believed, it would purge what nobody has."""
+    c = cluster(2, capacity=16)
     c.nodes["B"].send(numbered(5), c.now)
-    c.run(1)
-    late = Packet(c.nodes["A"].me, "B", [Ack(Stream.FIFO, 5, 5, 1 << 20)])
+    c.hand_over(c.collect())
+    c.take("A")
+    (late,) = c.collect()
+    (ack,) = late.frames
+    assert ack == Ack(Stream.FIFO, 5, 5, 1 << 20)
     c.crash("B")
     c.install("A")
     c.join("B")
@@ -243,6 +246,8 @@ def test_a_late_ack_for_the_previous_incarnation_is_not_for_the_next() -> None:
     c.take("B")
     c.collect()  # lost
     c.hand_over([late])
+    assert c.nodes["B"].rejected == {Reject.ADDRESSEE: 1}
+    assert c.outbox("B").window.low == 0
     c.run(2)
     assert c.delivered("A", "B")[5:] == expected(5)
 
@@ -259,7 +264,8 @@ def test_every_second_datagram_is_lost() -> None:
     c.run(0.1)
     for payload in numbered(100):
         while not c.nodes["A"].send([payload], c.now):
-            assert c.step(every_second)
+            assert c.now < 60 * 10**9, c.nodes["A"].explain(c.now)
+            c.step(every_second)
         c.exchange(every_second)
     c.run(5, every_second)
     for name in "ABC":
@@ -449,7 +455,7 @@ def test_early_data_waits_for_its_window_within_bounds() -> None:
 def test_early_data_of_a_member_that_never_came_is_forgotten_with_it() -> None:
     c = cluster(2)
     joiner = c.start("C")
-    view = c.install("ABC")
+    c.install("ABC")
     joiner.send(numbered(3), c.now)
     c.hand_over(c.collect())
     assert len(c.nodes["A"].multicast._early) == 1
@@ -459,7 +465,6 @@ def test_early_data_of_a_member_that_never_came_is_forgotten_with_it() -> None:
     c.open_windows()
     c.exchange()
     assert c.delivered("A", "C") == []
-    assert joiner.me in view
 
 
 def test_senders_obey_the_smallest_allowance() -> None:
@@ -663,9 +668,7 @@ def test_a_forged_seqno_costs_nothing() -> None:
 def test_frames_of_strangers_create_nothing() -> None:
     c = cluster(2)
     c.run(0.1)
-    stranger = Cluster("X").nodes["X"]
-    x = Member(Address("127.0.0.1", 9999), 5, "X")
-    c._codecs[x] = type(stranger.codec)("test", x, 1000)
+    x = c.start("X").me  # a process of the same group that no view has let in
     before = c.nodes["A"].multicast.stats()
     refused = c.nodes["A"].multicast.refused
     frames: list[Frame] = [

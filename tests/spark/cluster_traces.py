@@ -76,8 +76,9 @@ class Traces:
 class Cluster:
     """Perfect members: what one sends, all present deliver, in order."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, segment_seconds: float = 5.0) -> None:
         self.directory = directory
+        self.segment_seconds = segment_seconds
         self.now = 0
         self.recorders: dict[Member, Recorder] = {}
         self.view: View | None = None
@@ -92,7 +93,11 @@ class Cluster:
         for member in members:
             if member not in self.recorders:
                 recorder = Recorder(
-                    self.directory, "test run", member, block_messages=BLOCK_MESSAGES
+                    self.directory,
+                    "test run",
+                    member,
+                    segment_seconds=self.segment_seconds,
+                    block_messages=BLOCK_MESSAGES,
                 )
                 self.recorders[member] = recorder
                 recorder.start(self._tick())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS
+from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, members
 from pyspark.sql import functions as F
 
 from ringcast.errors import UsageError
@@ -391,6 +393,37 @@ def test_lost_sends_excuse_deliveries(spark: SparkSession, traces: Traces, tmp_p
     traces.lost["a"] = 1
     traces.write(tmp_path)
     assert set(statuses(audit(spark, tmp_path)).values()) == {"incomplete"}
+
+
+def test_a_disk_that_was_full_for_a_while_makes_the_audit_incomplete(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A limit on file size stands for the full disk: the recorder's writes fail with OSError."""
+    cluster = Cluster(tmp_path, segment_seconds=0.01)
+    a, b = members("ab")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        cluster.install(a, b)
+        for _ in range(10):
+            cluster.send(a, 100)
+        turn = threading.Event()
+        while any(recorder.stats()["queued"] for recorder in cluster.recorders.values()):
+            turn.wait(0.01)
+        while not all(recorder.lost for recorder in cluster.recorders.values()):
+            turn.wait(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    cluster.send(a, 100)
+    cluster.stop()
+    report = audit(spark, tmp_path)
+    assert set(statuses(report).values()) == {"incomplete"}
+    lost = [recorder.lost for recorder in cluster.recorders.values()]
+    assert report.verdicts[0].incomplete == [
+        f"a#100: its recorder lost {lost[0]} rows",
+        f"b#101: its recorder lost {lost[1]} rows",
+    ]
+    assert report.exit_status == 3
 
 
 def test_rows_of_another_member_in_a_file_are_damage(

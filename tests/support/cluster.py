@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 
 class Packet(NamedTuple):
+    """Frames on their way to whoever has that name; `to` if they are for that member alone."""
+
     source: Member
     dest: str
     frames: list[Frame]
+    to: Member | None = None
 
 
 class Cluster:
@@ -116,22 +119,22 @@ class Cluster:
     def collect(self) -> list[Packet]:
         """What the nodes want to send, not handed over yet; one packet for each receiver."""
         packets = []
-        for name, node in list(self.nodes.items()):
+        for node in self.nodes.values():
+            others = [member for member in node.view or () if member != node.me]
             for dest, datagram in node.take_datagrams():
-                others = [member.address for member in node.view or () if member != node.me]
-                source, frames = node.codec.unpack(datagram, overhear=True)
-                assert source.name == name
-                packets += [
-                    Packet(source, chr(address.port - 7000), frames)
-                    for address in ([dest] if dest else others)
-                ]
+                _, frames = node.codec.unpack(datagram, overhear=True)
+                if dest is None:
+                    packets += [Packet(node.me, member.name, frames) for member in others]
+                else:
+                    (to,) = (member for member in others if member.address == dest)
+                    packets.append(Packet(node.me, to.name, frames, to))
         return packets
 
     def hand_over(self, packets: Iterable[Packet]) -> None:
         """To whoever lives at that address, as bytes."""
-        for source, dest, frames in packets:
+        for source, dest, frames, to in packets:
             if dest in self.nodes:
-                datagrams = self._codecs[source].pack(frames)
+                datagrams = self._codecs[source].pack(frames, to)
                 self.nodes[dest].receive_datagrams(datagrams, self.now)
 
     def take(self, name: str, limit: int = 1_000_000) -> None:
@@ -148,10 +151,10 @@ class Cluster:
             packets = self.collect()
             if not packets:
                 return
-            for source, dest, frames in packets:
+            for source, dest, frames, to in packets:
                 kept = [f for f in frames if drop is None or not drop(source.name, dest, f)]
                 if kept:
-                    self.hand_over([Packet(source, dest, kept)])
+                    self.hand_over([Packet(source, dest, kept, to)])
         raise AssertionError("the members never stop talking")
 
     # Time

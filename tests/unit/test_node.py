@@ -51,7 +51,6 @@ class Watcher:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.deadline: int | None = None
-        self.answer: object = None
 
     def start(self, now: int, out: Effects) -> None:
         self.calls.append("start")
@@ -170,7 +169,7 @@ def test_what_cannot_be_decoded_is_counted_and_dropped(datagram: bytes, reason: 
 
 
 def test_a_seal_that_does_not_open_is_counted() -> None:
-    class Closed_:
+    class NobodysSeal:
         overhead = 0
 
         def seal(self, datagram: bytes) -> bytes:
@@ -179,7 +178,7 @@ def test_a_seal_that_does_not_open_is_counted() -> None:
         def open(self, datagram: bytes) -> bytes:
             raise DecodeError(Reject.SEAL)
 
-    a = node(seal=Closed_())
+    a = node(seal=NobodysSeal())
     a.receive_datagrams(datagrams(B, Highest(Stream.FIFO, 1)), 0)
     assert a.rejected == {Reject.SEAL.value: 1}
 

@@ -105,6 +105,7 @@ class Driver:
                 self._tap = None
             self.node.close(now)
             self._take_events(0, now)
+            self._send_datagrams()
             self.sock.close()
 
     def explain(self) -> list[str]:
@@ -172,6 +173,10 @@ class Driver:
         return runs
 
     def _flush(self, now: int) -> None:
+        self._send_datagrams()
+        self._arm(now)
+
+    def _send_datagrams(self) -> None:
         for dest, datagram in self.node.take_datagrams():
             if dest is not None:
                 self.sock.send(datagram, dest)
@@ -179,7 +184,6 @@ class Driver:
                 for member in self.node.view.members:
                     if member is not self.node.me and member != self.node.me:
                         self.sock.send(datagram, member.address)
-        self._arm(now)
 
     def _arm(self, now: int) -> None:
         deadline = self.node.next_timeout()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
@@ -245,27 +245,33 @@ async def join(
     own = Address.parse(listen)
     for address in (own, *addresses):
         _check_loopback(address)
-    sock = UdpSocket(own)
-    me = Member(sock.address, secrets.randbits(64), name)
-    settings = _fit(config or MulticastConfig(), sock.receive_buffer, len(addresses))
-    group_config = GroupConfig(group=group, name=name, multicast=settings)
-    roster = Roster(me, addresses)
-    node = Node(me, group_config, layers=[roster])
-    node.multicast.receive_buffer = sock.receive_buffer
-    handle = Group(receive=receive)
-    driver = handle._driver = Driver(
-        node, sock, asyncio.get_running_loop(), handle, tap=_tap(node, record, run_id), lose=lose
-    )
-    try:
-        driver.start()
-        await _joined(handle, driver, roster, join_timeout_s)
-        yield handle
+    with closing(UdpSocket(own)) as sock:
+        me = Member(sock.address, secrets.randbits(64), name)
+        settings = _fit(config or MulticastConfig(), sock.receive_buffer, len(addresses))
+        group_config = GroupConfig(group=group, name=name, multicast=settings)
+        roster = Roster(me, addresses)
+        node = Node(me, group_config, layers=[roster])
+        node.multicast.receive_buffer = sock.receive_buffer
+        handle = Group(receive=receive)
+        loop = asyncio.get_running_loop()
+        tap = _tap(node, record, run_id)
+        driver = handle._driver = Driver(node, sock, loop, handle, tap=tap, lose=lose)
         try:
-            await asyncio.wait_for(handle.flush(), LEAVE_TIMEOUT_S)
-        except (TimeoutError, GroupClosed):
-            log.warning("%s leaves before everybody has taken its messages", me)
-    finally:
-        driver.close()
+            driver.start()
+            await _joined(handle, driver, roster, join_timeout_s)
+            yield handle
+            await _flushed(handle)
+        finally:
+            driver.close()
+
+
+async def _flushed(handle: Group) -> None:
+    try:
+        await asyncio.wait_for(handle.flush(), LEAVE_TIMEOUT_S)
+    except TimeoutError:
+        log.warning("%s leaves before everybody has taken its messages", handle.me)
+    except GroupClosed:
+        pass  # the group went on without this member: nobody is left to wait for
 
 
 async def _joined(handle: Group, driver: Driver, roster: Roster, limit_s: float) -> None:

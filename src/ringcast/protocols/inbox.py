@@ -128,6 +128,11 @@ class Inbox:
                     self._ask(now, out)
                     self._arm_repair()
 
+    def close(self, allowance: int, out: Effects) -> None:
+        """The last word: what was taken and not yet acknowledged."""
+        if self._timers.is_armed(Timer.ACK):
+            self._ack(allowance, out)
+
     def next_timeout(self) -> int | None:
         return self._timers.next_timeout()
 

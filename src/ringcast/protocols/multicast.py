@@ -18,6 +18,7 @@ On Data, Highest, take: the Inbox of that sender and stream (inbox.py). Data of 
 On view: forget the departed: their windows with what is in them (N8), their acks, their queue.
     New members count in every outbox at once (the freeze). A view without oneself closes.
 On digest: open windows for members that are new to me (N9). One that exists never moves.
+On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed.
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
 """
@@ -201,6 +202,9 @@ class ReliableMulticast:
 
     def close(self, now: int, out: Effects) -> None:
         if not self._is_closed:
+            allowance = self._allowance(now)
+            for inbox in self._inboxes.values():
+                inbox.close(allowance, out)
             self._shut("closed", out)
 
     # Outputs

@@ -430,15 +430,20 @@ class Cluster:
         now = machine.clock.read(self.agenda.now)
         limit = self.options.take_limit if machine.application.rate is None else 0
         while True:
-            events = machine.harness.take(limit, now)
-            took = any(isinstance(event, Delivered | FragmentsTaken) for event in events)
-            if any(isinstance(event, Writable) for event in events):
-                machine.application.is_waiting = False
+            took = self._take(machine, limit, now)
             sent = self._send(machine, now)
             # Taking one's own messages may make room: then there is one more event to see.
             is_done = limit > OFFER_MAX and not machine.application.is_waiting
             if not sent and (not took or is_done):
                 return
+
+    @staticmethod
+    def _take(machine: Machine, limit: int, now: int) -> bool:
+        """Whether there were messages."""
+        events = machine.harness.take(limit, now)
+        if any(isinstance(event, Writable) for event in events):
+            machine.application.is_waiting = False
+        return any(isinstance(event, Delivered | FragmentsTaken) for event in events)
 
     def _send(self, machine: Machine, now: int) -> bool:
         """Offer the backlog; whether anything was accepted."""
@@ -466,7 +471,7 @@ class Cluster:
         if not machine.is_alive or machine.application.rate != rate:
             return
         if machine.can_act:
-            machine.harness.take(1, machine.clock.read(self.agenda.now))
+            self._take(machine, 1, machine.clock.read(self.agenda.now))
             self._turn(machine)
         self.agenda.after(1000 / rate, self._take_slowly, machine, rate)
 

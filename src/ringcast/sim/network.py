@@ -156,9 +156,12 @@ class Network:
         self._travel(link, packet, dest, delay, keeps_order=keeps_order)
 
     def expire(self) -> None:
-        """Whatever is still under way never arrives."""
+        """Whatever is still under way never arrives, and holds nothing up behind it."""
         self._era += 1
         self._under_way.clear()
+        for links in self._links:
+            for link in links:
+                link.last_arrival = 0
 
     def kinds_under_way(self) -> tuple[str, ...]:
         return tuple(kind for kind in KINDS if self._under_way[kind] > 0)

@@ -310,7 +310,7 @@ class _Dice:
             ack_threshold=random.choice((None, None, 1)),
             repair_to_all=random.random() < 0.3,
             senders=self._senders(nodes),
-            messages=random.choice((40, 100, 200, 300, 400)),
+            messages=random.choice((30, 80, 150, 250, 300)),
             burst=random.choice((2, 5, 20, 50, 100)),
             sizes=self._sizes(datagram),
             late_messages=random.choice((1, 3, 10)),

@@ -36,6 +36,7 @@ from ringcast.trace.segments import Segment, SegmentInfo, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from pyspark.sql import SparkSession
 
     from ringcast.spark.digest import Stretch

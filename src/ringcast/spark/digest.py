@@ -186,7 +186,8 @@ class _Events:
     def among(self, places: NDArray[Any], event: str) -> NDArray[Any]:
         """Which of these places are of this event, as booleans."""
         is_event = np.array([name == event for name in self._names])
-        return is_event[self._codes[places]]
+        found: NDArray[Any] = is_event[self._codes[places]]
+        return found
 
 
 def _check_owner(columns: dict[str, pa.Array], info: SegmentInfo) -> None:

@@ -216,7 +216,7 @@ class Segment:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         try:
-            self._file = pq.ParquetFile(self.path, read_dictionary=_DICTIONARY)
+            self._file = pq.ParquetFile(self.path)
             self.info = _info(self._file.schema_arrow.metadata, self._file.metadata.metadata)
             whole = self._file.metadata.num_rows == self.info.rows
         except (OSError, pa.ArrowException, ValueError, TypeError, LookupError) as error:

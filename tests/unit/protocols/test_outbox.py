@@ -62,7 +62,7 @@ class Sender:
         self.box.check_invariants(self.view)
         return frames
 
-    def probes_until(self, stop: int, drop_acks: bool = True) -> list[int]:
+    def probes_until(self, stop: int) -> list[int]:
         """When Highest was told, up to a time."""
         times = []
         while (at := self.box.next_timeout()) is not None and at <= stop:
@@ -216,13 +216,15 @@ def test_probes_end_when_all_have_delivered() -> None:
 
 def test_an_ack_that_raises_the_minimum_starts_the_pauses_over() -> None:
     s = Sender()
-    s.send(b"x", b"y", now=0)
+    s.send(b"1", now=0)
     s.take()
-    s.probes_until(10 * TAU)
-    s.ack(B, 1, now=10 * TAU)
-    at = s.box.next_timeout()
-    assert at is not None
-    assert at - 10 * TAU <= TAU
+    s.ack(B, 1, now=7_000_000)
+    s.send(b"2", b"3", now=TAU)
+    s.take()
+    now = s.probes_until(10 * TAU)[-1]
+    assert s.box.next_timeout() == now + TAU
+    s.ack(B, 2, now=now + 1)
+    assert s.box.next_timeout() == now + 1 + 14_000_000
 
 
 def test_the_first_probe_follows_the_measured_ack_time() -> None:
@@ -242,7 +244,6 @@ def test_a_joiner_is_probed_for() -> None:
     s = Sender()
     s.send(b"x", b"y")
     s.take()
-    s.ack(B, 1)
     s.ack(B, 1)
     s.view = view(A, C, counter=2)
     s.box.set_members(s.view, 0, s.out)
@@ -393,6 +394,34 @@ def test_the_rest_of_a_large_message_goes_before_anything_else() -> None:
     assert [frame for _, frame in s.sent()] == [Data(Stream.FIFO, 4, [b"6"])]
     assert list(s.out.events) == [Writable()]
     assert s.send(b"x") == 1
+
+
+def test_small_messages_do_not_slip_in_between_fragments() -> None:
+    """The next fragment finds no room, a small message would: it has to wait all the same."""
+    s = Sender(fragment_bytes=900, window_bytes=2600)
+    assert s.send(bytes(2700)) == 1
+    assert len(s.box.rest) == 1
+    assert not s.box.window.is_full
+    assert s.send(b"x") == 0
+    s.ack(B, 0, held=1)
+    s.take()
+    assert list(s.out.events) == []
+    s.ack(B, 2)
+    assert list(s.out.events) == [Writable()]
+    assert s.send(b"x") == 1
+    assert [(f.first, f.more) for _, f in s.sent() if isinstance(f, Data)] == [
+        (1, True),
+        (2, True),
+        (3, False),
+        (4, False),
+    ]
+
+
+def test_a_block_lasts_from_the_first_refusal() -> None:
+    s = Sender(capacity=1)
+    s.send(b"1", b"2", now=10**9)
+    s.send(b"2", now=2 * 10**9)
+    assert "blocked for 2.0 s" in s.box.explain(3 * 10**9)[0]
 
 
 def test_a_large_message_that_cannot_begin_is_not_accepted() -> None:

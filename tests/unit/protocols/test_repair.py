@@ -222,7 +222,8 @@ def test_requests_are_cut_in_ranges() -> None:
         s.data(seqno)
     due = s.due(TICK, ranges_max=3)
     assert due == [range(1, 2), range(3, 4), range(5, 6)]
-    # The others are paced: due at their next gap-tick.
+    # The others are paced: due at their next gap-tick, and not before.
+    assert s.repair.next_ask() == 2 * TICK
     assert s.due(2 * TICK, ranges_max=6)[3:] == [range(7, 8), range(9, 10), range(11, 12)]
 
 
@@ -233,6 +234,16 @@ def test_one_gap_with_many_holes_is_cut_in_ranges_and_messages() -> None:
         s.window.add_run(seqno, [b"x"])
     assert len(s.due(TICK, ranges_max=5)) == 5
     assert sum(map(len, s.due(3 * TICK, messages_max=4))) == 4
+
+
+def test_the_cut_counts_the_ranges_of_all_gaps() -> None:
+    s = Stream()
+    s.repair.saw_highest(s.window, 5, now=0)
+    s.window.add_run(3, [b"x"])
+    s.repair.saw_highest(s.window, 20, now=0)
+    for seqno in range(8, 20, 2):
+        s.window.add_run(seqno, [b"x"])
+    assert s.due(TICK, ranges_max=3) == [range(1, 3), range(4, 6), range(6, 8)]
 
 
 def test_nothing_is_asked_for_twice_in_one_request() -> None:

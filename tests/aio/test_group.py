@@ -1,0 +1,259 @@
+"""Groups on real sockets, several members in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringcast import GroupClosed, JoinTimeout, MulticastConfig, UsageError, View, ViewId
+from ringcast.aio import group as group_module
+from ringcast.aio.group import join
+from ringcast.aio.loop import run
+from ringcast.bench.cluster import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ringcast.aio.group import Group
+
+DEADLINE_S = 30.0
+
+
+def with_members(count: int, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], None]:
+    """Run a coroutine function on so many joined groups; options by name or per member."""
+
+    def start(test: Callable[..., Awaitable[None]]) -> None:
+        async def main() -> None:
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+            per_member = options.pop("per_member", [{}] * count)
+            async with AsyncExitStack() as stack:
+                groups = await asyncio.gather(
+                    *(
+                        stack.enter_async_context(
+                            join(
+                                "test",
+                                listen=address,
+                                members=addresses,
+                                name="ABCDEF"[at],
+                                **options,
+                                **per_member[at],
+                            )
+                        )
+                        for at, address in enumerate(addresses)
+                    )
+                )
+                await asyncio.wait_for(test(*groups), DEADLINE_S)
+
+        run(main())
+
+    return start
+
+
+async def read(group: Group, count: int) -> list[tuple[str, bytes]]:
+    found = []
+    async for message in group:
+        found.append((message.sender.name, message.payload))
+        if len(found) == count:
+            break
+    return found
+
+
+def numbered(name: str, count: int) -> list[bytes]:
+    return [f"{name}{number}".encode() for number in range(count)]
+
+
+def test_everybody_gets_everything_in_each_senders_order() -> None:
+    async def exchange(*groups: Group) -> None:
+        for group in groups:
+            assert [member.name for member in group.view] == ["A", "B", "C"]
+        sends = [group.send_many(numbered(group.me.name, 500)) for group in groups]
+        *_, got_a, got_b, got_c = await asyncio.gather(*sends, *(read(g, 1500) for g in groups))
+        for got in (got_a, got_b, got_c):
+            for name in "ABC":
+                assert [p for sender, p in got if sender == name] == numbered(name, 500)
+
+    with_members(3)(exchange)
+
+
+def test_a_fifth_of_all_datagrams_is_lost_and_nothing_is() -> None:
+    generator = random.Random(7)
+
+    async def exchange(*groups: Group) -> None:
+        sends = [group.send_many(numbered(group.me.name, 300)) for group in groups]
+        results = await asyncio.gather(*sends, *(read(group, 900) for group in groups))
+        for got in results[3:]:
+            for name in "ABC":
+                assert [p for sender, p in got if sender == name] == numbered(name, 300)
+
+    config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05)
+    with_members(3, config=config, lose=lambda: generator.random() < 0.2)(exchange)
+
+
+def test_a_large_message_travels_in_pieces() -> None:
+    payload = random.Random(1).randbytes(1_000_000)
+
+    async def exchange(a: Group, b: Group) -> None:
+        _, *got = await asyncio.gather(a.send(payload), read(a, 1), read(b, 1))
+        assert got == [[("A", payload)], [("A", payload)]]
+
+    with_members(2, config=MulticastConfig(datagram_bytes=8192, window_bytes=64_000))(exchange)
+
+
+def test_a_member_that_does_not_read_holds_the_sender_back_and_is_named() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        sending = asyncio.create_task(a.send_many(numbered("A", 100)))
+        reading = asyncio.create_task(read(a, 100))
+        while not any("pinned by B" in reason for reason in a.explain()):
+            await asyncio.sleep(0)
+        assert not sending.done()
+        assert not a.try_send(b"no room")
+        assert [p for _, p in await read(b, 100)] == numbered("A", 100)
+        await asyncio.gather(sending, reading)
+
+    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+
+
+def test_a_member_that_only_sends_holds_nobody_back() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        with pytest.raises(UsageError, match="receive=False"):
+            await read(b, 1)
+        _, got = await asyncio.gather(a.send_many(numbered("A", 100)), read(a, 100))
+        assert [p for _, p in got] == numbered("A", 100)
+
+    config = MulticastConfig(capacity=8)
+    with_members(2, config=config, per_member=[{}, {"receive": False}])(exchange)
+
+
+def test_batches_are_runs() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send_many(numbered("A", 64))
+        got: list[bytes] = []
+        async for batch in b.batches():
+            assert batch.run.first == len(got) + 1
+            got += batch.run.payloads
+            if len(got) == 64:
+                break
+        assert got == numbered("A", 64)
+        await read(a, 64)
+
+    with_members(2)(exchange)
+
+
+def test_cancelling_a_blocked_send_leaves_no_hole() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        sending = asyncio.create_task(a.send_many(numbered("A", 50)))
+        while not any("blocked" in reason for reason in a.explain()):
+            await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        reading = asyncio.create_task(read(a, 9))
+        after = asyncio.create_task(a.send(b"after"))
+        got = [p for _, p in await read(b, 9)]
+        assert got == [*numbered("A", 8), b"after"]
+        await asyncio.gather(after, reading)
+
+    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+
+
+def test_a_view_without_oneself_closes() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        waiting = asyncio.create_task(read(b, 1))
+        await asyncio.sleep(0)
+        b.install_view(View(ViewId(a.me, 2), (a.me,)))
+        assert await waiting == []
+        with pytest.raises(GroupClosed, match="goes on without this member"):
+            await b.send(b"too late")
+        a.install_view(View(ViewId(a.me, 2), (a.me,)))
+        await a.send(b"alone")
+        assert await read(a, 1) == [("A", b"alone")]
+
+    with_members(2)(exchange)
+
+
+def test_a_dead_port_is_known_at_once() -> None:
+    async def main() -> None:
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        left = asyncio.Event()
+
+        async def short_lived() -> None:
+            async with join("test", listen=addresses[1], members=addresses):
+                pass
+            left.set()
+
+        async def survivor() -> None:
+            options: dict[str, Any] = {"members": addresses, "receive": False}
+            async with join("test", listen=addresses[0], **options) as a:
+                await left.wait()
+                await a.send(b"anybody?")
+                while not any(f"nobody listens at {addresses[1]}" in why for why in a.explain()):
+                    await asyncio.sleep(0)
+                a.install_view(View(ViewId(a.me, 2), (a.me,)))
+
+        await asyncio.wait_for(asyncio.gather(short_lived(), survivor()), DEADLINE_S)
+
+    run(main())
+
+
+def test_waiting_in_vain_says_for_whom() -> None:
+    async def main() -> None:
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        with pytest.raises(JoinTimeout, match=f"nobody answered at {addresses[1]} within 0.2 s"):
+            async with join("test", listen=addresses[0], members=addresses, join_timeout_s=0.2):
+                pass
+
+    run(main())
+
+
+def test_a_port_in_use_is_said() -> None:
+    async def exchange(a: Group) -> None:
+        address = str(a.me.address)
+        with pytest.raises(UsageError, match=f"cannot listen on {address}"):
+            async with join("test", listen=address, members=[address]):
+                pass
+
+    with_members(1)(exchange)
+
+
+@pytest.mark.parametrize(
+    ("listen", "members", "complaint"),
+    [
+        ("127.0.0.1:0", ["127.0.0.1:7801"], "is not on the list of members"),
+        ("10.0.0.1:7800", ["10.0.0.1:7800"], "not a loopback address"),
+        ("somewhere:7800", ["somewhere:7800"], "not a loopback address"),
+        ("nonsense", ["127.0.0.1:7801"], "write host:port"),
+    ],
+)
+def test_joining_wrongly_is_refused_with_a_reason(
+    listen: str, members: list[str], complaint: str
+) -> None:
+    async def main() -> None:
+        async with join("test", listen=listen, members=members):
+            pass
+
+    with pytest.raises(UsageError, match=complaint):
+        run(main())
+
+
+def test_nobody_reads_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "UNREAD_WARNING_S", 0.0)
+
+    async def exchange(a: Group, b: Group) -> None:
+        reading = asyncio.create_task(read(a, 20))
+        for payload in numbered("A", 20):
+            await a.send(payload)
+        await reading
+        while not any("nobody has read" in record.message for record in caplog.records):
+            await asyncio.sleep(0)
+        await read(b, 20)
+
+    with caplog.at_level(logging.WARNING, "ringcast"):
+        with_members(2)(exchange)
+    assert sum("nobody has read" in record.message for record in caplog.records) == 1

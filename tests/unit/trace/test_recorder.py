@@ -1,0 +1,249 @@
+"""The recorder: rows as the member lived them, hashes that do not depend on how runs are cut."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+
+from ringcast.errors import ConfigError
+from ringcast.events import Delivered, FragmentsTaken
+from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
+from ringcast.trace.recorder import Block, BlockHasher, Recorder
+from ringcast.trace.rows import Row
+from ringcast.trace.segments import Segment, segment_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ringcast.trace.segments import SegmentInfo
+
+A = Member(Address("127.0.0.1", 7801), 11, "a")
+B = Member(Address("127.0.0.1", 7802), 12, "b")
+VIEW = View(ViewId(A, 1), (A, B))
+FROM_B = Origin(B, Stream.FIFO)
+CLOSE_S = 60.0
+
+
+def reference(payloads: Sequence[bytes]) -> int:
+    text = b"".join(struct.pack("<I", len(payload)) + payload for payload in payloads)
+    return xxhash.xxh3_64(text).intdigest()
+
+
+def read(directory: Path) -> tuple[list[Row], list[SegmentInfo]]:
+    rows: list[Row] = []
+    infos: list[SegmentInfo] = []
+    for path in segment_paths(directory):
+        with Segment(path) as segment:
+            rows += segment.rows()
+            infos.append(segment.info)
+    return rows, infos
+
+
+def delivery(first: int, payloads: list[bytes]) -> Delivered:
+    return Delivered(B, Run(Stream.FIFO, first, payloads), VIEW.id)
+
+
+# Content
+
+
+@given(
+    st.lists(st.binary(max_size=9), max_size=70),
+    st.lists(st.integers(1, 20), min_size=1),
+    st.integers(0, 20),
+)
+def test_blocks_do_not_depend_on_how_runs_are_cut(
+    payloads: list[bytes], cuts: list[int], offset: int
+) -> None:
+    hasher = BlockHasher(offset, block_messages=8)
+    ended: list[Block] = []
+    at = turn = 0
+    while at < len(payloads):
+        size = cuts[turn % len(cuts)]
+        ended += hasher.add_run(offset + at + 1, payloads[at : at + size])
+        at += size
+        turn += 1
+    last = offset + len(payloads)
+    expected = [
+        Block(number, 8 * number + 1, 8 * number + 8, reference(payloads[start : start + 8]))
+        for number in range(last // 8)
+        if (start := 8 * number - offset) >= 0
+    ]
+    assert ended == expected
+    tail = last % 8
+    begun = tail and tail <= len(payloads)
+    assert hasher.finish() == (
+        Block(last // 8, last - tail + 1, last, reference(payloads[-tail:])) if begun else None
+    )
+
+
+def test_a_gap_spoils_the_block_it_is_in_and_no_other() -> None:
+    hasher = BlockHasher(block_messages=4)
+    assert hasher.add_run(1, [b"1", b"2"]) == []
+    assert hasher.add_run(4, [b"4"]) == []
+    assert hasher.add_run(5, [b"5", b"6", b"7", b"8"]) == [
+        Block(1, 5, 8, reference([b"5", b"6", b"7", b"8"]))
+    ]
+
+
+def test_what_comes_again_is_not_hashed_again() -> None:
+    hasher = BlockHasher(block_messages=4)
+    hasher.add_run(1, [b"1", b"2", b"3"])
+    assert hasher.add_run(2, [b"2", b"3", b"4"]) == [
+        Block(0, 1, 4, reference([b"1", b"2", b"3", b"4"]))
+    ]
+
+
+def test_fragments_count_as_seqnos_and_the_message_where_its_last_one_stands() -> None:
+    hasher = BlockHasher(block_messages=4)
+    assert hasher.add_run(1, [b"1"]) == []
+    assert hasher.skip(2, 5) == [Block(0, 1, 4, reference([b"1"]))]
+    assert hasher.add_run(6, [b"large", b"7", b"8"]) == [
+        Block(1, 5, 8, reference([b"large", b"7", b"8"]))
+    ]
+
+
+# Rows
+
+
+def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, block_messages=2)
+    recorder.start(1)
+    recorder.view(VIEW, 2)
+    recorder.opened(FROM_B, 5, 3)
+    recorder.sent(Stream.FIFO, 1, [b"x", b"y", b"z"], 4)
+    recorder.delivered(delivery(6, [b"6", b"7", b"8"]), 5)
+    recorder.delivered(FragmentsTaken(B, Stream.FIFO, 9, 10, VIEW.id), 6)
+    recorder.detail(Row("tx", "", 0, 0, kind="data"), 7)
+    recorder.stopped(8)
+    assert recorder.close(CLOSE_S)
+    rows, infos = read(tmp_path)
+    common = {"node": "a", "inc": 11}
+    from_b = {"peer": "b", "peer_inc": 12, "stream": 0}
+    own = {"peer": "a", "peer_inc": 11, "stream": 0}
+    in_view = {"view": 1, "view_creator": "a#11"}
+    expected: list[dict[str, object]] = [
+        {"event": "start", "mono_ns": 1},
+        {"event": "view", "mono_ns": 2, "members": ("a#11", "b#12"), **in_view},
+        {"event": "open", "mono_ns": 3, "seqno": 5, "seqno2": 5, **from_b},
+        {"event": "send", "mono_ns": 4, "seqno": 1, "seqno2": 3, **own},
+        {"event": "block", "mono_ns": 4, "seqno": 1, "seqno2": 2, "kind": "sent", "block": 0,
+         "block_hash": reference([b"x", b"y"]), **own},
+        {"event": "deliver", "mono_ns": 5, "seqno": 6, "seqno2": 8, **from_b, **in_view},
+        {"event": "block", "mono_ns": 5, "seqno": 7, "seqno2": 8, "kind": "delivered", "block": 3,
+         "block_hash": reference([b"7", b"8"]), **from_b},
+        {"event": "deliver", "mono_ns": 6, "seqno": 9, "seqno2": 10, "kind": "fragment", **from_b,
+         **in_view},
+        {"event": "block", "mono_ns": 6, "seqno": 9, "seqno2": 10, "kind": "delivered", "block": 4,
+         "block_hash": reference([]), **from_b},
+        {"event": "block", "mono_ns": 8, "seqno": 3, "seqno2": 3, "kind": "sent", "block": 1,
+         "block_hash": reference([b"z"]), **own},
+        {"event": "stop", "mono_ns": 8},
+    ]  # fmt: skip
+    assert rows == [
+        Row(**{"idx": idx, **common, **columns})  # type: ignore[arg-type]
+        for idx, columns in enumerate(expected)
+    ]
+    assert [info.is_last for info in infos] == [True]
+    assert recorder.stats()["lost"] == 0
+
+
+def test_details_are_kept_at_level_full(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, level="full")
+    recorder.start(1)
+    recorder.detail(Row("tx", "", 0, 0, kind="data", size=60), 7)
+    assert recorder.close(CLOSE_S)
+    rows, infos = read(tmp_path)
+    assert rows[1] == Row("tx", "a", 11, 1, mono_ns=7, kind="data", size=60)
+    assert [(info.level, info.is_last) for info in infos] == [("full", False)]
+
+
+def test_segments_are_cut_by_rows_and_follow_each_other(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, segment_rows=1000)
+    recorder.start(0)
+    for at in range(5000):
+        recorder.delivered(delivery(at + 1, [b"."]), at)
+    recorder.stopped(0)
+    assert recorder.close(CLOSE_S)
+    rows, infos = read(tmp_path)
+    assert [row.idx for row in rows] == list(range(len(rows)))
+    assert len(infos) >= 3
+    assert [info.is_last for info in infos] == [False] * (len(infos) - 1) + [True]
+    assert recorder.stats()["segments"] == len(infos)
+
+
+def test_a_full_queue_costs_rows_and_is_counted(tmp_path: Path) -> None:
+    """Rows that come before the writer starts fill the queue, whatever the threads do."""
+    recorder = Recorder(tmp_path, "run", A, queue_rows=10)
+    for at in range(25):
+        recorder.delivered(delivery(at + 1, [b"."]), at)
+    assert recorder.stats()["queued"] == 10
+    assert recorder.lost == recorder.stats()["lost_to_full_queue"] == 15
+    recorder.start(99)
+    assert recorder.close(CLOSE_S)
+    rows, infos = read(tmp_path)
+    assert [row.idx for row in rows] == list(range(10))
+    assert [info.lost for info in infos] == [16]
+    assert recorder.stats()["rows"] == 26
+
+
+def test_a_disk_that_fails_costs_rows_and_the_recorder_goes_on(tmp_path: Path) -> None:
+    """The directory goes away and comes back, as a mount does."""
+    directory = tmp_path / "mount"
+    recorder = Recorder(directory, "run", A, segment_rows=10, segment_seconds=0.01)
+    directory.rename(tmp_path / "away")
+    recorder.start(0)
+    for at in range(100):
+        recorder.delivered(delivery(at + 1, [b"."]), at)
+    wait_until(lambda: recorder.stats()["lost_to_disk"] == 101)
+    assert str(recorder.stats()["last_error"]).startswith("FileNotFoundError")
+    (tmp_path / "away").rename(directory)
+    recorder.delivered(delivery(101, [b"."]), 1)
+    recorder.stopped(2)
+    assert recorder.close(CLOSE_S)
+    rows, infos = read(directory)
+    assert [row.idx for row in rows] == list(range(101, 104))
+    assert infos[-1].lost == 101
+    assert infos[-1].is_last
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Let the other thread run until this holds; fails after a minute."""
+    turn = threading.Event()
+    for _ in range(6000):
+        if is_so():
+            return
+        turn.wait(0.01)
+    pytest.fail("it did not come true")
+
+
+def test_close_without_start_has_nothing_to_wait_for(tmp_path: Path) -> None:
+    assert Recorder(tmp_path, "run", A).close(0.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_windows_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, block_messages=4)
+    recorder.start(0)
+    recorder.delivered(delivery(1, [b"1"]), 1)
+    recorder.dropped(FROM_B)
+    recorder.stopped(2)
+    assert recorder.close(CLOSE_S)
+    assert [row.event for row in read(tmp_path)[0]] == ["start", "deliver", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("level", "some"), ("segment_rows", 0), ("segment_seconds", 0.0), ("queue_rows", -1)],
+)
+def test_a_wrong_setting_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Recorder(tmp_path, "run", A, **{name: value})  # type: ignore[arg-type]
