@@ -57,8 +57,10 @@ class MulticastConfig:
     """Messages a sender may have in flight before the slowest member has taken them. More rides
     out longer pauses; each member holds this many slots per sender."""
 
-    window_bytes: int = 2 << 20
-    """Bytes a sender may have in flight; receivers lower it to what their socket buffer holds."""
+    window_bytes: int = 4 << 20
+    """Bytes a sender may have out before all have taken them. Half of it may be under way, or
+    less, as far as receivers' socket buffers go; the rest is for what has arrived and waits
+    behind a gap."""
 
     ack_threshold: int | None = None
     """Acknowledge after this many taken messages; None means max(1, capacity // 4). Fewer frees
@@ -84,8 +86,8 @@ class MulticastConfig:
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, CAPACITY_LIMIT)
         check_whole("datagram_bytes", self.datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
-        # Half a window per datagram at most: one is read while the next one travels.
-        check_whole("window_bytes", self.window_bytes, 2 * self.datagram_bytes, 1 << 32)
+        # Two datagrams under way: one is read while the next one travels.
+        check_whole("window_bytes", self.window_bytes, 4 * self.datagram_bytes, 1 << 32)
         if self.ack_threshold is not None:
             highest = max(1, self.capacity // 4)
             if not isinstance(self.ack_threshold, int) or not 1 <= self.ack_threshold <= highest:
@@ -94,6 +96,11 @@ class MulticastConfig:
         check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
         check_seconds("ack_delay_s", self.ack_delay_s, 0.0, self.xmit_interval_s / 2)
         check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How many of `window_bytes` may be under way."""
+        return self.window_bytes // 2
 
     @property
     def ack_every(self) -> int:

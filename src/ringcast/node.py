@@ -196,10 +196,15 @@ class Node:
         while self._out.signals:
             self._react(self._out.signals.popleft(), now)
 
+    def _has_outlived(self, view: View) -> bool:
+        """An older view than mine, or any view after the one that went on without me."""
+        current = self.view
+        return current is not None and (view.counter <= current.counter or self.me not in current)
+
     def _react(self, signal: Signal, now: int) -> None:
         match signal:
             case ViewAgreed(view):
-                if self.view is not None and view.counter <= self.view.counter:
+                if self._has_outlived(view):
                     return
                 self.view = view
                 if self.me in view:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -200,15 +202,9 @@ class NaiveSendWindow:
         return least, most
 
     def charge(self, payloads: list[bytes]) -> int:
-        """Fill datagrams one after the other."""
-        rest = sum(map(len, payloads))
-        charge = 0
-        while True:
-            datagram = min(rest, self.datagram_bytes)
-            charge += max(datagram, DATAGRAM_OVERHEAD)
-            rest -= datagram
-            if not rest:
-                return charge
+        """The bytes, or what the kernel charges for so many of the smallest datagrams."""
+        total = sum(map(len, payloads))
+        return max(total, max(1, math.ceil(total / self.datagram_bytes)) * DATAGRAM_OVERHEAD)
 
     def admits(self, payloads: list[bytes]) -> bool:
         if self.high - self.low + len(payloads) > self.capacity:

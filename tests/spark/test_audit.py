@@ -408,10 +408,12 @@ def test_a_disk_that_was_full_for_a_while_makes_the_audit_incomplete(
         for _ in range(10):
             cluster.send(a, 100)
         turn = threading.Event()
-        while any(recorder.stats()["queued"] for recorder in cluster.recorders.values()):
+        for _ in range(6000):
+            if all(recorder.lost for recorder in cluster.recorders.values()):
+                break
             turn.wait(0.01)
-        while not all(recorder.lost for recorder in cluster.recorders.values()):
-            turn.wait(0.01)
+        else:
+            pytest.fail("no recorder noticed within a minute")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     cluster.send(a, 100)

@@ -35,7 +35,7 @@ BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"window_bytes": 60_000},
-        "window_bytes = 60000: must be a whole number from 120000 to 4294967296",
+        "window_bytes = 60000: must be a whole number from 240000 to 4294967296",
     ),
     (
         {"max_message_bytes": 0},

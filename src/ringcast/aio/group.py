@@ -22,7 +22,7 @@ from ringcast.aio.udp import UdpSocket
 from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig, MulticastConfig
 from ringcast.errors import GroupClosed, JoinTimeout, UsageError
 from ringcast.events import Closed, ViewInstalled, Writable
-from ringcast.model import Address, Member, Stream
+from ringcast.model import INCARNATION_MAX, Address, Member, Stream
 from ringcast.node import Node
 from ringcast.protocols.roster import Roster
 
@@ -246,7 +246,7 @@ async def join(
     for address in (own, *addresses):
         _check_loopback(address)
     with closing(UdpSocket(own)) as sock:
-        me = Member(sock.address, secrets.randbits(64), name)
+        me = Member(sock.address, 1 + secrets.randbelow(INCARNATION_MAX), name)
         settings = _fit(config or MulticastConfig(), sock.receive_buffer, len(addresses))
         group_config = GroupConfig(group=group, name=name, multicast=settings)
         roster = Roster(me, addresses)

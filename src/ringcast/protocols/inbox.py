@@ -1,10 +1,13 @@
 """Inbox: the receiving half of reliable multicast, for one stream of one other member.
 
 On Data: buffer what fits the window, drop the rest (N4). A duplicate is acknowledged again: the
-    first ack may have been lost.
+    first ack may have been lost. Behind a gap, acknowledge every few datagrams: `held` stands
+    still, but the sender learns that they have arrived and that it may go on.
 On take: the application pulls, in order and without gaps (N1); only then does `delivered`
-    advance. Acknowledge after so many messages or datagrams, or after `ack_delay_s`.
-On Highest: everything up to it exists, so a lost last message is missed; acknowledge again.
+    advance. Acknowledge after so many messages or datagrams, when the last gap has closed (the
+    sender may have stood still for it), or after `ack_delay_s`.
+On Highest: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
+    sender asks because it stands still, and paces its questions.
 Every gap-tick: ask for what is missing (repair.py).
 
 An ack tells two watermarks, neither ever ahead of the truth (N6): `held` is contiguously
@@ -68,22 +71,23 @@ class Inbox:
         self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(config.max_message_bytes, parts)
-        self.last_data = now
+        self.last_data: int | None = None
         self.acks_sent = 0
         self.nacked = 0  # seqnos asked for
         self._origin = origin
         self._ack_every = config.ack_every
         self._ack_delay = round(config.ack_delay_s * 1e9)
-        self._ack_datagrams = max(1, config.window_bytes // config.datagram_bytes // 4)
+        self._ack_datagrams = max(1, config.in_flight_bytes // config.datagram_bytes // 4)
         self._acked_held = offset
         self._acked_delivered = offset
         self._datagrams = 0  # since the last ack
+        self._is_repaired = False  # the last gap has closed since then
         self._timers: Timers[Timer] = Timers()
         self._ack_later(now)  # the sender does not know yet where this window stands
 
     # Inputs
 
-    def on_data(self, data: Data, now: int, out: Effects) -> None:
+    def on_data(self, data: Data, now: int, allowance: int, out: Effects) -> None:
         window = self.window
         self.last_data = now
         self._datagrams += 1
@@ -93,19 +97,23 @@ class Inbox:
         new = 0
         if window.has_slot(data.first, data.last):
             new = window.add_run(data.first, data.payloads)
+        had_gaps = bool(self.repair.gaps)
         self.repair.saw_data(window, data.first, data.last, now)
+        self._is_repaired |= had_gaps and not self.repair.gaps
         if new < data.count:
             self._on_duplicate(now)
-        if window.held > self._acked_held:
+        if self.repair.gaps and self._datagrams >= self._ack_datagrams:
+            self._ack(allowance, out)
+        elif window.held > self._acked_held:
             self._ack_later(now)
         if self.repair.has_proof:
             self._ask(now, out)
         self._arm_repair()
 
-    def on_highest(self, seqno: int, now: int) -> None:
+    def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
         self.repair.saw_highest(self.window, seqno, now)
         self._arm_repair()
-        self._ack_later(now)
+        self._ack(allowance, out)
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
         payloads = self.window.take_ready(limit)
@@ -113,7 +121,8 @@ class Inbox:
             self.repair.window_moved(self.window, now)
             self._arm_repair()
             taken = self.window.delivered - self._acked_delivered
-            if taken >= self._ack_every or self._datagrams >= self._ack_datagrams:
+            is_due = taken >= self._ack_every or self._datagrams >= self._ack_datagrams
+            if is_due or self._is_repaired:
                 self._ack(allowance, out)
             else:
                 self._ack_later(now)
@@ -196,8 +205,11 @@ class Inbox:
         window = self.window
         self._timers.disarm(Timer.ACK)
         self._datagrams = 0
+        self._is_repaired = False
         self._acked_held, self._acked_delivered = window.held, window.delivered
         self.acks_sent += 1
+        # What waits behind a gap is out of the socket buffer: there is room for as much again.
+        allowance += window.ahead_bytes
         ack = Ack(self._origin.stream, window.held, window.delivered, allowance)
         out.datagram(self._origin.sender, ack)
 

@@ -133,7 +133,7 @@ class ReliableMulticast:
                 case Nack():
                     self._on_nack(source, frame, out)
                 case Highest():
-                    self._on_highest(source, frame, now)
+                    self._on_highest(source, frame, now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         previous = self._view
@@ -289,7 +289,7 @@ class ReliableMulticast:
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
         inbox = self._inboxes.get(Origin(source, data.stream))
         if inbox is not None:
-            inbox.on_data(data, now, out)
+            inbox.on_data(data, now, self._allowance(now), out)
         elif (
             self._is_closed
             or source == self.me
@@ -318,12 +318,12 @@ class ReliableMulticast:
         else:
             outbox.on_nack(source, nack, out)
 
-    def _on_highest(self, source: Member, highest: Highest, now: int) -> None:
+    def _on_highest(self, source: Member, highest: Highest, now: int, out: Effects) -> None:
         inbox = self._inboxes.get(Origin(source, highest.stream))
         if inbox is None:
             self.refused += 1
         else:
-            inbox.on_highest(highest.seqno, now)
+            inbox.on_highest(highest.seqno, now, self._allowance(now), out)
 
     def _in_turn(self) -> list[Origin]:
         """All origins; whoever was not reached last time comes first."""
@@ -358,8 +358,10 @@ class ReliableMulticast:
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late."""
-        active = sum(inbox.last_data > now - self._tau for inbox in self._inboxes.values())
-        return max(self.receive_buffer // max(1, active), self.config.datagram_bytes)
+        heard = [inbox.last_data for inbox in self._inboxes.values()]
+        active = sum(at is not None and at > now - self._tau for at in heard)
+        share = min(self.receive_buffer // max(1, active), self.config.in_flight_bytes)
+        return max(share, self.config.datagram_bytes)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True

@@ -4,7 +4,8 @@ On send: what finds room gets the next seqnos and goes out; the rest is not acce
     seqno (N3). A message larger than a datagram is cut into fragments, admitted as room appears.
 On Ack: raise that member's marks. What all current members have delivered is purged (N5);
     whoever waited for room is told (N-L3).
-On Nack: send again what is still here, at most one window per member between two probes.
+On Nack: send again what is still here, at most one window per member until something is purged
+    or the next probe.
 Every probe interval: while some current member's ack is behind, tell the group the highest seqno,
     so that a lost last message is missed and a lost last ack repeated (N-L1, N-L2). The first
     probe comes after about two ack times, each further one after twice as long, up to τ.
@@ -68,7 +69,7 @@ class Outbox:
         self, me: Member, stream: Stream, config: MulticastConfig, view: View, fragment_bytes: int
     ) -> None:
         self.window = SendWindow(
-            config.capacity, max_bytes=config.window_bytes, datagram_bytes=config.datagram_bytes
+            config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=config.datagram_bytes
         )
         self.acks = AckTable(view.members, self.window.low)
         self.assembler = Assembler(config.max_message_bytes)
@@ -87,16 +88,17 @@ class Outbox:
         self._tau = round(config.xmit_interval_s * 1e9)
         self._continued: set[int] = set()  # seqnos in the window whose message goes on
         self._allowances: dict[Member, int] = {}
-        self._quota: dict[Member, int] = {}  # messages sent again to each since the last probe
+        self._quota: dict[Member, int] = {}  # messages sent again to each since then
         self._timers: Timers[Timer] = Timers()
         self._probe_interval = PROBE_START_NS
-        self._ack_time = 0  # from sending to everybody's ack, as last measured
+        self._ack_time = 0  # from sending to the first ack, as measured
         self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
 
     # Inputs
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
+        first = self.window.high + 1
         if self.rest:
             accepted = 0
         elif max(map(len, payloads)) <= self._fragment_bytes:
@@ -107,12 +109,15 @@ class Outbox:
             self.is_blocked = True
             self.blocked_since = now
         if accepted:
+            if self._timed is None:
+                self._timed = (first, now)
             self._expect_acks(now)
         return accepted
 
     def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         """An ack of a current member, for nothing that was never sent."""
         self.heard[source] = now
+        self._measure(ack.held, now)
         has_room = False
         if self._allowances.get(source) != ack.allowance:
             self._allowances[source] = ack.allowance
@@ -188,14 +193,22 @@ class Outbox:
         }
 
     def explain(self, now: int) -> list[str]:
-        if not self.is_blocked:
+        if not self.is_behind:
             return []
         window = self.window
+        name = self._stream.name.lower()
+        taken = self.acks.min_delivered
+        if self.is_blocked:
+            what = (
+                f"send on {name} blocked for {_ago(now, self.blocked_since)}: window full "
+                f"({window.high - window.low} of {window.capacity} messages, "
+                f"{window.charged} of {window.max_bytes} bytes), pinned by"
+            )
+        else:
+            what = f"{window.high - taken} messages sent on {name} are not yet taken by"
         return [
-            f"send on {self._stream.name.lower()} blocked for {_ago(now, self.blocked_since)}: "
-            f"window full ({window.high - window.low} of {window.capacity} messages, "
-            f"{window.charged} of {window.max_bytes} bytes), pinned by {member}, which has taken "
-            f"{self.acks.min_delivered} of {window.high}; {self._last_sign(member, now)}"
+            f"{what} {member}, which has taken {taken} of {window.high}; "
+            f"{self._last_sign(member, now)}"
             for member in self.acks.slowest()
         ]
 
@@ -259,7 +272,7 @@ class Outbox:
     def _limit_bytes(self) -> bool:
         """As many bytes in flight as every current member can take; True if that is more now."""
         before = self.window.max_bytes
-        allowed = min(self._allowances.values(), default=self._config.window_bytes)
+        allowed = min(self._allowances.values(), default=self._config.in_flight_bytes)
         allowed = max(allowed, self._config.datagram_bytes)
         self.window.max_bytes = min(allowed, self._config.window_bytes)
         return self.window.max_bytes > before
@@ -273,21 +286,24 @@ class Outbox:
         if self.window.low > low:
             if self._continued:
                 self._continued.difference_update(range(low + 1, self.window.low + 1))
-            if self._timed and self.window.low >= self._timed[0]:
-                self._ack_time = now - self._timed[1]
-                self._timed = None
+            self._quota.clear()
             # Acks are coming in; should they stop, start over with short intervals.
             self._timers.disarm(Timer.PROBE)
             self._expect_acks(now)
         self._use_room(now, out)
 
+    def _measure(self, held: int, now: int) -> None:
+        """Learn how long an ack takes. Repairs make samples long and nothing makes them short, so
+        the estimate falls at once and rises slowly."""
+        if self._timed is not None and held >= self._timed[0]:
+            sample = now - self._timed[1]
+            slow_rise = self._ack_time + (sample - self._ack_time) // 8
+            self._ack_time = min(sample, slow_rise) if self._ack_time else sample
+            self._timed = None
+
     def _expect_acks(self, now: int) -> None:
-        """Somebody may be behind: measure how long, and probe unless acks come."""
-        if not self.is_behind:
-            return
-        if self._timed is None:
-            self._timed = (self.window.high, now)
-        if not self._timers.is_armed(Timer.PROBE):
+        """Somebody may be behind: probe unless acks come."""
+        if self.is_behind and not self._timers.is_armed(Timer.PROBE):
             interval = max(PROBE_MIN_NS, 2 * self._ack_time or PROBE_START_NS)
             self._probe_interval = min(interval, self._tau)
             self._timers.arm(Timer.PROBE, now + self._probe_interval)

@@ -100,7 +100,7 @@ class Cluster:
         self._payloads = Payloads(options.seed)
         self._seal = ChecksumSeal() if options.has("F6") else None
         # Reads what nodes send; the name matters to nobody.
-        wiretapper = Member(Address("wiretap", 0), 0, "wiretap")
+        wiretapper = Member(Address("wiretap", 0), 1, "wiretap")
         self._wiretap = Codec(GROUP, wiretapper, options.datagram_bytes, self._seal)
         self._by_member: dict[Member, Machine] = {}
         self._slots: list[Machine | None] = [None] * options.nodes
@@ -600,16 +600,17 @@ class Cluster:
 
     def _view_chaos(self, machine: Machine, incident: Incident) -> None:
         me = machine.harness.me
+        may_go = self._coordinator.is_member(me) and self._may_go(machine)
         match incident.what:
             case "again":
                 self._coordinator.resend(machine)
             case "flap":
                 for count in range(int(incident.amount)):
                     self.agenda.after(count * incident.ms, self._coordinator.renew)
-            case "exclude" if self._may_go(machine):
+            case "exclude" if may_go:
                 self._coordinator.remove(me)
                 self.agenda.after(incident.ms, self._join, incident.nodes[0])
-            case "swap" if self._may_go(machine):
+            case "swap" if may_go:
                 machine.harness.close(machine.clock.read(self.agenda.now))
                 self._turn(machine)
                 self._coordinator.swap(me, self._boot(incident.nodes[0]).harness.me)

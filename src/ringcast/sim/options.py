@@ -304,7 +304,7 @@ class _Dice:
             initial=initial,
             capacities=capacities,
             datagram_bytes=datagram,
-            window_bytes=datagram * random.choice((2, 4, 16, 64, 64)),
+            window_bytes=datagram * random.choice((4, 8, 16, 64, 64)),
             tau_ms=taus,
             ack_delay_ms=round(min(taus) * random.choice((0.0, 0.025, 0.1, 0.49)), 3),
             ack_threshold=random.choice((None, None, 1)),

@@ -35,7 +35,9 @@ SCHEMA_VERSION = 1
 SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
-"""How many rows a writer holds before they go to the file, and a reader takes at a time."""
+"""How many rows a writer holds before they go to the file."""
+READ_ROWS = 65_536
+"""How many rows a reader takes at a time."""
 
 STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
@@ -217,7 +219,7 @@ class Segment:
         self.path = Path(path)
         try:
             self._file = pq.ParquetFile(self.path)
-            self.info = _info(self._file.schema_arrow.metadata, self._file.metadata.metadata)
+            self.info = _info(self._file.metadata.metadata)
             whole = self._file.metadata.num_rows == self.info.rows
         except (OSError, pa.ArrowException, ValueError, TypeError, LookupError) as error:
             raise UsageError(
@@ -238,10 +240,10 @@ class Segment:
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         try:
             for batch in self._file.iter_batches(
-                ROW_GROUP_ROWS, columns=[name for name in columns if name in known]
+                READ_ROWS, columns=[name for name in columns if name in known]
             ):
                 arrays = [
-                    batch.column(name).cast(SCHEMA.field(name).type)
+                    _as_stored(name, batch.column(name))
                     if name in known
                     else _constant(name, Row._field_defaults.get(name, ""), len(batch))
                     for name in columns
@@ -267,10 +269,9 @@ def segment_paths(directory: Path | str) -> list[Path]:
     return sorted(Path(directory).rglob(f"*{SUFFIX}"))
 
 
-def _info(*metadata: dict[bytes, bytes] | None) -> SegmentInfo:
-    """The footer's own key; keys of later versions are ignored."""
-    text = next(part[_INFO_KEY] for part in metadata if part is not None and _INFO_KEY in part)
-    values = json.loads(text)
+def _info(metadata: dict[bytes, bytes]) -> SegmentInfo:
+    """The footer's own key; what later versions add to it is ignored."""
+    values = json.loads(metadata[_INFO_KEY])
     return SegmentInfo(**{item.name: values[item.name] for item in fields(SegmentInfo)})
 
 
@@ -298,6 +299,12 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
         if kind == _TEXT
         else pa.array(values, kind)
     )
+
+
+def _as_stored(name: str, column: pa.Array) -> pa.Array:
+    """The type we write; files that others have rewritten may have a wider one."""
+    kind = SCHEMA.field(name).type
+    return column if column.type == kind else column.cast(kind)
 
 
 def _constant(name: str, value: object, count: int) -> pa.Array:

@@ -400,12 +400,10 @@ class SendWindow:
         self._charges.append((self.high, rest))
 
     def _charge(self, total: int) -> int:
-        """What a run of `total` bytes costs: full datagrams and a last one with the rest."""
-        full, rest = divmod(total, self.datagram_bytes)
-        charge = full * max(self.datagram_bytes, DATAGRAM_OVERHEAD)
-        if rest or not full:
-            charge += max(rest, DATAGRAM_OVERHEAD)
-        return charge
+        """What a run of `total` bytes costs: its bytes, or more if its datagrams are small. Two
+        runs never cost less than one: nothing that fits alone is refused behind others."""
+        datagrams = -(-total // self.datagram_bytes) or 1
+        return max(total, datagrams * DATAGRAM_OVERHEAD)
 
     def _affordable(self, payloads: Sequence[bytes]) -> int:
         """How many leading payloads the byte bound admits."""

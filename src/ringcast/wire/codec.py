@@ -166,7 +166,8 @@ class Codec:
         """Who sent it, and its frames; DecodeError if any byte of it is not as it must be.
 
         What is meant for another incarnation is refused, unless one only wants to overhear: an
-        ack for the process that had this address before would purge what nobody has. Runs refer to the buffer until their payloads are read: read them before reusing it.
+        ack for the process that had this address before would purge what nobody has. Runs refer
+        to the buffer until their payloads are read: read them before reusing it.
         """
         if len(datagram) > DATAGRAM_BYTES_MAX:
             raise DecodeError(Reject.TOO_LONG)
@@ -358,7 +359,7 @@ def _encode_identity(group: str, member: Member) -> bytes:
     address, incarnation, name = member
     _check_identity(group, member)
     check_whole("port", address.port, 0, 65535)
-    check_whole("incarnation", incarnation, 0, INCARNATION_MAX)
+    check_whole("incarnation", incarnation, 1, INCARNATION_MAX)
     numbers = _PORT_INCARNATION.pack(address.port, incarnation)
     return _encode_text(group) + _encode_text(address.host) + numbers + _encode_text(name)
 
@@ -376,6 +377,7 @@ def _decode_identity(identity: bytes) -> tuple[str, Member]:
         name, offset = _decode_text(identity, offset + _PORT_INCARNATION.size)
         member = Member(Address(host, port), incarnation, name)
         _check_identity(group, member)
+        check_whole("incarnation", incarnation, 1, INCARNATION_MAX)
     except (IndexError, StructError, UnicodeDecodeError, ConfigError):
         raise DecodeError(Reject.IDENTITY) from None
     if offset != len(identity):
