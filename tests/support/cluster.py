@@ -121,12 +121,14 @@ class Cluster:
         packets = []
         for node in self.nodes.values():
             others = [member for member in node.view or () if member != node.me]
+            # With a rule switched off a machine may write to members that are gone.
+            reachable = others if self._checked else list(self._codecs)
             for dest, datagram in node.take_datagrams():
                 _, frames = node.codec.unpack(datagram, overhear=True)
                 if dest is None:
                     packets += [Packet(node.me, member.name, frames) for member in others]
                 else:
-                    (to,) = (member for member in others if member.address == dest)
+                    to = [member for member in reachable if member.address == dest][-1]
                     packets.append(Packet(node.me, to.name, frames, to))
         return packets
 

@@ -9,7 +9,7 @@ import pytest
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import DigestAgreed, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, Reject, UsageError
-from ringcast.events import Closed, Delivered, ViewInstalled
+from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.wire.codec import Codec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.wire.frames import Frame
 
-A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC"))
+A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))
 
 
 def view(*members: Member, counter: int = 1) -> View:
@@ -34,13 +34,15 @@ def zero(*members: Member) -> Digest:
     return Digest({Origin(member, Stream.FIFO): 0 for member in members})
 
 
-def node(me: Member = A, **options: Any) -> Node:
-    config = GroupConfig(group="g", name=me.name, multicast=MulticastConfig(datagram_bytes=1000))
-    return Node(me, config, **options)
+def node(me: Member = A, capacity: int = 4096, **options: Any) -> Node:
+    multicast = MulticastConfig(capacity=capacity, datagram_bytes=1000)
+    return Node(me, GroupConfig(group="g", name=me.name, multicast=multicast), **options)
 
 
-def datagrams(source: Member, *frames: Frame, group: str = "g") -> list[bytes]:
-    return Codec(group, source, 1000).pack(frames)
+def datagrams(
+    source: Member, *frames: Frame, group: str = "g", to: Member | None = None
+) -> list[bytes]:
+    return Codec(group, source, 1000).pack(frames, to)
 
 
 class Watcher:
@@ -155,13 +157,17 @@ def test_frames_go_to_their_owner_in_stretches() -> None:
         (datagrams(B, Highest(Stream.FIFO, 1), group="other")[0], Reject.GROUP),
         (datagrams(B, Highest(Stream.FIFO, 1))[0][:-1], Reject.FRAME_LENGTH),
         (bytes(70_000), Reject.TOO_LONG),
+        (
+            datagrams(B, Highest(Stream.FIFO, 1), to=A._replace(incarnation=9))[0],
+            Reject.ADDRESSEE,
+        ),
     ],
 )
 def test_what_cannot_be_decoded_is_counted_and_dropped(datagram: bytes, reason: Reject) -> None:
     a = node()
     a.install_view(view(A, B), 0)
     a.install_digest(zero(B), 0)
-    good = datagrams(B, Data(Stream.FIFO, 1, [b"x"]))
+    good = datagrams(B, Data(Stream.FIFO, 1, [b"x"]), to=A)
     a.receive_datagrams([datagram, *good, datagram], 0)
     assert a.rejected == {reason.value: 2}
     assert a.stats()["rejected"] == {reason.value: 2}
@@ -231,6 +237,26 @@ def test_a_view_without_oneself_closes() -> None:
     assert a.take_datagrams() == []
 
 
+def test_after_a_view_without_oneself_there_is_none() -> None:
+    a = node()
+    a.install_view(view(A, B), 0)
+    without = view(B, C, counter=2)
+    a.install_view(without, 0)
+    a.take_events(9, 0)
+    a.install_view(view(A, B, counter=3), 0)  # who comes back is another member
+    assert a.view == without
+    assert a.take_events(9, 0) == []
+    assert a.multicast.windows() == {}
+
+
+def test_a_first_view_without_oneself_closes_too() -> None:
+    a = node()
+    a.install_view(view(B, C), 0)
+    assert a.take_events(9, 0) == [Closed("View 1: B, C goes on without this member")]
+    a.install_view(view(A, B, counter=2), 0)
+    assert a.take_events(9, 0) == []
+
+
 def test_sends_between_two_takes_share_a_datagram() -> None:
     a = node()
     a.install_view(view(A, B), 0)
@@ -248,7 +274,7 @@ def test_frames_to_one_member_go_to_its_address() -> None:
     a.install_view(view(A, B, C), 0)
     a.install_digest(zero(B, C), 0)
     a.handle_timeout(10**9)
-    assert sorted(dest.port for dest, _ in a.take_datagrams() if dest) == [7801, 7802]
+    assert {dest for dest, _ in a.take_datagrams()} == {B.address, C.address}
 
 
 def test_taking_is_delivery_and_has_a_limit() -> None:
@@ -262,6 +288,18 @@ def test_taking_is_delivery_and_has_a_limit() -> None:
     assert a.has_ready
     assert len(a.take_events(2, 0)) == 1
     assert not a.has_ready
+
+
+def test_what_taking_causes_comes_with_what_was_taken() -> None:
+    a = node(capacity=2)
+    a.install_view(view(A), 0)
+    assert a.send([b"1", b"2", b"3"], 0) == 2
+    assert a.take_events(9, 0) == [
+        ViewInstalled(view(A)),
+        Delivered(A, Run(Stream.FIFO, 1, [b"1", b"2"]), view(A).id),
+        Writable(),
+    ]
+    assert a.take_events(9, 0) == []
 
 
 def test_the_same_inputs_give_the_same_outputs() -> None:

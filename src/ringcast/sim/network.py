@@ -150,9 +150,10 @@ class Network:
                 extra = ns(self._options.copy_late_ms) * copy / self._options.copies
                 when = base + round(extra * copied / self._duplicates)
                 self._travel(link, packet, dest, when, keeps_order=False)
+        whole = packet.data
         if spoiled < self._corruption and self._hits("F6", link, packet):
             packet = self._spoil(link, packet, dest)
-        link.previous = packet.data
+        link.previous = whole  # as it was sent: spliced with a spoiled one, it might be whole again
         self._travel(link, packet, dest, delay, keeps_order=keeps_order)
 
     def expire(self) -> None:

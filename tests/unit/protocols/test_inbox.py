@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 A = Member(Address("127.0.0.1", 7800), 1, "A")
 ACK_DELAY = 20_000_000
 ALLOWANCE = 12_345
+ACK_EVERY_THIRD: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 24_000}
+"""Twelve datagrams may be under way; a quarter of them makes an ack due."""
 
 
 class Receiver:
@@ -32,7 +34,10 @@ class Receiver:
 
     def data(self, first: int, count: int = 1, *, now: int = 0, more: bool = False) -> None:
         payloads = [b"%d" % n for n in range(first, first + count)]
-        self.box.on_data(Data(Stream.FIFO, first, payloads, more=more), now, self.out)
+        self.box.on_data(Data(Stream.FIFO, first, payloads, more=more), now, ALLOWANCE, self.out)
+
+    def highest(self, seqno: int, now: int = 0) -> None:
+        self.box.on_highest(seqno, now, ALLOWANCE, self.out)
 
     def take(self, limit: int = 10_000, now: int = 0) -> list[bytes]:
         return self.box.take_ready(limit, now, ALLOWANCE, self.out)
@@ -89,7 +94,7 @@ def test_an_ack_tells_what_is_held_and_what_is_taken_apart() -> None:
     r.data(5)
     r.take(limit=2)
     r.timeout(2 * ACK_DELAY)
-    assert [f for f in r.sent() if isinstance(f, Ack)] == [Ack(Stream.FIFO, 3, 2, ALLOWANCE)]
+    assert [f for f in r.sent() if isinstance(f, Ack)] == [Ack(Stream.FIFO, 3, 2, ALLOWANCE + 1)]
 
 
 def test_received_but_not_taken_is_held_and_not_delivered() -> None:
@@ -116,14 +121,59 @@ def test_taking_enough_acks_at_once_and_less_acks_later() -> None:
 
 
 def test_enough_datagrams_ack_at_once_too() -> None:
-    r = settled(datagram_bytes=1000, window_bytes=12_000)  # ack every 3 datagrams
+    r = settled(**ACK_EVERY_THIRD)
     for n in (1, 2):
         r.data(n)
         r.take()
         assert r.sent() == []
     r.data(3)
+    assert r.sent() == []  # the application may take at once: that says more
     r.take()
     assert r.sent() == [Ack(Stream.FIFO, 3, 3, ALLOWANCE)]
+    r.data(4)
+    r.take()
+    assert r.sent() == []  # the count begins anew
+
+
+def test_behind_a_gap_every_few_datagrams_are_acked_with_room_for_as_much_again() -> None:
+    r = settled(**ACK_EVERY_THIRD)
+    r.data(1)
+    r.data(3)
+    assert r.sent() == []
+    r.data(4, 5)
+    assert r.sent() == [Ack(Stream.FIFO, 1, 0, ALLOWANCE + 6)]  # six payloads of one byte wait
+    r.data(9)
+    r.data(10)
+    assert [frame for frame in r.sent() if isinstance(frame, Ack)] == []
+    r.data(11)
+    acks = [frame for frame in r.sent() if isinstance(frame, Ack)]
+    assert acks == [Ack(Stream.FIFO, 1, 0, ALLOWANCE + 11)]  # and 9, 10, 11: five more bytes
+
+
+def test_when_the_last_gap_has_closed_what_is_taken_is_acked_at_once() -> None:
+    r = settled()
+    r.data(2)
+    r.data(4)
+    r.data(1)
+    r.take()
+    assert r.sent() == []  # 3 is missing still
+    r.data(3)
+    assert r.sent() == []
+    r.take(limit=1)
+    assert r.sent() == [Ack(Stream.FIFO, 4, 3, ALLOWANCE)]
+    r.take()
+    assert r.sent() == []  # once
+
+
+def test_the_last_word_acks_what_was_not_acked_and_nothing_else() -> None:
+    r = settled()
+    r.box.close(ALLOWANCE, r.out)
+    assert r.sent() == []
+    r.data(1, 2)
+    r.take(limit=1)
+    assert r.sent() == []
+    r.box.close(ALLOWANCE, r.out)
+    assert r.sent() == [Ack(Stream.FIFO, 2, 1, ALLOWANCE)]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -149,17 +199,28 @@ def test_a_duplicate_beyond_a_gap_is_acked_again() -> None:
     assert len(deadlines) == 2  # the ack and the repair
 
 
-def test_highest_is_acked_even_when_it_tells_nothing_new() -> None:
+def test_highest_is_acked_at_once_even_when_it_tells_nothing_new() -> None:
     r = settled()
-    r.box.on_highest(0, 500)
-    r.timeout(500 + ACK_DELAY)
-    assert r.sent() == [Ack(Stream.FIFO, 0, 0, ALLOWANCE)]
+    for now in (500, 501):
+        r.highest(0, now)
+        assert r.sent() == [Ack(Stream.FIFO, 0, 0, ALLOWANCE)]
+    assert r.box.next_timeout() is None
+
+
+def test_an_ack_for_highest_makes_a_later_one_needless() -> None:
+    r = settled()
+    r.data(1, 2)
+    r.take(limit=1)
+    r.highest(2)
+    assert r.sent() == [Ack(Stream.FIFO, 2, 1, ALLOWANCE)]
+    assert r.box.next_timeout() is None
 
 
 def test_highest_shows_a_lost_last_message() -> None:
     r = settled()
     r.data(1)
-    r.box.on_highest(3, 0)
+    r.highest(3)
+    assert r.sent() == [Ack(Stream.FIFO, 1, 0, ALLOWANCE)]
     r.timeout(GAP_TICK_START_NS)
     assert r.sent() == [Nack(Stream.FIFO, [range(2, 4)])]
     assert r.box.nacked == 2
@@ -196,14 +257,14 @@ def test_a_closed_gap_needs_no_timer() -> None:
 
 def test_requests_are_bounded() -> None:
     r = settled(capacity=1 << 16)
-    r.box.on_highest(60_000, 0)
+    r.highest(60_000)
     r.timeout(GAP_TICK_START_NS)
     (nack,) = (frame for frame in r.sent() if isinstance(frame, Nack))
     assert nack.missing == [range(1, 1 + NACK_MESSAGES_MAX)]
     r = settled(capacity=1 << 16)
     for n in range(2, 4 * NACK_RANGES_MAX, 2):
         r.box.window.add_run(n, [b"x"])
-    r.box.on_highest(4 * NACK_RANGES_MAX, 0)
+    r.highest(4 * NACK_RANGES_MAX)
     r.timeout(GAP_TICK_START_NS)
     (nack,) = (frame for frame in r.sent() if isinstance(frame, Nack))
     assert len(nack.missing) == NACK_RANGES_MAX
@@ -229,7 +290,7 @@ def test_late_and_forged_runs_are_not_even_cut() -> None:
 
     for first in (1, 7, 2**62):
         data = Data.uncut(Stream.FIFO, first, 2, cut, more=False)
-        r.box.on_data(data, 0, r.out)
+        r.box.on_data(data, 0, ALLOWANCE, r.out)
     assert (r.box.window.dropped_low, r.box.window.dropped_high) == (2, 4)
 
 

@@ -11,14 +11,14 @@ from ringcast.core.effects import Effects
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed, Delivered, FragmentsTaken
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
-from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
+from ringcast.protocols.multicast import DEPARTED_MAX, EARLY_MAX, ReliableMulticast
 from ringcast.wire.frames import Ack, Data, Highest, Nack
 
 if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.wire.frames import Frame
 
-A, B, C, X = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABCX"))
+A, B, C, X = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABCX", 1))
 FIFO = Stream.FIFO
 
 
@@ -240,6 +240,35 @@ def test_early_data_of_the_departed_goes_with_them() -> None:
     assert [source for source, _ in m.layer._early] == [X]
 
 
+def test_the_departed_are_remembered_and_what_they_still_send_waits_for_nothing() -> None:
+    m = Machine(B, C)
+    m.view(A, B, counter=2)
+    m.view(A, counter=3)
+    for source in (B, C):
+        m.receive(source, data(1, b"late"))
+    assert (m.layer.refused, len(m.layer._early)) == (2, 0)
+    restarted = C._replace(incarnation=99)  # another member: its view may be on its way
+    m.receive(restarted, data(1, b"new"))
+    assert [source for source, _ in m.layer._early] == [restarted]
+
+
+def test_the_departed_are_remembered_within_bounds() -> None:
+    m = Machine(B)
+    passers_by = [C._replace(incarnation=n) for n in range(100, 100 + DEPARTED_MAX)]
+    for counter, member in enumerate(passers_by, 2):
+        m.view(A, member, counter=counter)
+    assert len(m.layer._departed) == DEPARTED_MAX  # B and all but the last
+    m.receive(B, data(1, b"late"))
+    assert m.layer.refused == 1
+    m.view(A, counter=1000)
+    assert len(m.layer._departed) == DEPARTED_MAX
+    m.receive(passers_by[0], data(1, b"late"))
+    assert m.layer.refused == 2
+    m.receive(B, data(1, b"late"))  # forgotten: it waits, within the bound of all strangers
+    assert m.layer.refused == 2
+    assert [source for source, _ in m.layer._early] == [B]
+
+
 def test_a_view_without_oneself_closes() -> None:
     m = Machine(B, capacity=2, fragment_bytes=4)
     m.send(b"0123456789")
@@ -265,6 +294,25 @@ def test_closing_is_once_and_for_all() -> None:
     assert m.layer.windows() == {}
     with pytest.raises(GroupClosed):
         m.send(b"x")
+
+
+def test_closing_acks_what_was_taken() -> None:
+    m = Machine(B, C)
+    m.layer.handle_timeout(20_000_000, m.out)  # tells where the windows stand
+    m.receive(B, data(1, b"1", b"2", b"3"))
+    m.take(2)
+    m.out.frames.clear()
+    m.layer.close(0, m.out)
+    assert m.out.frames == [(B, Ack(FIFO, 3, 2, 1 << 15))]  # C has sent nothing to ack
+
+
+def test_a_view_without_oneself_acks_nothing() -> None:
+    m = Machine(B)
+    m.receive(B, data(1, b"1"))
+    m.take()
+    m.out.frames.clear()
+    m.view(B, C, counter=2)
+    assert m.out.frames == []  # nobody there would believe it
 
 
 # Digests
@@ -350,24 +398,37 @@ def test_fragments_taken_and_messages_cover_every_seqno_in_order() -> None:
     assert m.take() == [Delivered(B, Run(FIFO, 7, [b"67"]), v)]
 
 
+def allowances(m: Machine, dest: Member, *frames: Frame, now: int = 0) -> list[int]:
+    """What the acks to `dest` allow after these frames of it, taken at once."""
+    m.out.frames.clear()
+    m.layer.receive(dest, frames, now, m.out)
+    m.layer.take_ready(10, now, m.out)
+    return [ack.allowance for to, ack in m.out.frames if to == dest and isinstance(ack, Ack)]
+
+
 def test_the_receive_buffer_is_shared_by_those_heard_of_late() -> None:
     m = Machine(B, C, capacity=4)
     m.layer.receive_buffer = 10_000
-    m.receive(B, data(1, b"1"))
-    m.take()
-    acks = [frame for dest, frame in m.out.frames if dest == B and isinstance(frame, Ack)]
-    assert acks == [Ack(FIFO, 1, 1, 5000)]  # C's window has just opened: it may begin any time
-    m.out.frames.clear()
-    later = 10**9
-    m.layer.receive(B, [data(2, b"2")], later, m.out)
-    m.layer.take_ready(10, later, m.out)
-    acks = [frame for dest, frame in m.out.frames if dest == B and isinstance(frame, Ack)]
-    assert acks == [Ack(FIFO, 2, 2, 10_000)]  # C has been silent
+    assert allowances(m, B, data(1, b"1")) == [10_000]  # C has never sent anything
+    assert allowances(m, C, data(1, b"1")) == [5000]
+    assert allowances(m, B, data(2, b"2")) == [5000]
+    later = 500_000_000
+    assert allowances(m, B, data(3, b"3"), now=later - 1) == [5000]
+    assert allowances(m, B, data(4, b"4"), now=later) == [10_000]  # C is silent for one τ
     m.layer.receive_buffer = 10
-    m.out.frames.clear()
-    m.layer.receive(B, [data(3, b"3")], later, m.out)
-    m.layer.take_ready(10, later, m.out)
-    assert [frame.allowance for _, frame in m.out.frames if isinstance(frame, Ack)] == [1000]
+    assert allowances(m, B, data(5, b"5"), now=later) == [1000]  # at least one datagram
+    m.layer.receive_buffer = 1 << 30
+    assert allowances(m, B, data(6, b"6"), now=later) == [1 << 15]  # no more than in flight
+
+
+def test_what_waits_behind_a_gap_is_allowed_again() -> None:
+    m = Machine(B, C)
+    m.layer.receive_buffer = 10_000
+    assert allowances(m, C, data(1, b"1"), Highest(FIFO, 1)) == [10_000]
+    assert allowances(m, B, data(2, bytes(700)), Highest(FIFO, 2)) == [5000 + 700]
+    m.layer.receive_buffer = 1 << 30
+    assert allowances(m, B, data(3, bytes(900)), Highest(FIFO, 3)) == [(1 << 15) + 1600]
+    assert allowances(m, B, data(1, b"1"), Highest(FIFO, 3))[-1] == 1 << 15  # nothing waits
 
 
 def test_deadlines_of_all_boxes_count() -> None:

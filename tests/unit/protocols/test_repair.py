@@ -48,20 +48,54 @@ def test_a_gap_is_asked_for_after_one_gap_tick_and_not_before() -> None:
     assert s.due(100 + TICK) == [range(2, 4)]
 
 
-def test_pauses_double_up_to_tau_while_there_is_no_answer() -> None:
-    s = Stream()
-    s.data(2)
-    now = 0
+def pauses_of(s: Stream, count: int, now: int) -> list[int]:
+    """How long it takes to each of the next requests."""
     pauses = []
-    for _ in range(14):
+    for _ in range(count):
         at = s.repair.next_ask()
         assert at is not None
         pauses.append(at - now)
         now = at
-        assert s.due(now) == [range(1, 2)]
-    assert pauses[0] == TICK
-    assert pauses[1:] == [min(TICK << n, TAU) for n in range(13)]
-    assert pauses[-1] == TAU
+        assert s.due(now) != []
+    return pauses
+
+
+def test_pauses_double_up_to_tau_while_there_is_no_answer() -> None:
+    s = Stream()
+    s.data(2)
+    # One gap-tick, one answer time; from the first repeat on each pause is twice the last.
+    pauses = pauses_of(s, 18, 0)
+    assert pauses == [TICK, TICK, *(min(TICK << n, TAU) for n in range(16))]
+    assert pauses[-5:] == [TAU] * 5
+
+
+def test_many_gaps_in_one_request_double_the_pause_once() -> None:
+    s = Stream()
+    for seqno in range(2, 20, 2):
+        s.data(seqno)
+    assert pauses_of(s, 5, 0) == [TICK, TICK, TICK, 2 * TICK, 4 * TICK]
+
+
+def test_any_answer_ends_the_doubling() -> None:
+    s = Stream()
+    s.data(2)
+    s.data(4)
+    pauses = pauses_of(s, 8, 0)
+    assert pauses[-1] == 32 * TICK
+    now = sum(pauses)
+    s.data(1, now=now)  # 64 ms after the first request: so long may an answer take
+    assert pauses_of(s, 2, now) == [64 * TICK, 80 * TICK]  # 3, asked for already, and again
+
+
+def test_a_request_is_repeated_after_a_round_trip_and_a_quarter() -> None:
+    s = Stream()
+    s.data(2)
+    s.due(TICK)
+    s.data(1, now=TICK + 4_000_000)
+    s.data(4, now=100_000_000)
+    s.due(108_000_000)
+    assert s.due(108_000_000 + 4_999_999) == []
+    assert s.due(108_000_000 + 5_000_000) == [range(3, 4)]
 
 
 def test_the_third_later_datagram_proves_a_loss() -> None:
@@ -77,6 +111,66 @@ def test_the_third_later_datagram_proves_a_loss() -> None:
     for seqno in range(10, 20):
         s.data(seqno)
     assert range(1, 2) not in s.due(0)
+
+
+def asked_for_1_3_5() -> Stream:
+    """Three gaps, all in one request."""
+    s = Stream()
+    for seqno in (2, 4, 6):
+        s.data(seqno)
+    assert s.due(TICK) == [range(1, 2), range(3, 4), range(5, 6)]
+    return s
+
+
+def test_an_answer_proves_that_those_due_before_it_are_lost() -> None:
+    s = asked_for_1_3_5()
+    s.data(3, now=TICK)
+    assert s.repair.has_proof
+    assert s.due(TICK) == [range(1, 2)]  # at once, and not 5: its answer may be on its way
+    assert not s.repair.has_proof
+    assert s.due(TICK) == []
+    s.data(5, now=TICK)  # answers the first request; 1 has been asked for again since
+    assert s.due(TICK) == []
+
+
+def test_an_answer_to_a_later_request_proves_the_same() -> None:
+    s = Stream()
+    s.data(2)
+    assert s.due(TICK) == [range(1, 2)]
+    s.data(4, now=TICK)
+    s.repair.gaps[0].ask_at = 10 * TICK  # as with a long round trip
+    assert s.due(2 * TICK) == [range(3, 4)]
+    s.data(3, now=2 * TICK)
+    assert s.repair.has_proof
+    assert s.due(2 * TICK) == [range(1, 2)]
+
+
+def test_what_was_not_asked_for_is_not_proved_by_an_answer() -> None:
+    s = Stream()
+    s.data(2)
+    s.data(4)
+    s.repair.gaps[1].ask_at = 0
+    assert s.due(0) == [range(3, 4)]
+    s.data(3)
+    assert not s.repair.has_proof
+
+
+def test_a_gap_that_fills_unasked_proves_nothing() -> None:
+    s = Stream()
+    s.data(2)
+    s.due(TICK)
+    s.data(4, now=TICK)
+    s.data(3, now=TICK)  # late, not lost
+    assert not s.repair.has_proof
+
+
+def test_asking_again_upon_proof_does_not_lengthen_the_pause() -> None:
+    s = asked_for_1_3_5()
+    s.data(5, now=TICK + 4_000_000)  # a round trip of 4 ms
+    assert s.due(TICK + 4_000_000) == [range(1, 2), range(3, 4)]
+    at = TICK + 4_000_000 + 5_000_000
+    assert s.due(at) == [range(1, 2), range(3, 4)]
+    assert s.repair.next_ask() == at + 5_000_000
 
 
 def test_duplicates_and_repairs_are_not_later_datagrams() -> None:
@@ -170,7 +264,23 @@ def test_the_gap_tick_follows_the_round_trip() -> None:
     s.data(4, now=TICK)
     s.due(100_000_000)
     s.data(3, now=100_000_000 + 7_000_000)
-    assert s.repair.gap_tick == 8_000_000  # the next ones by a quarter: 3 + (7 − 3) / 4 = 4 ms
+    assert s.repair.gap_tick == 10_000_000  # a longer one by half: 3 + (7 − 3) / 2 = 5 ms
+    s.data(6, now=200_000_000)
+    s.due(300_000_000)
+    s.data(5, now=300_000_000 + 2_000_000)
+    assert s.repair.gap_tick == 4_000_000  # a shorter one at once: nothing makes samples short
+
+
+def test_an_answer_to_a_repeated_request_raises_the_round_trip_slowly() -> None:
+    s = Stream()
+    s.data(2)
+    s.due(TICK)
+    s.data(1, now=TICK + 4_000_000)
+    s.data(4, now=100_000_000)
+    s.due(200_000_000)
+    s.due(210_000_000)
+    s.data(3, now=200_000_000 + 20_000_000)  # to the second request, or late to the first
+    assert s.repair.gap_tick == 2 * (4_000_000 + (20_000_000 - 4_000_000) // 8)
 
 
 def test_an_answer_to_the_second_asking_is_measured_from_the_first() -> None:

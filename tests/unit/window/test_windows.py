@@ -470,9 +470,11 @@ def test_reading_is_clipped_to_what_is_in_flight() -> None:
         ([1], DATAGRAM_OVERHEAD),
         ([DATAGRAM_OVERHEAD + 1], DATAGRAM_OVERHEAD + 1),
         ([DATAGRAM], DATAGRAM),
-        ([DATAGRAM, 1], DATAGRAM + DATAGRAM_OVERHEAD),
+        ([DATAGRAM, 1], 2 * DATAGRAM_OVERHEAD),
+        ([DATAGRAM, 536], 2 * DATAGRAM_OVERHEAD),
+        ([DATAGRAM, 537], DATAGRAM + 537),
         ([DATAGRAM, 900], DATAGRAM + 900),
-        ([500] * 5, 2 * DATAGRAM + DATAGRAM_OVERHEAD),
+        ([500] * 5, 2500),
     ],
 )
 def test_a_run_is_charged_by_the_datagrams_that_it_fills(sizes: list[int], charge: int) -> None:
@@ -514,11 +516,12 @@ def test_charges_return_with_what_is_purged() -> None:
     window = sender()
     window.append_run([bytes(800)] * 3)
     window.append_run([bytes(900)])
-    charged = window.charged
-    assert charged == 2 * DATAGRAM + DATAGRAM_OVERHEAD + 900
+    assert window.charged == 3 * 800 + 900
     window.take_ready(4)
+    window.purge(1)  # the first run was charged in two pieces, of one message and of two
+    assert window.charged == 2 * 800 + 900
     window.purge(2)
-    assert 900 < window.charged <= charged
+    assert window.charged == 2 * 800 + 900
     window.purge(3)
     assert window.charged == 900
     window.purge(4)
@@ -640,5 +643,18 @@ def test_a_long_run_gives_room_back_piece_by_piece() -> None:
     window = SendWindow(400, max_bytes=201_000, datagram_bytes=60_000)
     assert window.append_run([bytes(1000)] * 200) == 200
     window.take_ready(200)
-    window.purge(100)
-    assert 100_000 <= window.charged < 200_000
+    for purged, charged in [(65, 200_000), (66, 134_000), (131, 134_000), (132, 68_000)]:
+        window.purge(purged)
+        assert window.charged == charged
+    window.purge(200)
+    assert window.charged == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 231, 232, 233, 500, 768, 769, 1000])
+@pytest.mark.parametrize("other", [0, 1, 400, 768, 1000])
+def test_two_runs_never_cost_less_than_one(size: int, other: int) -> None:
+    together, apart = sender(), sender()
+    together.append_run([bytes(size), bytes(other)])
+    apart.append_run([bytes(size)])
+    apart.append_run([bytes(other)])
+    assert together.charged <= apart.charged

@@ -387,6 +387,7 @@ REFUSED = {
     "name too short": (identified(identity(name=b"name")[:-1]), Reject.IDENTITY),
     "no name": (identified(identity()[:-1]), Reject.IDENTITY),
     "half an incarnation": (identified(identity()[:-5]), Reject.IDENTITY),
+    "incarnation 0": (identified(identity(incarnation=0)), Reject.IDENTITY),
     "no identity": (identified(b""), Reject.IDENTITY),
     "for another incarnation": (HEADER[:-8] + b"\7" + bytes(7) + ack(1, 1), Reject.ADDRESSEE),
     "kind 0": (HEADER + frame(0, b""), Reject.FRAME_KIND),
@@ -468,7 +469,7 @@ def test_one_bad_frame_refuses_the_datagram() -> None:
 def test_members_with_every_kind_of_name_know_each_other() -> None:
     for member in (
         Member(Address("::1", 65535), 2**64 - 1, ""),
-        Member(Address("h" * 64, 0), 0, "ü" * 32),
+        Member(Address("h" * 64, 0), 1, "ü" * 32),
     ):
         (datagram,) = Codec("g" * 64, member, 512).pack([Highest(FIFO, 1)])
         assert Codec("g" * 64, ME, 512).unpack(datagram) == (member, [Highest(FIFO, 1)])
@@ -476,11 +477,11 @@ def test_members_with_every_kind_of_name_know_each_other() -> None:
 
 def test_known_senders_are_bounded() -> None:
     one = codec()
-    for incarnation in range(IDENTITIES_MAX + 100):
+    for incarnation in range(1, IDENTITIES_MAX + 100):
         sender, _ = one.unpack(identified(identity(incarnation=incarnation)))
         assert sender.incarnation == incarnation
     assert len(one._senders) == IDENTITIES_MAX
-    assert one.unpack(identified(identity(incarnation=0)))[0].incarnation == 0
+    assert one.unpack(identified(identity(incarnation=1)))[0].incarnation == 1
     assert len(one._senders) == IDENTITIES_MAX
 
 
@@ -516,6 +517,7 @@ def test_structs_are_bounded() -> None:
         ("g", ME._replace(address=Address("", 1)), 512, "host"),
         ("g", ME._replace(address=Address("h", 65536)), 512, "port"),
         ("g", ME._replace(incarnation=2**64), 512, "incarnation"),
+        ("g", ME._replace(incarnation=0), 512, "incarnation"),  # it stands for anyone
         ("g", ME, 511, "datagram_bytes"),
         ("g", ME, 65_508, "datagram_bytes"),
     ],

@@ -1,0 +1,224 @@
+"""What a tap on a node writes down, read back from the segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+
+from ringcast.aio.tap import Tap
+from ringcast.events import Writable
+from ringcast.trace.recorder import Recorder
+from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, START, STOP, VIEW, member_key
+from ringcast.trace.segments import Segment, segment_paths
+from support.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ringcast.trace.rows import Row
+
+
+class Tapped:
+    """Some members of a cluster with a tap on each, which looks after each input as a driver
+    lets it. What they have not read yet stays in their windows."""
+
+    def __init__(self, directory: Path, names: str, tapped: str, **config: Any) -> None:
+        self.cluster = Cluster(names, **config)
+        self._directory = directory
+        self.taps = {}
+        for name in tapped:
+            node = self.cluster.nodes[name]
+            recorder = Recorder(directory / name, "run", node.me, block_messages=4)
+            self.taps[name] = Tap(node, recorder)
+            self.taps[name].start(self.cluster.now)
+        self.cluster.stopped = set(tapped)
+        self.look()
+
+    def look(self) -> None:
+        for tap in self.taps.values():
+            tap.look(self.cluster.now)
+
+    def send(self, name: str, *payloads: bytes) -> int:
+        accepted = self.cluster.nodes[name].send(payloads, self.cluster.now)
+        self.look()
+        return accepted
+
+    def take(self) -> None:
+        for name, tap in self.taps.items():
+            for event in self.cluster.nodes[name].take_events(1000, self.cluster.now):
+                tap.event(event, self.cluster.now)
+        self.look()
+
+    def exchange(self) -> None:
+        self.cluster.exchange()
+        self.look()
+
+    def until_all_is_taken(self) -> None:
+        for _ in range(100):
+            self.take()
+            self.cluster.run(0.01)
+            self.look()
+
+    def rows(self, name: str) -> list[Row]:
+        """Stop, and what was written, oldest first."""
+        self.taps[name].stop(self.cluster.now)
+        rows: list[Row] = []
+        for path in segment_paths(self._directory / name):
+            with Segment(path) as segment:
+                rows += segment.rows()
+        assert [row.idx for row in rows] == list(range(len(rows)))
+        assert self.taps[name].stats()["lost"] == 0
+        return rows
+
+
+def runs(rows: list[Row], event: str) -> list[tuple[str, int, int, str]]:
+    """(whose, first, last, kind) of each row of one event."""
+    return [(row.peer, row.seqno, row.seqno2, row.kind) for row in rows if row.event == event]
+
+
+def blocks(rows: list[Row], kind: str, sender: str) -> list[tuple[int, int, int]]:
+    """(first, last, hash) of each block of one sender."""
+    return [
+        (row.seqno, row.seqno2, row.block_hash)
+        for row in rows
+        if (row.event, row.kind, row.peer) == (BLOCK, kind, sender)
+    ]
+
+
+def test_a_member_that_does_nothing_starts_opens_and_stops(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "ABC", "A")
+    t.look()  # nothing has changed since
+    rows = t.rows("A")
+    assert [row.event for row in rows] == [START, OPEN, OPEN, STOP]
+    assert runs(rows, OPEN) == [("B", 0, 0, ""), ("C", 0, 0, "")]
+    assert {(row.node, row.inc) for row in rows} == {("A", 1)}
+
+
+def test_what_stands_in_the_send_window_counts_as_sent(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "A", capacity=4)
+    assert t.send("A", b"1", b"2", b"3") == 3
+    assert t.send("A", b"4", b"5") == 1  # what is not accepted is not sent
+    t.look()
+    rows = t.rows("A")
+    assert runs(rows, SEND) == [("A", 1, 3, ""), ("A", 4, 4, "")]
+    assert [(first, last) for first, last, _ in blocks(rows, "sent", "A")] == [(1, 4)]
+
+
+def test_what_was_taken_counts_as_delivered_with_the_view_it_came_in(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "A")
+    t.cluster.nodes["B"].send([b"1", b"2"], t.cluster.now)
+    t.exchange()
+    t.take()
+    t.cluster.nodes["B"].send([b"not taken"], t.cluster.now)
+    t.exchange()
+    rows = t.rows("A")
+    assert runs(rows, DELIVER) == [("B", 1, 2, "")]
+    (view,) = (row for row in rows if row.event == VIEW)
+    a, b = (t.cluster.nodes[name].me for name in "AB")
+    assert (view.view, view.view_creator) == (1, member_key(a))
+    assert view.members == (member_key(a), member_key(b))
+    (delivered,) = (row for row in rows if row.event == DELIVER)
+    assert (delivered.view, delivered.view_creator) == (1, member_key(a))
+
+
+def test_a_large_message_counts_where_its_last_fragment_stands(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "AB", datagram_bytes=512, window_bytes=1 << 16)
+    fragment = t.cluster.nodes["A"].codec.payload_bytes_max
+    large = bytes(n % 251 for n in range(2 * fragment + 1))
+    assert t.send("A", b"before", large, b"after") == 3
+    t.until_all_is_taken()
+    expected = [
+        ("A", 1, 1, ""),
+        ("A", 2, 3, "fragment"),
+        ("A", 4, 4, ""),
+        ("A", 5, 5, ""),
+    ]
+    at_a, at_b = t.rows("A"), t.rows("B")
+    covered = [row[1:3] for row in runs(at_a, SEND)]
+    assert covered == [(1, 1), (2, 2), (3, 3), (4, 5)] or covered == [row[1:3] for row in expected]
+    assert runs(at_a, DELIVER) == runs(at_b, DELIVER) == expected
+
+
+def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> None:
+    """A message larger than the window goes out in pieces, as room appears."""
+    t = Tapped(tmp_path, "AB", "AB", capacity=4, datagram_bytes=512, window_bytes=4096)
+    large = bytes(n % 251 for n in range(9000))
+    assert t.send("A", b"before", large) == 2
+    assert t.send("A", b"after") == 0
+    t.until_all_is_taken()
+    assert t.send("A", b"after") == 1
+    t.until_all_is_taken()
+    high = t.cluster.outbox("A").window.high
+    at_a, at_b = t.rows("A"), t.rows("B")
+    for rows, event in ((at_a, SEND), (at_a, DELIVER), (at_b, DELIVER)):
+        found = runs(rows, event)
+        seqnos = [seqno for _, first, last, _ in found for seqno in range(first, last + 1)]
+        assert seqnos == list(range(1, high + 1))
+        whole = [
+            seqno
+            for _, first, last, kind in found
+            if kind != "fragment"
+            for seqno in range(first, last + 1)
+        ]
+        assert whole == [1, high - 1, high]
+    sent = blocks(at_a, "sent", "A")
+    assert len(sent) == -(-high // 4)
+    assert blocks(at_a, "delivered", "A") == blocks(at_b, "delivered", "A") == sent
+
+
+def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "ABC", "A")
+    for name in "BC":
+        t.cluster.nodes[name].send([b"1", b"2"], t.cluster.now)
+    t.exchange()
+    t.take()
+    t.cluster.crash("C")
+    t.cluster.install("AB")
+    t.take()
+    rows = t.rows("A")
+    assert [row.members for row in rows if row.event == VIEW] == [
+        tuple(member_key(member) for member in members)
+        for members in (t.taps["A"]._node.view, t.cluster.view)
+    ]
+    assert len(blocks(rows, "delivered", "B")) == 1
+    assert blocks(rows, "delivered", "C") == []  # nothing more is expected of it
+
+
+def test_a_window_that_replaces_another_between_two_looks_is_opened(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "A")
+    t.cluster.nodes["B"].send([b"1", b"2"], t.cluster.now)
+    t.exchange()
+    t.take()
+    t.cluster.crash("B")
+    t.cluster.install("A")
+    t.cluster.join("B")  # another process at the same address
+    t.look()
+    t.cluster.nodes["B"].send([b"new"], t.cluster.now)
+    t.exchange()
+    t.take()
+    rows = t.rows("A")
+    opened = [(row.peer, row.peer_inc, row.seqno) for row in rows if row.event == OPEN]
+    assert opened == [("B", 2, 0), ("B", 3, 0)]
+    found = [row.peer_inc for row in rows if (row.event, row.kind) == (BLOCK, "delivered")]
+    assert found == [3]
+
+
+def test_a_joiner_opens_where_its_digest_says(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "")
+    t.cluster.nodes["B"].send([b"1", b"2", b"3"], t.cluster.now)
+    t.cluster.run(1)
+    joiner = t.cluster.join("C")
+    t.taps["C"] = Tap(joiner, Recorder(tmp_path / "C", "run", joiner.me))
+    t.taps["C"].start(t.cluster.now)
+    t.look()
+    rows = t.rows("C")
+    assert runs(rows, OPEN) == [("A", 0, 0, ""), ("B", 3, 3, "")]
+
+
+def test_other_events_leave_no_row(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "A", "A")
+    t.taps["A"].event(Writable(), t.cluster.now)
+    assert [row.event for row in t.rows("A")] == [START, STOP]
