@@ -137,8 +137,7 @@ def test_a_large_message_counts_where_its_last_fragment_stands(tmp_path: Path) -
         ("A", 5, 5, ""),
     ]
     at_a, at_b = t.rows("A"), t.rows("B")
-    covered = [row[1:3] for row in runs(at_a, SEND)]
-    assert covered == [(1, 1), (2, 2), (3, 3), (4, 5)] or covered == [row[1:3] for row in expected]
+    assert runs(at_a, SEND) == expected
     assert runs(at_a, DELIVER) == runs(at_b, DELIVER) == expected
 
 
@@ -171,6 +170,7 @@ def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> N
 
 def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
     t = Tapped(tmp_path, "ABC", "A")
+    a, b, c = (member_key(t.cluster.nodes[name].me) for name in "ABC")
     for name in "BC":
         t.cluster.nodes[name].send([b"1", b"2"], t.cluster.now)
     t.exchange()
@@ -179,10 +179,7 @@ def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
     t.cluster.install("AB")
     t.take()
     rows = t.rows("A")
-    assert [row.members for row in rows if row.event == VIEW] == [
-        tuple(member_key(member) for member in members)
-        for members in (t.taps["A"]._node.view, t.cluster.view)
-    ]
+    assert [row.members for row in rows if row.event == VIEW] == [(a, b, c), (a, b)]
     assert len(blocks(rows, "delivered", "B")) == 1
     assert blocks(rows, "delivered", "C") == []  # nothing more is expected of it
 

@@ -517,6 +517,42 @@ def test_room_by_allowance_alone_wakes_the_sender() -> None:
     assert c.events["A"].count(Writable()) == 1
 
 
+def test_a_sender_goes_on_while_a_gap_is_repaired() -> None:
+    """What waits behind a gap is no longer under way: as much again may follow it."""
+    c = cluster(2, datagram_bytes=1000, window_bytes=16_000)
+    window = c.outbox("A").window
+    payloads = [bytes([n]) * 900 for n in range(30)]
+
+    def lose_the_first(_source: str, _dest: str, frame: Frame) -> bool:
+        return isinstance(frame, Data) and frame.first == 1
+
+    sent = c.nodes["A"].send(payloads[:1], c.now)
+    c.exchange(lose_the_first)
+    for _ in range(20):
+        sent += c.nodes["A"].send(payloads[sent:], c.now)
+        c.exchange(lose_the_first)
+        assert window.charged <= 16_000
+    assert window.low == 0
+    assert window.charged > 8000  # more than may be under way
+    c.run(1)
+    while sent < len(payloads):
+        sent += c.nodes["A"].send(payloads[sent:], c.now)
+        c.run(1)
+    assert c.delivered("B", "A") == list(enumerate(payloads, 1))
+    assert c.inbox("B", "A").window.dropped_bytes == 0
+
+
+def test_a_member_that_leaves_does_not_pin_what_it_took() -> None:
+    c = cluster(2)
+    c.run(0.1)
+    c.nodes["A"].send(numbered(3), c.now)
+    c.exchange()
+    assert not c.window_is_drained("A")  # B's ack is delayed
+    c.nodes["B"].close(c.now)
+    c.exchange()
+    assert c.window_is_drained("A")
+
+
 def test_what_was_refused_for_its_bytes_is_asked_for_again() -> None:
     """B buffers less ahead of a gap than A may send: legal, and it must come right."""
     small = MulticastConfig(datagram_bytes=512, window_bytes=2048)

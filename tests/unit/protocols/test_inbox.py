@@ -245,6 +245,17 @@ def test_three_later_datagrams_ask_at_once() -> None:
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
 
 
+def test_an_answer_that_overtakes_another_asks_for_that_at_once() -> None:
+    r = settled()
+    r.data(2)
+    r.data(4)
+    r.timeout(GAP_TICK_START_NS)
+    assert r.sent() == [Nack(Stream.FIFO, [range(1, 2), range(3, 4)])]
+    r.data(3, now=GAP_TICK_START_NS + 1)
+    assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
+    assert r.box.nacked == 3
+
+
 def test_a_closed_gap_needs_no_timer() -> None:
     r = settled()
     r.data(2)
