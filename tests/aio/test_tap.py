@@ -201,6 +201,7 @@ def test_a_window_that_replaces_another_between_two_looks_is_opened(tmp_path: Pa
     assert opened == [("B", 2, 0), ("B", 3, 0)]
     found = [row.peer_inc for row in rows if (row.event, row.kind) == (BLOCK, "delivered")]
     assert found == [3]
+    assert {origin.sender.incarnation for origin in t.taps["A"]._open} == {3}
 
 
 def test_a_joiner_opens_where_its_digest_says(tmp_path: Path) -> None:

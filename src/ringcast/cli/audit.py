@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ringcast.spark.audit import Report
+    from ringcast.spark.report import Names, Report
     from ringcast.trace.rows import Row
+
+_COLOURS = {"ok": "green", "violated": "red"}
+"""What is neither is yellow."""
 
 
 @click.command()
@@ -32,50 +35,60 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     from ringcast.spark.audit import audit as audit_run
     from ringcast.spark.session import session
 
+    click.echo("starting Spark …", err=True)
     spark = session("ringcast audit", master)
     try:
+        click.echo("reading the traces …", err=True)
         report = audit_run(spark, directory, run_id)
+        if json_file is not None:
+            json_file.write_text(report.to_json() + "\n")
+        print_report(report)
     finally:
         spark.stop()
-    if json_file is not None:
-        json_file.write_text(report.to_json() + "\n")
-    print_report(report)
     sys.exit(report.exit_status)
 
 
 def print_report(report: Report) -> None:
+    """The verdicts as a table, what shows each violation, and the sum of it in a sentence."""
     click.echo(
         f"run {_safe(report.run_id)}: {report.members} members, {report.segments} segments, "
         f"{report.rows} rows"
     )
-    table = [("", "guarantee", "verdict", "premises", "detail")]
-    for verdict in report.verdicts:
-        cells = (verdict.id, verdict.title, verdict.status, str(verdict.premises), verdict.detail)
-        table.append(cells)
-    widths = [max(len(line[at]) for line in table) for at in range(4)]
-    for name, title, status, premises, detail in table:
-        cells = (
-            *(name.ljust(widths[0]), title.ljust(widths[1]), status.ljust(widths[2])),
-            *(premises.rjust(widths[3]), _safe(detail)),
-        )
-        click.echo("  ".join(cells).rstrip())
+    _print_table(report)
     for verdict in report.verdicts:
         for violation in verdict.violations:
             click.echo(f"\n{verdict.id}: {_safe(violation.text)}")
             for row in violation.rows:
-                click.echo(f"    {_safe(_readable(row))}")
+                click.echo(f"    {_safe(_readable(row, report.names))}")
     for note in report.notes:
         click.echo(f"note: {_safe(note)}")
+    click.echo(f"\n{_safe(report.summary)}")
 
 
-def _readable(row: Row) -> str:
-    words = [f"{row.member} row {row.idx}:", row.event]
+def _print_table(report: Report) -> None:
+    table = [("", "guarantee", "verdict", "checks", "detail")]
+    for verdict in report.verdicts:
+        cells = (verdict.id, verdict.title, verdict.status, str(verdict.premises), verdict.detail)
+        table.append(cells)
+    widths = [max(len(line[at]) for line in table) for at in range(4)]
+    for at, (name, title, status, checks, detail) in enumerate(table):
+        padded = status.ljust(widths[2])
+        cells = (
+            *(name.ljust(widths[0]), title.ljust(widths[1])),
+            click.style(padded, _COLOURS.get(status, "yellow")) if at else padded,
+            *(checks.rjust(widths[3]), _safe(detail)),
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _readable(row: Row, names: Names) -> str:
+    words = [f"{names.of((row.node, row.inc))} row {row.idx}:", row.event]
     if row.peer:
-        words.append(f"{row.peer}#{row.peer_inc}/{row.stream} {row.seqno}..{row.seqno2}")
+        words.append(f"{names.of_origin(row.origin)} {row.seqno}..{row.seqno2}")
     if row.view:
         words.append(f"view {row.view}")
     if row.members:
-        words.append("[" + ", ".join(row.members) + "]")
+        words.append("[" + ", ".join(map(names.of_key, row.members)) + "]")
     if row.block >= 0:
         words.append(f"block {row.block} {row.kind} {row.block_hash:016x}")
     return " ".join(words)

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ringcast.spark.audit import Report
+    from pyspark.sql import SparkSession
+
+    from ringcast.spark.report import Report
 
 VICTIM = 2
 TRADE = {"op": "trade", "seconds": 6.0, "batch": 20, "rate": 2000}
@@ -33,13 +36,18 @@ def demo(loss: float, seed: int, keep: Path | None) -> None:
 
     Example: ringcast demo --loss 0.2 --keep traces
     """
+    from ringcast.spark.session import session
+
     with ExitStack() as stack:
         base = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringcast-")))
+        # Spark takes seconds to start: it does so while the cluster runs.
+        starting = stack.enter_context(ThreadPoolExecutor(1)).submit(session, "ringcast demo")
         trace = base / "trace"
         _run_cluster(trace, loss, seed)
         planted = base / "planted"
         _plant_duplicate(trace, planted)
-        clean, broken = _audit(trace, planted)
+        _step(4, "Spark reads the traces of all members and judges what was promised.")
+        clean, broken = _audit(starting.result(), trace, planted)
     if clean.exit_status != 0 or broken.exit_status != 1:
         raise click.ClickException("the verdicts are not as they should be: please report this")
 
@@ -51,7 +59,9 @@ def _run_cluster(trace: Path, loss: float, seed: int) -> None:
         1, f"Four processes join the group 'orders' on loopback; {loss:.0%} of datagrams are lost."
     )
     with Cluster(members=4, group="orders", loss=loss, seed=seed, record=trace) as cluster:
-        _step(2, f"Each sends up to {TRADE['rate']} orders a second to all.")
+        _step(
+            2, f"Each sends up to {TRADE['rate']} orders a second to all. Spark starts meanwhile."
+        )
         cluster.tell_all(TRADE)
         time.sleep(KILL_AFTER_S)
         _step(3, f"kill -9 {cluster.names[VICTIM]}, in the middle of it.")
@@ -92,13 +102,10 @@ def _plant_duplicate(trace: Path, planted: Path) -> None:
     raise click.ClickException("no member has a whole trace: nothing to plant a duplicate in")
 
 
-def _audit(trace: Path, planted: Path) -> tuple[Report, Report]:
+def _audit(spark: SparkSession, trace: Path, planted: Path) -> tuple[Report, Report]:
     from ringcast.cli.audit import print_report
     from ringcast.spark.audit import audit
-    from ringcast.spark.session import session
 
-    _step(4, "Spark reads the traces of all members and judges what was promised.")
-    spark = session("ringcast demo")
     try:
         clean = audit(spark, trace)
         print_report(clean)

@@ -33,11 +33,9 @@ class WithoutHighest(ReliableMulticast):
 class OnceAckingInbox(Inbox):
     """BROKEN. Acknowledges what is new and nothing again."""
 
-    def on_highest(self, seqno: int, now: int) -> None:
-        was_due = self._timers.is_armed(Timer.ACK)
-        super().on_highest(seqno, now)
-        if not was_due:
-            self._timers.disarm(Timer.ACK)
+    def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
+        is_due = self._timers.is_armed(Timer.ACK)
+        super().on_highest(seqno, now, allowance, out if is_due else Effects())
 
     def _on_duplicate(self, now: int) -> None:
         pass

@@ -66,7 +66,7 @@ class Roster:
         self._agree_when_complete(out)
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        if source.address not in self._addresses or source == self._me:
+        if source.address not in self._addresses or source.address == self._me.address:
             return
         for frame in frames:
             if isinstance(frame, Hello) and frame.is_question:

@@ -59,9 +59,6 @@ class Track(NamedTuple):
     def origin(self) -> OriginKey:
         return self.peer, self.peer_inc, self.stream
 
-    def __str__(self) -> str:
-        return f"{self.peer}#{self.peer_inc}/{self.stream}"
-
 
 class Stretch(NamedTuple):
     """Messages first..last, one after the other, in the rows first_idx..last_idx."""

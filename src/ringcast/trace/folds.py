@@ -57,7 +57,7 @@ ALL: tuple[Callable[[], Fold], ...] = (
     ViewOrder,
     BoundedMemory,
     Quiet,
-    partial(Sequential, InOrder()),
+    InOrder,
     partial(Sequential, FlowControl()),
     WindowHonoured,
     PurgedByAll,

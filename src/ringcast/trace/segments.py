@@ -43,6 +43,8 @@ STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
 
 _INFO_KEY = b"ringcast"
+_FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
+"""What reading a footer that others wrote may raise."""
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
 """64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
@@ -221,7 +223,7 @@ class Segment:
             self._file = pq.ParquetFile(self.path)
             self.info = _info(self._file.metadata.metadata)
             whole = self._file.metadata.num_rows == self.info.rows
-        except (OSError, pa.ArrowException, ValueError, TypeError, LookupError) as error:
+        except (*_FOOTER_ERRORS, OSError, pa.ArrowException) as error:
             raise UsageError(
                 f"{self.path.name}: not a whole segment: {_one_line(error)}"
             ) from error

@@ -369,6 +369,19 @@ def test_what_is_purged_gives_each_member_another_window_to_ask_for() -> None:
     assert s.box.resent == 8 + 3
 
 
+def test_what_was_sent_and_is_still_here_can_be_read_as_it_went_out() -> None:
+    s = Sender(fragment_bytes=2)
+    s.send(b"a", b"01234", b"b")
+    assert s.box.sent_since(6) == []
+    assert s.box.sent_since(3) == [
+        Data(Stream.FIFO, 3, [b"23"], more=True),
+        Data(Stream.FIFO, 4, [b"4", b"b"]),
+    ]
+    s.take()
+    s.ack(B, 3)
+    assert s.box.sent_since(1) == [Data(Stream.FIFO, 4, [b"4", b"b"])]  # the rest is purged
+
+
 # Bytes
 
 

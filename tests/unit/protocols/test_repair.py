@@ -67,6 +67,7 @@ def test_pauses_double_up_to_tau_while_there_is_no_answer() -> None:
     pauses = pauses_of(s, 18, 0)
     assert pauses == [TICK, TICK, *(min(TICK << n, TAU) for n in range(16))]
     assert pauses[-5:] == [TAU] * 5
+    assert s.repair._patience <= TAU // GAP_TICK_MIN_NS  # what makes τ of any answer time
 
 
 def test_many_gaps_in_one_request_double_the_pause_once() -> None:
@@ -307,6 +308,18 @@ def test_the_gap_tick_has_a_ceiling() -> None:
     s.due(TICK)
     s.data(1, now=100 * TAU)
     assert s.repair.gap_tick == TAU
+
+
+def test_no_round_trip_counts_for_more_than_tau() -> None:
+    s = Stream()
+    s.data(2)
+    s.due(TICK)
+    s.data(1, now=TICK + 4_000_000)
+    s.data(4, now=TAU)
+    s.due(2 * TAU)
+    s.due(4 * TAU)
+    s.data(3, now=1000 * TAU)
+    assert s.repair.gap_tick == 2 * (4_000_000 + (TAU - 4_000_000) // 8)
 
 
 def test_an_unasked_gap_that_fills_teaches_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,11 @@ from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.roster import ASK_INTERVAL_NS, Roster
 from ringcast.wire.frames import Ack, Hello
+
+if TYPE_CHECKING:
+    from ringcast.core.effects import Signal
+    from ringcast.events import Event
+    from ringcast.wire.frames import Frame
 
 A, B, C, X = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABCX", 1))
 LIST = (A.address, B.address, C.address)
@@ -32,42 +37,42 @@ class Listed:
     def hello(self, source: Member, hello: Hello = ANSWER) -> None:
         self.layer.receive(source, [hello], 1000, self.out)
 
-    def asked(self) -> list[tuple[Any, Any]]:
+    def sent(self) -> list[tuple[Member | Address | None, Frame]]:
         frames = list(self.out.frames)
         self.out.frames.clear()
         self.layer.check_invariants()
         return frames
 
-    def agreed(self) -> list[object]:
+    def agreed(self) -> list[Signal]:
         signals = list(self.out.signals)
         self.out.signals.clear()
         return signals
 
 
-def agreement(*members: Member) -> list[object]:
+def agreement(*members: Member) -> list[Signal]:
     entries = {Origin(member, stream): 0 for member in members for stream in Stream}
     return [ViewAgreed(View(ViewId(members[0], 1), members)), DigestAgreed(Digest(entries))]
 
 
 def test_everybody_else_is_asked_at_once_and_again_until_they_answer() -> None:
     r = Listed()
-    assert r.asked() == [(A.address, QUESTION), (C.address, QUESTION)]
+    assert r.sent() == [(A.address, QUESTION), (C.address, QUESTION)]
     assert r.layer.next_timeout() == 1000 + ASK_INTERVAL_NS
     r.layer.handle_timeout(999 + ASK_INTERVAL_NS, r.out)
-    assert r.asked() == []
+    assert r.sent() == []
     r.hello(A)
     r.layer.handle_timeout(1000 + ASK_INTERVAL_NS, r.out)
-    assert r.asked() == [(C.address, QUESTION)]
+    assert r.sent() == [(C.address, QUESTION)]
     assert r.layer.next_timeout() == 1000 + 2 * ASK_INTERVAL_NS
 
 
 def test_a_question_is_answered_and_an_answer_is_not() -> None:
     r = Listed()
-    r.asked()
+    r.sent()
     r.hello(A, QUESTION)
-    assert r.asked() == [(A.address, ANSWER)]
+    assert r.sent() == [(A.address, ANSWER)]
     r.hello(C, ANSWER)
-    assert r.asked() == []
+    assert r.sent() == []
 
 
 def test_when_all_are_known_there_is_a_view_in_the_order_of_the_list() -> None:
@@ -86,27 +91,30 @@ def test_the_view_is_made_once_and_questions_are_answered_all_the_same() -> None
     r.hello(A)
     r.hello(C)
     r.agreed()
-    r.asked()
+    r.sent()
     r.hello(A, QUESTION)
     r.hello(C, ANSWER)
     assert r.agreed() == []
-    assert r.asked() == [(A.address, ANSWER)]
+    assert r.sent() == [(A.address, ANSWER)]
 
 
 def test_alone_on_the_list_one_is_complete_at_once() -> None:
     r = Listed(B.address)
     assert r.agreed() == agreement(B)
-    assert r.asked() == []
+    assert r.sent() == []
     assert r.layer.next_timeout() is None
 
 
 def test_strangers_and_oneself_are_neither_answered_nor_noted() -> None:
     r = Listed()
-    r.asked()
-    for source in (X, B):
+    r.sent()
+    for source in (X, B, B._replace(incarnation=99)):
         r.hello(source, QUESTION)
-    assert r.asked() == []
+    assert r.sent() == []
     assert r.layer.stats() == {"listed": 3, "known": 1}
+    r.hello(A)
+    r.hello(C)
+    assert r.agreed() == agreement(A, B, C)  # nobody takes one's own place
 
 
 def test_a_process_that_was_restarted_before_the_view_takes_the_place_of_the_dead_one() -> None:
@@ -152,9 +160,9 @@ def test_a_closed_roster_asks_no_more() -> None:
 
 def test_it_owns_nothing_but_hello() -> None:
     r = Listed()
-    r.asked()
+    r.sent()
     r.layer.receive(A, [Ack(Stream.FIFO, 0, 0, 0)], 0, r.out)
-    assert r.asked() == []
+    assert r.sent() == []
     assert r.layer.take_ready(9, 0, r.out) == []
 
 
@@ -162,7 +170,7 @@ def test_members_find_each_other_over_datagrams_that_may_be_lost() -> None:
     nodes = {
         me.address: Node(me, GroupConfig(group="g"), layers=[Roster(me, LIST)]) for me in (A, B, C)
     }
-    events: dict[Address, list[object]] = {address: [] for address in nodes}
+    events: dict[Address, list[Event]] = {address: [] for address in nodes}
     now = lost = 0
     for node in nodes.values():
         node.start(now)

@@ -106,7 +106,20 @@ def twice() -> Plant:
     run = clean()
     first = next(row for row in reversed(run.rows) if row.event == "deliver" and row.node == "b")
     row = run.deliver("b", "a", 4, 4)
-    return run.trace(), {"G2", "N1"}, [first, row]
+    return run.trace(), {"G2"}, [first, row]
+
+
+def twice_and_then_on() -> Plant:
+    """The repeat is one fault: what comes after it is in order, also for a segment that begins
+    with the repeat, and where a run overlaps in part."""
+    run = founded()
+    for first in (1, 3, 5):
+        run.send("a", first, first + 1, low=first - 1)
+    run.deliver("b", "a", 1, 2)
+    first = run.deliver("b", "a", 3, 4)
+    row = run.deliver("b", "a", 1, 2)
+    run.deliver("b", "a", 4, 6)
+    return run.trace(), {"G2"}, [first, row]
 
 
 def twice_in_the_middle() -> Plant:
@@ -177,6 +190,32 @@ def own_stream_from_two() -> Plant:
     run = founded()
     run.send("a", 1, 2, low=0)
     row = run.deliver("a", "a", 2, 2)
+    return run.trace(), {"N1"}, [row]
+
+
+def two_change_places() -> Plant:
+    run = founded()
+    run.send("a", 1, 2, low=0)
+    row = run.deliver("a", "a", 2, 2)
+    run.deliver("a", "a", 1, 1)
+    return run.trace(), {"N1"}, [row]
+
+
+def before_its_window() -> Plant:
+    run = Script()
+    run.view("a", 1, "ab")
+    run.view("b", 1, "ab")
+    run.send("a", 1, 2, low=0)
+    run.deliver("a", "a", 1, 2)
+    run.open("b", "a", 1)
+    row = run.deliver("b", "a", 1, 2)
+    return run.trace(), {"N1", "N9"}, [row]
+
+
+def backwards() -> Plant:
+    run = founded()
+    run.send("a", 1, 2, low=0)
+    row = run.deliver("a", "a", 2, 1)
     return run.trace(), {"N1"}, [row]
 
 
@@ -436,6 +475,7 @@ PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("G1", other_bytes),
     ("G2", twice),
     ("G2", twice_in_the_middle),
+    ("G2", twice_and_then_on),
     ("G3", speaks_after_its_crash),
     ("G4", view_goes_back),
     ("G4", view_without_oneself),
@@ -445,6 +485,9 @@ PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("G8", repairs_for_ever),
     ("N1", skips_one),
     ("N1", own_stream_from_two),
+    ("N1", two_change_places),
+    ("N1", before_its_window),
+    ("N1", backwards),
     ("N3", seqno_skipped),
     ("N3", blocked_send_took_a_seqno),
     ("N3", sent_into_a_full_window),
@@ -500,7 +543,23 @@ def test_planted_violation_breaks_nothing_else(id: str, plant: Callable[[], Plan
     assert found == broken
 
 
+def test_two_that_change_places_are_one_fault() -> None:
+    trace, _, _ = two_change_places()
+    assert verdicts(trace)["N1"].violation_count == 1
+
+
 # What is not owed, and what cannot be known.
+
+
+def test_blocks_that_end_elsewhere_are_not_compared() -> None:
+    run = clean()
+    block = {"peer": "a", "stream": 0, "block": 1, "seqno": 1025}
+    run(BLOCK, "a", **block, kind="sent", seqno2=1030, block_hash=1)
+    before = verdicts(run.trace())["G1"]
+    run(BLOCK, "b", **block, kind="delivered", seqno2=1027, block_hash=2)
+    assert verdicts(run.trace())["G1"] == before
+    run(BLOCK, "d", **block, kind="delivered", seqno2=1030, block_hash=2)
+    assert verdicts(run.trace())["G1"].violation_count == 1
 
 
 def test_without_run_order_nothing_clean_is_violated() -> None:

@@ -132,6 +132,17 @@ def test_parquet_of_others_is_refused(tmp_path: Path) -> None:
         Segment(tmp_path / "other.parquet")
 
 
+@pytest.mark.parametrize(
+    "footer", [b"", b"no json", b"7", b"[]", b"{}", b"\xff\xfe", b"1" * 5000, b"[" * 100_000]
+)
+def test_a_footer_of_others_under_our_key_is_refused(tmp_path: Path, footer: bytes) -> None:
+    path = tmp_path / "other.parquet"
+    table = pa.table({"idx": [1, 2]}).replace_schema_metadata({b"ringcast": footer})
+    pq.write_table(table, path)
+    with pytest.raises(UsageError, match="not a whole segment"):
+        Segment(path)
+
+
 def test_a_footer_that_promises_more_rows_is_refused(tmp_path: Path) -> None:
     path = write_segment(tmp_path, RECORDING, some_rows(10))
     path.write_bytes(path.read_bytes().replace(b'"rows": 10', b'"rows": 11'))

@@ -16,30 +16,81 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
 
 
-class InOrder(Rule[int]):
+class _Reach:
+    """What one member has delivered of one origin: from `low` up to before `due`.
+
+    Where a segment begins in the middle of a run, the reach of its first rows is not known. What
+    would extend it there is put aside, for the earlier segment's reach to judge.
+    """
+
+    __slots__ = ("aside", "due", "is_known", "low")
+
+    def __init__(self) -> None:
+        self.aside: list[Row] = []
+        self.is_known = False
+        self.low = self.due = 0
+
+    def open(self, offset: int) -> None:
+        self.is_known = True
+        self.low = self.due = offset + 1
+
+    def extend(self, row: Row, found: Findings) -> None:
+        if not self.is_known and (not self.aside or not self.low <= row.seqno <= self.due):
+            if not self.aside:
+                self.low = self.due = row.seqno
+            self.aside.append(row)
+        elif row.seqno > self.due:
+            found.violate(f"{_delivers(row)}, due was {self.due}", row)
+        elif row.seqno < self.low:
+            found.violate(f"{_delivers(row)}, its window begins at {self.low}", row)
+        self.low = min(self.low, row.seqno)
+        self.due = max(self.due, row.seqno2 + 1)
+
+
+class InOrder:
     """From its window's offset on, a receiver delivers each next seqno. Fragments count as the
-    seqnos they cover. The state is the seqno that is due."""
+    seqnos they cover. Only what is new is judged: repeats are for G2."""
 
     id = "N1"
     title = "each sender's messages are delivered in order, without a gap"
     events = (OPEN, DELIVER)
-    initial = 1
 
-    def key(self, row: Row) -> PairKey:
-        return row.pair
+    def __init__(self) -> None:
+        self.reached: defaultdict[PairKey, _Reach] = defaultdict(_Reach)
+        self.found = Findings()
 
-    def settle(self, head: list[Row]) -> int:
-        return _due_after(head[-1])
+    def feed(self, row: Row) -> None:
+        if row.event == OPEN:
+            self.reached[row.pair].open(row.seqno)
+            return
+        self.found.premises += 1
+        if row.seqno2 < row.seqno:
+            self.found.violate(f"{_delivers(row)}, which is backwards", row)
+        else:
+            self.reached[row.pair].extend(row, self.found)
 
-    def step(self, state: int, row: Row, found: Findings) -> int:
-        if row.event == DELIVER:
-            found.premises += 1
-            if row.seqno != state or row.seqno2 < row.seqno:
-                found.violate(
-                    f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}, due was {state}",
-                    row,
-                )
-        return _due_after(row)
+    def merge(self, other: InOrder) -> None:
+        self.found.merge(other.found)
+        for pair, later in other.reached.items():
+            mine = self.reached.setdefault(pair, later)
+            if mine is later:
+                continue
+            for row in later.aside:
+                mine.extend(row, self.found)
+            if later.is_known:
+                mine.is_known = True
+                mine.low, mine.due = later.low, later.due
+            else:
+                mine.due = max(mine.due, later.due)
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = self.found.copy()
+        for reach in self.reached.values():
+            first = _Reach()
+            first.open(0)  # Of a member's own stream, which has no `open`.
+            for row in reach.aside:
+                first.extend(row, found)
+        return found.verdict(self.id, self.title)
 
 
 class Present(NamedTuple):
@@ -197,8 +248,8 @@ class PrefixOfTheDead:
         return found.verdict(self.id, self.title)
 
 
-def _due_after(row: Row) -> int:
-    return (row.seqno if row.event == OPEN else row.seqno2) + 1
+def _delivers(row: Row) -> str:
+    return f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}"
 
 
 def _misplaced(delivered: Ranges | None, opened: list[Row]) -> list[tuple[int, Row]]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Integrity:
     """A delivered message was sent before, by the one it names and with these bytes.
 
-    Bytes are compared by the hashes of whole blocks. A block that one side did not finish, or
-    that began before a joiner's window did, has no row there and is not compared.
+    Bytes are compared by the hashes of blocks that end at the same message. A block that one side
+    did not finish, or that began before a joiner's window did, has no such row there.
     """
 
     id = "G1"
@@ -39,7 +39,7 @@ class Integrity:
     def __init__(self) -> None:
         self.sent: defaultdict[OriginKey, Progress] = defaultdict(Progress)
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
-        self.sent_blocks: dict[tuple[OriginKey, int], Row] = {}
+        self.sent_blocks: dict[tuple[OriginKey, int, int], Row] = {}
         self.delivered_blocks: list[Row] = []
         self.lives = Lives()
         self.found = Findings()
@@ -52,7 +52,7 @@ class Integrity:
             self.sent[row.own_origin].rise(row.run_idx, row.seqno2, row)
         elif row.event == BLOCK:
             if row.kind == "sent":
-                self.sent_blocks[row.own_origin, row.block] = row
+                self.sent_blocks[row.own_origin, row.block, row.seqno2] = row
             else:
                 self.delivered_blocks.append(row)
         else:
@@ -84,7 +84,7 @@ class Integrity:
                     )
                 break
         for row in self.delivered_blocks:
-            original = self.sent_blocks.get((row.origin, row.block))
+            original = self.sent_blocks.get((row.origin, row.block, row.seqno2))
             if original is None:
                 continue
             found.premises += 1

@@ -1,0 +1,198 @@
+"""Segments read where Spark puts them: each file once for its digest, again only for witnesses."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ringcast.errors import RingcastError
+from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState, digest_segment
+from ringcast.trace.rows import BLOCK, SEND, Row
+from ringcast.trace.segments import Segment, SegmentInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ringcast.spark.digest import MemberTrace
+    from ringcast.trace.rows import OriginKey
+
+WITNESS_ROWS_MAX = 20
+_TASKS_PER_CORE_MAX = 4
+_TASK_BYTES = 4 << 20
+"""Worth a task of its own: the first one on a core starts a Python worker, for about a second."""
+
+
+def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[SegmentState], list[str]]:
+    """The digest of each file, and what is wrong with those that have none."""
+    sizes = {str(path): path.stat().st_size for path in paths}
+    states: list[SegmentState] = []
+    damaged: list[str] = []
+    for text in _over_files(spark, sizes, _state_of):
+        path, info, said = json.loads(text)
+        if info is None:
+            damaged.append(said)
+        else:
+            states.append(SegmentState(path, SegmentInfo(**info), Digest.from_json(said)))
+    return sorted(states, key=lambda state: state.path), sorted(damaged)
+
+
+def _state_of(path: str) -> list[str]:
+    """One file as JSON: its footer and digest, or what is wrong with it."""
+    try:
+        with Segment(path) as segment:
+            digest = digest_segment(segment)
+            return [json.dumps([path, asdict(segment.info), digest.to_json()])]
+    except RingcastError as error:
+        return [json.dumps([path, None, str(error)])]
+
+
+# Rows to be read again
+
+
+class Want(NamedTuple):
+    """Rows of one member to be read again, for one finding."""
+
+    finding: int
+    events: tuple[str, ...]
+    origin: OriginKey | None
+    column: str
+    """Which number must lie in first..last: idx, block, or seqno for a run that overlaps them."""
+    first: int
+    last: int
+    limit: int = WITNESS_ROWS_MAX
+
+
+Look: TypeAlias = "tuple[MemberTrace, Want]"
+"""Where to look for rows, and for which."""
+
+
+def at_idx(trace: MemberTrace, idx: int) -> Look:
+    return trace, Want(-1, (), None, "idx", idx, idx)
+
+
+def at_seqnos(trace: MemberTrace, event: str, origin: OriginKey, first: int, last: int) -> Look:
+    return trace, Want(-1, (event,), origin, "seqno", first, last)
+
+
+def at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
+    first = span * SPAN_BLOCKS
+    last = first + SPAN_BLOCKS - 1
+    return trace, Want(-1, (BLOCK,), origin, "block", first, last, limit=4 * SPAN_BLOCKS)
+
+
+def fetch_rows(spark: SparkSession, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
+    """The rows looked for, each with its finding, from the files that may have them."""
+    wanted: defaultdict[str, list[Want]] = defaultdict(list)
+    for trace, want in looks:
+        for state in trace.states:
+            if _may_have(state, want):
+                wanted[state.path].append(want)
+    if not wanted:
+        return
+    sizes = {
+        json.dumps([path, wants]): Path(path).stat().st_size
+        for path, wants in sorted(wanted.items())
+    }
+    for text in _over_files(spark, sizes, _rows_wanted):
+        finding, values = json.loads(text)
+        row = Row(*values)
+        yield finding, row._replace(members=tuple(row.members))
+
+
+def _may_have(state: SegmentState, want: Want) -> bool:
+    if want.column == "idx":
+        return state.info.first_idx <= want.first <= state.info.last_idx
+    if want.column == "block":
+        return any(
+            track.origin == want.origin and want.first // SPAN_BLOCKS in spans
+            for track, spans in state.digest.content.items()
+        )
+    return any(
+        track.origin == want.origin and stretch.first <= want.last and stretch.last >= want.first
+        for track, stretches in state.digest.tracks.items()
+        for stretch in stretches
+    )
+
+
+def _rows_wanted(item: str) -> Iterator[str]:
+    """The rows of one file that are wanted, as JSON of (finding, row)."""
+    path, values = json.loads(item)
+    wants = [Want(*value) for value in values]
+    left = [want.limit for want in wants]
+    with Segment(path) as segment:
+        for batch in segment.batches(Row._fields):
+            for at, want in enumerate(wants):
+                if left[at] <= 0:
+                    continue
+                found = batch.filter(_matches(batch, want)).slice(0, left[at])
+                left[at] -= len(found)
+                for row in found.to_pylist():
+                    yield json.dumps([want.finding, list(row.values())])
+
+
+def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
+    upper = "seqno2" if want.column == "seqno" else want.column
+    tests = [
+        pc.less_equal(batch[want.column], want.last),
+        pc.greater_equal(batch[upper], want.first),
+    ]
+    if want.events:
+        tests.append(pc.is_in(batch["event"].cast(pa.string()), pa.array(want.events)))
+    if want.origin is not None:
+        peer, inc, stream = want.origin
+        tests.append(pc.equal(batch["stream"], stream))
+        if SEND not in want.events:  # Whose sends these are need not be said in the row.
+            tests.append(pc.equal(batch["peer"].cast(pa.string()), peer))
+            tests.append(pc.equal(batch["peer_inc"], pa.scalar(inc, pa.uint64())))
+    return reduce(pc.and_, tests)
+
+
+# Work over files
+
+
+def _over_files(
+    spark: SparkSession, sizes: dict[str, int], work: Callable[[str], Iterable[str]]
+) -> list[str]:
+    """What `work` says of each item; `sizes` are the bytes that each makes it read.
+
+    The items travel with the function. What comes back is small by design.
+    """
+    cores: int = spark.sparkContext.defaultParallelism
+    useful = 1 + sum(sizes.values()) // _TASK_BYTES
+    tasks = _pack(sizes, min(useful, cores * _TASKS_PER_CORE_MAX))
+    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
+        partial(_run_tasks, tasks, work), "said string"
+    )
+    return [row.said for row in frame.collect()]
+
+
+def _run_tasks(
+    tasks: list[list[str]],
+    work: Callable[[str], Iterable[str]],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for item in tasks[number]:
+                said = pa.array(list(work(item)), pa.string())
+                yield pa.RecordBatch.from_arrays([said], ["said"])
+
+
+def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:
+    """Items into tasks of about the same size: the largest first, each to the lightest task."""
+    packed: list[list[str]] = [[] for _ in range(min(tasks, len(sizes)))]
+    weights = [0] * len(packed)
+    for item in sorted(sizes, key=lambda item: (-sizes[item], item)):
+        at = weights.index(min(weights))
+        packed[at].append(item)
+        weights[at] += sizes[item]
+    return packed

@@ -1,0 +1,110 @@
+"""One run, put together from the digests of its segments: its members, and what is missing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ringcast.errors import UsageError
+from ringcast.spark.digest import MemberTrace
+from ringcast.spark.report import Names
+from ringcast.trace.rows import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringcast.spark.digest import SegmentState, Stretch, Track
+    from ringcast.trace.rows import MemberKey
+
+
+def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentState]:
+    """The segments of this run, or of the only one there is."""
+    runs = sorted({state.info.run_id for state in states})
+    if run_id is None and len(runs) > 1:
+        names = ", ".join(repr(name) for name in runs[:5])
+        raise UsageError(f"{len(runs)} runs are here ({names}…): choose one with --run")
+    if run_id is not None and run_id not in runs:
+        raise UsageError(f"no run {run_id!r} here; there are {runs[:5]}")
+    return [state for state in states if run_id in (None, state.info.run_id)]
+
+
+class Run:
+    """The members' traces, and what is missing from them."""
+
+    def __init__(self, states: list[SegmentState], damaged: list[str]) -> None:
+        self.notes: list[str] = []
+        self.defects = list(damaged)
+        """Why the traces of survivors are not whole."""
+        self.members: dict[MemberKey, MemberTrace] = {}
+        groups: defaultdict[MemberKey, list[SegmentState]] = defaultdict(list)
+        for state in states:
+            groups[state.info.node, state.info.inc].append(state)
+        for member, group in sorted(groups.items()):
+            self.members[member] = MemberTrace(self._without_copies(group))
+        self.mentioned = {
+            split_key(key)
+            for trace in self.members.values()
+            for view in trace.views
+            for key in view.members
+        }
+        departed = {
+            split_key(key)
+            for trace in self.members.values()
+            for view in trace.views
+            for key in set(view.members).difference(trace.views[-1].members)
+        }
+        self.prefixes = {
+            member
+            for member in departed
+            if member not in self.members or not self.members[member].is_clean_stop
+        }
+        """Members that views left behind, and whose end is not recorded."""
+        senders = {
+            (track.peer, track.peer_inc)
+            for trace in self.members.values()
+            for track in trace.tracks
+        }
+        self.names = Names(self.mentioned | senders | set(self.members))
+        self._find_defects()
+
+    @property
+    def segments(self) -> list[SegmentState]:
+        return [state for trace in self.members.values() for state in trace.states]
+
+    def count(self, event: str) -> int:
+        return sum(state.digest.counts.get(event, 0) for state in self.segments)
+
+    def tracks(self, role: str) -> Iterator[tuple[MemberKey, MemberTrace, Track, list[Stretch]]]:
+        for member, trace in self.members.items():
+            for track, stretches in sorted(trace.tracks.items()):
+                if track.role == role:
+                    yield member, trace, track, stretches
+
+    def _without_copies(self, group: list[SegmentState]) -> list[SegmentState]:
+        """In the order of idx, each stretch of it once."""
+        kept: list[SegmentState] = []
+        for state in sorted(group, key=lambda state: (state.info.first_idx, state.path)):
+            if not kept or state.info.first_idx > kept[-1].info.last_idx:
+                kept.append(state)
+            elif (state.info, state.digest) == (kept[-1].info, kept[-1].digest):
+                self.notes.append(f"a copy of {_file_name(kept[-1])} is ignored")
+            else:
+                self.defects.append(f"{_file_name(state)} and {_file_name(kept[-1])} overlap")
+        return kept
+
+    def _find_defects(self) -> None:
+        for member, trace in self.members.items():
+            name = self.names.of(member)
+            if trace.lost:
+                self.defects.append(f"{name}: its recorder lost {trace.lost} rows")
+            if trace.missing_rows() > trace.lost:
+                gaps = ", ".join(f"{hole.first}..{hole.last}" for hole in trace.holes[:3])
+                self.defects.append(f"{name}: rows {gaps} are in no file")
+            if not trace.is_clean_stop and member not in self.prefixes:
+                self.defects.append(f"{name}: the end of its trace is missing")
+        for member in sorted(self.mentioned - set(self.members) - self.prefixes):
+            self.defects.append(f"{self.names.of(member)}: in a view, but has no file")
+
+
+def _file_name(state: SegmentState) -> str:
+    return state.path.rpartition("/")[2]
