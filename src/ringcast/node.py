@@ -56,6 +56,7 @@ class Node:
             *layers,
         ]
         self._owner = _owners(self._layers)
+        self._is_closed = False
         self._out = Effects()
 
     @property
@@ -109,7 +110,8 @@ class Node:
         self._settle(now)
 
     def close(self, now: int) -> None:
-        """Leave without a word. Sends raise GroupClosed from now on."""
+        """Leave. Sends raise GroupClosed from now on, and views change nothing."""
+        self._is_closed = True
         for layer in self._layers:
             layer.close(now, self._out)
         self._settle(now)
@@ -197,9 +199,11 @@ class Node:
             self._react(self._out.signals.popleft(), now)
 
     def _has_outlived(self, view: View) -> bool:
-        """An older view than mine, or any view after the one that went on without me."""
+        """An older view than mine, or any view after I left or was left behind."""
         current = self.view
-        return current is not None and (view.counter <= current.counter or self.me not in current)
+        if self._is_closed or current is None:
+            return self._is_closed
+        return view.counter <= current.counter or self.me not in current
 
     def _react(self, signal: Signal, now: int) -> None:
         match signal:

@@ -51,10 +51,9 @@ class Tap:
             elif origin not in self._open:
                 self._open.add(origin)
                 self._recorder.opened(origin, window.delivered, now)
-        if len(self._open) >= len(windows):
-            for origin in [origin for origin in self._open if origin not in windows]:
-                self._open.discard(origin)
-                self._recorder.dropped(origin)
+        for origin in [origin for origin in self._open if origin not in windows]:
+            self._open.discard(origin)
+            self._recorder.dropped(origin)
 
     def stop(self, now: int) -> None:
         """The member stops in good order."""

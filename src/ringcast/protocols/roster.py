@@ -52,6 +52,7 @@ class Roster:
         self._addresses = tuple(addresses)
         self._known: dict[Address, Member] = {me.address: me}
         self._is_complete = False
+        self._is_closed = False
         self._started = 0
         self._timers: Timers[Timer] = Timers()
 
@@ -94,6 +95,7 @@ class Roster:
         return []
 
     def close(self, now: int, out: Effects) -> None:
+        self._is_closed = True
         self._timers.disarm(Timer.ASK)
 
     def stats(self) -> dict[str, object]:
@@ -108,7 +110,7 @@ class Roster:
 
     def check_invariants(self) -> None:
         assert self._is_complete == (not self.missing)
-        assert self._is_complete or self._timers.is_armed(Timer.ASK)
+        assert self._is_complete or self._is_closed or self._timers.is_armed(Timer.ASK)
 
     def _ask(self, now: int, out: Effects) -> None:
         for address in self.missing:

@@ -1,0 +1,104 @@
+"""What people read: names, sentences, the table and its colours."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli.audit import print_report
+from ringcast.spark.report import TITLES, Names, Report, Verdict, Violation
+from ringcast.trace.rows import Row
+
+
+def report_of(*changed: Verdict, names: Names | None = None) -> Report:
+    """A report in which all else is ok."""
+    by_id = {verdict.id: verdict for verdict in changed}
+    verdicts = [by_id.get(name, Verdict(name, premises=7)) for name in TITLES]
+    return Report("run", 2, 3, 40, verdicts, [], names or Names([]))
+
+
+def printed(report: Report, *, color: bool = False) -> list[str]:
+    command = click.command()(lambda: print_report(report))
+    return CliRunner().invoke(command, color=color).output.splitlines()
+
+
+def test_a_name_that_two_incarnations_share_is_told_apart() -> None:
+    names = Names([("a", 1), ("b", 2), ("a", 3), ("b", 2)])
+    assert [names.of(("a", 1)), names.of(("b", 2))] == ["a#1", "b"]
+    assert [names.of_key("a#3"), names.of_key("b#2")] == ["a#3", "b"]
+    assert [names.of_origin(("b", 2, stream)) for stream in (0, 1, 9)] == [
+        *("b", "b (uniform)", "b (stream 9)")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence", "status"),
+    [
+        ([], "All guarantees held.", 0),
+        (
+            [Verdict("G1", unknown={"m2"})],
+            "All guarantees held; the end of m2's trace is unknown because it was killed.",
+            0,
+        ),
+        (
+            [Verdict("G1", unknown={"m2", "m0"}), Verdict("content", unknown={"m1"})],
+            "All guarantees held; the traces of m0, m1 and m2 have unknown ends because they "
+            "were killed.",
+            0,
+        ),
+        ([Verdict("G4", violation_count=2)], "1 guarantee violated.", 1),
+        (
+            [Verdict("G4", violation_count=1), Verdict("N1", violation_count=1)],
+            "2 guarantees violated.",
+            1,
+        ),
+        (
+            [Verdict("G1", incomplete=["a file is gone"], unknown={"m2"})],
+            "No violation was found, but rows are missing from the traces.",
+            3,
+        ),
+        (
+            [Verdict("G4", inconclusive=["nothing to judge"])],
+            "No violation was found, but not everything could be judged.",
+            3,
+        ),
+    ],
+)
+def test_one_sentence_says_it_all(changed: list[Verdict], sentence: str, status: int) -> None:
+    report = report_of(*changed)
+    assert report.summary == sentence
+    assert report.exit_status == status
+    assert printed(report)[-1] == sentence
+
+
+def test_an_unknown_tail_says_whose() -> None:
+    assert Verdict("G1", unknown={"b"}).detail == "ok as far as b's trace goes (killed)"
+    two = Verdict("G1", unknown={"b", "a"})
+    assert (two.status, two.detail) == (
+        *("unknown tail", "ok as far as the traces of a and b go (killed)"),
+    )
+
+
+def test_columns_are_aligned_and_statuses_have_their_colour() -> None:
+    report = report_of(
+        Verdict("N1", premises=123456, violation_count=1), Verdict("G1", unknown={"b"})
+    )
+    _, header, *plain = printed(report)[: 2 + len(TITLES)]
+    at, checks = header.index("verdict"), header.index("checks") + len("checks")
+    for line, verdict in zip(plain, report.verdicts, strict=True):
+        assert line[at:].startswith(f"{verdict.status} ")
+        assert line[:checks].endswith(f" {verdict.premises}")
+    coloured = printed(report, color=True)[2 : 2 + len(TITLES)]
+    assert [click.unstyle(line) for line in coloured] == plain
+    codes = [line.split("\x1b[")[1][:2] for line in coloured]
+    assert codes == ["33", "32", "32", "31", "32", "32"]  # yellow, green, green, red, …
+
+
+def test_names_from_traces_cannot_steer_the_terminal() -> None:
+    row = Row("deliver", "a\x1b[2J", 1, 5, peer="b\n", peer_inc=2, stream=0, seqno=3, seqno2=4)
+    evil = Verdict("N1", violations=[Violation("\x1b]0;x\a", [row])], violation_count=1)
+    lines = printed(report_of(evil))
+    assert "N1: \\x1b]0;x\\x07" in lines
+    assert "    a\\x1b[2J row 5: deliver b\\n 3..4" in lines
+    assert "\x1b" not in "".join(lines)
