@@ -103,7 +103,7 @@ def test_what_stands_in_the_send_window_counts_as_sent(tmp_path: Path) -> None:
     assert t.send("A", b"4", b"5") == 1  # what is not accepted is not sent
     t.look()
     rows = t.rows("A")
-    assert runs(rows, SEND) == [("A", 1, 3, ""), ("A", 4, 4, "")]
+    assert runs(rows, SEND) == [("A", 1, 4, "")]  # what continues becomes one row
     assert [(first, last) for first, last, _ in blocks(rows, "sent", "A")] == [(1, 4)]
 
 

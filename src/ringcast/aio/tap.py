@@ -54,6 +54,7 @@ class Tap:
         for origin in [origin for origin in self._open if origin not in windows]:
             self._open.discard(origin)
             self._recorder.dropped(origin)
+        self._recorder.tick(now)
 
     def stop(self, now: int) -> None:
         """The member stops in good order."""

@@ -64,6 +64,7 @@ class Harness:
         self._hash_sent = BlockHashes(0)
         self._highest_sent = 0  # on the wire
         self._first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
+        self._has_last_word = False
         self._write(trace.START)
 
     # Inputs
@@ -163,7 +164,7 @@ class Harness:
                     )
                 case Closed():
                     self.is_closed = True
-                    self._write(trace.STOP)
+                    self._has_last_word = True
         if has_messages:
             self._observe()
         return events
@@ -190,6 +191,9 @@ class Harness:
             found.append((dest, packet))
         if last_new is not None:
             last_new.is_last_data = True
+        if self._has_last_word:  # acks of what was taken may go with it
+            self._has_last_word = False
+            self._write(trace.STOP)
         return found
 
     def packet_fault(self, event: str, fault: str, packet: Packet, peer: str) -> None:

@@ -5,7 +5,8 @@ Recording never holds a member back and never breaks it. Rows go into a bounded 
 writes them. When the queue is full, or the disk refuses, rows are lost and counted: `idx` goes on
 counting, so the gap is visible in the trace, and the next segment says how many are gone.
 
-Content is recorded as one hash per block of consecutive messages of one origin, at the sender and
+Rows are ranges: runs of one origin that continue each other within 10 ms become one row. Content is
+recorded as one hash per block of consecutive messages of one origin, at the sender and
 at each receiver: runs may be cut differently on the way, blocks are not.
 """
 
@@ -16,8 +17,10 @@ import struct
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import xxhash
 
@@ -36,11 +39,15 @@ if TYPE_CHECKING:
 BLOCK_MESSAGES = 1024
 QUEUE_ROWS_MAX = 65_536
 LEVELS = ("deliveries", "full")
+STRETCH_NS = 10_000_000
+"""How long consecutive runs are gathered into one row."""
+
+K = TypeVar("K")
 _WRITE_ROWS = 1024
 """Rows converted without a pause: few enough not to be felt by the thread that serves the group."""
 _POLL_S = 0.05
 
-_length = struct.Struct("<I").pack
+_pair = struct.Struct("<QQ").pack
 
 
 class Block(NamedTuple):
@@ -53,17 +60,20 @@ class Block(NamedTuple):
 
 
 class BlockHasher:
-    """xxh3 over (length as 4 bytes, bytes) of each message, block by block of one origin.
+    """xxh3 over the bytes and over the lengths of the messages, block by block of one origin.
 
-    Only blocks seen from their first message on count: a joiner's first is the one that starts
-    after its offset. Fragments add nothing but their seqnos; the whole message counts where its
-    last one stands.
+    Lengths go in as (length, how many in a row): a block of equal ones, the common case, costs
+    one pair, however its runs were cut. Only blocks seen from their first message on count: a
+    joiner's first is the one that starts after its offset. Fragments add nothing but their
+    seqnos; the whole message counts where its last one stands.
     """
 
-    __slots__ = ("_due", "_hash", "_size", "_start")
+    __slots__ = ("_bytes", "_due", "_in_a_row", "_length", "_lengths", "_size", "_start")
 
     def __init__(self, offset: int = 0, block_messages: int = BLOCK_MESSAGES) -> None:
         self._size = block_messages
+        self._length = 0
+        self._in_a_row = 0
         self._resume(offset + 1)
 
     def add_run(self, first: int, payloads: Sequence[bytes]) -> list[Block]:
@@ -76,8 +86,9 @@ class BlockHasher:
         at = 0
         while at < len(payloads):
             part = payloads[at : at + self._size - (self._due - 1) % self._size]
-            if self._hash is not None:
-                self._hash.update(_framed(part))
+            if self._bytes is not None:
+                self._bytes.update(part[0] if len(part) == 1 else b"".join(part))
+                self._add_lengths(part)
             at += len(part)
             self._advance(len(part), ended)
         return ended
@@ -94,36 +105,52 @@ class BlockHasher:
 
     def finish(self) -> Block | None:
         """The block that has begun, as far as it came: for a member that stops."""
-        if self._hash is None or self._due == self._start:
+        if self._bytes is None or self._due == self._start:
             return None
         return self._block()
+
+    def _add_lengths(self, part: Sequence[bytes]) -> None:
+        lengths = set(map(len, part))
+        if lengths == {self._length}:
+            self._in_a_row += len(part)
+            return
+        for length, group in groupby(map(len, part)):
+            if length != self._length:
+                self._lengths.update(_pair(self._length, self._in_a_row))
+                self._length, self._in_a_row = length, 0
+            self._in_a_row += sum(1 for _ in group)
 
     def _advance(self, count: int, ended: list[Block]) -> None:
         self._due += count
         if (self._due - 1) % self._size == 0:
-            if self._hash is not None:
+            if self._bytes is not None:
                 ended.append(self._block())
             self._resume(self._due)
 
     def _resume(self, seqno: int) -> None:
         self._due = self._start = seqno
-        self._hash = xxhash.xxh3_64() if (seqno - 1) % self._size == 0 else None
+        self._bytes = xxhash.xxh3_64() if (seqno - 1) % self._size == 0 else None
+        self._lengths = xxhash.xxh3_64()
+        self._length = 0
+        self._in_a_row = 0
 
     def _block(self) -> Block:
-        assert self._hash is not None
+        assert self._bytes is not None
         number = (self._start - 1) // self._size
-        return Block(number, self._start, self._due - 1, self._hash.intdigest())
+        lengths = self._lengths.copy()
+        lengths.update(_pair(self._length, self._in_a_row))
+        both = xxhash.xxh3_64_intdigest(self._bytes.digest() + lengths.digest())
+        return Block(number, self._start, self._due - 1, both)
 
 
-def _framed(payloads: Sequence[bytes]) -> bytes:
-    """Each payload with its length before it, in one piece: two calls instead of two for each."""
-    lengths = list(map(len, payloads))
-    if lengths.count(lengths[0]) == len(lengths):
-        return _length(lengths[0]).join([b"", *payloads])
-    pieces = [b""] * (2 * len(payloads))
-    pieces[::2] = map(_length, lengths)
-    pieces[1::2] = payloads
-    return b"".join(pieces)
+@dataclass(slots=True)
+class _Stretch:
+    """Consecutive messages that will be one row."""
+
+    first: int
+    last: int
+    view_id: ViewId | None
+    since: int
 
 
 class Recorder:
@@ -161,12 +188,13 @@ class Recorder:
         self._node = str(member)
         self._inc = member.incarnation
         self._next_idx = 0
-        self._view_id: ViewId | None = None
-        self._view_creator = ""
         self._block_messages = block_messages
         self._sent: dict[Stream, BlockHasher] = {}
         self._delivered: dict[Origin, BlockHasher] = {}
         self._is_stopped = False
+        self._sends: dict[Stream, _Stretch] = {}
+        self._deliveries: dict[Origin, _Stretch] = {}
+        self._oldest = 0
         self._queue = _Queue(queue_rows)
         recording = Recording(
             run_id=run_id,
@@ -205,9 +233,11 @@ class Recorder:
 
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""
-        own = Origin(self.member, stream)
-        self._put(SEND, now, own, first, first + len(payloads) - 1)
-        self._put_blocks(self._sender(stream).add_run(first, payloads), own, "sent", now)
+        last = first + len(payloads) - 1
+        self._extend(self._sends, stream, first, last, None, now)
+        blocks = self._sender(stream).add_run(first, payloads)
+        if blocks:
+            self._put_blocks(blocks, Origin(self.member, stream), "sent", now)
 
     def sent_fragments(self, stream: Stream, first: int, last: int, now: int) -> None:
         """Fragments of a large message took these seqnos; `sent` follows with the last one."""
@@ -217,25 +247,30 @@ class Recorder:
 
     def delivered(self, event: Delivered | FragmentsTaken, now: int) -> None:
         """The application took these messages, or the node took fragments for it."""
-        if event.view_id is not self._view_id:
-            self._view_id = event.view_id
-            self._view_creator = member_key(event.view_id.creator)
-        view, creator = event.view_id.counter, self._view_creator
+        view_id = event.view_id
         if isinstance(event, Delivered):
             run = event.run
             origin = Origin(event.sender, run.stream)
-            self._put(DELIVER, now, origin, run.first, run.last, view, creator)
-            ended = self._receiver(origin).add_run(run.first, run.payloads)
+            self._extend(self._deliveries, origin, run.first, run.last, view_id, now)
+            blocks = self._receiver(origin).add_run(run.first, run.payloads)
         else:
             origin = Origin(event.sender, event.stream)
+            view, creator = view_id.counter, member_key(view_id.creator)
             self._put(DELIVER, now, origin, event.first, event.last, view, creator, kind="fragment")
-            ended = self._receiver(origin).skip(event.first, event.last)
-        self._put_blocks(ended, origin, "delivered", now)
+            blocks = self._receiver(origin).skip(event.first, event.last)
+        if blocks:
+            self._put_blocks(blocks, origin, "delivered", now)
+
+    def tick(self, now: int) -> None:
+        """Time passes: what has waited long enough to grow is written as it is."""
+        if self._oldest and now - self._oldest > STRETCH_NS:
+            self._flush()
 
     def detail(self, row: Row, now: int) -> None:
         """Any other row (frames, windows, purges), kept at level "full" only. Whose it is and
         when it was are filled in."""
         if self.level == "full":
+            self._flush()
             self._queue.put(
                 row._replace(node=self._node, inc=self._inc, idx=self._next_idx, mono_ns=now)
             )
@@ -243,6 +278,7 @@ class Recorder:
 
     def stopped(self, now: int) -> None:
         """The member stops in good order: its trace is whole. Call `close` next."""
+        self._flush()
         tails = [
             *((Origin(self.member, stream), "sent", at) for stream, at in self._sent.items()),
             *((origin, "delivered", at) for origin, at in self._delivered.items()),
@@ -277,6 +313,39 @@ class Recorder:
 
     # Rows
 
+    def _extend(
+        self,
+        stretches: dict[K, _Stretch],
+        key: K,
+        first: int,
+        last: int,
+        view_id: ViewId | None,
+        now: int,
+    ) -> None:
+        """Runs that continue each other become one row: what is judged is ranges."""
+        stretch = stretches.get(key)
+        if stretch is not None and stretch.last + 1 == first and stretch.view_id == view_id:
+            stretch.last = last
+            return
+        if stretch is not None:
+            self._flush()
+        self._oldest = self._oldest or now
+        stretches[key] = _Stretch(first, last, view_id, now)
+
+    def _flush(self) -> None:
+        """Write what has been gathered, sends first: nothing is delivered before it is sent."""
+        if not self._oldest:
+            return
+        self._oldest = 0
+        sends, self._sends = self._sends, {}
+        deliveries, self._deliveries = self._deliveries, {}
+        for stream, sent in sends.items():
+            self._put(SEND, sent.since, Origin(self.member, stream), sent.first, sent.last)
+        for origin, taken in deliveries.items():
+            assert taken.view_id is not None
+            view, creator = taken.view_id.counter, member_key(taken.view_id.creator)
+            self._put(DELIVER, taken.since, origin, taken.first, taken.last, view, creator)
+
     def _put(
         self,
         event: str,
@@ -292,6 +361,7 @@ class Recorder:
         block: int = -1,
         block_hash: int = 0,
     ) -> None:
+        self._flush()
         peer, peer_inc, stream = "", 0, -1
         if origin is not None:
             sender, stream = origin

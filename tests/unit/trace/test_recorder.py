@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,11 +32,16 @@ B = Member(Address("127.0.0.1", 7802), 12, "b")
 VIEW = View(ViewId(A, 1), (A, B))
 FROM_B = Origin(B, Stream.FIFO)
 CLOSE_S = 60.0
+SECOND = 1_000_000_000
 
 
 def reference(payloads: Sequence[bytes]) -> int:
-    text = b"".join(struct.pack("<I", len(payload)) + payload for payload in payloads)
-    return xxhash.xxh3_64(text).intdigest()
+    lengths = [0, *map(len, payloads)]
+    in_a_row = [(length, len(list(group))) for length, group in groupby(lengths)]
+    in_a_row[0] = (0, in_a_row[0][1] - 1)  # the zero in front stands for no message
+    pairs = b"".join(struct.pack("<QQ", *pair) for pair in in_a_row)
+    content = xxhash.xxh3_64_digest(b"".join(payloads))
+    return xxhash.xxh3_64_intdigest(content + xxhash.xxh3_64_digest(pairs))
 
 
 def read(directory: Path) -> tuple[list[Row], list[SegmentInfo]]:
@@ -50,6 +56,13 @@ def read(directory: Path) -> tuple[list[Row], list[SegmentInfo]]:
 
 def delivery(first: int, payloads: list[bytes]) -> Delivered:
     return Delivered(B, Run(Stream.FIFO, first, payloads), VIEW.id)
+
+
+def deliver_apart(recorder: Recorder, seqnos: range) -> None:
+    """One row each: so long after each other that they are not gathered."""
+    for seqno in seqnos:
+        recorder.delivered(delivery(seqno, [b"."]), seqno * SECOND)
+        recorder.tick(seqno * SECOND + SECOND // 2)
 
 
 # Content
@@ -169,8 +182,7 @@ def test_details_are_kept_at_level_full(tmp_path: Path) -> None:
 def test_segments_are_cut_by_rows_and_follow_each_other(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "run", A, segment_rows=1000)
     recorder.start(0)
-    for at in range(5000):
-        recorder.delivered(delivery(at + 1, [b"."]), at)
+    deliver_apart(recorder, range(1, 5001))
     recorder.stopped(0)
     assert recorder.close(CLOSE_S)
     rows, infos = read(tmp_path)
@@ -183,8 +195,7 @@ def test_segments_are_cut_by_rows_and_follow_each_other(tmp_path: Path) -> None:
 def test_a_full_queue_costs_rows_and_is_counted(tmp_path: Path) -> None:
     """Rows that come before the writer starts fill the queue, whatever the threads do."""
     recorder = Recorder(tmp_path, "run", A, queue_rows=10)
-    for at in range(25):
-        recorder.delivered(delivery(at + 1, [b"."]), at)
+    deliver_apart(recorder, range(1, 26))
     assert recorder.stats()["queued"] == 10
     assert recorder.lost == recorder.stats()["lost_to_full_queue"] == 15
     recorder.start(99)
@@ -201,8 +212,7 @@ def test_a_disk_that_fails_costs_rows_and_the_recorder_goes_on(tmp_path: Path) -
     recorder = Recorder(directory, "run", A, segment_rows=10, segment_seconds=0.01)
     directory.rename(tmp_path / "away")
     recorder.start(0)
-    for at in range(100):
-        recorder.delivered(delivery(at + 1, [b"."]), at)
+    deliver_apart(recorder, range(1, 101))
     wait_until(lambda: recorder.stats()["lost_to_disk"] == 101)
     assert str(recorder.stats()["last_error"]).startswith("FileNotFoundError")
     (tmp_path / "away").rename(directory)
@@ -223,6 +233,28 @@ def wait_until(is_so: Callable[[], bool]) -> None:
             return
         turn.wait(0.01)
     pytest.fail("it did not come true")
+
+
+def test_runs_that_continue_each_other_are_one_row_for_a_while(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A)
+    recorder.start(1)
+    recorder.delivered(delivery(1, [b"1", b"2"]), 2)
+    recorder.sent(Stream.FIFO, 1, [b"x"], 3)
+    recorder.delivered(delivery(3, [b"3"]), 4)
+    recorder.tick(5)  # too early
+    recorder.sent(Stream.FIFO, 2, [b"y", b"z"], 6)
+    recorder.tick(2 * SECOND)
+    recorder.delivered(delivery(4, [b"4"]), 2 * SECOND)
+    recorder.delivered(delivery(6, [b"6"]), 2 * SECOND)  # 5 is missing
+    recorder.stopped(3 * SECOND)
+    assert recorder.close(CLOSE_S)
+    rows = [(row.event, row.seqno, row.seqno2, row.mono_ns) for row in read(tmp_path)[0]]
+    assert [row for row in rows if row[0] in ("send", "deliver")] == [
+        ("send", 1, 3, 3),  # before any delivery: nothing is delivered before it is sent
+        ("deliver", 1, 3, 2),
+        ("deliver", 4, 4, 2 * SECOND),
+        ("deliver", 6, 6, 2 * SECOND),
+    ]
 
 
 def test_close_without_start_has_nothing_to_wait_for(tmp_path: Path) -> None:
