@@ -13,10 +13,13 @@ from ringcast.model import Stream
 from ringcast.window.assembler import Assembler
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ringcast.events import Event
     from ringcast.model import Origin
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
+    from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.frames import Data
 
 
@@ -30,6 +33,7 @@ class Tap:
         limit = node.config.multicast.max_message_bytes
         self._assemblers = {stream: Assembler(limit) for stream in Stream}
         self._open: set[Origin] = set()
+        self._generation = -1
 
     def start(self, now: int) -> None:
         self._recorder.start(now)
@@ -43,17 +47,13 @@ class Tap:
 
     def look(self, now: int) -> None:
         """After each input: which windows there are, and what was sent."""
-        windows = self._node.multicast.windows()
-        for origin, window in windows.items():
-            if origin.sender == self._node.me:
-                if window.high > self._sent[origin.stream]:
-                    self._note_sent(origin.stream, now)
-            elif origin not in self._open:
-                self._open.add(origin)
-                self._recorder.opened(origin, window.delivered, now)
-        for origin in [origin for origin in self._open if origin not in windows]:
-            self._open.discard(origin)
-            self._recorder.dropped(origin)
+        multicast = self._node.multicast
+        if multicast.generation != self._generation:
+            self._generation = multicast.generation
+            self._note_windows(multicast.windows(), now)
+        for stream in multicast.streams:
+            if multicast.highest_sent(stream) > self._sent[stream]:
+                self._note_sent(stream, now)
         self._recorder.tick(now)
 
     def stop(self, now: int) -> None:
@@ -64,6 +64,15 @@ class Tap:
     def stats(self) -> dict[str, object]:
         return self._recorder.stats()
 
+    def _note_windows(self, windows: Mapping[Origin, SendWindow | ReceiveWindow], now: int) -> None:
+        for origin, window in windows.items():
+            if origin.sender != self._node.me and origin not in self._open:
+                self._open.add(origin)
+                self._recorder.opened(origin, window.delivered, now)
+        for origin in [origin for origin in self._open if origin not in windows]:
+            self._open.discard(origin)
+            self._recorder.dropped(origin)
+
     def _note_sent(self, stream: Stream, now: int) -> None:
         for data in self._node.multicast.sent_since(stream, self._sent[stream] + 1):
             self._sent[stream] = data.last
@@ -72,6 +81,9 @@ class Tap:
     def _note_frame(self, stream: Stream, data: Data, now: int) -> None:
         """Whole messages as they are; a large one counts where its last fragment stands."""
         assembler = self._assemblers[stream]
+        if assembler.is_idle and not data.more:
+            self._recorder.sent(stream, data.first, data.payloads, now)
+            return
         if data.more:
             assembler.mark(range(data.first, data.last + 1))
         first = data.first

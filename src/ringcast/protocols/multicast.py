@@ -70,6 +70,7 @@ class ReliableMulticast:
             "_fragment_bytes",
             "_tau",
             "_turn",
+            "generation",
             "refused",
             "early_dropped",
         }
@@ -89,6 +90,8 @@ class ReliableMulticast:
         self.receive_buffer = config.window_bytes
         """Bytes that may be under way to this member, from all senders together. A transport
         sets it to what its socket buffer holds."""
+        self.generation = 0
+        """Rises whenever a window opens or is dropped: whoever watches need not look each time."""
         self.refused = 0  # frames of strangers, and acks for what was never sent
         self.early_dropped = 0
         self._fragment_bytes = fragment_bytes
@@ -145,6 +148,7 @@ class ReliableMulticast:
         self._view = view
         for origin in [origin for origin in self._inboxes if origin.sender not in view]:
             del self._inboxes[origin]
+        self.generation += 1
         departed = [member for member in previous or () if member not in view]
         self._departed.extend(departed)
         self._early = deque(entry for entry in self._early if entry[0] not in departed)
@@ -162,6 +166,7 @@ class ReliableMulticast:
             if is_new and self._is_peer(origin.sender):
                 parts = digest.partials.get(origin, ())
                 self._inboxes[origin] = self.inbox(origin, self.config, offset, parts, now)
+                self.generation += 1
         early, self._early = self._early, deque()
         for sender, data in early:
             self._on_data(sender, data, now, out)
@@ -232,6 +237,11 @@ class ReliableMulticast:
     def ack_tables(self) -> dict[Stream, AckTable]:
         """Who has acknowledged what of mine, to be read only."""
         return {stream: outbox.acks for stream, outbox in self._outboxes.items()}
+
+    def highest_sent(self, stream: Stream) -> int:
+        """The last seqno given to one of my messages."""
+        outbox = self._outboxes.get(stream)
+        return 0 if outbox is None else outbox.window.high
 
     def sent_since(self, stream: Stream, first: int) -> list[Data]:
         """What was sent from seqno `first` on and is still here, to be read only."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ringcast.trace.segments import Recording, SegmentWriter
 
 BLOCK_MESSAGES = 1024
+JOIN_BELOW_BYTES = 512
 QUEUE_ROWS_MAX = 65_536
 LEVELS = ("deliveries", "full")
 STRETCH_NS = 10_000_000
@@ -45,7 +46,7 @@ STRETCH_NS = 10_000_000
 K = TypeVar("K")
 _WRITE_ROWS = 1024
 """Rows converted without a pause: few enough not to be felt by the thread that serves the group."""
-_POLL_S = 0.05
+_POLL_S = 0.25
 
 _pair = struct.Struct("<QQ").pack
 
@@ -87,7 +88,7 @@ class BlockHasher:
         while at < len(payloads):
             part = payloads[at : at + self._size - (self._due - 1) % self._size]
             if self._bytes is not None:
-                self._bytes.update(part[0] if len(part) == 1 else b"".join(part))
+                _update(self._bytes, part)
                 self._add_lengths(part)
             at += len(part)
             self._advance(len(part), ended)
@@ -111,14 +112,17 @@ class BlockHasher:
 
     def _add_lengths(self, part: Sequence[bytes]) -> None:
         lengths = set(map(len, part))
-        if lengths == {self._length}:
-            self._in_a_row += len(part)
+        if len(lengths) == 1:
+            self._add_length(lengths.pop(), len(part))
             return
         for length, group in groupby(map(len, part)):
-            if length != self._length:
-                self._lengths.update(_pair(self._length, self._in_a_row))
-                self._length, self._in_a_row = length, 0
-            self._in_a_row += sum(1 for _ in group)
+            self._add_length(length, sum(1 for _ in group))
+
+    def _add_length(self, length: int, count: int) -> None:
+        if length != self._length:
+            self._lengths.update(_pair(self._length, self._in_a_row))
+            self._length, self._in_a_row = length, 0
+        self._in_a_row += count
 
     def _advance(self, count: int, ended: list[Block]) -> None:
         self._due += count
@@ -141,6 +145,14 @@ class BlockHasher:
         lengths.update(_pair(self._length, self._in_a_row))
         both = xxhash.xxh3_64_intdigest(self._bytes.digest() + lengths.digest())
         return Block(number, self._start, self._due - 1, both)
+
+
+def _update(hasher: xxhash.xxh3_64, payloads: Sequence[bytes]) -> None:
+    """Small payloads are joined first; a copy of large ones costs more than a call for each."""
+    if len(payloads[0]) < JOIN_BELOW_BYTES:
+        hasher.update(b"".join(payloads))
+    else:
+        deque(map(hasher.update, payloads), maxlen=0)  # a loop that runs in C
 
 
 @dataclass(slots=True)
@@ -337,11 +349,12 @@ class Recorder:
         if not self._oldest:
             return
         self._oldest = 0
-        sends, self._sends = self._sends, {}
-        deliveries, self._deliveries = self._deliveries, {}
-        for stream, sent in sends.items():
+        sends, deliveries = list(self._sends.items()), list(self._deliveries.items())
+        self._sends.clear()
+        self._deliveries.clear()
+        for stream, sent in sends:
             self._put(SEND, sent.since, Origin(self.member, stream), sent.first, sent.last)
-        for origin, taken in deliveries.items():
+        for origin, taken in deliveries:
             assert taken.view_id is not None
             view, creator = taken.view_id.counter, member_key(taken.view_id.creator)
             self._put(DELIVER, taken.since, origin, taken.first, taken.last, view, creator)
