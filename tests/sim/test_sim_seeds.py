@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.fleet import Tally, simulate
+from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.options import Options, expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -26,7 +26,7 @@ for seed in range(int(sys.argv[1])):
 
 def tally_of(seeds: range, jobs: int = 1) -> Tally:
     tally = Tally()
-    for summary in simulate(seeds, jobs=jobs):
+    for summary in run_seeds(seeds, jobs=jobs):
         tally.add(summary)
     return tally
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +11,6 @@ if TYPE_CHECKING:
 
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
-
-if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-    collect_ignore_glob = ["test_*.py"]  # They need ringcast[spark].
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.sim.fleet import Tally
-from ringcast.sim.fleet import simulate as run_seeds
+from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.network import KINDS
 from ringcast.sim.options import FAULTS
 from ringcast.sim.timeline import time_line
@@ -61,7 +60,7 @@ class SeedRange(click.ParamType[range]):
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep each seed's trace in this directory.",
+    help="Keep each seed's trace here; with ringcast[spark] also as `ringcast audit` reads it.",
 )
 @click.pass_context
 def simulate(

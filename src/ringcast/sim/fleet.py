@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,7 @@ class Tally:
         return [predicate for predicate, judged in self.judged.items() if not judged.premises]
 
 
-def simulate(
+def run_seeds(
     seeds: Sequence[int],
     *,
     jobs: int = 1,
@@ -81,4 +82,8 @@ def _run_one(
     result = run(options) if node_factory is None else run(options, node_factory)
     if record is not None:
         write_trace(record / f"seed-{seed}.jsonl.gz", result.trace)
+        if find_spec("pyarrow"):
+            from ringcast.trace.segments import write_trace_segments
+
+            write_trace_segments(record / f"seed-{seed}", f"seed-{seed}", result.trace.rows)
     return result.summary

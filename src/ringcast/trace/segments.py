@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.trace.rows import Row
+from ringcast.trace.rows import CRASH, Row
 
 try:
     import pyarrow as pa
@@ -29,7 +29,7 @@ except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA_VERSION = 1
 SUFFIX = ".parquet"
@@ -212,6 +212,22 @@ def write_segment(
     for start in range(0, len(rows), ROW_GROUP_ROWS):
         writer.add(rows[start : start + ROW_GROUP_ROWS])
     return writer.finish(lost=lost, is_last=is_last)
+
+
+def write_trace_segments(directory: Path, run_id: str, rows: Iterable[Row]) -> None:
+    """Write a whole simulation's rows as if each member had recorded its own.
+
+    A member that did not crash has a whole trace: the simulation ended, not the member.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    by_member: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.node:
+            by_member.setdefault((row.node, row.inc), []).append(row)
+    for (node, inc), own in by_member.items():
+        has_crashed = any(row.event == CRASH for row in own)
+        recording = Recording(run_id=run_id, node=node, inc=inc, level="full")
+        write_segment(directory, recording, own, is_last=not has_crashed)
 
 
 class Segment:

@@ -364,6 +364,8 @@ class Consumer(Generic[T]):
 
     def remove_run(self, limit: int) -> list[T]:
         """Up to `limit` items in order, without a gap."""
+        if limit <= 0:
+            return []
         items = drive(self._ring.take_steps(limit))
         if items and self._ring.hd % self._ring.capacity == 0:
             items += drive(self._ring.take_steps(limit - len(items)))

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringcast.bench.ring import bench_ring, stress
@@ -291,6 +291,7 @@ ACTIONS = st.lists(
 )
 
 
+@example(3, 0, False, [("add", 1), ("remove", -1)])
 @given(st.integers(1, 5), st.integers(0, 7), st.booleans(), ACTIONS)
 def test_it_agrees_with_a_dict(
     capacity: int, offset: int, nullify: bool, actions: list[tuple[str, int]]
