@@ -42,6 +42,7 @@ bench: $(READY) ## measure; prints, never judges
 	@$(BIN)/ringcast bench codec
 	@$(BIN)/ringcast bench window
 	@$(BIN)/ringcast bench ring
+	@$(BIN)/ringcast bench multicast --matrix
 
 lock:           ## renew the pinned requirements (needs uv on PATH)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

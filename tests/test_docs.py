@@ -44,6 +44,11 @@ def test_an_unknown_command_is_refused() -> None:
     assert "No such command" in result.output
 
 
+def test_no_placeholder_is_left() -> None:
+    for page in PAGES:
+        assert not re.findall(r"^[A-Z]+_[A-Z_]+$", page.read_text(), re.M), page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

@@ -3,6 +3,7 @@
 RingcastError
 ├── UsageError        the caller's mistake: fix the call
 │   └── ConfigError   a configuration value: names the field, the value and what is allowed
+├── JoinTimeout       nobody, or not everybody, answered in time
 ├── GroupClosed       the group is gone: nothing more can be sent or received
 └── DecodeError       a peer's bytes: counted and dropped by Node, never seen by applications
 """

@@ -127,11 +127,12 @@ class Digest:
     """How far each origin has been delivered by whoever took it: where a joiner's windows open.
 
     `partials` are the fragments already taken of messages that were not whole yet: without them
-    a joiner would get the end of a message whose beginning nobody keeps any more.
+    a joiner would get the end of a message whose beginning nobody keeps any more. None stands
+    for a message that was given up as too large.
     """
 
     entries: Mapping[Origin, int]
-    partials: Mapping[Origin, tuple[bytes, ...]] = field(default_factory=dict)
+    partials: Mapping[Origin, tuple[bytes, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for origin, seqno in self.entries.items():

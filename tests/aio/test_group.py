@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,76 @@ def test_batches_are_runs() -> None:
         await read(a, 64)
 
     with_members(2)(exchange)
+
+
+def test_more_messages_than_one_chunk_into_a_large_window() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        payloads = [b"x"] * 20_000
+        _, *got = await asyncio.gather(a.send_many(payloads), read(a, 20_000), read(b, 20_000))
+        assert [len(messages) for messages in got] == [20_000, 20_000]
+
+    with_members(2, config=MulticastConfig(capacity=1 << 15))(exchange)
+
+
+def test_reading_may_stop_and_go_on() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send_many(numbered("A", 10))
+        assert [p for _, p in await read(b, 1)] == numbered("A", 10)[:1]
+        assert [p for _, p in await read(b, 2)] == numbered("A", 10)[1:3]
+        batch = await anext(b.batches())
+        assert batch.run.first == 4
+        assert batch.run.payloads == numbered("A", 10)[3:]
+        await a.send(b"more")
+        async for message in b:
+            assert (message.seqno, message.payload) == (11, b"more")
+            break
+
+    with_members(2)(exchange)
+
+
+@pytest.mark.parametrize("payload", ["text", bytearray(b"changes"), None])
+def test_only_bytes_are_messages(payload: Any) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        with pytest.raises(UsageError, match="messages are bytes, not"):
+            await a.send(payload)
+        await a.send(b"still works")
+        assert await read(b, 1) == [("A", b"still works")]
+
+    with_members(2)(exchange)
+
+
+def test_flush_tells_if_the_group_is_gone() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"never taken by B")
+        flushing = asyncio.create_task(a.flush())
+        await asyncio.sleep(0)
+        a.install_view(View(ViewId(b.me, 2), (b.me,)))
+        with pytest.raises(GroupClosed):
+            await flushing
+
+    with_members(2)(exchange)
+
+
+def test_leaving_waits_for_others_and_not_for_ones_own_reading() -> None:
+    async def exchange(a: Group) -> None:
+        await a.send(b"nobody will read this")
+        assert a.stats()
+
+    started = time.monotonic()
+    with_members(1)(exchange)
+    assert time.monotonic() - started < group_module.LEAVE_TIMEOUT_S
+
+
+def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        assert a.try_send(b"fills the window")
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(a.send(b"no room"), 0.001)
+        assert not a._writable.is_awaited
+        await asyncio.gather(read(a, 1), read(b, 1))
+
+    with_members(2, config=MulticastConfig(capacity=1))(exchange)
 
 
 def test_cancelling_a_blocked_send_leaves_no_hole() -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ringcast.model import Stream, View
     from ringcast.node import Node
 
+REFUSED_RECENTLY_NS = 5_000_000_000
+"""How long a refused port is worth mentioning: somebody may have come to listen there since."""
+
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
 
@@ -109,9 +112,13 @@ class Driver:
             self.sock.close()
 
     def explain(self) -> list[str]:
-        reasons = self.node.explain(time.monotonic_ns())
-        for address, count in self.sock.refused.items():
-            reasons.append(f"nobody listens at {address}: told so {count} times")
+        now = time.monotonic_ns()
+        reasons = self.node.explain(now)
+        for address, heard in self.sock.refused.items():
+            if now - heard < REFUSED_RECENTLY_NS:
+                reasons.append(
+                    f"nobody listens at {address}: told so {(now - heard) / 1e9:.1f} s ago"
+                )
         return reasons
 
     def stats(self) -> dict[str, object]:
@@ -123,7 +130,7 @@ class Driver:
                 "received": self.sock.received,
                 "sent": self.sock.sent,
                 "dropped": self.sock.dropped,
-                "refused": {str(address): count for address, count in self.sock.refused.items()},
+                "refused": list(map(str, self.sock.refused)),
             },
             "recorder": self._tap.stats() if self._tap is not None else None,
         }

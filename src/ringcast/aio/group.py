@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import deque
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from ipaddress import ip_address
@@ -21,8 +22,8 @@ from ringcast.aio.tap import Tap
 from ringcast.aio.udp import UdpSocket
 from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig, MulticastConfig
 from ringcast.errors import GroupClosed, JoinTimeout, UsageError
-from ringcast.events import Closed, ViewInstalled, Writable
-from ringcast.model import INCARNATION_MAX, Address, Member, Stream
+from ringcast.events import Closed, Delivered, ViewInstalled, Writable
+from ringcast.model import INCARNATION_MAX, Address, Member, Run, Stream
 from ringcast.node import Node
 from ringcast.protocols.roster import Roster
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from ringcast.events import Delivered, Event
+    from ringcast.events import Event
     from ringcast.model import View, ViewId
 
 BATCH_MAX = 4096
@@ -73,7 +74,11 @@ class _Gate:
     async def wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:  # cancelled before the gate opened
+                self._waiters.remove(waiter)
 
     def open(self) -> bool:
         """Wake everybody; True if anybody waited."""
@@ -93,6 +98,8 @@ class Group:
         self._closed: Closed | None = None
         self._last_read = time.monotonic()
         self._has_warned = False
+        self._unread: deque[Delivered] = deque()  # taken, not yet handed to the reader
+        self._read_of_first = 0
         self._readable = _Gate()
         self._writable = _Gate()
         self._settled = _Gate()
@@ -117,49 +124,71 @@ class Group:
         start = 0
         while True:
             self._check_open()
-            start += self._driver.send(payloads[start : start + SEND_CHUNK], Stream.FIFO)
+            chunk = payloads[start : start + SEND_CHUNK]
+            accepted = self._driver.send(chunk, Stream.FIFO)
+            start += accepted
             if start == len(payloads):
                 return
-            await self._writable.wait()
+            if accepted < len(chunk):
+                await self._writable.wait()
+            else:
+                await asyncio.sleep(0)  # the window is large: let others have their turn
 
     def try_send(self, payload: bytes) -> bool:
-        """Send if there is room; False, and nothing happens, if not."""
+        """Send if there is room; False, and nothing is sent, if not."""
         self._check_open()
         return self._driver.send([payload], Stream.FIFO) == 1
 
     async def batches(self) -> AsyncIterator[Delivered]:
-        """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read."""
-        self._check_receiving()
-        while True:
-            self._last_read = time.monotonic()
-            runs = self._driver.take(BATCH_MAX)
-            for run in runs:
-                yield run
-            if not runs:
-                if self._closed is not None:
-                    return
-                await self._readable.wait()
+        """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
+
+        What was taken and not handed out when you stop reading comes first when you go on.
+        """
+        while await self._has_unread(BATCH_MAX):
+            delivered = self._unread.popleft()
+            if self._read_of_first:
+                run = delivered.run
+                rest = run.payloads[self._read_of_first :]
+                run = Run(run.stream, run.first + self._read_of_first, rest)
+                delivered = Delivered(delivered.sender, run, delivered.view_id)
+                self._read_of_first = 0
+            yield delivered
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages one by one, in each sender's order."""
+        """Messages one by one, in each sender's order. Reading may stop and go on at any time."""
+        while await self._has_unread(PREFETCH):
+            delivered = self._unread[0]
+            run = delivered.run
+            at = self._read_of_first
+            self._read_of_first += 1
+            if self._read_of_first == len(run.payloads):
+                self._unread.popleft()
+                self._read_of_first = 0
+            yield Message(delivered.sender, run.payloads[at], run.first + at, delivered.view_id)
+
+    async def _has_unread(self, limit: int) -> bool:
+        """Wait for messages and take up to `limit` of them; False once there will be no more."""
         self._check_receiving()
-        while True:
+        while not self._unread:
             self._last_read = time.monotonic()
-            runs = self._driver.take(PREFETCH)
-            for delivered in runs:
-                sender, run, view = delivered.sender, delivered.run, delivered.view_id
-                for seqno, payload in enumerate(run.payloads, run.first):
-                    yield Message(sender, payload, seqno, view)
-            if not runs:
-                if self._closed is not None:
-                    return
+            self._unread.extend(self._driver.take(limit))
+            self._open_if_settled()
+            if self._unread:
+                break
+            if self._closed is not None:
+                return False
+            if self._driver.node.has_ready:
+                await asyncio.sleep(0)  # those were fragments; the rest of the message is coming
+            else:
                 await self._readable.wait()
+        return True
 
     async def flush(self) -> None:
-        """Wait until every member has taken what was sent here."""
+        """Wait until every other member has taken what was sent here."""
         while not self._driver.node.multicast.is_flushed:
             self._check_open()
             await self._settled.wait()
+        self._check_open()
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
@@ -194,6 +223,9 @@ class Group:
                 pass
         elif self._driver.node.has_ready and not self._readable.open():
             self._warn_if_unread()
+        self._open_if_settled()
+
+    def _open_if_settled(self) -> None:
         if self._settled.is_awaited and self._driver.node.multicast.is_flushed:
             self._settled.open()
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
@@ -60,16 +61,13 @@ class UdpSocket:
         self.sent = 0
         self.dropped = 0
         """Datagrams that the kernel did not take."""
+        self.receive_buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.refused: dict[Address, int] = {}
-        """Addresses where nobody listens, with how often that was heard."""
+        """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    @property
-    def receive_buffer(self) -> int:
-        """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
-        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""
@@ -104,8 +102,7 @@ class UdpSocket:
                 _, _, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
             except (OSError, struct.error):
                 return
-            address = Address(*dest[:2])
-            self.refused[address] = self.refused.get(address, 0) + 1
+            self.refused[Address(*dest[:2])] = time.monotonic_ns()
 
 
 def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:

@@ -65,7 +65,7 @@ class Inbox:
         origin: Origin,
         config: MulticastConfig,
         offset: int,
-        parts: Iterable[bytes],
+        parts: Iterable[bytes] | None,
         now: int,
     ) -> None:
         self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)

@@ -10,7 +10,8 @@ works, all messages of a live sender reach all live members of its view, the las
 and its window drains (N-L2). If a sender dies, survivors hold prefixes of its messages that may
 differ in length (N11).
 
-Frames: Data and Highest to the group; Ack and Nack to one sender; Data again to whoever asked.
+Frames: Data and Highest to the group; Ack and Nack to one sender; Data again to whoever asked, or
+to all with `repair_to_all`.
 
 On send, Ack, Nack: the Outbox of that stream (outbox.py).
 On Data, Highest, take: the Inbox of that sender and stream (inbox.py). Data of a sender without
@@ -120,6 +121,9 @@ class ReliableMulticast:
         if outbox is None:
             why = "not in a view yet" if self._view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
+        if not set(map(type, payloads)) <= {bytes}:
+            kinds = sorted({type(payload).__name__ for payload in payloads} - {"bytes"})
+            raise UsageError(f"messages are bytes, not {', '.join(kinds)}")
         largest = max(map(len, payloads), default=0)
         if largest > self.config.max_message_bytes:
             limit = self.config.max_message_bytes
@@ -217,14 +221,14 @@ class ReliableMulticast:
     def digest(self) -> Digest:
         """What this member has delivered of everybody, itself included."""
         entries: dict[Origin, int] = {}
-        partials: dict[Origin, tuple[bytes, ...]] = {}
+        partials: dict[Origin, tuple[bytes, ...] | None] = {}
         for stream, outbox in self._outboxes.items():
             entries[Origin(self.me, stream)] = outbox.window.delivered
             partials[Origin(self.me, stream)] = outbox.assembler.parts
         for origin, inbox in self._inboxes.items():
             entries[origin] = inbox.window.delivered
             partials[origin] = inbox.assembler.parts
-        return Digest(entries, {origin: parts for origin, parts in partials.items() if parts})
+        return Digest(entries, {origin: parts for origin, parts in partials.items() if parts != ()})
 
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
         """Every window, to be read only: for traces, statistics and tests."""
@@ -260,8 +264,8 @@ class ReliableMulticast:
 
     @property
     def is_flushed(self) -> bool:
-        """Every current member has delivered everything that was sent here."""
-        return not any(outbox.is_behind or outbox.rest for outbox in self._outboxes.values())
+        """Every other member of the view has delivered everything that was sent here."""
+        return all(outbox.is_flushed for outbox in self._outboxes.values())
 
     def stats(self) -> dict[str, object]:
         return {

@@ -178,6 +178,11 @@ class Outbox:
         """Some current member has not delivered everything that was sent."""
         return self.acks.min_delivered < self.window.high
 
+    @property
+    def is_flushed(self) -> bool:
+        """Every other member has delivered everything, whether or not the own application has."""
+        return not self.rest and all(who == self._me for who in self.acks.behind(self.window.high))
+
     def stats(self) -> dict[str, object]:
         window = self.window
         return {

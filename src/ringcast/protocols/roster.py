@@ -1,9 +1,10 @@
 """Roster: membership by a fixed list of addresses. The first view is made when all have answered.
 
 For groups whose members are known beforehand. The list is the same everywhere, in the same
-order, so everybody makes the same view without agreeing on it. It does not notice crashes and
-admits nobody later: a process that comes back on a listed address is another member (its
-incarnation differs) and stays outside.
+order, so everybody makes the same view without agreeing on it, provided that no process is started
+again while the others are still coming together. It does not notice crashes and admits nobody
+later: a process that comes back on a listed address is another member (its incarnation differs),
+gets no answer and stays outside.
 
 On start, and every interval until all are known: ask those who have not answered.
 On Hello from a listed address: note who is there; answer a question.
@@ -69,6 +70,8 @@ class Roster:
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         if source.address not in self._addresses or source.address == self._me.address:
             return
+        if self._is_complete and self._known[source.address] != source:
+            return  # it came back too late: without an answer it will not believe it is in
         for frame in frames:
             if isinstance(frame, Hello) and frame.is_question:
                 out.datagram(source.address, Hello(is_question=False))

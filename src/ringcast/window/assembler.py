@@ -13,16 +13,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+PART_BYTES_MIN = 64
+PARTS_FREE = 64
+"""How many fragments a message may have: so many, and one more for each so many bytes allowed.
+Bytes alone would not bound them: a fragment may be empty."""
+
+
 class Assembler:
-    """Puts one origin's taken payloads together. Holds at most `max_bytes` of one message."""
+    """Puts one origin's taken payloads together. Holds at most `max_bytes` of one message.
+
+    `parts` are the fragments that whoever took the digest had; None: it had given the message up.
+    """
 
     __slots__ = ("_continued", "_parts", "_size", "max_bytes", "oversized")
 
-    def __init__(self, max_bytes: int, parts: Iterable[bytes] = ()) -> None:
+    def __init__(self, max_bytes: int, parts: Iterable[bytes] | None = ()) -> None:
         self.max_bytes = max_bytes
         self._continued: set[int] = set()
-        self._parts = list(parts)
-        self._size = sum(map(len, self._parts))
+        self._parts: list[bytes] = []
+        self._size = 0
+        if parts is None:
+            self._give_up()
+        else:
+            self._parts += parts
+            self._size = sum(map(len, self._parts))
         self.oversized = 0
         """Messages given up because they passed `max_bytes`: a sender with another limit."""
 
@@ -32,9 +46,9 @@ class Assembler:
         return not self._continued and not self._parts
 
     @property
-    def parts(self) -> tuple[bytes, ...]:
-        """What has been taken of the message that is not whole yet."""
-        return tuple(self._parts)
+    def parts(self) -> tuple[bytes, ...] | None:
+        """What has been taken of the message that is not whole yet; None: it is given up."""
+        return None if self._size > self.max_bytes else tuple(self._parts)
 
     @property
     def size(self) -> int:
@@ -44,6 +58,15 @@ class Assembler:
     def mark(self, seqnos: range) -> None:
         """These seqnos, still in the window, are continued by the next one."""
         self._continued.update(seqnos)
+
+    @property
+    def _parts_max(self) -> int:
+        return self.max_bytes // PART_BYTES_MIN + PARTS_FREE
+
+    def _give_up(self) -> None:
+        """Keep the place, not the bytes: the message is lost, its end must still be found."""
+        self._parts = [b""]
+        self._size = self.max_bytes + 1
 
     def assemble(self, first: int, payloads: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
         """Turn payloads taken from the window into (seqno of the first, whole messages) runs.
@@ -61,10 +84,8 @@ class Assembler:
             start = seqno + 1
             self._parts.append(payload)
             self._size += len(payload)
-            if self._size > self.max_bytes:
-                # Keep the place, not the bytes: the message is lost, its end must still be found.
-                self._parts = [b""]
-                self._size = self.max_bytes + 1
+            if self._size > self.max_bytes or len(self._parts) > self._parts_max:
+                self._give_up()
             if is_continued:
                 self._continued.discard(seqno)
                 continue

@@ -69,7 +69,7 @@ def test_a_message_over_the_limit_is_given_up_and_its_end_found() -> None:
     assembler.mark(range(1, 4))
     for seqno in (1, 2, 3):
         assert assembler.assemble(seqno, [b"abc"]) == []
-        assert sum(map(len, assembler.parts)) <= 4  # never more in memory than allowed
+        assert sum(map(len, assembler.parts or ())) <= 4  # never more in memory than allowed
     assert assembler.assemble(4, [b"d", b"ok"]) == [(5, [b"ok"])]
     assert assembler.oversized == 1
     assembler.mark(range(6, 7))
@@ -99,3 +99,20 @@ def test_however_it_is_taken_the_messages_are_the_same(
         taken = min(taken + count, len(stream))
     assert got == expected
     assert assembler.is_idle
+
+
+def test_empty_fragments_do_not_pile_up() -> None:
+    assembler = Assembler(100)
+    assembler.mark(range(1, 1000))
+    assert assembler.assemble(1, [b""] * 999) == []
+    assert assembler.parts is None  # given up
+    assert assembler.assemble(1000, [b"end", b"next"]) == [(1001, [b"next"])]
+    assert assembler.oversized == 1
+
+
+def test_a_message_that_was_given_up_stays_given_up_for_a_joiner() -> None:
+    provider = Assembler(10)
+    provider.mark(range(1, 3))
+    provider.assemble(1, [b"too ", b"large indeed"])
+    joiner = Assembler(1000, provider.parts)
+    assert joiner.assemble(3, [b"tail", b"next"]) == [(4, [b"next"])]
