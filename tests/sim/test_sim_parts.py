@@ -13,7 +13,6 @@ from ringcast.errors import DecodeError, UsageError
 from ringcast.sim.agenda import Agenda, LocalClock, ns
 from ringcast.sim.network import Network, Packet, _spoiled
 from ringcast.sim.options import FAULTS, Incident, Options, expand, from_json
-from ringcast.sim.recorder import BLOCK_MESSAGES, BlockHashes
 from ringcast.sim.seal import ChecksumSeal
 
 
@@ -165,33 +164,6 @@ def test_the_seal_opens_what_it_sealed_and_nothing_spoiled(data: bytes, seed: in
     if spoiled not in (sealed, other):
         with pytest.raises(DecodeError):
             seal.open(spoiled)
-
-
-@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), seed=st.integers(0, 9))
-def test_content_hashes_do_not_depend_on_how_runs_are_cut(cuts: list[int], seed: int) -> None:
-    random = Random(seed)
-    messages = [random.randbytes(random.randrange(20)) for _ in range(sum(cuts))]
-    whole = BlockHashes(0).add(1, messages)
-    assert len(whole) == len(messages) // BLOCK_MESSAGES
-    hashes = BlockHashes(0)
-    pieces = []
-    at = 0
-    for cut in cuts:
-        pieces += hashes.add(at + 1, messages[at : at + cut])
-        at += cut
-    assert pieces == whole
-    if len(messages) > BLOCK_MESSAGES:
-        messages[3] += b"x"
-        assert BlockHashes(0).add(1, messages)[0] != whole[0]
-
-
-def test_a_joiner_hashes_from_its_first_whole_block_on() -> None:
-    messages = [bytes([number]) for number in range(4 * BLOCK_MESSAGES)]
-    whole = BlockHashes(0).add(1, messages)
-    assert BlockHashes(5).add(6, messages[5:]) == whole[1:]
-    assert (
-        BlockHashes(BLOCK_MESSAGES).add(BLOCK_MESSAGES + 1, messages[BLOCK_MESSAGES:]) == whole[1:]
-    )
 
 
 def test_options_survive_json_and_unknown_ones_are_named() -> None:

@@ -14,8 +14,9 @@ from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError
 from ringcast.events import Closed, Delivered, FragmentsTaken
 from ringcast.model import Origin, Stream
 from ringcast.sim.network import Packet, Seen
-from ringcast.sim.recorder import BlockHashes
+from ringcast.sim.recorder import BLOCK_MESSAGES
 from ringcast.trace import rows as trace
+from ringcast.trace.content import BlockHasher
 from ringcast.trace.rows import Row, member_key
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Highest, Nack
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ringcast.model import Address, Digest, Member, View
     from ringcast.node import Node
     from ringcast.sim.recorder import Recorder
+    from ringcast.trace.content import Block
     from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.codec import Codec
     from ringcast.wire.frames import Frame
@@ -54,14 +56,14 @@ class Harness:
         self._idx = 0
         self._view: View | None = None
         self._states: dict[Origin, tuple[int, ...]] = {}
-        self._hashes: dict[Origin, BlockHashes] = {}
+        self._hashes: dict[Origin, BlockHasher] = {}
         self._ackers = 0
         self._was_blocked = False
         self._peers: dict[Address, Member] = {}
         self._mine = Origin(node.me, Stream.FIFO)
         self._sent = recorder.sent.setdefault(self._mine, {})
         self._assigned = 0  # the seqno of the last fragment of the last accepted message
-        self._hash_sent = BlockHashes(0)
+        self._hash_sent = BlockHasher(0, BLOCK_MESSAGES)
         self._highest_sent = 0  # on the wire
         self._first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
         self._has_last_word = False
@@ -267,18 +269,21 @@ class Harness:
                 )
         hashes = self._hashes.get(origin)
         if hashes is not None:
-            self._write_blocks(sender, "delivered", hashes.add(first, payloads))
+            blocks = [*hashes.skip_to(first), *hashes.add_run(first, payloads)]
+            self._write_blocks(sender, "delivered", blocks)
 
-    def _write_blocks(self, sender: Member, kind: str, blocks: list[tuple[int, int]]) -> None:
-        for block, block_hash in blocks:
+    def _write_blocks(self, sender: Member, kind: str, blocks: list[Block]) -> None:
+        for block in blocks:
             self._write(
                 trace.BLOCK,
                 peer=str(sender),
                 peer_inc=sender.incarnation,
                 stream=0,
+                seqno=block.first,
+                seqno2=block.last,
                 kind=kind,
-                block=block,
-                block_hash=block_hash,
+                block=block.number,
+                block_hash=block.hash,
             )
 
     def _write_block(self, payload: bytes) -> None:
@@ -381,7 +386,7 @@ class Harness:
             return
         if before is None:
             before = (0, 0, 0, 0, 0)
-            self._hashes[origin] = BlockHashes(0)
+            self._hashes[origin] = BlockHasher(0, BLOCK_MESSAGES)
         self._states[origin] = state
         if window.low > before[0]:
             self._write(
@@ -409,11 +414,12 @@ class Harness:
             hr=before[2],
             cap=window.capacity,
         )
-        blocks: list[tuple[int, int]] = []
+        blocks: list[Block] = []
         for seqno in range(before[2] + 1, window.high + 1):
             message = self._sent.get(seqno)
             if message is not None:
-                blocks += self._hash_sent.add(seqno, [message])
+                blocks += self._hash_sent.skip_to(seqno)
+                blocks += self._hash_sent.add_run(seqno, [message])
         blocks += self._hash_sent.skip_to(window.high + 1)
         self._write_blocks(self.me, "sent", blocks)
 
@@ -431,7 +437,7 @@ class Harness:
         if state == before:
             return
         if before is None:
-            self._hashes[origin] = BlockHashes(window.delivered)
+            self._hashes[origin] = BlockHasher(window.delivered, BLOCK_MESSAGES)
             self._write_origin(trace.OPEN, origin, seqno=window.delivered)
             before = (0, 0, 0, 0, 0, 0, 0)
         self._states[origin] = state

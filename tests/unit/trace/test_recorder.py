@@ -17,7 +17,8 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 from ringcast.errors import ConfigError
 from ringcast.events import Delivered, FragmentsTaken
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
-from ringcast.trace.recorder import Block, BlockHasher, Recorder
+from ringcast.trace.content import Block, BlockHasher
+from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import Row
 from ringcast.trace.segments import Segment, segment_paths
 
