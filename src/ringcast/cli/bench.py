@@ -19,7 +19,7 @@ as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON inste
 
 @click.group()
 def bench() -> None:
-    """Measure. Figures move with the machine; ratios within one run are what counts.
+    """Measure parts and whole groups. Figures move with the machine; ratios in one run count.
 
     Example: ringcast bench codec
     """
