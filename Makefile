@@ -37,6 +37,7 @@ check: $(READY) ## format, lint, types, tidiness
 
 proof: $(READY) ## the long runs: full seeds and explorations
 	@$(BIN)/pytest -q -m proof
+	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
 
 bench: $(READY) ## measure; prints, never judges
 	@$(BIN)/ringcast bench codec
