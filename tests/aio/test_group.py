@@ -203,6 +203,29 @@ def test_leaving_waits_for_others_and_not_for_ones_own_reading() -> None:
     assert time.monotonic() - started < group_module.LEAVE_TIMEOUT_S
 
 
+def test_a_group_can_be_looked_at_after_leaving() -> None:
+    groups: list[Group] = []
+
+    async def exchange(a: Group, b: Group) -> None:
+        groups.extend((a, b))
+        assert not any("nobody listens" in reason for reason in a.explain() + b.explain())
+
+    with_members(2)(exchange)
+    for group in groups:
+        assert "transport" in group.stats()
+        assert group.explain() == []
+
+
+def test_flush_is_told_by_ones_own_last_take_too() -> None:
+    async def exchange(a: Group) -> None:
+        flushing = asyncio.create_task(a.flush())
+        await flushing  # nobody else is there to wait for
+        await a.send(bytes(100_000))
+        assert len((await read(a, 1))[0][1]) == 100_000
+
+    with_members(1, config=MulticastConfig(capacity=1, datagram_bytes=512))(exchange)
+
+
 def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     async def exchange(a: Group, b: Group) -> None:
         assert a.try_send(b"fills the window")

@@ -173,7 +173,10 @@ class Driver:
                     runs.append(event)
                 case FragmentsTaken():
                     pass
-                case ViewInstalled() | Writable() | Closed():
+                case ViewInstalled():
+                    self.sock.refused.clear()  # those who are in it listen by now
+                    self._owner.on_event(event)
+                case Writable() | Closed():
                     self._owner.on_event(event)
         if tap is not None:
             tap.look(now)

@@ -194,3 +194,16 @@ def test_members_find_each_other_over_datagrams_that_may_be_lost() -> None:
         assert found[0] == ViewInstalled(view)
         delivered = [event for event in found[1:] if isinstance(event, Delivered)]
         assert [(event.sender, event.run.payloads) for event in delivered] == [(A, [b"hello"])]
+
+
+def test_who_comes_back_after_the_view_gets_no_answer() -> None:
+    r = Listed()
+    r.hello(A)
+    r.hello(C)
+    assert r.agreed() == agreement(A, B, C)
+    r.sent()
+    r.hello(C._replace(incarnation=99), QUESTION)
+    assert r.sent() == []  # it must not believe that it is in
+    r.hello(C, QUESTION)
+    assert r.sent() == [(C.address, ANSWER)]
+    assert r.agreed() == []
