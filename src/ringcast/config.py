@@ -109,6 +109,51 @@ class MulticastConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UnicastConfig:
+    """How messages to one member are buffered, acknowledged and repaired, and when the connection
+    that carries them ends."""
+
+    capacity: int = 4096
+    """Messages that may be in flight to one member before it has taken them."""
+
+    window_bytes: int = 4 << 20
+    """Bytes that may be in flight to one member; half of it may be under way."""
+
+    ack_interval_s: float = 0.002
+    """At most one acknowledgement in this time, and at the latest this long after a message was
+    taken. Longer saves acks; the window must last that long."""
+
+    xmit_interval_s: float = 0.5
+    """The repair tick τ: on every second one without progress the last message is sent again."""
+
+    expiry_s: float = 120.0
+    """A connection on which nothing has moved for so long begins to close; 0: never."""
+
+    close_s: float = 60.0
+    """How long a closing connection may still be taken up again before it is removed."""
+
+    max_retransmit_s: float = 60.0
+    """A member that answers nothing for so long is given up: what it has not acknowledged is
+    reported as undeliverable."""
+
+    def __post_init__(self) -> None:
+        check_whole("capacity", self.capacity, 1, CAPACITY_LIMIT)
+        check_whole("window_bytes", self.window_bytes, 4 * DATAGRAM_BYTES_MIN, 1 << 32)
+        check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
+        check_seconds("ack_interval_s", self.ack_interval_s, 0.0, self.xmit_interval_s / 2)
+        if self.expiry_s:
+            check_seconds("expiry_s", self.expiry_s, 2 * self.xmit_interval_s, 1e6)
+        check_seconds("close_s", self.close_s, 0.0, 1e6)
+        # Less would give a member up before the last message has been sent twice more.
+        check_seconds("max_retransmit_s", self.max_retransmit_s, 4 * self.xmit_interval_s, 1e6)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How many of `window_bytes` may be under way."""
+        return self.window_bytes // 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
     """One member's view of one group."""
 
@@ -119,6 +164,7 @@ class GroupConfig:
     """A label for this member, shown to people. Need not be unique."""
 
     multicast: MulticastConfig = field(default_factory=MulticastConfig)
+    unicast: UnicastConfig = field(default_factory=UnicastConfig)
 
     def __post_init__(self) -> None:
         check_name("group", self.group)

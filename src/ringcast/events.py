@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 class Delivered:
     """Messages of one sender, in order. Taking this event is delivery: it may now be acked.
 
-    A message that travelled in fragments bears the seqno of its last one.
+    A message that travelled in fragments bears the seqno of its last one. `epoch` is 0 for what
+    was sent to the group; messages to this member alone bear the epoch of their unicast stream.
     """
 
     sender: Member
     run: Run
     view_id: ViewId
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class FragmentsTaken:
     first: int
     last: int
     view_id: ViewId
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,34 @@ class ViewInstalled:
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """A send that was cut short may be tried again: there is room."""
+    """A send that was cut short may be tried again: there is room. `to` is None for the group."""
+
+    to: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """Messages first..last to one member were given up: it may or may not have got them.
+
+    `half_sent` counts the bytes of a large message that had not been sent at all.
+    """
+
+    to: Member
+    epoch: int
+    first: int
+    last: int
+    reason: str
+    half_sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GapSkipped:
+    """Messages first..last of a sender to this member are lost: the sender no longer has them."""
+
+    sender: Member
+    epoch: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +86,6 @@ class Closed:
     half_sent: int = 0
 
 
-Event: TypeAlias = Delivered | FragmentsTaken | ViewInstalled | Writable | Closed
+Event: TypeAlias = (
+    Delivered | FragmentsTaken | ViewInstalled | Writable | Undeliverable | GapSkipped | Closed
+)

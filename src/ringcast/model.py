@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SEQNO_MAX = 2**63 - 1
 INCARNATION_MAX = 2**64 - 1
+CONN_ID_MAX = 2**32 - 1
 
 
 class Address(NamedTuple):
@@ -120,6 +121,25 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.sender}/{self.stream.name.lower()}"
+
+
+class Conn(NamedTuple):
+    """One connection on a unicast stream. Both numbers only grow, so "newer" means "greater".
+
+    A stream is (sender, receiver, epoch): its seqnos count from 1, and a sender that begins anew
+    takes a higher epoch. `id` tells the connections of one stream apart: what was said on an
+    earlier one no longer counts.
+    """
+
+    epoch: int
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.id}"
+
+
+FIRST_CONN_ID = 1
+"""Every stream starts on this connection; a sync moves it to the next."""
 
 
 @dataclass(frozen=True, slots=True)

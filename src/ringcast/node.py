@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, assert_never
 
 from ringcast.core.effects import DigestAgreed, Effects, ViewAgreed
 from ringcast.errors import DecodeError, UsageError
-from ringcast.events import ViewInstalled
+from ringcast.events import Delivered, ViewInstalled
 from ringcast.model import Member, Stream
 from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 class Node:
     """One member of one group, without sockets, clock or threads."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset({"me", "codec", "config", "rejected", "_owner"})
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"me", "codec", "config", "rejected", "_owner", "_turn"}
+    )
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Node:
         *,
         seal: DatagramSeal | None = None,
         multicast: type[ReliableMulticast] = ReliableMulticast,
+        unicast: type[ReliableUnicast] = ReliableUnicast,
         layers: Sequence[Layer] = (),
     ) -> None:
         self.me = me
@@ -53,16 +57,30 @@ class Node:
         """Datagrams refused, by reason."""
         self._layers: list[Layer] = [
             multicast(me, config.multicast, self.codec.payload_bytes_max),
+            unicast(
+                me,
+                config.unicast,
+                fragment_bytes=self.codec.payload_bytes_max,
+                datagram_bytes=config.multicast.datagram_bytes,
+                max_message_bytes=config.multicast.max_message_bytes,
+            ),
             *layers,
         ]
         self._owner = _owners(self._layers)
         self._is_closed = False
+        self._turn = 0
         self._out = Effects()
 
     @property
     def multicast(self) -> ReliableMulticast:
         layer = self._layers[0]
         assert isinstance(layer, ReliableMulticast)
+        return layer
+
+    @property
+    def unicast(self) -> ReliableUnicast:
+        layer = self._layers[1]
+        assert isinstance(layer, ReliableUnicast)
         return layer
 
     # Inputs
@@ -87,11 +105,36 @@ class Node:
             self._route(source, frames, now)
         self._settle(now)
 
-    def send(self, payloads: Sequence[bytes], now: int, *, stream: Stream = Stream.FIFO) -> int:
-        """Send to the group; return how many were accepted, in order from the first (0: full)."""
-        accepted = self.multicast.send(payloads, stream, now, self._out)
+    def send(
+        self,
+        payloads: Sequence[bytes],
+        now: int,
+        *,
+        stream: Stream = Stream.FIFO,
+        to: Member | None = None,
+    ) -> int:
+        """Send to the group, or to one member; return how many were accepted, in order from the
+        first (0: full)."""
+        if to is None:
+            accepted = self.multicast.send(payloads, stream, now, self._out)
+        elif stream is Stream.FIFO:
+            accepted = self.unicast.send(payloads, to, now, self._out)
+        else:
+            raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
         self._settle(now)
         return accepted
+
+    def sync(self, peer: Member, now: int) -> None:
+        """Ask a sender where its messages to this member stand, and go on from there."""
+        self.unicast.sync(peer, now)
+
+    def close_to(self, peer: Member, now: int) -> None:
+        """Begin to close the connection to this peer, once everything is acknowledged."""
+        self.unicast.close_to(peer, now)
+
+    def drop_from(self, peer: Member, now: int) -> None:
+        """Forget the window for what this peer sends to us alone."""
+        self.unicast.drop_from(peer, now)
 
     def install_view(self, view: View, now: int) -> None:
         """The group is now this. Older views than the current one change nothing."""
@@ -147,8 +190,11 @@ class Node:
         """What happened, and up to `limit` messages: pulled, and this is delivery."""
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
-        for layer in self._layers:
-            events += layer.take_ready(limit, now, self._out)
+        self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
+        for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
+            ready = layer.take_ready(limit, now, self._out)
+            limit -= sum(len(event.run.payloads) for event in ready if isinstance(event, Delivered))
+            events += ready
         self._settle(now)
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
@@ -157,7 +203,16 @@ class Node:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        return self.multicast.has_ready
+        return self.multicast.has_ready or self.unicast.has_ready
+
+    @property
+    def is_flushed(self) -> bool:
+        """Others have taken everything that was sent here, to all or to one."""
+        return self.multicast.is_flushed and self.unicast.is_flushed
+
+    def pending(self) -> list[tuple[Member | Address | None, Frame]]:
+        """What waits to be sent, to be read only: for traces and tests."""
+        return list(self._out.frames)
 
     def digest(self) -> Digest:
         """What this member has delivered of everybody."""

@@ -10,23 +10,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringcast.errors import DecodeError
-from ringcast.model import SEQNO_MAX, Address, Member, Stream
-from ringcast.wire.codec import ALLOWANCE_MAX, NACK_RANGES_MAX, Codec
-from ringcast.wire.frames import Ack, Data, Hello, Highest, Nack
+from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Member, Stream
+from ringcast.wire.codec import ALLOWANCE_MAX, COUNTER_MAX, NACK_RANGES_MAX, Codec
+from ringcast.wire.frames import (
+    Ack,
+    Close,
+    Data,
+    Hello,
+    Highest,
+    Nack,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+)
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
 HEADER = Codec("orders", ME, 512).pack([Highest(Stream.FIFO, 0)])[0][:-12]
+TO_ME = Codec("orders", ME, 512).pack([Highest(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
 
 streams = st.sampled_from(Stream)
 seqnos = st.one_of(st.integers(0, 20), st.integers(0, SEQNO_MAX), st.just(SEQNO_MAX))
+counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))
+conns = st.builds(Conn, counters, st.one_of(st.integers(1, 3), st.integers(1, CONN_ID_MAX)))
+allowances = st.integers(0, ALLOWANCE_MAX)
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Data:
+def runs(draw: st.DrawFn) -> Data | UnicastData:
     sizes = st.one_of(st.integers(0, 8), st.integers(0, PAYLOAD_BYTES_MAX))
     lengths = draw(
         st.one_of(
@@ -37,11 +54,14 @@ def runs(draw: st.DrawFn) -> Data:
     fill = draw(st.integers(0, 255))
     payloads = [bytes([(fill + index) % 256]) * size for index, size in enumerate(lengths)]
     first = draw(st.one_of(st.integers(1, 20), st.integers(1, SEQNO_MAX + 1 - len(payloads))))
-    return Data(draw(streams), first, payloads, more=draw(st.booleans()))
+    more = draw(st.booleans())
+    if draw(st.booleans()):
+        return Data(draw(streams), first, payloads, more=more)
+    return UnicastData(draw(conns), first, payloads, more=more)
 
 
 @st.composite
-def nacks(draw: st.DrawFn) -> Nack:
+def nacks(draw: st.DrawFn) -> Nack | UnicastNack:
     count = draw(st.integers(1, NACK_RANGES_MAX))
     steps = draw(st.lists(st.integers(1, 50), min_size=2 * count, max_size=2 * count))
     stop = draw(st.integers(0, SEQNO_MAX - sum(steps)))
@@ -49,23 +69,32 @@ def nacks(draw: st.DrawFn) -> Nack:
     for gap, size in zip(steps[::2], steps[1::2], strict=True):
         missing.append(range(stop + gap, stop + gap + size))
         stop += gap + size
-    return Nack(draw(streams), missing)
+    if draw(st.booleans()):
+        return Nack(draw(streams), missing)
+    return UnicastNack(draw(conns), missing)
 
 
 @st.composite
 def acks(draw: st.DrawFn) -> Ack:
     delivered, held = sorted([draw(seqnos), draw(seqnos)])
-    return Ack(draw(streams), held, delivered, draw(st.integers(0, ALLOWANCE_MAX)))
+    return Ack(draw(streams), held, delivered, draw(allowances))
 
 
-def following(run: Data) -> st.SearchStrategy[Data]:
-    """Runs that continue this one, or nearly."""
-    firsts = st.sampled_from([run.first, min(run.last + 1, SEQNO_MAX)])
-    return st.builds(
-        lambda first, more: Data(run.stream, first, [b"next"], more=more),
-        firsts,
-        st.sampled_from([run.more, run.more, not run.more]),
-    )
+@st.composite
+def answers(draw: st.DrawFn) -> SyncOk:
+    low, high = sorted([draw(seqnos), draw(seqnos)])
+    return SyncOk(draw(conns), draw(counters), low, high, draw(st.booleans()))
+
+
+@st.composite
+def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
+    """A run that continues this one, or nearly."""
+    first = draw(st.sampled_from([run.first, min(run.last + 1, SEQNO_MAX)]))
+    more = draw(st.sampled_from([run.more, run.more, not run.more]))
+    if isinstance(run, Data):
+        return Data(run.stream, first, [b"next"], more=more)
+    conn = draw(st.sampled_from([run.conn, run.conn, run.conn._replace(id=CONN_ID_MAX)]))
+    return UnicastData(conn, first, [b"next"], more=more)
 
 
 pieces = st.one_of(
@@ -75,6 +104,11 @@ pieces = st.one_of(
     nacks().map(lambda nack: [nack]),
     st.builds(Highest, streams, seqnos).map(lambda highest: [highest]),
     st.builds(Hello, is_question=st.booleans()).map(lambda hello: [hello]),
+    st.builds(UnicastAck, conns, seqnos, allowances).map(lambda ack: [ack]),
+    st.builds(Close, conns).map(lambda close: [close]),
+    st.builds(Sync, conns, counters).map(lambda sync: [sync]),
+    answers().map(lambda answer: [answer]),
+    st.builds(SyncAck, conns, counters).map(lambda ack: [ack]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
     lambda lists: list(chain.from_iterable(lists))
@@ -88,13 +122,15 @@ def itemised(frames: list[Frame]) -> list[object]:
     """What the frames say, message by message and range by range: cuts and merges vanish."""
     items: list[object] = []
     for frame in frames:
-        if isinstance(frame, Data):
+        if isinstance(frame, Data | UnicastData):
+            whose = frame.stream if isinstance(frame, Data) else frame.conn
             items += [
-                (frame.stream, frame.more, seqno, payload)
+                (whose, frame.more, seqno, payload)
                 for seqno, payload in enumerate(frame.payloads, frame.first)
             ]
-        elif isinstance(frame, Nack):
-            items += [(frame.stream, gap) for gap in frame.missing]
+        elif isinstance(frame, Nack | UnicastNack):
+            whose = frame.stream if isinstance(frame, Nack) else frame.conn
+            items += [(whose, gap) for gap in frame.missing]
         else:
             items.append(frame)
     return items
@@ -113,12 +149,24 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 9
         case Hello():
             return 3 + 1
+        case UnicastData():
+            return 3 + 12 + 11 + 2 + len(frame.payloads[0])
+        case UnicastNack():
+            return 3 + 12 + 12
+        case UnicastAck():
+            return 3 + 12 + 16
+        case Close():
+            return 3 + 12
+        case Sync() | SyncAck():
+            return 3 + 12 + 8
+        case SyncOk():
+            return 3 + 12 + 25
 
 
 @settings(deadline=None)
 @given(codecs, frame_lists)
 def test_what_is_packed_comes_out(codec: Codec, frames: list[Frame]) -> None:
-    unpacked = [codec.unpack(datagram) for datagram in codec.pack(frames)]
+    unpacked = [codec.unpack(datagram) for datagram in codec.pack(frames, to=ME)]
     assert {sender for sender, _ in unpacked} <= {ME}
     received = list(chain.from_iterable(frames for _, frames in unpacked))
     assert itemised(received) == itemised(frames)
@@ -130,27 +178,33 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
     datagram_bytes: int, frames: list[Frame]
 ) -> None:
     codec = Codec("orders", ME, datagram_bytes)
-    datagrams = codec.pack(frames)
+    datagrams = codec.pack(frames, to=ME)
     assert all(len(datagram) <= datagram_bytes for datagram in datagrams)
     for datagram, after in pairwise(datagrams):
         _, here = codec.unpack(datagram)
         _, (there, *_) = codec.unpack(after)
-        ranges = sum(len(frame.missing) for frame in here if isinstance(frame, Nack))
-        if not (isinstance(there, Nack) and ranges == NACK_RANGES_MAX):
+        nacks = [frame for frame in here if isinstance(frame, Nack | UnicastNack)]
+        ranges = sum(len(nack.missing) for nack in nacks)
+        if not (isinstance(there, Nack | UnicastNack) and ranges == NACK_RANGES_MAX):
             assert len(datagram) + bytes_of_first_item(there) > datagram_bytes
 
 
 @settings(deadline=None)
 @given(codecs, frame_lists)
 def test_a_received_datagram_packs_into_one_again(codec: Codec, frames: list[Frame]) -> None:
-    for datagram in codec.pack(frames):
+    for datagram in codec.pack(frames, to=ME):
         _, received = codec.unpack(datagram)
-        (again,) = codec.pack(received)
+        (again,) = codec.pack(received, to=ME)
         assert itemised(codec.unpack(again)[1]) == itemised(received)
 
 
 @settings(deadline=None)
-@given(st.one_of(st.binary(max_size=300), st.binary(max_size=60).map(lambda tail: HEADER + tail)))
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.builds(bytes.__add__, st.sampled_from([HEADER, TO_ME]), st.binary(max_size=60)),
+    )
+)
 def test_strange_bytes_are_refused_or_understood(datagram: bytes) -> None:
     codec = Codec("orders", ME, 512)
     with contextlib.suppress(DecodeError):
@@ -163,7 +217,7 @@ def test_strange_bytes_are_refused_or_understood(datagram: bytes) -> None:
 @given(frame_lists.filter(bool), st.data())
 def test_flipped_bits_are_refused_or_understood(frames: list[Frame], data: st.DataObject) -> None:
     codec = Codec("orders", ME, 512)
-    datagram = bytearray(data.draw(st.sampled_from(codec.pack(frames))))
+    datagram = bytearray(data.draw(st.sampled_from(codec.pack(frames, to=ME))))
     for _ in range(data.draw(st.integers(1, 3))):
         bit = data.draw(st.integers(0, 8 * len(datagram) - 1))
         datagram[bit // 8] ^= 1 << bit % 8
@@ -174,5 +228,5 @@ def test_flipped_bits_are_refused_or_understood(frames: list[Frame], data: st.Da
 
 def assert_valid(codec: Codec, frames: list[Frame]) -> None:
     """Whatever was accepted is something we could have sent: packing asserts every rule."""
-    again = [frame for datagram in codec.pack(frames) for frame in codec.unpack(datagram)[1]]
+    again = [frame for datagram in codec.pack(frames, to=ME) for frame in codec.unpack(datagram)[1]]
     assert itemised(again) == itemised(frames)

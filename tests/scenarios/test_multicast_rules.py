@@ -24,6 +24,7 @@ from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.repair import Repair
 from ringcast.window.acks import AckTable
+from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.frames import Ack, Data, Highest, Nack
 from support.cluster import Packet, cluster
@@ -67,7 +68,7 @@ def sending_through(window: type[SendWindow]) -> Machine:
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
-            self.window = window(self.window.capacity, **bounds)
+            self.fragments = Fragmenter(window(self.window.capacity, **bounds), 1000)
 
     return machine(outbox=DifferentOutbox)
 
@@ -283,7 +284,7 @@ class CountsOnlyOthers(Outbox):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
-        self.window = PurgesPastItself(self.window.capacity, **bounds)
+        self.fragments = Fragmenter(PurgesPastItself(self.window.capacity, **bounds), 1000)
         self.acks = AckTable([who for who, _, _ in self.acks.entries() if who != self._me], 0)
 
 
@@ -327,9 +328,9 @@ def a_refused_send_leaves_no_hole(machine: Machine) -> bool:
 class SpendsSeqnosOnRefusals(Outbox):
     spent = 0
 
-    def _admit(self, payloads: Sequence[bytes], out: Effects, *, more: bool = False) -> int:
+    def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         before = len(out.frames)
-        accepted = super()._admit(payloads, out, more=more)
+        accepted = super().send(payloads, now, out)
         for _, frame in out.frames[before:]:
             assert isinstance(frame, Data)
             frame.first += self.spent

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ringcast import ConfigError, GroupConfig, MulticastConfig, UsageError
+from ringcast.config import UnicastConfig
 
 BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
     ({"capacity": -1}, "capacity = -1: must be a whole number from 1 to 1048576"),
@@ -50,6 +51,57 @@ def test_bad_multicast_values(fields: dict[str, Any], message: str) -> None:
         MulticastConfig(**fields)
     assert str(caught.value) == message
     assert caught.value.field in fields
+
+
+BAD_UNICAST: list[tuple[dict[str, Any], str]] = [
+    ({"capacity": 0}, "capacity = 0: must be a whole number from 1 to 1048576"),
+    ({"capacity": 2**20 + 1}, "capacity = 1048577: must be a whole number from 1 to 1048576"),
+    (
+        {"window_bytes": 2047},
+        "window_bytes = 2047: must be a whole number from 2048 to 4294967296",
+    ),
+    ({"xmit_interval_s": 0}, "xmit_interval_s = 0: must be from 0.001 to 60 seconds"),
+    ({"xmit_interval_s": math.nan}, "xmit_interval_s = nan: must be from 0.001 to 60 seconds"),
+    ({"ack_interval_s": -1}, "ack_interval_s = -1: must be from 0 to 0.25 seconds"),
+    (
+        {"xmit_interval_s": 0.1, "ack_interval_s": 0.06},
+        "ack_interval_s = 0.06: must be from 0 to 0.05 seconds",
+    ),
+    ({"expiry_s": 0.9}, "expiry_s = 0.9: must be from 1 to 1e+06 seconds"),
+    ({"expiry_s": math.nan}, "expiry_s = nan: must be from 1 to 1e+06 seconds"),
+    ({"close_s": -0.1}, "close_s = -0.1: must be from 0 to 1e+06 seconds"),
+    ({"close_s": math.inf}, "close_s = inf: must be from 0 to 1e+06 seconds"),
+    ({"max_retransmit_s": 1.9}, "max_retransmit_s = 1.9: must be from 2 to 1e+06 seconds"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_UNICAST)
+def test_bad_unicast_values(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        UnicastConfig(**fields)
+    assert str(caught.value) == message
+    assert caught.value.field in fields
+
+
+def test_the_limits_of_unicast_values_are_allowed() -> None:
+    UnicastConfig(
+        capacity=1,
+        window_bytes=2048,
+        xmit_interval_s=60,
+        ack_interval_s=30,
+        expiry_s=120,
+        close_s=0,
+        max_retransmit_s=240,
+    )
+
+
+def test_connections_may_stay_for_ever() -> None:
+    assert UnicastConfig(expiry_s=0).expiry_s == 0
+
+
+def test_half_of_the_window_may_be_under_way() -> None:
+    assert UnicastConfig(window_bytes=5000).in_flight_bytes == 2500
+    assert GroupConfig(group="orders").unicast == UnicastConfig()
 
 
 @pytest.mark.parametrize("group", ["", "a\nb", "\x1b[31mred", "x" * 65, "\ud800", None])

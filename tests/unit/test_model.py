@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from ringcast import Address, Digest, Member, Origin, Run, Stream, UsageError, View, ViewId
+from ringcast.model import Conn
 
 A = Member(Address("127.0.0.1", 7800), 1, "billing")
 B = Member(Address("127.0.0.1", 7801), 2, "web")
@@ -61,6 +64,12 @@ def test_a_digest_is_in_range() -> None:
     for seqno in (-1, 2**63):
         with pytest.raises(UsageError, match=r"must be in 0\.\.2\*\*63-1"):
             Digest({origin: seqno})
+
+
+def test_a_newer_connection_is_a_greater_one() -> None:
+    in_order = [Conn(1, 1), Conn(1, 2), Conn(1, 10), Conn(2, 1), Conn(10, 1)]
+    assert all(older < newer for older, newer in pairwise(in_order))
+    assert [str(conn) for conn in in_order] == ["1.1", "1.2", "1.10", "2.1", "10.1"]
 
 
 def test_a_run_knows_its_last() -> None:

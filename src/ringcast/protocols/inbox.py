@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.timers import Timers
+from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import ReceiveWindow
@@ -91,14 +92,8 @@ class Inbox:
         window = self.window
         self.last_data = now
         self._datagrams += 1
-        if data.more:
-            acceptable_last = min(data.last, window.low + window.capacity)
-            self.assembler.mark(range(max(data.first, window.delivered + 1), acceptable_last + 1))
-        new = 0
-        if window.has_slot(data.first, data.last):
-            new = window.add_run(data.first, data.payloads)
         had_gaps = bool(self.repair.gaps)
-        self.repair.saw_data(window, data.first, data.last, now)
+        new = accept(data, window, self.assembler, self.repair, now)
         self._is_repaired |= had_gaps and not self.repair.gaps
         if new < data.count:
             self._on_duplicate(now)
@@ -168,21 +163,7 @@ class Inbox:
         }
 
     def explain(self, now: int) -> list[str]:
-        reasons = []
-        window = self.window
-        for gap in self.repair.gaps[:1]:
-            seqnos = f"{gap.first}" if gap.first == gap.last else f"{gap.first}..{gap.last}"
-            reasons.append(
-                f"{self._origin}: {seqnos} missing for {(now - gap.since) / 1e9:.1f} s, asked "
-                f"{gap.asked} times, next in {max(0, gap.ask_at - now) / 1e9:.1f} s; "
-                f"{window.size - window.ready} later messages wait for it"
-            )
-        if window.ready:
-            reasons.append(
-                f"{self._origin}: {window.ready} messages from {window.delivered + 1} on are "
-                f"ready and wait for this member's application"
-            )
-        return reasons
+        return explain_window(str(self._origin), self.window, self.repair, now)
 
     def check_invariants(self) -> None:
         self.window.check_invariants()

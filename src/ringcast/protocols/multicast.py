@@ -30,10 +30,12 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.errors import GroupClosed, UsageError
-from ringcast.events import Closed, Delivered, FragmentsTaken
-from ringcast.model import Digest, Origin, Run, Stream
+from ringcast.events import Closed
+from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols.inbox import Inbox
+from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
+from ringcast.window.fragmenter import check_payloads
 from ringcast.wire.frames import Ack, Data, Highest, Nack
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.window.acks import AckTable
-    from ringcast.window.assembler import Assembler
     from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.frames import Frame
 
@@ -121,13 +122,7 @@ class ReliableMulticast:
         if outbox is None:
             why = "not in a view yet" if self._view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
-        if not set(map(type, payloads)) <= {bytes}:
-            kinds = sorted({type(payload).__name__ for payload in payloads} - {"bytes"})
-            raise UsageError(f"messages are bytes, not {', '.join(kinds)}")
-        largest = max(map(len, payloads), default=0)
-        if largest > self.config.max_message_bytes:
-            limit = self.config.max_message_bytes
-            raise UsageError(f"a message of {largest} bytes: max_message_bytes is {limit}")
+        check_payloads(payloads, self.config.max_message_bytes)
         return outbox.send(payloads, now, out) if payloads else 0
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -195,7 +190,8 @@ class ReliableMulticast:
                 assembler = inbox.assembler
             if payloads:
                 limit -= len(payloads)
-                self._deliver(origin, assembler, first, payloads, events)
+                assert self._view is not None
+                deliver(*origin, assembler, first, payloads, self._view.id, events)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -346,30 +342,6 @@ class ReliableMulticast:
         start = self._turn = self._turn % len(origins) if origins else 0
         return origins[start:] + origins[:start]
 
-    def _deliver(
-        self,
-        origin: Origin,
-        assembler: Assembler,
-        first: int,
-        payloads: list[bytes],
-        events: list[Event],
-    ) -> None:
-        """Whole messages as they are; fragments are put together first."""
-        assert self._view is not None
-        sender, stream = origin
-        view_id = self._view.id
-        if assembler.is_idle:
-            events.append(Delivered(sender, Run(stream, first, payloads), view_id))
-            return
-        last = first + len(payloads) - 1
-        for start, messages in assembler.assemble(first, payloads):
-            if start > first:
-                events.append(FragmentsTaken(sender, stream, first, start - 1, view_id))
-            events.append(Delivered(sender, Run(stream, start, messages), view_id))
-            first = start + len(messages)
-        if first <= last:
-            events.append(FragmentsTaken(sender, stream, first, last, view_id))
-
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late."""
         heard = [inbox.last_data for inbox in self._inboxes.values()]
@@ -380,7 +352,7 @@ class ReliableMulticast:
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
         self._view = None  # nobody is a peer any more: no digest opens a window
-        half_sent = sum(len(part) for outbox in self._outboxes.values() for part in outbox.rest)
+        half_sent = sum(outbox.fragments.rest_bytes for outbox in self._outboxes.values())
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()

@@ -15,14 +15,15 @@ On new members: the departed are forgotten; new ones count at once, at `low`: no
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.timers import Timers
 from ringcast.events import Writable
+from ringcast.protocols.intake import seconds
 from ringcast.window.acks import AckTable
 from ringcast.window.assembler import Assembler
+from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow
 from ringcast.wire.frames import Data, Highest
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.model import Member, Stream, View
+    from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Ack, Nack
 
 PROBE_START_NS = 5_000_000
@@ -53,7 +55,6 @@ class Outbox:
             "_me",
             "_stream",
             "_config",
-            "_fragment_bytes",
             "_tau",
             "heard",
             "resent",
@@ -68,13 +69,12 @@ class Outbox:
     def __init__(
         self, me: Member, stream: Stream, config: MulticastConfig, view: View, fragment_bytes: int
     ) -> None:
-        self.window = SendWindow(
+        window = SendWindow(
             config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=config.datagram_bytes
         )
-        self.acks = AckTable(view.members, self.window.low)
+        self.fragments = Fragmenter(window, fragment_bytes)
+        self.acks = AckTable(view.members, window.low)
         self.assembler = Assembler(config.max_message_bytes)
-        self.rest: deque[bytes] = deque()
-        """Fragments of the one large message that has begun and found no more room yet."""
         self.is_blocked = False
         """A send was cut short, and no Writable has followed yet."""
         self.blocked_since = 0
@@ -84,9 +84,7 @@ class Outbox:
         self._me = me
         self._stream = stream
         self._config = config
-        self._fragment_bytes = fragment_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._continued: set[int] = set()  # seqnos in the window whose message goes on
         self._allowances: dict[Member, int] = {}
         self._quota: dict[Member, int] = {}  # messages sent again to each since then
         self._timers: Timers[Timer] = Timers()
@@ -94,17 +92,17 @@ class Outbox:
         self._ack_time = 0  # from sending to the first ack, as measured
         self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
 
+    @property
+    def window(self) -> SendWindow:
+        return self.fragments.window
+
     # Inputs
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
         first = self.window.high + 1
-        if self.rest:
-            accepted = 0
-        elif max(map(len, payloads)) <= self._fragment_bytes:
-            accepted = self._admit(payloads, out)
-        else:
-            accepted = self._admit_each(payloads, out)
+        accepted, pieces = self.fragments.admit(payloads)
+        self._send_out(pieces, out)
         if accepted < len(payloads) and not self.is_blocked:
             self.is_blocked = True
             self.blocked_since = now
@@ -132,11 +130,10 @@ class Outbox:
         dest = None if self._config.repair_to_all else source
         for seqnos in nack.missing:
             first = max(seqnos.start, self.window.low + 1)
-            payloads = self.window.read_run(range(first, min(seqnos.stop, first + quota)))
-            for data in self._as_frames(first, payloads):
+            for data in self._as_frames(range(first, min(seqnos.stop, first + quota))):
                 out.datagram(dest, data)
-            quota -= len(payloads)
-            self.resent += len(payloads)
+                quota -= data.count
+                self.resent += data.count
         self._quota[source] = self._config.capacity - quota
 
     def set_members(self, view: View, now: int, out: Effects) -> None:
@@ -170,8 +167,7 @@ class Outbox:
 
     def sent_since(self, first: int) -> list[Data]:
         """What was sent from seqno `first` on and is still here."""
-        first = max(first, self.window.low + 1)
-        return self._as_frames(first, self.window.read_run(range(first, self.window.high + 1)))
+        return self._as_frames(range(first, self.window.high + 1))
 
     @property
     def is_behind(self) -> bool:
@@ -181,7 +177,8 @@ class Outbox:
     @property
     def is_flushed(self) -> bool:
         """Every other member has delivered everything, whether or not the own application has."""
-        return not self.rest and all(who == self._me for who in self.acks.behind(self.window.high))
+        behind = self.acks.behind(self.window.high)
+        return not self.fragments.rest and all(who == self._me for who in behind)
 
     def stats(self) -> dict[str, object]:
         window = self.window
@@ -192,7 +189,7 @@ class Outbox:
             "capacity": window.capacity,
             "bytes": window.charged,
             "bytes_max": window.max_bytes,
-            "fragments_waiting": len(self.rest),
+            "fragments_waiting": len(self.fragments.rest),
             "resent": self.resent,
             "acks": {str(who): [held, taken] for who, held, taken in self.acks.entries()},
         }
@@ -205,7 +202,7 @@ class Outbox:
         taken = self.acks.min_delivered
         if self.is_blocked:
             what = (
-                f"send on {name} blocked for {_ago(now, self.blocked_since)}: window full "
+                f"send on {name} blocked for {seconds(now - self.blocked_since)}: window full "
                 f"({window.high - window.low} of {window.capacity} messages, "
                 f"{window.charged} of {window.max_bytes} bytes), pinned by"
             )
@@ -221,7 +218,7 @@ class Outbox:
         if member == self._me:
             return "that is this member's own application"
         heard = self.heard.get(member)
-        return "no ack from it yet" if heard is None else f"last ack {_ago(now, heard)} ago"
+        return "no ack from it yet" if heard is None else f"last ack {seconds(now - heard)} ago"
 
     def check_invariants(self, view: View) -> None:
         self.window.check_invariants()
@@ -229,48 +226,24 @@ class Outbox:
         assert tuple(member for member, _, _ in entries) == view.members
         assert all(delivered <= held <= self.window.high for _, held, delivered in entries)
         assert self._timers.is_armed(Timer.PROBE) or not self.is_behind
-        assert self.is_behind or not self.rest
-        assert all(self.window.low < seqno <= self.window.high for seqno in self._continued)
+        assert self.is_behind or not self.fragments.rest
+        self.fragments.check_invariants()
 
     # Admission
 
-    def _admit(self, payloads: Sequence[bytes], out: Effects, *, more: bool = False) -> int:
-        """Give seqnos to what finds room, and send it."""
-        first = self.window.high + 1
-        accepted = self.window.append_run(payloads)
-        if accepted:
+    def _send_out(self, pieces: list[Piece], out: Effects) -> None:
+        """To the group; one's own application gets them too, put together again."""
+        for first, payloads, more in pieces:
             if more:
-                continued = range(first, first + accepted)
-                self._continued.update(continued)
-                self.assembler.mark(continued)
-            out.datagram(None, Data(self._stream, first, list(payloads[:accepted]), more=more))
-        return accepted
-
-    def _admit_each(self, payloads: Sequence[bytes], out: Effects) -> int:
-        """One message at a time; a large one is accepted as soon as its beginning is."""
-        size = self._fragment_bytes
-        for accepted, payload in enumerate(payloads):
-            fragments = [payload[at : at + size] for at in range(0, len(payload) or 1, size)]
-            self.rest.extend(fragments)
-            self._admit_rest(out)
-            if len(self.rest) == len(fragments):
-                self.rest.clear()
-                return accepted
-            if self.rest:
-                return accepted + 1
-        return len(payloads)
-
-    def _admit_rest(self, out: Effects) -> None:
-        rest = self.rest
-        while rest and self._admit([rest[0]], out, more=len(rest) > 1):
-            rest.popleft()
+                self.assembler.mark(range(first, first + len(payloads)))
+            out.datagram(None, Data(self._stream, first, payloads, more=more))
 
     def _use_room(self, now: int, out: Effects) -> None:
         """Room may have appeared: for the rest of a large message first, then for the sender."""
-        if self.rest:
-            self._admit_rest(out)
+        if self.fragments.rest:
+            self._send_out(self.fragments.admit_rest(), out)
             self._expect_acks(now)
-        if self.is_blocked and not self.rest and not self.window.is_full:
+        if self.is_blocked and not self.fragments.rest and not self.window.is_full:
             self.is_blocked = False
             out.event(Writable())
 
@@ -289,8 +262,7 @@ class Outbox:
         low = self.window.low
         self.window.purge(self.acks.min_delivered)
         if self.window.low > low:
-            if self._continued:
-                self._continued.difference_update(range(low + 1, self.window.low + 1))
+            self.fragments.purged(low)
             self._quota.clear()
             # Acks are coming in; should they stop, start over with short intervals.
             self._timers.disarm(Timer.PROBE)
@@ -313,22 +285,10 @@ class Outbox:
             self._probe_interval = min(interval, self._tau)
             self._timers.arm(Timer.PROBE, now + self._probe_interval)
 
-    def _as_frames(self, first: int, payloads: list[bytes]) -> list[Data]:
-        """One frame, or several where fragments and whole messages alternate."""
-        if not payloads:
-            return []
-        if not self._continued:
-            return [Data(self._stream, first, payloads)]
-        flags = [seqno in self._continued for seqno in range(first, first + len(payloads))]
-        frames = []
-        start = 0
-        for stop in range(1, len(flags) + 1):
-            if stop == len(flags) or flags[stop] != flags[start]:
-                run = payloads[start:stop]
-                frames.append(Data(self._stream, first + start, run, more=flags[start]))
-                start = stop
-        return frames
-
-
-def _ago(now: int, then: int) -> str:
-    return f"{(now - then) / 1e9:.1f} s"
+    def _as_frames(self, seqnos: range) -> list[Data]:
+        """Those that are still here: one frame, or several where fragments and whole messages
+        alternate."""
+        return [
+            Data(self._stream, first, payloads, more=more)
+            for first, payloads, more in self.fragments.pieces(seqnos)
+        ]

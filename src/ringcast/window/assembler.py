@@ -7,11 +7,13 @@ a message bears the seqno of its last fragment.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+GIVEN_UP_KEPT_MAX = 64
 
 PART_BYTES_MIN = 64
 PARTS_FREE = 64
@@ -25,7 +27,7 @@ class Assembler:
     `parts` are the fragments that whoever took the digest had; None: it had given the message up.
     """
 
-    __slots__ = ("_continued", "_parts", "_size", "max_bytes", "oversized")
+    __slots__ = ("_continued", "_parts", "_size", "given_up", "max_bytes", "oversized")
 
     def __init__(self, max_bytes: int, parts: Iterable[bytes] | None = ()) -> None:
         self.max_bytes = max_bytes
@@ -38,7 +40,10 @@ class Assembler:
             self._parts += parts
             self._size = sum(map(len, self._parts))
         self.oversized = 0
-        """Messages given up because they passed `max_bytes`: a sender with another limit."""
+        """Messages given up: they passed `max_bytes` (a sender with another limit), or their
+        beginning is lost."""
+        self.given_up: deque[int] = deque(maxlen=GIVEN_UP_KEPT_MAX)
+        """Their seqnos, for whoever reports them."""
 
     @property
     def is_idle(self) -> bool:
@@ -68,6 +73,14 @@ class Assembler:
         self._parts = [b""]
         self._size = self.max_bytes + 1
 
+    def skip(self, through: int, *, is_middle: bool) -> None:
+        """Go on after `through`; `is_middle`: in a message whose beginning is lost."""
+        self._continued = {seqno for seqno in self._continued if seqno > through}
+        self._parts = []
+        self._size = 0
+        if is_middle:
+            self._give_up()
+
     def assemble(self, first: int, payloads: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
         """Turn payloads taken from the window into (seqno of the first, whole messages) runs.
 
@@ -93,6 +106,7 @@ class Assembler:
                 runs.append((seqno, [b"".join(self._parts)]))
             else:
                 self.oversized += 1
+                self.given_up.append(seqno)
             self._parts = []
             self._size = 0
         if start <= first + len(payloads) - 1:

@@ -437,9 +437,14 @@ class SendWindow:
         max(seqnos.start, low + 1)."""
         return _read(self._ring, seqnos, self.low, self.high)
 
-    def purge(self, through: int) -> int:
+    def purge(self, through: int, *, forced: bool = False) -> int:
         """Empty the slots that all members have delivered; how many. Never passes what was
-        delivered here (N5), and never goes back. A piece's charge returns with its last message."""
+        delivered here (N5), and never goes back. A piece's charge returns with its last message.
+
+        `forced`: they are not for this member's own application, so its `delivered` follows (RB6).
+        """
+        if forced:
+            self.delivered = max(self.delivered, min(through, self.high))
         low = min(through, self.delivered)
         emptied = low - self.low
         if emptied <= 0:

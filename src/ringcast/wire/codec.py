@@ -29,8 +29,31 @@ from ringcast.config import (
     check_whole,
 )
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Address, Member, Stream
-from ringcast.wire.frames import Ack, Data, Hello, Highest, Nack
+from ringcast.model import (
+    CONN_ID_MAX,
+    FIRST_CONN_ID,
+    INCARNATION_MAX,
+    SEQNO_MAX,
+    Address,
+    Conn,
+    Member,
+    Stream,
+)
+from ringcast.wire.frames import (
+    Ack,
+    Close,
+    Data,
+    Hello,
+    Highest,
+    Messages,
+    Nack,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +61,7 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
     Buffer: TypeAlias = bytes | bytearray | memoryview
+    Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
 
 VERSION: Final = 1
 
@@ -49,10 +73,13 @@ MESSAGES_MAX: Final = 8192
 alone would not bound the lists that its receiver builds."""
 
 NACK_RANGES_MAX: Final = 128
-"""Ranges in one Nack, and in one datagram. Asking for more at once is our bug."""
+"""Ranges in one request, and in one datagram. Asking for more at once is our bug."""
 
 ALLOWANCE_MAX: Final = 2**63 - 1
 """Bytes a sender may be allowed in flight: what a trace column holds."""
+
+COUNTER_MAX: Final = 2**63 - 1
+"""Epochs and nonces count from 1 to here: what a trace column holds."""
 
 IDENTITIES_MAX: Final = 1024
 """Decoded senders kept. More may talk to us; the oldest is then decoded again."""
@@ -74,19 +101,24 @@ _ANYONE: Final = 0
 _PORT_INCARNATION: Final = Struct("<HQ")
 
 _DATA, _ACK, _NACK, _HIGHEST, _HELLO = 1, 2, 3, 4, 5
+_UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
-_RUN: Final = Struct("<BBQH")  # stream, flags, first, count
-_SIZE: Final = Struct("<H")  # of one payload
-_WATERMARKS: Final = Struct("<BQQQ")  # stream, held, delivered, allowance
 _STREAM: Final = Struct("<B")
+_CONN: Final = Struct("<QI")  # epoch, id
+_RUN: Final = Struct("<BQH")  # flags, first, count
+_SIZE: Final = Struct("<H")  # of one payload
 _RANGE: Final = Struct("<QI")  # first, count
+_WATERMARKS: Final = Struct("<BQQQ")  # stream, held, delivered, allowance
 _STREAM_SEQNO: Final = Struct("<BQ")
 _FLAGS: Final = Struct("<B")
-_FRAME_RUN: Final = Struct("<BHBBQH")  # _FRAME and _RUN in one call
+_DELIVERED: Final = Struct("<QQ")  # delivered, allowance
+_NONCE: Final = Struct("<Q")
+_ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
+_DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
+_UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
 
 _EQUAL, _MORE = 1, 2  # flags of a run
-_RUN_BYTES: Final = _FRAME_RUN.size
-_NACK_BYTES: Final = _FRAME.size + _STREAM.size
+_MIDDLE: Final = 1  # flag of an answer
 
 _STREAMS: Final = {int(stream): stream for stream in Stream}
 
@@ -127,17 +159,18 @@ class Codec:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The largest payload that fits one datagram."""
-        return self._room - _RUN_BYTES - _SIZE.size
+        """The largest payload that fits one datagram, be it for the group or for one member."""
+        return self._room - _UNICAST_DATA_HEAD.size - _SIZE.size
 
     def pack(self, frames: Sequence[Frame], to: Member | None = None) -> list[bytes]:
         """As few datagrams as filling them in order gives, for one member or for anyone.
 
-        Runs that continue each other become one; runs and Nacks are cut where a datagram is full.
+        Runs that continue each other become one; runs and requests for lost messages are cut
+        where a datagram is full. What speaks of a connection is always for one member.
         """
         addressee = _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
         packing = _Packing(self._header + addressee, self._room)
-        runs: list[Data] = []  # each continues the one before
+        runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
             if runs and not _continues(frame, runs[-1]):
                 packing.add_runs(runs)
@@ -145,8 +178,11 @@ class Codec:
             match frame:
                 case Data():
                     runs.append(frame)
+                case UnicastData():
+                    assert to is not None, frame
+                    runs.append(frame)
                 case Nack():
-                    packing.add_nack(frame)
+                    packing.add_ranges(_NACK, _STREAM.pack(frame.stream), frame.missing)
                 case Ack():
                     packing.add_body(_ACK, _encode_ack(frame))
                 case Highest():
@@ -154,7 +190,8 @@ class Codec:
                 case Hello():
                     packing.add_body(_HELLO, _FLAGS.pack(frame.is_question))
                 case _:
-                    assert_never(frame)
+                    assert to is not None, frame
+                    packing.add_unicast_control(frame)
         if runs:
             packing.add_runs(runs)
         datagrams = packing.finish()
@@ -190,9 +227,13 @@ class Codec:
         identity = bytes(view[_HEADER.size : identity_stop])
         sender = self._senders.get(identity) or self._learn(identity)
         (addressee,) = _ADDRESSEE.unpack_from(view, identity_stop)
-        if addressee not in (_ANYONE, self._incarnation) and not overhear:
+        if addressee == _ANYONE:
+            decoders = _DECODERS_FOR_ANYONE
+        elif addressee == self._incarnation or overhear:
+            decoders = _DECODERS
+        else:
             raise DecodeError(Reject.ADDRESSEE)
-        return sender, _decode_frames(view, body)
+        return sender, _decode_frames(view, body, decoders)
 
     def _learn(self, identity: bytes) -> Member:
         group, sender = _decode_identity(identity)
@@ -249,30 +290,55 @@ class _Packing:
         self._frames -= 1
         self._bytes -= len(frame)
 
-    def add_nack(self, nack: Nack) -> None:
-        missing = nack.missing
+    def add_unicast_control(
+        self, frame: UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
+    ) -> None:
+        conn = _encode_conn(frame.conn)
+        match frame:
+            case UnicastAck():
+                self.add_body(_UNICAST_ACK, conn + _encode_delivered(frame))
+            case UnicastNack():
+                self.add_ranges(_UNICAST_NACK, conn, frame.missing)
+            case Close():
+                self.add_body(_CLOSE, conn)
+            case Sync():
+                self.add_body(_SYNC, conn + _encode_nonce(frame.nonce))
+            case SyncOk():
+                self.add_body(_SYNC_OK, conn + _encode_answer(frame))
+            case SyncAck():
+                self.add_body(_SYNC_ACK, conn + _encode_nonce(frame.nonce))
+            case _:
+                assert_never(frame)
+
+    def add_ranges(self, kind: int, whose: bytes, missing: list[range]) -> None:
+        """A request for what is missing of the stream or connection that `whose` encodes."""
         assert 1 <= len(missing) <= NACK_RANGES_MAX, len(missing)
         assert all(gap.step == 1 for gap in missing), missing
         assert all(gap.start < gap.stop <= gap.start + _RANGE_COUNT_MAX for gap in missing), missing
         assert all(gap.stop <= after.start for gap, after in pairwise(missing)), missing
         assert 1 <= missing[0].start <= missing[-1].stop - 1 <= SEQNO_MAX, missing
-        stream = _STREAM.pack(nack.stream)
+        head_bytes = _FRAME.size + len(whose)
         start = 0
         while start < len(missing):
-            fitting = min(self._ranges, (self._bytes - _NACK_BYTES) // _RANGE.size)
+            fitting = min(self._ranges, (self._bytes - head_bytes) // _RANGE.size)
             if not self._frames or fitting < 1:
                 self._close()
                 continue
             cut = missing[start : start + fitting]
             pairs = [_RANGE.pack(gap.start, gap.stop - gap.start) for gap in cut]
             self._ranges -= len(cut)
-            self.add_body(_NACK, stream + b"".join(pairs))
+            self.add_body(kind, whose + b"".join(pairs))
             start += len(cut)
 
-    def add_runs(self, runs: list[Data]) -> None:
+    def add_runs(self, runs: list[Data | UnicastData]) -> None:
         """One run, in pieces that each continue the one before."""
-        stream, first, more = runs[0].stream, runs[0].first, runs[0].more
-        payloads = runs[0].payloads
+        run = runs[0]
+        if isinstance(run, Data):
+            head_bytes = _DATA_HEAD.size
+        else:
+            head_bytes = _UNICAST_DATA_HEAD.size
+            _check_conn(run.conn)
+        first, more, payloads = run.first, run.more, run.payloads
         if len(runs) > 1:
             payloads = list(chain.from_iterable([run.payloads for run in runs]))
         assert payloads, "a run has at least one message"
@@ -281,12 +347,12 @@ class _Packing:
         count = len(lengths)
         all_equal = lengths.count(lengths[0]) == count
         before: list[int] = []  # payload bytes before each message, if mixed lengths must be cut
-        if not all_equal and sum(lengths) + count * _SIZE.size > self._bytes - _RUN_BYTES:
+        if not all_equal and sum(lengths) + count * _SIZE.size > self._bytes - head_bytes:
             before = list(accumulate(lengths, initial=0))
 
         start = 0
         while start < count:
-            room = self._bytes - _RUN_BYTES
+            room = self._bytes - head_bytes
             size = lengths[start]
             most = min(count, start + self._messages)
             stop = min(most, start + (room - _SIZE.size) // size) if size else most
@@ -302,27 +368,36 @@ class _Packing:
                 cut = lengths[start:stop]
                 flags, sizes = 0, struct_pack(f"<{len(cut)}H", *cut)
                 payload_bytes = sum(cut)
-            body_bytes = _RUN.size + len(sizes) + payload_bytes
-            self._parts.append(
-                _FRAME_RUN.pack(
-                    _DATA, body_bytes, stream, flags | more * _MORE, first + start, stop - start
-                )
-            )
+            frame_bytes = head_bytes + len(sizes) + payload_bytes
+            head = _encode_head(run, frame_bytes, flags | more * _MORE, first + start, stop - start)
+            self._parts.append(head)
             self._parts.append(sizes)
             self._parts += payloads[start:stop]
             self._messages -= stop - start
             self._frames -= 1
-            self._bytes -= _FRAME.size + body_bytes
+            self._bytes -= frame_bytes
             start = stop
 
 
-def _continues(frame: Frame, run: Data) -> bool:
-    return (
-        isinstance(frame, Data)
-        and frame.first == run.last + 1
-        and frame.stream == run.stream
-        and frame.more == run.more
-    )
+def _encode_head(
+    run: Data | UnicastData, frame_bytes: int, flags: int, first: int, count: int
+) -> bytes:
+    """What stands before the lengths in a frame with a piece of this run."""
+    body_bytes = frame_bytes - _FRAME.size
+    if isinstance(run, Data):
+        return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
+    epoch, conn_id = run.conn
+    return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
+
+
+def _continues(frame: Frame, run: Data | UnicastData) -> bool:
+    if isinstance(frame, Data) and isinstance(run, Data):
+        same = frame.stream == run.stream
+    elif isinstance(frame, UnicastData) and isinstance(run, UnicastData):
+        same = frame.conn == run.conn
+    else:
+        return False
+    return same and frame.first == run.last + 1 and frame.more == run.more
 
 
 def _is_equal(lengths: list[int], before: list[int], start: int, stop: int) -> bool:
@@ -353,6 +428,33 @@ def _encode_ack(ack: Ack) -> bytes:
 def _encode_highest(highest: Highest) -> bytes:
     assert 0 <= highest.seqno <= SEQNO_MAX, highest
     return _STREAM_SEQNO.pack(highest.stream, highest.seqno)
+
+
+def _check_conn(conn: Conn) -> None:
+    assert 1 <= conn.epoch <= COUNTER_MAX, conn
+    assert FIRST_CONN_ID <= conn.id <= CONN_ID_MAX, conn
+
+
+def _encode_conn(conn: Conn) -> bytes:
+    _check_conn(conn)
+    return _CONN.pack(*conn)
+
+
+def _encode_delivered(ack: UnicastAck) -> bytes:
+    assert 0 <= ack.delivered <= SEQNO_MAX, ack
+    assert 0 <= ack.allowance <= ALLOWANCE_MAX, ack
+    return _DELIVERED.pack(ack.delivered, ack.allowance)
+
+
+def _encode_nonce(nonce: int) -> bytes:
+    assert 1 <= nonce <= COUNTER_MAX, nonce
+    return _NONCE.pack(nonce)
+
+
+def _encode_answer(answer: SyncOk) -> bytes:
+    assert 1 <= answer.nonce <= COUNTER_MAX, answer
+    assert 0 <= answer.low <= answer.high <= SEQNO_MAX, answer
+    return _ANSWER.pack(answer.nonce, answer.low, answer.high, answer.is_middle * _MIDDLE)
 
 
 def _encode_identity(group: str, member: Member) -> bytes:
@@ -398,26 +500,27 @@ def _check_identity(group: str, member: Member) -> None:
     check_name("name", member.name, empty_allowed=True)
 
 
-def _decode_frames(view: memoryview, offset: int) -> list[Frame]:
+def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Frame]:
     frames: list[Frame] = []
     messages = ranges = 0
-    while offset < len(view):
+    size = len(view)
+    while offset < size:
         if len(frames) == FRAMES_MAX:
             raise DecodeError(Reject.COUNT)
-        if len(view) - offset < _FRAME.size:
+        if size - offset < _FRAME.size:
             raise DecodeError(Reject.FRAME_LENGTH)
         kind, body_bytes = _FRAME.unpack_from(view, offset)
         start = offset + _FRAME.size
         offset = start + body_bytes
-        if offset > len(view):
+        if offset > size:
             raise DecodeError(Reject.FRAME_LENGTH)
-        decode = _DECODERS.get(kind)
+        decode = decoders.get(kind)
         if decode is None:
-            raise DecodeError(Reject.FRAME_KIND)
+            raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
         frame = decode(view, start, offset)
-        if isinstance(frame, Data):
+        if isinstance(frame, Messages):
             messages += frame.count
-        elif isinstance(frame, Nack):
+        elif isinstance(frame, Nack | UnicastNack):
             ranges += len(frame.missing)
         if messages > MESSAGES_MAX or ranges > NACK_RANGES_MAX:
             raise DecodeError(Reject.COUNT)
@@ -426,10 +529,23 @@ def _decode_frames(view: memoryview, offset: int) -> list[Frame]:
 
 
 def _decode_data(view: memoryview, start: int, stop: int) -> Data:
+    first, count, cut, more = _decode_run(view, start + _STREAM.size, stop)
+    return Data.uncut(_stream(view[start]), first, count, cut, more=more)
+
+
+def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
+    first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
+    return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
+
+
+def _decode_run(
+    view: memoryview, start: int, stop: int
+) -> tuple[int, int, Callable[[], list[bytes]], bool]:
+    """The first seqno, the count, what cuts the payloads, and whether more follows."""
     sizes = start + _RUN.size
     if stop - sizes < _SIZE.size:  # either form has at least one size
         raise DecodeError(Reject.FRAME_LENGTH)
-    stream, flags, first, count = _RUN.unpack_from(view, start)
+    flags, first, count = _RUN.unpack_from(view, start)
     if flags & ~(_EQUAL | _MORE):
         raise DecodeError(Reject.FLAGS)
     if not 1 <= count <= MESSAGES_MAX:
@@ -451,7 +567,7 @@ def _decode_data(view: memoryview, start: int, stop: int) -> Data:
         if stop - blob != sum(lengths):
             raise DecodeError(Reject.LENGTHS)
         cut = partial(_cut_mixed, view, blob, stop, lengths)
-    return Data.uncut(_stream(stream), first, count, cut, more=bool(flags & _MORE))
+    return first, count, cut, bool(flags & _MORE)
 
 
 def _decode_ack(view: memoryview, start: int, stop: int) -> Ack:
@@ -465,8 +581,28 @@ def _decode_ack(view: memoryview, start: int, stop: int) -> Ack:
     return Ack(_stream(stream), held, delivered, allowance)
 
 
+def _decode_unicast_ack(view: memoryview, start: int, stop: int) -> UnicastAck:
+    if stop - start != _CONN.size + _DELIVERED.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    delivered, allowance = _DELIVERED.unpack_from(view, start + _CONN.size)
+    if delivered > SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    if allowance > ALLOWANCE_MAX:
+        raise DecodeError(Reject.COUNT)
+    return UnicastAck(_decode_conn(view, start), delivered, allowance)
+
+
 def _decode_nack(view: memoryview, start: int, stop: int) -> Nack:
-    pairs = start + _STREAM.size
+    missing = _decode_ranges(view, start + _STREAM.size, stop)
+    return Nack(_stream(view[start]), missing)
+
+
+def _decode_unicast_nack(view: memoryview, start: int, stop: int) -> UnicastNack:
+    missing = _decode_ranges(view, start + _CONN.size, stop)
+    return UnicastNack(_decode_conn(view, start), missing)
+
+
+def _decode_ranges(view: memoryview, pairs: int, stop: int) -> list[range]:
     if pairs > stop or (stop - pairs) % _RANGE.size:
         raise DecodeError(Reject.FRAME_LENGTH)
     if not 1 <= (stop - pairs) // _RANGE.size <= NACK_RANGES_MAX:
@@ -482,7 +618,7 @@ def _decode_nack(view: memoryview, start: int, stop: int) -> Nack:
             raise DecodeError(Reject.RANGES)
         lowest = first + count
         missing.append(range(first, lowest))
-    return Nack(_stream(view[start]), missing)
+    return missing
 
 
 def _decode_highest(view: memoryview, start: int, stop: int) -> Highest:
@@ -503,12 +639,66 @@ def _decode_hello(view: memoryview, start: int, stop: int) -> Hello:
     return Hello(is_question=bool(flags))
 
 
-_DECODERS: Final[dict[int, Callable[[memoryview, int, int], Frame]]] = {
+def _decode_close(view: memoryview, start: int, stop: int) -> Close:
+    if stop - start != _CONN.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return Close(_decode_conn(view, start))
+
+
+def _decode_sync(view: memoryview, start: int, stop: int) -> Sync:
+    return Sync(*_decode_conn_nonce(view, start, stop))
+
+
+def _decode_sync_ok(view: memoryview, start: int, stop: int) -> SyncOk:
+    if stop - start != _CONN.size + _ANSWER.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    nonce, low, high, flags = _ANSWER.unpack_from(view, start + _CONN.size)
+    if flags & ~_MIDDLE:
+        raise DecodeError(Reject.FLAGS)
+    if not 1 <= nonce <= COUNTER_MAX or not low <= high <= SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return SyncOk(_decode_conn(view, start), nonce, low, high, bool(flags & _MIDDLE))
+
+
+def _decode_sync_ack(view: memoryview, start: int, stop: int) -> SyncAck:
+    return SyncAck(*_decode_conn_nonce(view, start, stop))
+
+
+def _decode_conn_nonce(view: memoryview, start: int, stop: int) -> tuple[Conn, int]:
+    if stop - start != _CONN.size + _NONCE.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (nonce,) = _NONCE.unpack_from(view, start + _CONN.size)
+    if not 1 <= nonce <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return _decode_conn(view, start), nonce
+
+
+def _decode_conn(view: memoryview, start: int) -> Conn:
+    epoch, conn_id = _CONN.unpack_from(view, start)
+    if not 1 <= epoch <= COUNTER_MAX or conn_id < FIRST_CONN_ID:
+        raise DecodeError(Reject.SEQNO)
+    return Conn(epoch, conn_id)
+
+
+_DECODERS_FOR_ANYONE: Final[Decoders] = {
     _DATA: _decode_data,
     _ACK: _decode_ack,
     _NACK: _decode_nack,
     _HIGHEST: _decode_highest,
     _HELLO: _decode_hello,
+}
+
+# A connection is between two incarnations. What is said about it to anyone could reach the
+# process that has the address now, and be taken for news about one of its own.
+_DECODERS: Final[Decoders] = {
+    **_DECODERS_FOR_ANYONE,
+    _UNICAST_DATA: _decode_unicast_data,
+    _UNICAST_ACK: _decode_unicast_ack,
+    _UNICAST_NACK: _decode_unicast_nack,
+    _CLOSE: _decode_close,
+    _SYNC: _decode_sync,
+    _SYNC_OK: _decode_sync_ok,
+    _SYNC_ACK: _decode_sync_ack,
 }
 
 

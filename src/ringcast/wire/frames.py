@@ -9,45 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from ringcast.model import FIRST_CONN_ID
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
-    from ringcast.model import Stream
+    from ringcast.model import Conn, Stream
 
 
-class Data:
-    """Messages first..last of the datagram's sender on one stream.
+class Messages:
+    """Payloads with consecutive seqnos, first..last: what the frames that carry messages share.
 
     `more` says that every payload here is a fragment that the next seqno continues. A received
     run is cut into payloads only when somebody asks for them: a duplicate or a forged run costs
     nothing but its header.
     """
 
-    __slots__ = ("_cut", "_payloads", "count", "first", "more", "stream")
+    __slots__ = ("_cut", "_payloads", "count", "first", "more")
 
-    def __init__(
-        self, stream: Stream, first: int, payloads: list[bytes], *, more: bool = False
-    ) -> None:
-        self.stream = stream
-        self.first = first
-        self.count = len(payloads)
-        self.more = more
-        self._payloads: list[bytes] | None = payloads
-        self._cut: Callable[[], list[bytes]] | None = None
-
-    @classmethod
-    def uncut(
-        cls, stream: Stream, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
-    ) -> Data:
-        """A received run whose payloads are still one piece of the datagram."""
-        data = cls.__new__(cls)
-        data.stream = stream
-        data.first = first
-        data.count = count
-        data.more = more
-        data._payloads = None
-        data._cut = cut
-        return data
+    # Set by each frame itself: to call a common constructor makes building one dearer by half.
+    first: int
+    count: int
+    more: bool
+    _payloads: list[bytes] | None
+    _cut: Callable[[], list[bytes]] | None
 
     @property
     def payloads(self) -> list[bytes]:
@@ -61,13 +47,41 @@ class Data:
     def last(self) -> int:
         return self.first + self.count - 1
 
+
+class Data(Messages):
+    """To the group: messages of the datagram's sender on one stream."""
+
+    __slots__ = ("stream",)
+
+    def __init__(
+        self, stream: Stream, first: int, payloads: list[bytes], *, more: bool = False
+    ) -> None:
+        self.stream = stream
+        self.first = first
+        self.count = len(payloads)
+        self.more = more
+        self._payloads = payloads
+        self._cut = None
+
+    @classmethod
+    def uncut(
+        cls, stream: Stream, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
+    ) -> Self:
+        """A received run whose payloads are still one piece of the datagram."""
+        data = cls.__new__(cls)
+        data.stream = stream
+        data.first = first
+        data.count = count
+        data.more = more
+        data._payloads = None
+        data._cut = cut
+        return data
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Data) and (
             (self.stream, self.first, self.more, self.payloads)
             == (other.stream, other.first, other.more, other.payloads)
         )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         more = ", more" if self.more else ""
@@ -104,6 +118,111 @@ class Highest:
     seqno: int
 
 
+class UnicastData(Messages):
+    """To one member: messages of the datagram's sender on one connection.
+
+    The very first message of a stream, on the connection it started with, opens the receiver's
+    window; nothing else does but the answer to a Sync.
+    """
+
+    __slots__ = ("conn",)
+
+    def __init__(
+        self, conn: Conn, first: int, payloads: list[bytes], *, more: bool = False
+    ) -> None:
+        self.conn = conn
+        self.first = first
+        self.count = len(payloads)
+        self.more = more
+        self._payloads = payloads
+        self._cut = None
+
+    @classmethod
+    def uncut(
+        cls, conn: Conn, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
+    ) -> Self:
+        """A received run whose payloads are still one piece of the datagram."""
+        data = cls.__new__(cls)
+        data.conn = conn
+        data.first = first
+        data.count = count
+        data.more = more
+        data._payloads = None
+        data._cut = cut
+        return data
+
+    @property
+    def opens(self) -> bool:
+        """Whether it begins its stream."""
+        return self.first == 1 and self.conn.id == FIRST_CONN_ID
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnicastData) and (
+            (self.conn, self.first, self.more, self.payloads)
+            == (other.conn, other.first, other.more, other.payloads)
+        )
+
+    def __repr__(self) -> str:
+        more = ", more" if self.more else ""
+        return f"UnicastData({self.conn}, {self.first}..{self.last}{more})"
+
+
+@dataclass(slots=True)
+class UnicastAck:
+    """To a sender: this member's application has taken everything up to `delivered` of this
+    stream. Counts only on the connection that the sender is on now."""
+
+    conn: Conn
+    delivered: int
+    allowance: int
+
+
+@dataclass(slots=True)
+class UnicastNack:
+    """To a sender: these seqnos are missing here. Ascending, disjoint, half-open."""
+
+    conn: Conn
+    missing: list[range]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """To a receiver: nothing more comes on this connection."""
+
+    conn: Conn
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """To a sender: I have no window for what you send on this connection. Where do we stand?
+
+    `nonce` grows with every new question of this member; a repeated question repeats it.
+    """
+
+    conn: Conn
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOk:
+    """To a receiver, in answer to its nonce: go on with this connection after `low`; messages up
+    to `high` have been sent. `is_middle`: what comes after `low` continues a fragment."""
+
+    conn: Conn
+    nonce: int
+    low: int
+    high: int
+    is_middle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAck:
+    """To a sender: its SyncOk has arrived. So says anything else on the new connection."""
+
+    conn: Conn
+    nonce: int
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """To an address: I am here (who, stands in the datagram). `is_question`: and who are you?"""
@@ -111,4 +230,17 @@ class Hello:
     is_question: bool
 
 
-Frame: TypeAlias = Data | Ack | Nack | Highest | Hello
+Frame: TypeAlias = (
+    Data
+    | Ack
+    | Nack
+    | Highest
+    | UnicastData
+    | UnicastAck
+    | UnicastNack
+    | Close
+    | Sync
+    | SyncOk
+    | SyncAck
+    | Hello
+)

@@ -448,7 +448,7 @@ def test_a_message_of_exactly_one_fragment_is_not_cut() -> None:
 def test_the_rest_of_a_large_message_goes_before_anything_else() -> None:
     s = Sender(fragment_bytes=2, capacity=2)
     assert s.send(b"0123456", b"x") == 1
-    assert list(s.box.rest) == [b"45", b"6"]
+    assert list(s.box.fragments.rest) == [b"45", b"6"]
     assert s.send(b"x") == 0
     s.sent()
     s.take()
@@ -466,7 +466,7 @@ def test_small_messages_do_not_slip_in_between_fragments() -> None:
     """The next fragment finds no room, a small message would: it has to wait all the same."""
     s = Sender(fragment_bytes=900, window_bytes=5200)
     assert s.send(bytes(2700)) == 1
-    assert len(s.box.rest) == 1
+    assert len(s.box.fragments.rest) == 1
     assert not s.box.window.is_full
     assert s.send(b"x") == 0
     s.ack(B, 0, held=1, allowance=2600)
@@ -493,9 +493,9 @@ def test_a_block_lasts_from_the_first_refusal() -> None:
 def test_a_large_message_that_cannot_begin_is_not_accepted() -> None:
     s = Sender(fragment_bytes=2, capacity=2)
     assert s.send(b"1", b"2", b"0123") == 2
-    assert not s.box.rest
+    assert not s.box.fragments.rest
     assert s.send(b"0123") == 0
-    assert not s.box.rest
+    assert not s.box.fragments.rest
     assert s.box.is_blocked
 
 
@@ -513,7 +513,7 @@ def test_fragments_are_sent_again_as_fragments() -> None:
     s.ack(B, 4)
     s.nack(B, range(1, 7))  # what is purged is forgotten, its marks too
     assert [frame for _, frame in s.sent()] == [Data(Stream.FIFO, 5, [b"b", b"c"])]
-    assert s.box._continued == set()
+    assert s.box.fragments._continued == set()
 
 
 def test_stats_tell_every_table() -> None:

@@ -7,32 +7,49 @@ import re
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import SEQNO_MAX, Address, Member, Stream
+from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Member, Stream
 from ringcast.wire import codec as codec_module
 from ringcast.wire.codec import (
     ALLOWANCE_MAX,
+    COUNTER_MAX,
     FRAMES_MAX,
     IDENTITIES_MAX,
     MESSAGES_MAX,
     NACK_RANGES_MAX,
     Codec,
 )
-from ringcast.wire.frames import Ack, Data, Hello, Highest, Nack
+from ringcast.wire.frames import (
+    Ack,
+    Close,
+    Data,
+    Frame,
+    Hello,
+    Highest,
+    Messages,
+    Nack,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ringcast.wire.frames import Frame
-
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
+CONN = Conn(3, 1)
 HEADER = Codec("orders", ME, 512).pack([Highest(FIFO, 0)])[0][:-12]
+TO_ME = HEADER[:-8] + struct.pack("<Q", ME.incarnation)
 PAGE = Path(__file__).parents[3] / "docs" / "wire.md"
 MEMORY_CONSTANT = 96 << 10
 
@@ -42,7 +59,9 @@ def codec(datagram_bytes: int = 60_000) -> Codec:
 
 
 def payloads_of(frames: Iterable[Frame]) -> list[bytes]:
-    return [payload for frame in frames if isinstance(frame, Data) for payload in frame.payloads]
+    return [
+        payload for frame in frames if isinstance(frame, Messages) for payload in frame.payloads
+    ]
 
 
 def refusal(datagram: bytes, by: Codec | None = None) -> Reject:
@@ -67,6 +86,32 @@ def ack(held: int, delivered: int, allowance: int = 0, *, stream: int = 0) -> by
 
 def nack(*ranges: tuple[int, int]) -> bytes:
     return frame(3, b"\0" + b"".join(struct.pack("<QI", *pair) for pair in ranges))
+
+
+def conn(epoch: int = 3, conn_id: int = 1) -> bytes:
+    return struct.pack("<QI", epoch, conn_id)
+
+
+def unicast_run(
+    first: int, count: int, rest: bytes, *, on: bytes | None = None, flags: int = 1
+) -> bytes:
+    return frame(6, (on or conn()) + struct.pack("<BQH", flags, first, count) + rest)
+
+
+def unicast_ack(delivered: int, allowance: int = 0, *, on: bytes | None = None) -> bytes:
+    return frame(7, (on or conn()) + struct.pack("<QQ", delivered, allowance))
+
+
+def unicast_nack(*ranges: tuple[int, int]) -> bytes:
+    return frame(8, conn() + b"".join(struct.pack("<QI", *pair) for pair in ranges))
+
+
+def sync(nonce: int, *, kind: int = 10) -> bytes:
+    return frame(kind, conn() + struct.pack("<Q", nonce))
+
+
+def sync_ok(nonce: int, low: int, high: int, flags: int = 0) -> bytes:
+    return frame(11, conn() + struct.pack("<QQQB", nonce, low, high, flags))
 
 
 def identified(identity: bytes) -> bytes:
@@ -104,7 +149,8 @@ class ChecksumSeal:
 def vectors() -> list[dict[str, list[str]]]:
     found = []
     for block in re.findall(r"^```vector\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S):
-        fields: dict[str, list[str]] = {"hex": [], "sender": [], "frame": [], "refused": []}
+        keys = ("hex", "sender", "to", "frame", "refused")
+        fields: dict[str, list[str]] = {key: [] for key in keys}
         for line in block.splitlines():
             key, _, value = line.partition(" ")
             fields[key].append(value.strip())
@@ -113,26 +159,51 @@ def vectors() -> list[dict[str, list[str]]]:
 
 
 def in_words(frame: Frame) -> str:
-    if isinstance(frame, Hello):
-        return "hello, question" if frame.is_question else "hello, answer"
-    stream = frame.stream.name.lower()
     match frame:
         case Data():
-            more = ", more" if frame.more else ""
-            texts = " ".join(json.dumps(payload.decode()) for payload in frame.payloads)
-            return f"data {stream} {frame.first}..{frame.last}{more}: {texts}"
+            return f"data {frame.stream.name.lower()} {messages_in_words(frame)}"
         case Ack():
             watermarks = f"held {frame.held}, delivered {frame.delivered}"
-            return f"ack {stream} {watermarks}, allowance {frame.allowance}"
+            return f"ack {frame.stream.name.lower()} {watermarks}, allowance {frame.allowance}"
         case Nack():
-            ranges = " ".join(f"{gap.start}..{gap.stop - 1}" for gap in frame.missing)
-            return f"nack {stream} {ranges}"
+            return f"nack {frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
         case Highest():
-            return f"highest {stream} {frame.seqno}"
+            return f"highest {frame.stream.name.lower()} {frame.seqno}"
+        case Hello():
+            return "hello, question" if frame.is_question else "hello, answer"
+        case UnicastData():
+            return f"unicast data {frame.conn} {messages_in_words(frame)}"
+        case UnicastAck():
+            watermark = f"delivered {frame.delivered}, allowance {frame.allowance}"
+            return f"unicast ack {frame.conn} {watermark}"
+        case UnicastNack():
+            return f"unicast nack {frame.conn} {ranges_in_words(frame.missing)}"
+        case Close():
+            return f"close {frame.conn}"
+        case Sync():
+            return f"sync {frame.conn} nonce {frame.nonce}"
+        case SyncOk():
+            middle = ", middle" if frame.is_middle else ""
+            bounds = f"low {frame.low}, high {frame.high}"
+            return f"sync ok {frame.conn} nonce {frame.nonce}, {bounds}{middle}"
+        case SyncAck():
+            return f"sync ack {frame.conn} nonce {frame.nonce}"
+
+
+def messages_in_words(frame: Messages) -> str:
+    more = ", more" if frame.more else ""
+    texts = " ".join(json.dumps(payload.decode()) for payload in frame.payloads)
+    return f"{frame.first}..{frame.last}{more}: {texts}"
+
+
+def ranges_in_words(missing: list[range]) -> str:
+    return " ".join(f"{gap.start}..{gap.stop - 1}" for gap in missing)
 
 
 def test_the_page_has_vectors_of_both_sorts() -> None:
-    assert len([vector for vector in vectors() if vector["frame"]]) >= 5
+    datagrams = [bytes.fromhex(" ".join(vector["hex"])) for vector in vectors() if vector["frame"]]
+    frames = [frame for datagram in datagrams for frame in codec().unpack(datagram)[1]]
+    assert {type(frame) for frame in frames} == set(get_args(Frame))
     assert len({vector["refused"][0] for vector in vectors() if vector["refused"]}) >= 5
 
 
@@ -148,7 +219,8 @@ def test_vector_on_the_page(vector: dict[str, list[str]]) -> None:
     host = f"{sender.name} at {sender.address}, incarnation {sender.incarnation}"
     assert [host] == vector["sender"]
     assert [in_words(frame) for frame in frames] == vector["frame"]
-    assert Codec("orders", sender, 512).pack(frames) == [datagram]
+    assert vector["to"] in ([], [f"incarnation {ME.incarnation}"])
+    assert Codec("orders", sender, 512).pack(frames, ME if vector["to"] else None) == [datagram]
 
 
 def test_the_page_lists_every_reason() -> None:
@@ -187,6 +259,36 @@ def test_other_runs_stay_apart(second: Data) -> None:
     assert codec().unpack(datagram)[1] == frames
 
 
+def test_runs_on_one_connection_become_one() -> None:
+    runs: list[Frame] = [UnicastData(CONN, 1, [b"a"]), UnicastData(CONN, 2, [b"bb", b"c"])]
+    (datagram,) = codec().pack(runs, to=ME)
+    assert codec().unpack(datagram) == (ME, [UnicastData(CONN, 1, [b"a", b"bb", b"c"])])
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        UnicastData(CONN, 4, [b"x"]),
+        UnicastData(CONN, 2, [b"x"]),
+        UnicastData(Conn(3, 2), 3, [b"x"]),
+        UnicastData(Conn(4, 1), 3, [b"x"]),
+        UnicastData(CONN, 3, [b"x"], more=True),
+        Data(FIFO, 3, [b"x"]),
+    ],
+    ids=repr,
+)
+def test_other_runs_to_one_member_stay_apart(second: Data | UnicastData) -> None:
+    frames: list[Frame] = [UnicastData(CONN, 1, [b"a", b"b"]), second]
+    (datagram,) = codec().pack(frames, to=ME)
+    assert codec().unpack(datagram)[1] == frames
+
+
+def test_a_run_to_one_member_does_not_continue_one_to_the_group() -> None:
+    frames: list[Frame] = [Data(FIFO, 1, [b"a"]), UnicastData(CONN, 2, [b"b"])]
+    (datagram,) = codec().pack(frames, to=ME)
+    assert codec().unpack(datagram)[1] == frames
+
+
 def test_a_frame_between_two_runs_keeps_them_apart() -> None:
     frames: list[Frame] = [Data(FIFO, 1, [b"a"]), Highest(FIFO, 2), Data(FIFO, 2, [b"b"])]
     (datagram,) = codec().pack(frames)
@@ -199,12 +301,16 @@ def test_merging_leaves_the_frames_as_they_were() -> None:
     assert (first.payloads, second.payloads) == ([b"a"], [b"b"])
 
 
-def test_the_largest_payload_fills_a_datagram() -> None:
+def test_the_largest_payload_fits_whomever_it_is_for() -> None:
     one = codec(512)
-    (datagram,) = one.pack([Data(FIFO, 1, [bytes(one.payload_bytes_max)])])
+    largest = bytes(one.payload_bytes_max)
+    (datagram,) = one.pack([UnicastData(CONN, 1, [largest])], to=ME)
     assert len(datagram) == 512
-    with pytest.raises(AssertionError):
-        one.pack([Data(FIFO, 1, [bytes(one.payload_bytes_max + 1)])])
+    assert len(one.pack([Data(FIFO, 1, [largest])])) == 1
+    with pytest.raises(AssertionError, match="larger than a datagram"):
+        one.pack([UnicastData(CONN, 1, [largest + b"x"])], to=ME)
+    with pytest.raises(AssertionError, match="larger than a datagram"):
+        one.pack([Data(FIFO, 1, [bytes(512)])])
 
 
 @pytest.mark.parametrize("sizes", [[100] * 1000, [99, 101] * 500], ids=["equal", "mixed"])
@@ -214,6 +320,20 @@ def test_a_long_run_fills_every_datagram_but_the_last(sizes: list[int]) -> None:
     assert all(1400 - 103 < len(datagram) <= 1400 for datagram in datagrams[:-1])
     runs = [codec().unpack(datagram)[1][0] for datagram in datagrams]
     assert payloads_of(runs) == payloads
+
+
+@pytest.mark.parametrize("sizes", [[100] * 1000, [99, 101] * 500], ids=["equal", "mixed"])
+def test_a_long_run_to_one_member_fills_every_datagram_but_the_last(sizes: list[int]) -> None:
+    payloads = [bytes(size) for size in sizes]
+    datagrams = codec(1400).pack([UnicastData(CONN, 1, payloads, more=True)], to=ME)
+    assert all(1400 - 103 < len(datagram) <= 1400 for datagram in datagrams[:-1])
+    runs = [codec().unpack(datagram)[1][0] for datagram in datagrams]
+    assert payloads_of(runs) == payloads
+    following = 1
+    for run in runs:
+        assert isinstance(run, UnicastData)
+        assert (run.conn, run.first, run.more) == (CONN, following, True)
+        following = run.last + 1
 
 
 def test_stretches_of_equal_length_are_found_in_a_mixed_run() -> None:
@@ -258,12 +378,15 @@ def test_messages_are_counted_over_all_runs_of_a_datagram() -> None:
     runs: list[Frame] = [Data(FIFO, 1, [b""] * MESSAGES_MAX), Data(UNIFORM, 1, [b"", b"x"])]
     datagrams = codec().pack(runs)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [runs[:1], runs[1:]]
+    runs = [Data(FIFO, 1, [b""] * MESSAGES_MAX), UnicastData(CONN, 1, [b"", b"x"])]
+    datagrams = codec().pack(runs, to=ME)
+    assert [codec().unpack(datagram)[1] for datagram in datagrams] == [runs[:1], runs[1:]]
 
 
 def test_empty_messages_need_room_for_their_size() -> None:
     one = codec(512)
-    filler = Data(FIFO, 1, [bytes(one.payload_bytes_max - 16)])  # leaves one byte too few
-    datagrams = one.pack([filler, Data(UNIFORM, 1, [b""])])
+    filler = UnicastData(CONN, 1, [bytes(one.payload_bytes_max - 16)])  # leaves one byte too few
+    datagrams = one.pack([filler, Data(UNIFORM, 1, [b""])], to=ME)
     assert [one.unpack(datagram)[1] for datagram in datagrams] == [
         [filler],
         [Data(UNIFORM, 1, [b""])],
@@ -272,31 +395,41 @@ def test_empty_messages_need_room_for_their_size() -> None:
 
 @pytest.mark.parametrize(
     "one_of_many",
-    [Highest(FIFO, 1), Data(FIFO, 5, [b"x"]), Nack(FIFO, [range(1, 2)])],
-    ids=["highest", "data", "nack"],
+    [
+        Highest(FIFO, 1),
+        Data(FIFO, 5, [b"x"]),
+        Nack(FIFO, [range(1, 2)]),
+        UnicastData(CONN, 5, [b"x"]),
+        UnicastNack(CONN, [range(1, 2)]),
+        Close(CONN),
+    ],
+    ids=lambda frame: type(frame).__name__,
 )
 def test_frames_are_bounded_by_count(one_of_many: Frame) -> None:
     frames: list[Frame] = [Highest(FIFO, 0)] * FRAMES_MAX
-    datagrams = codec().pack([*frames, one_of_many])
+    datagrams = codec().pack([*frames, one_of_many], to=ME)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [frames, [one_of_many]]
 
 
-def test_a_nack_is_cut_where_a_datagram_is_full() -> None:
-    missing = [range(seqno, seqno + 1) for seqno in range(1, 2 * NACK_RANGES_MAX, 2)]
+MISSING = [range(seqno, seqno + 1) for seqno in range(1, 2 * NACK_RANGES_MAX, 2)]
+
+
+@pytest.mark.parametrize("whole", [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING)])
+def test_a_nack_is_cut_where_a_datagram_is_full(whole: Nack | UnicastNack) -> None:
     one = codec(512)
-    datagrams = one.pack([Nack(FIFO, missing)])
-    assert all(len(datagram) <= 512 for datagram in datagrams)
+    datagrams = one.pack([whole], to=ME)
+    assert all(512 - 12 < len(datagram) <= 512 for datagram in datagrams[:-1])
     frames = [frame for datagram in datagrams for frame in one.unpack(datagram)[1]]
     assert len(frames) == len(datagrams) == 4
-    nacks = [frame for frame in frames if isinstance(frame, Nack)]
-    assert [gap for nack in nacks for gap in nack.missing] == missing
+    cuts = [frame.missing for frame in frames if isinstance(frame, Nack | UnicastNack)]
+    assert [replace(whole, missing=cut) for cut in cuts] == frames
+    assert [gap for cut in cuts for gap in cut] == MISSING
 
 
 def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
-    missing = [range(seqno, seqno + 1) for seqno in range(1, 2 * NACK_RANGES_MAX, 2)]
-    frames: list[Frame] = [Nack(FIFO, missing), Nack(UNIFORM, missing)]
-    datagrams = codec().pack(frames)
-    assert [codec().unpack(datagram)[1] for datagram in datagrams] == [frames[:1], frames[1:]]
+    frames: list[Frame] = [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING), Nack(UNIFORM, MISSING)]
+    datagrams = codec().pack(frames, to=ME)
+    assert [codec().unpack(datagram)[1] for datagram in datagrams] == [[frame] for frame in frames]
 
 
 @pytest.mark.parametrize(
@@ -319,12 +452,61 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Nack(FIFO, [range(1, 1 + 2**32)]),
         Nack(FIFO, [range(5, 7), range(6, 8)]),
         Nack(FIFO, [range(SEQNO_MAX, SEQNO_MAX + 2)]),
+        UnicastData(CONN, 1, []),
+        UnicastData(CONN, 0, [b"x"]),
+        UnicastData(CONN, SEQNO_MAX, [b"x", b"y"]),
+        UnicastData(Conn(0, 1), 1, [b"x"]),
+        UnicastData(Conn(COUNTER_MAX + 1, 1), 1, [b"x"]),
+        UnicastData(Conn(1, 0), 1, [b"x"]),
+        UnicastData(Conn(1, CONN_ID_MAX + 1), 1, [b"x"]),
+        UnicastAck(CONN, -1, 0),
+        UnicastAck(CONN, SEQNO_MAX + 1, 0),
+        UnicastAck(CONN, 0, -1),
+        UnicastAck(CONN, 0, ALLOWANCE_MAX + 1),
+        UnicastNack(CONN, []),
+        UnicastNack(CONN, [range(5, 7), range(6, 8)]),
+        Close(Conn(0, 1)),
+        Close(Conn(COUNTER_MAX + 1, 1)),
+        Close(Conn(1, 0)),
+        Close(Conn(1, CONN_ID_MAX + 1)),
+        Sync(CONN, 0),
+        Sync(CONN, COUNTER_MAX + 1),
+        SyncOk(CONN, 0, 1, 2, is_middle=False),
+        SyncOk(CONN, COUNTER_MAX + 1, 1, 2, is_middle=False),
+        SyncOk(CONN, 1, 3, 2, is_middle=False),
+        SyncOk(CONN, 1, -1, 2, is_middle=False),
+        SyncOk(CONN, 1, 1, SEQNO_MAX + 1, is_middle=False),
+        SyncAck(CONN, 0),
+        SyncAck(CONN, COUNTER_MAX + 1),
     ],
     ids=repr,
 )
 def test_what_cannot_be_right_is_our_bug(ours: Frame) -> None:
     with pytest.raises(AssertionError):
+        codec().pack([ours], to=ME)
+
+
+UNICAST: list[Frame] = [
+    UnicastData(CONN, 1, [b"abc", b"def"]),
+    UnicastAck(CONN, 1, 9),
+    UnicastNack(CONN, [range(1, 2), range(4, 5)]),
+    Close(CONN),
+    Sync(CONN, 1),
+    SyncOk(CONN, 1, 2, 3, is_middle=True),
+    SyncAck(CONN, 1),
+]
+
+
+@pytest.mark.parametrize("ours", UNICAST, ids=lambda frame: type(frame).__name__)
+def test_what_speaks_of_a_connection_is_for_one_member(ours: Frame) -> None:
+    with pytest.raises(AssertionError):
         codec().pack([ours])
+    (datagram,) = codec().pack([ours], to=ME)
+    assert codec().unpack(datagram) == (ME, [ours])
+    to_anyone = HEADER + datagram[len(HEADER) :]
+    assert refusal(to_anyone) is Reject.ADDRESSEE
+    with pytest.raises(DecodeError):
+        codec().unpack(to_anyone, overhear=True)
 
 
 def test_the_extremes_survive() -> None:
@@ -337,8 +519,17 @@ def test_the_extremes_survive() -> None:
         Highest(FIFO, 0),
         Hello(is_question=True),
         Hello(is_question=False),
+        UnicastData(Conn(COUNTER_MAX, CONN_ID_MAX), SEQNO_MAX - 1, [b"x", b""], more=True),
+        UnicastAck(Conn(1, 1), 0, 0),
+        UnicastAck(CONN, SEQNO_MAX, ALLOWANCE_MAX),
+        UnicastNack(CONN, [range(1, 2**32), range(SEQNO_MAX, SEQNO_MAX + 1)]),
+        Close(Conn(COUNTER_MAX, CONN_ID_MAX)),
+        Sync(CONN, COUNTER_MAX),
+        SyncOk(CONN, COUNTER_MAX, SEQNO_MAX, SEQNO_MAX, is_middle=True),
+        SyncOk(CONN, 1, 0, 0, is_middle=False),
+        SyncAck(CONN, COUNTER_MAX),
     ]
-    (datagram,) = codec().pack(frames)
+    (datagram,) = codec().pack(frames, to=ME)
     assert codec().unpack(datagram) == (ME, frames)
 
 
@@ -350,11 +541,12 @@ def test_the_extremes_survive() -> None:
 def test_payloads_come_out_as_bytes_from_any_buffer(
     wrap: Callable[[bytes], bytes | bytearray | memoryview], payloads: list[bytes]
 ) -> None:
-    (datagram,) = codec().pack([Data(FIFO, 1, payloads)])
-    _, (received,) = codec().unpack(wrap(datagram))
-    assert isinstance(received, Data)
-    assert received.payloads == payloads
-    assert {type(payload) for payload in received.payloads} == {bytes}
+    for run in (Data(FIFO, 1, payloads), UnicastData(CONN, 1, payloads)):
+        (datagram,) = codec().pack([run], to=ME)
+        _, (received,) = codec().unpack(wrap(datagram))
+        assert isinstance(received, Data | UnicastData)
+        assert received == run
+        assert {type(payload) for payload in received.payloads} == {bytes}
 
 
 def test_payloads_read_in_time_outlive_the_buffer() -> None:
@@ -365,6 +557,52 @@ def test_payloads_read_in_time_outlive_the_buffer() -> None:
     kept = received.payloads
     buffer[:] = bytes(len(buffer))
     assert kept == [b"abc", b"de"]
+
+
+@pytest.mark.parametrize("run", [Data(FIFO, 1, [b"a", b"b"]), UnicastData(CONN, 1, [b"a", b"b"])])
+def test_payloads_are_cut_when_they_are_read_and_once(run: Frame) -> None:
+    (datagram,) = codec().pack([run], to=ME)
+    buffer = bytearray(datagram)
+    _, (received,) = codec().unpack(buffer)
+    assert isinstance(received, Messages)
+    assert (received.count, received.last) == (2, 2)
+    buffer[-1:] = b"c"  # as if the next datagram had come before anybody read this one
+    payloads = received.payloads
+    assert payloads == [b"a", b"c"]
+    assert received.payloads is payloads
+    buffer.append(0)  # would raise BufferError if anything still referred to it
+
+
+@pytest.mark.parametrize(
+    ("data", "opens"),
+    [
+        (UnicastData(Conn(7, 1), 1, [b"a", b"b"]), True),
+        (UnicastData(Conn(7, 1), 2, [b"a"]), False),
+        (UnicastData(Conn(7, 2), 1, [b"a"]), False),
+    ],
+    ids=repr,
+)
+def test_the_first_message_on_the_first_connection_opens(data: UnicastData, opens: bool) -> None:
+    assert data.opens is opens
+
+
+def test_runs_are_equal_if_all_of_them_is() -> None:
+    run = UnicastData(CONN, 1, [b"a"])
+    others = [
+        UnicastData(Conn(3, 2), 1, [b"a"]),
+        UnicastData(CONN, 2, [b"a"]),
+        UnicastData(CONN, 1, [b"b"]),
+        UnicastData(CONN, 1, [b"a"], more=True),
+        Data(FIFO, 1, [b"a"]),
+    ]
+    assert run == UnicastData(CONN, 1, [b"a"])
+    assert run not in others
+    assert Data(FIFO, 1, [b"a"]) != run
+
+
+def test_runs_read_well() -> None:
+    assert repr(Data(FIFO, 7, [b"a", b"b"])) == "Data(FIFO, 7..8)"
+    assert repr(UnicastData(CONN, 7, [b"a"], more=True)) == "UnicastData(3.1, 7..7, more)"
 
 
 REFUSED = {
@@ -391,7 +629,9 @@ REFUSED = {
     "no identity": (identified(b""), Reject.IDENTITY),
     "for another incarnation": (HEADER[:-8] + b"\7" + bytes(7) + ack(1, 1), Reject.ADDRESSEE),
     "kind 0": (HEADER + frame(0, b""), Reject.FRAME_KIND),
-    "kind 6": (HEADER + frame(6, b""), Reject.FRAME_KIND),
+    "kind 13": (HEADER + frame(13, b""), Reject.FRAME_KIND),
+    "kind 13 to us": (TO_ME + frame(13, b""), Reject.FRAME_KIND),
+    "close for anyone": (HEADER + frame(9, conn()), Reject.ADDRESSEE),
     "long hello": (HEADER + frame(5, b"\0\0"), Reject.FRAME_LENGTH),
     "hello with other flags": (HEADER + frame(5, b"\2"), Reject.FLAGS),
     "half a frame header": (HEADER + ack(1, 1) + b"\x02\x19", Reject.FRAME_LENGTH),
@@ -429,6 +669,45 @@ REFUSED = {
     "table too small": (HEADER + run(1, 2, b"\1\0\0\0ab", flags=0), Reject.LENGTHS),
     "ranges overlap": (HEADER + nack((5, 2), (6, 1)), Reject.RANGES),
     "ranges go back": (HEADER + nack((5, 2), (1, 1)), Reject.RANGES),
+    "short unicast run": (TO_ME + unicast_run(1, 1, b"\0"), Reject.FRAME_LENGTH),
+    "unicast run without conn": (TO_ME + frame(6, b""), Reject.FRAME_LENGTH),
+    "long unicast ack": (TO_ME + frame(7, bytes(29)), Reject.FRAME_LENGTH),
+    "unicast nack without conn": (TO_ME + frame(8, b""), Reject.FRAME_LENGTH),
+    "half a unicast range": (TO_ME + frame(8, conn() + bytes(6)), Reject.FRAME_LENGTH),
+    "long close": (TO_ME + frame(9, conn() + b"\0"), Reject.FRAME_LENGTH),
+    "short sync": (TO_ME + frame(10, conn()), Reject.FRAME_LENGTH),
+    "long sync ok": (TO_ME + frame(11, conn() + bytes(26)), Reject.FRAME_LENGTH),
+    "short sync ack": (TO_ME + frame(12, conn() + bytes(7)), Reject.FRAME_LENGTH),
+    "flags of a unicast run": (TO_ME + unicast_run(1, 1, b"\1\0x", flags=4), Reject.FLAGS),
+    "flags of a sync ok": (TO_ME + sync_ok(1, 1, 2, 2), Reject.FLAGS),
+    "unicast seqno 0": (TO_ME + unicast_run(0, 1, b"\1\0x"), Reject.SEQNO),
+    "last unicast seqno 2**63": (TO_ME + unicast_run(SEQNO_MAX, 2, b"\1\0xy"), Reject.SEQNO),
+    "epoch 0": (TO_ME + unicast_run(1, 1, b"\1\0x", on=conn(0)), Reject.SEQNO),
+    "epoch 2**63": (TO_ME + frame(9, conn(2**63)), Reject.SEQNO),
+    "conn id 0": (TO_ME + unicast_ack(1, on=conn(3, 0)), Reject.SEQNO),
+    "unicast delivered 2**63": (TO_ME + unicast_ack(2**63), Reject.SEQNO),
+    "unicast missing 0": (TO_ME + unicast_nack((0, 1)), Reject.SEQNO),
+    "nonce 0": (TO_ME + sync(0), Reject.SEQNO),
+    "nonce 2**63": (TO_ME + sync(2**63), Reject.SEQNO),
+    "nonce 0 in a sync ack": (TO_ME + sync(0, kind=12), Reject.SEQNO),
+    "nonce 0 in a sync ok": (TO_ME + sync_ok(0, 1, 2), Reject.SEQNO),
+    "nonce 2**63 in a sync ok": (TO_ME + sync_ok(2**63, 1, 2), Reject.SEQNO),
+    "low above high": (TO_ME + sync_ok(1, 3, 2), Reject.SEQNO),
+    "high 2**63": (TO_ME + sync_ok(1, 3, 2**63), Reject.SEQNO),
+    "no unicast message": (TO_ME + unicast_run(1, 0, b"\0\0"), Reject.COUNT),
+    "unicast messages": (TO_ME + unicast_run(1, MESSAGES_MAX + 1, b"\0\0"), Reject.COUNT),
+    "messages of both kinds": (
+        TO_ME + run(1, MESSAGES_MAX, b"\0\0") + unicast_run(1, 1, b"\0\0"),
+        Reject.COUNT,
+    ),
+    "unicast allowance": (TO_ME + unicast_ack(1, 2**63), Reject.COUNT),
+    "no unicast range": (TO_ME + unicast_nack(), Reject.COUNT),
+    "ranges of both kinds": (
+        TO_ME + nack((1, 1)) + unicast_nack(*((2 * i, 1) for i in range(1, 129))),
+        Reject.COUNT,
+    ),
+    "unicast lengths": (TO_ME + unicast_run(1, 2, b"\1\0\2\0ab", flags=0), Reject.LENGTHS),
+    "unicast ranges overlap": (TO_ME + unicast_nack((5, 2), (6, 1)), Reject.RANGES),
 }
 
 
@@ -450,17 +729,19 @@ def test_every_reason_is_tested() -> None:
         Ack(FIFO, 2, 1, 3),
         Nack(FIFO, [range(1, 2), range(4, 5)]),
         Highest(FIFO, 4),
+        UnicastData(CONN, 1, [b"abc", b"de"]),
+        *UNICAST,
     ],
-    ids=["equal", "mixed", "ack", "nack", "highest"],
+    ids=repr,
 )
 def test_cut_short_at_any_byte_it_is_refused(only: Frame) -> None:
-    (datagram,) = codec().pack([only])
+    (datagram,) = codec().pack([only], to=ME)
     reasons = {refusal(datagram[:size]) for size in range(len(datagram))}
     assert reasons == {Reject.TOO_SHORT, Reject.FRAME_LENGTH}
 
 
 def test_one_bad_frame_refuses_the_datagram() -> None:
-    assert refusal(HEADER + ack(2, 1) + frame(9, b"")) is Reject.FRAME_KIND
+    assert refusal(HEADER + ack(2, 1) + frame(13, b"")) is Reject.FRAME_KIND
 
 
 # Identities
@@ -536,8 +817,8 @@ def test_a_codec_that_cannot_work_is_not_built(
 def test_a_seal_covers_the_whole_datagram() -> None:
     sealed = Codec("orders", ME, 512, ChecksumSeal())
     assert sealed.payload_bytes_max == codec(512).payload_bytes_max - 4
-    frames: list[Frame] = [Data(FIFO, 1, [bytes(sealed.payload_bytes_max)])]
-    (datagram,) = sealed.pack(frames)
+    frames: list[Frame] = [UnicastData(CONN, 1, [bytes(sealed.payload_bytes_max)])]
+    (datagram,) = sealed.pack(frames, to=ME)
     assert len(datagram) == 512
     assert sealed.unpack(memoryview(datagram)) == (ME, frames)
     for index in range(len(datagram)):
@@ -556,9 +837,9 @@ def test_a_seal_may_not_take_all_the_room() -> None:
     class LargeSeal(ChecksumSeal):
         overhead = 400
 
-    with pytest.raises(ConfigError, match="523 or more"):
+    with pytest.raises(ConfigError, match="534 or more"):
         Codec("orders", ME, 512, LargeSeal())
-    assert Codec("orders", ME, 523, LargeSeal()).payload_bytes_max == 64
+    assert Codec("orders", ME, 534, LargeSeal()).payload_bytes_max == 64
 
 
 # Memory
@@ -591,6 +872,13 @@ MEMORY = {
     "more than most of all": HEADER
     + run(2**62, 2, bytes(4), flags=0) * 126
     + nack(*((2**62 + 1000 * i, 500) for i in range(128))) * 2,
+    "most unicast of all": TO_ME
+    + unicast_run(2**62, 2, bytes(4), on=conn(2**62, 2**31), flags=0) * 127
+    + unicast_nack(*((2**62 + 1000 * i, 500) for i in range(128))),
+    "more than most unicast of all": TO_ME
+    + unicast_run(2**62, 2, bytes(4), on=conn(2**62, 2**31), flags=0) * 126
+    + unicast_nack(*((2**62 + 1000 * i, 500) for i in range(128))) * 2,
+    "many answers": TO_ME + sync_ok(2**62, 2**61, 2**62) * FRAMES_MAX,
     "largest random": HEADER + bytes(range(256)) * 255,
     "one large message": HEADER + run(1, 1, struct.pack("<H", 60_000) + bytes(60_000)),
 }
@@ -600,6 +888,7 @@ MEMORY_REFUSED = {
     "wide lengths that do not add up",
     "ranges one too many",
     "more than most of all",
+    "more than most unicast of all",
     "largest random",
 }
 

@@ -1,0 +1,81 @@
+"""What receivers of runs have in common: into the window, out of it as events, and why not yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.events import Delivered, FragmentsTaken
+from ringcast.model import Run
+
+if TYPE_CHECKING:
+    from ringcast.events import Event
+    from ringcast.model import Member, Stream, ViewId
+    from ringcast.protocols.repair import Repair
+    from ringcast.window.assembler import Assembler
+    from ringcast.window.windows import ReceiveWindow
+    from ringcast.wire.frames import Data, UnicastData
+
+
+def accept(
+    data: Data | UnicastData,
+    window: ReceiveWindow,
+    assembler: Assembler,
+    repair: Repair,
+    now: int,
+) -> int:
+    """Offer a run to the window and note what it shows to be missing; how many were new."""
+    if data.more:
+        acceptable_last = min(data.last, window.low + window.capacity)
+        assembler.mark(range(max(data.first, window.delivered + 1), acceptable_last + 1))
+    new = 0
+    if window.has_slot(data.first, data.last):
+        new = window.add_run(data.first, data.payloads)
+    repair.saw_data(window, data.first, data.last, now)
+    return new
+
+
+def deliver(
+    sender: Member,
+    stream: Stream,
+    assembler: Assembler,
+    first: int,
+    payloads: list[bytes],
+    view_id: ViewId,
+    events: list[Event],
+    epoch: int = 0,
+) -> None:
+    """Whole messages as they are; fragments are put together first."""
+    if assembler.is_idle:
+        events.append(Delivered(sender, Run(stream, first, payloads), view_id, epoch))
+        return
+    last = first + len(payloads) - 1
+    for start, messages in assembler.assemble(first, payloads):
+        if start > first:
+            events.append(FragmentsTaken(sender, stream, first, start - 1, view_id, epoch))
+        events.append(Delivered(sender, Run(stream, start, messages), view_id, epoch))
+        first = start + len(messages)
+    if first <= last:
+        events.append(FragmentsTaken(sender, stream, first, last, view_id, epoch))
+
+
+def explain_window(what: str, window: ReceiveWindow, repair: Repair, now: int) -> list[str]:
+    """Why messages that have arrived are not delivered yet."""
+    reasons = []
+    for gap in repair.gaps[:1]:
+        seqnos = f"{gap.first}" if gap.first == gap.last else f"{gap.first}..{gap.last}"
+        reasons.append(
+            f"{what}: {seqnos} missing for {seconds(now - gap.since)}, asked "
+            f"{gap.asked} times, next in {seconds(max(0, gap.ask_at - now))}; "
+            f"{window.size - window.ready} later messages wait for it"
+        )
+    if window.ready:
+        reasons.append(
+            f"{what}: {window.ready} messages from {window.delivered + 1} on are "
+            f"ready and wait for this member's application"
+        )
+    return reasons
+
+
+def seconds(duration: int) -> str:
+    """Nanoseconds for people."""
+    return f"{duration / 1e9:.1f} s"

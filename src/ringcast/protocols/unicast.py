@@ -1,0 +1,650 @@
+"""ReliableUnicast: one member gets another's messages to it in order, once, without gaps.
+
+JGroups calls this UNICAST3, with the SYNC protocol that was designed for it and never built. It
+carries messages between any two members, also between members of different views.
+
+What holds under loss, duplication, reordering, crashes, and one side forgetting the other: per
+stream a receiver delivers 1, 2, 3, … of what was sent, once each (S1); a sender lets go only of
+what its receiver has taken (S2, Y1); what is given up is reported (S8). Once the network works,
+everything sent to a live member is delivered (S-L1), and then silence (G8).
+
+A stream is (sender, receiver, epoch), its connections are numbered. Both numbers only grow and
+stand in every frame, so "newer" is decidable and what is late can do no harm.
+
+On send: through the SenderEntry of that peer (unicast_sender.py); without one, begin a new epoch.
+    Messages to oneself wait in a window of their own for the application.
+On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
+    one that opens a stream goes first. They go to the ReceiverEntry (unicast_receiver.py) of that
+    connection. Without one: the first message of a stream that is newer than all that is known
+    opens it; anything else that is not older asks for a sync. Older runs are late: nothing.
+On UnicastAck, UnicastNack, SyncAck: to the SenderEntry, if it is on that connection.
+On Sync: to the SenderEntry of that epoch. If there is none, the stream has ended: Close says so.
+On SyncOk, if it answers the question that is outstanding: go on after `low`, or after what was
+    delivered before if that is more (the tombstone knows), on the new connection. What the sender
+    has let go of in between is reported. Confirm with a SyncAck, also if the SyncOk comes again.
+On Close of the current connection: forget it, but for a tombstone.
+Every tick (τ) while there is anything to wait for: the SenderEntries' ticks; ask what is to be
+    asked. A question waits for the first tick, so that reordering alone asks nothing, and is given
+    up after `SYNC_TICKS_MAX` ticks; new data then ask anew.
+On view: connections with members that are not in it begin to close. They may go on if both sides
+    use them; but a peer whose address another incarnation has taken is gone.
+On close: acknowledge what was taken, report what is not acknowledged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Timers
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.events import Delivered, GapSkipped, Writable
+from ringcast.model import FIRST_CONN_ID, Conn, Run, Stream
+from ringcast.protocols.connection import State
+from ringcast.protocols.intake import deliver, seconds
+from ringcast.protocols.unicast_receiver import ReceiverEntry
+from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry
+from ringcast.window.fragmenter import check_payloads
+from ringcast.window.windows import SendWindow
+from ringcast.wire.frames import (
+    Close,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.config import UnicastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.events import Event
+    from ringcast.model import Digest, Member, View
+    from ringcast.protocols.unicast_receiver import Tombstone
+    from ringcast.wire.frames import Frame
+
+TOMBSTONES_MAX = 1024
+QUESTIONS_MAX = 256
+"""Beyond these the oldest tombstone goes, and no new question is asked: whoever floods us with
+strangers' connections gets no more memory than this."""
+
+LOOPBACK_EPOCH = 1
+"""The epoch of messages to oneself; those to others come after it."""
+
+
+class Timer(Enum):
+    TICK = auto()
+    """The retransmission task."""
+
+
+@dataclass(slots=True)
+class Question:
+    """A sync that is outstanding: where does this sender stand?"""
+
+    conn: Conn
+    """What came and fitted no window; only its epoch matters for the answer."""
+    nonce: int
+    since: int
+    asked: int = 0
+
+    def canonical(self) -> tuple[object, ...]:
+        """Ticks are not counted where clocks do not count; whether it was ever asked matters."""
+        return (self.conn, self.nonce, self.asked > 0)
+
+
+class ReliableUnicast:
+    """The state machine of one member: both directions, all peers."""
+
+    frames: ClassVar[tuple[type[Frame], ...]] = (
+        UnicastData,
+        UnicastAck,
+        UnicastNack,
+        Close,
+        Sync,
+        SyncOk,
+        SyncAck,
+    )
+    sender: ClassVar[type[SenderEntry]] = SenderEntry
+    receiver: ClassVar[type[ReceiverEntry]] = ReceiverEntry
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "me",
+            "config",
+            "receive_buffer",
+            "ticks",
+            "stale",
+            "refused",
+            "_fragment_bytes",
+            "_datagram_bytes",
+            "_max_message_bytes",
+            "_tau",
+            "_turn",
+            "_tombstone_ttl",
+        }
+    )
+
+    def __init__(
+        self,
+        me: Member,
+        config: UnicastConfig,
+        *,
+        fragment_bytes: int,
+        datagram_bytes: int,
+        max_message_bytes: int,
+    ) -> None:
+        self.me = me
+        self.config = config
+        self.receive_buffer = config.window_bytes
+        """Bytes that may be under way to this member. A transport sets it to what its socket
+        buffer holds."""
+        self.senders: dict[Member, SenderEntry] = {}
+        self.receivers: dict[Member, ReceiverEntry] = {}
+        self.tombstones: dict[Member, Tombstone] = {}
+        self.questions: dict[Member, Question] = {}
+        self.loopback = SendWindow(
+            config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
+        )
+        """Messages to oneself."""
+        self.ticks = 0
+        self.stale = 0  # frames of connections that are over
+        self.refused = 0  # acks for what was never sent, questions beyond the bound
+        self._fragment_bytes = fragment_bytes
+        self._datagram_bytes = datagram_bytes
+        self._max_message_bytes = max_message_bytes
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._tombstone_ttl = round(2 * (config.max_retransmit_s + config.close_s) * 1e9)
+        self._view: View | None = None
+        self._is_closed = False
+        self._epoch = LOOPBACK_EPOCH
+        self._nonce = 0
+        self._is_loopback_blocked = False
+        self._turn = 0  # who is first to be taken from, so that nobody starves
+        self._timers: Timers[Timer] = Timers()
+
+    # Inputs
+
+    def start(self, now: int, out: Effects) -> None:
+        """Nothing to do before somebody sends."""
+
+    def send(self, payloads: Sequence[bytes], to: Member, now: int, out: Effects) -> int:
+        """Send to one member; return how many messages were accepted, from the first on.
+
+        Fewer than all: the window is full, and Writable(to) follows when there is room.
+        """
+        if self._is_closed:
+            raise GroupClosed("this member has left its group")
+        if self._view is None:
+            raise UsageError(f"cannot send to {to}: not in a view yet")
+        check_payloads(payloads, self._max_message_bytes)
+        if not payloads:
+            return 0
+        if to == self.me:
+            return self._send_to_self(payloads)
+        entry = self.senders.get(to)
+        if entry is None:
+            self._epoch += 1
+            entry = self.senders[to] = self.sender(
+                to,
+                Conn(self._epoch, FIRST_CONN_ID),
+                self.config,
+                self._fragment_bytes,
+                self._datagram_bytes,
+                now,
+            )
+        accepted = entry.send(payloads, now, out)
+        self._arm_tick(now)
+        return accepted
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        if self._is_closed or source == self.me:
+            self.stale += len(frames)
+            return
+        batch: list[UnicastData] = []
+        for frame in frames:
+            match frame:
+                case UnicastData():
+                    batch.append(frame)
+                case UnicastAck():
+                    self._on_ack(source, frame, now, out)
+                case UnicastNack():
+                    self._on_nack(source, frame, now, out)
+                case Close():
+                    self._on_close(source, frame, now)
+                case Sync():
+                    self._on_sync(source, frame, now, out)
+                case SyncOk():
+                    self._on_sync_ok(source, frame, now, out)
+                case SyncAck():
+                    self._on_sync_ack(source, frame, now)
+        if batch:
+            self._on_batch(source, batch, now, out)
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        if self._is_closed:
+            return
+        if self.me not in view:
+            self._shut(now, f"{view} goes on without this member", out)
+            return
+        self._view = view
+        addresses = {member.address for member in view}
+        for peer in [*self.senders, *self.receivers]:
+            if peer in view:
+                continue
+            is_replaced = peer.address in addresses
+            sender = self.senders.get(peer)
+            receiver = self.receivers.get(peer)
+            if sender is not None:
+                sender.end(now)
+                if is_replaced:
+                    sender.give_up(f"{peer} has been restarted", out)
+                    del self.senders[peer]
+            if receiver is not None:
+                receiver.end(now)
+                if is_replaced:
+                    self._bury(peer, now, is_final=True)
+
+    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
+        """Digests speak of what is sent to the group."""
+
+    def sync(self, peer: Member, now: int) -> None:
+        """An operator's wish: find out where this sender stands, and go on from there."""
+        entry = self.receivers.get(peer)
+        known = entry.conn if entry is not None else self._known(peer)
+        if known is None:
+            raise UsageError(f"nothing has come from {peer} yet: there is nothing to sync")
+        self._ask(peer, known, now)
+
+    def close_to(self, peer: Member, now: int) -> None:
+        """Begin to close what goes to this peer; a send takes it up again."""
+        entry = self.senders.get(peer)
+        if entry is not None:
+            entry.end(now)
+
+    def drop_from(self, peer: Member, now: int) -> None:
+        """Forget the window for what comes from this peer, at once; a sync makes a new one."""
+        if peer in self.receivers:
+            self._bury(peer, now, is_final=False)
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        """Up to `limit` messages, from all peers in turn: calling this is delivery."""
+        events: list[Event] = []
+        if self._view is None:
+            return events
+        for peer in self._in_turn():
+            if limit <= 0:
+                break
+            self._turn += 1
+            if peer == self.me:
+                limit -= self._take_own(limit, events, out)
+            else:
+                limit -= self._take_from(self.receivers[peer], limit, now, events)
+        return events
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        for peer, sender in list(self.senders.items()):
+            sender.handle_timeout(now, out)
+            if sender.state is State.CLOSED:
+                del self.senders[peer]
+        allowance = self._allowance(now)
+        for peer, receiver in list(self.receivers.items()):
+            receiver.handle_timeout(now, allowance, out)
+            if receiver.state is State.CLOSED:
+                self._bury(peer, now, is_final=False)
+        if self._timers.take_due(now):
+            self._tick(now, out)
+
+    def close(self, now: int, out: Effects) -> None:
+        if not self._is_closed:
+            allowance = self._allowance(now)
+            for receiver in self.receivers.values():
+                receiver.flush_ack(allowance, out)
+            for sender in self.senders.values():
+                if sender.is_acked:
+                    out.datagram(sender.peer, Close(sender.conn))
+            self._shut(now, "this member has left", out)
+
+    # Outputs
+
+    def next_timeout(self) -> int | None:
+        deadlines = [
+            self._timers.next_timeout(),
+            *(sender.next_timeout() for sender in self.senders.values()),
+            *(receiver.next_timeout() for receiver in self.receivers.values()),
+        ]
+        return min((at for at in deadlines if at is not None), default=None)
+
+    @property
+    def has_ready(self) -> bool:
+        """Some message could be taken now."""
+        if self._view is None:
+            return False
+        is_any = any(receiver.window.ready for receiver in self.receivers.values())
+        return is_any or self.loopback.ready > 0
+
+    @property
+    def is_flushed(self) -> bool:
+        """Every peer has taken everything that was sent to it."""
+        return all(sender.is_acked for sender in self.senders.values())
+
+    def is_blocked(self, to: Member) -> bool:
+        """A send was cut short, and no Writable has followed yet."""
+        if to == self.me:
+            return self._is_loopback_blocked
+        entry = self.senders.get(to)
+        return entry is not None and entry.is_blocked
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "epoch": self._epoch,
+            "ticks": self.ticks,
+            "stale": self.stale,
+            "refused": self.refused,
+            "to": {str(peer): sender.stats() for peer, sender in self.senders.items()},
+            "from": {str(peer): entry.stats() for peer, entry in self.receivers.items()},
+            "questions": {
+                str(peer): {"connection": str(q.conn), "nonce": q.nonce, "asked": q.asked}
+                for peer, q in self.questions.items()
+            },
+            "tombstones": {
+                str(peer): {
+                    "connection": str(tomb.conn),
+                    "delivered": tomb.delivered,
+                    "final": tomb.is_final,
+                }
+                for peer, tomb in self.tombstones.items()
+            },
+            "loopback": self.loopback.size,
+        }
+
+    def explain(self, now: int) -> list[str]:
+        reasons = [
+            reason
+            for entry in (*self.senders.values(), *self.receivers.values())
+            for reason in entry.explain(now)
+        ]
+        reasons += [
+            f"asking {peer} where its stream {question.conn.epoch} to this member stands, since "
+            f"{seconds(now - question.since)}: asked {question.asked} of {SYNC_TICKS_MAX} times"
+            for peer, question in self.questions.items()
+        ]
+        if self.loopback.ready:
+            reasons.append(
+                f"{self.loopback.ready} messages of this member to itself wait for its application"
+            )
+        return reasons
+
+    def check_invariants(self) -> None:
+        self.loopback.check_invariants()
+        assert len(self.tombstones) <= TOMBSTONES_MAX
+        assert len(self.questions) <= QUESTIONS_MAX
+        for peer, sender in self.senders.items():
+            assert sender.conn.epoch <= self._epoch
+            assert peer != self.me
+            sender.check_invariants()
+        for peer, receiver in self.receivers.items():
+            assert peer not in self.tombstones
+            receiver.check_invariants()
+        for peer, question in self.questions.items():
+            known = self._known(peer)
+            assert known is None or question.conn.epoch >= known.epoch
+            assert question.nonce <= self._nonce
+        assert self._timers.is_armed(Timer.TICK) or not self._is_busy
+
+    # Frames for a sender
+
+    def _on_ack(self, source: Member, ack: UnicastAck, now: int, out: Effects) -> None:
+        entry = self._heard_by(source, ack.conn, now)
+        if entry is None:
+            return
+        if ack.delivered > entry.window.high:
+            self.refused += 1
+            return
+        entry.on_ack(ack, now, out)
+
+    def _on_nack(self, source: Member, nack: UnicastNack, now: int, out: Effects) -> None:
+        entry = self._heard_by(source, nack.conn, now)
+        if entry is not None:
+            entry.on_nack(nack, out)
+
+    def _on_sync_ack(self, source: Member, ack: SyncAck, now: int) -> None:
+        self._heard_by(source, ack.conn, now)
+
+    def _heard_by(self, source: Member, conn: Conn, now: int) -> SenderEntry | None:
+        """The entry for which this counts."""
+        entry = self.senders.get(source)
+        if entry is None or not entry.is_current(conn):
+            self.stale += 1
+            return None
+        entry.heard(now)
+        return entry
+
+    def _on_sync(self, source: Member, sync: Sync, now: int, out: Effects) -> None:
+        entry = self.senders.get(source)
+        if entry is not None and entry.conn.epoch == sync.conn.epoch:
+            entry.on_sync(sync, now, out)
+            self._arm_tick(now)
+        elif sync.conn.epoch <= self._epoch:
+            self.stale += 1
+            out.datagram(source, Close(sync.conn))
+        else:
+            self.refused += 1
+
+    # Frames for a receiver
+
+    def _on_batch(self, source: Member, batch: list[UnicastData], now: int, out: Effects) -> None:
+        newest = max(data.conn for data in batch)
+        current = [data for data in batch if data.conn == newest]
+        self.stale += len(batch) - len(current)
+        current.sort(key=lambda data: not data.opens)
+        for data in current:
+            self._on_data(source, data, now, out)
+
+    def _on_data(self, source: Member, data: UnicastData, now: int, out: Effects) -> None:
+        entry = self.receivers.get(source)
+        if entry is not None and data.conn == entry.conn:
+            entry.on_data(data, now, out)
+            return
+        known = self._known(source)
+        if known is None or data.conn > known:
+            if data.opens:
+                self._open(source, data.conn, 0, (), now).on_data(data, now, out)
+            else:
+                self._ask(source, data.conn, now)
+        elif entry is None and data.conn == known and not self.tombstones[source].is_final:
+            self._ask(source, data.conn, now)
+        else:
+            self.stale += 1
+
+    def _on_close(self, source: Member, close: Close, now: int) -> None:
+        entry = self.receivers.get(source)
+        tombstone = self.tombstones.get(source)
+        question = self.questions.get(source)
+        if question is not None and question.conn == close.conn:
+            del self.questions[source]
+        if entry is not None and entry.conn == close.conn:
+            self._bury(source, now, is_final=True)
+        elif tombstone is not None and tombstone.conn == close.conn:
+            tombstone.is_final = True
+        else:
+            self.stale += 1
+
+    def _on_sync_ok(self, source: Member, ok: SyncOk, now: int, out: Effects) -> None:
+        if not self._is_awaited(source, ok):
+            entry = self.receivers.get(source)
+            if entry is not None and entry.conn == ok.conn:
+                out.datagram(source, SyncAck(ok.conn, ok.nonce))  # the first one may be lost
+            else:
+                self.stale += 1
+            return
+        del self.questions[source]
+        entry = self.receivers.get(source)
+        if entry is None or entry.conn.epoch < ok.conn.epoch:
+            entry = self._reopen(source, ok, now, out)
+        elif ok.low > entry.window.held:
+            self._report_gap(entry, entry.window.delivered, ok.low, out)
+        out.datagram(source, SyncAck(ok.conn, ok.nonce))
+        entry.resume(ok, now, self._allowance(now), out)
+
+    def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
+        """Whether this answers the outstanding question. Any other may have been on its way for
+        long, and what it tells may be long out of date."""
+        question = self.questions.get(source)
+        return (
+            question is not None
+            and question.nonce == ok.nonce
+            and question.conn.epoch == ok.conn.epoch
+        )
+
+    def _reopen(self, source: Member, ok: SyncOk, now: int, out: Effects) -> ReceiverEntry:
+        """A window where this stream stands: after what was delivered before, if that is known."""
+        tombstone = self.tombstones.get(source)
+        known = self._delivered_before(source, ok.conn.epoch)
+        parts: tuple[bytes, ...] | None = None if ok.is_middle else ()
+        if known is not None and known >= ok.low:
+            assert tombstone is not None
+            parts = tombstone.parts
+        entry = self._open(source, ok.conn, max(ok.low, known or 0), parts, now)
+        if known is not None and known < ok.low:
+            self._report_gap(entry, known, ok.low, out)
+        return entry
+
+    def _delivered_before(self, source: Member, epoch: int) -> int | None:
+        """How far this stream had come when its window was dropped; None: nobody remembers."""
+        tombstone = self.tombstones.get(source)
+        is_same = tombstone is not None and tombstone.conn.epoch == epoch
+        return tombstone.delivered if tombstone is not None and is_same else None
+
+    def _report_gap(self, entry: ReceiverEntry, known: int, low: int, out: Effects) -> None:
+        out.event(GapSkipped(entry.peer, entry.conn.epoch, known + 1, low))
+
+    # Entries
+
+    def _known(self, peer: Member) -> Conn | None:
+        """The newest connection from this peer that there has been a window for."""
+        entry = self.receivers.get(peer)
+        if entry is not None:
+            return entry.conn
+        tombstone = self.tombstones.get(peer)
+        return None if tombstone is None else tombstone.conn
+
+    def _open(
+        self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
+    ) -> ReceiverEntry:
+        """A new receive window. One of an older epoch goes: its sender has ended it."""
+        question = self.questions.get(peer)
+        if question is not None and (not question.asked or question.conn.epoch < conn.epoch):
+            del self.questions[peer]
+        self.tombstones.pop(peer, None)
+        entry = self.receivers[peer] = self.receiver(
+            peer, conn, self.config, self._max_message_bytes, offset, parts, now
+        )
+        return entry
+
+    def _bury(self, peer: Member, now: int, *, is_final: bool) -> None:
+        """Remove the entry; a tombstone stays, so that nothing is delivered twice."""
+        tombs = self.tombstones
+        tombs[peer] = self.receivers.pop(peer).tombstone(now, is_final=is_final)
+        for other in [peer for peer, t in tombs.items() if now - t.made_at > self._tombstone_ttl]:
+            del tombs[other]
+        while len(tombs) > TOMBSTONES_MAX:
+            del tombs[next(iter(tombs))]
+        # Halves of large messages are kept, but only so many bytes of them.
+        size = sum(len(part) for tomb in tombs.values() for part in tomb.parts or ())
+        for tomb in tombs.values():
+            if size <= self._max_message_bytes:
+                break
+            size -= sum(map(len, tomb.parts or ()))
+            tomb.parts = tomb.parts and None
+
+    def _ask(self, peer: Member, conn: Conn, now: int) -> None:
+        """Find out where this sender stands, at the next tick."""
+        question = self.questions.get(peer)
+        if question is not None and question.conn.epoch >= conn.epoch:
+            return
+        if question is None and len(self.questions) >= QUESTIONS_MAX:
+            self.refused += 1
+            return
+        self._nonce += 1
+        self.questions[peer] = Question(conn, self._nonce, now)
+        self._arm_tick(now)
+
+    # The tick
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self.questions) or any(sender.is_busy for sender in self.senders.values())
+
+    def _arm_tick(self, now: int) -> None:
+        if self._is_busy:
+            self._timers.arm_if_idle(Timer.TICK, now + self._tau)
+
+    def _tick(self, now: int, out: Effects) -> None:
+        self.ticks += 1
+        for sender in self.senders.values():
+            sender.tick(out)
+        for peer, question in list(self.questions.items()):
+            if question.asked >= SYNC_TICKS_MAX:
+                del self.questions[peer]
+            else:
+                question.asked += 1
+                out.datagram(peer, Sync(question.conn, question.nonce))
+        self._arm_tick(now)
+
+    # Delivery
+
+    def _in_turn(self) -> list[Member]:
+        """Whoever has something ready; who was not reached last time comes first."""
+        peers = [peer for peer, entry in self.receivers.items() if entry.window.ready]
+        if self.loopback.ready:
+            peers.append(self.me)
+        start = self._turn = self._turn % len(peers) if peers else 0
+        return peers[start:] + peers[:start]
+
+    def _take_from(self, entry: ReceiverEntry, limit: int, now: int, events: list[Event]) -> int:
+        """How many messages were taken."""
+        assert self._view is not None
+        first = entry.window.delivered + 1
+        payloads = entry.take_ready(limit, now)
+        view_id, epoch = self._view.id, entry.conn.epoch
+        deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
+        while entry.assembler.given_up:
+            seqno = entry.assembler.given_up.popleft()
+            events.append(GapSkipped(entry.peer, epoch, seqno, seqno))
+        return len(payloads)
+
+    def _send_to_self(self, payloads: Sequence[bytes]) -> int:
+        accepted = self.loopback.append_run(payloads)
+        self._is_loopback_blocked |= accepted < len(payloads)
+        return accepted
+
+    def _take_own(self, limit: int, events: list[Event], out: Effects) -> int:
+        assert self._view is not None
+        window = self.loopback
+        run = Run(Stream.FIFO, window.delivered + 1, window.take_ready(limit))
+        window.purge(window.delivered)
+        events.append(Delivered(self.me, run, self._view.id, LOOPBACK_EPOCH))
+        if self._is_loopback_blocked and not window.is_full:
+            self._is_loopback_blocked = False
+            out.event(Writable(self.me))
+        return len(run.payloads)
+
+    def _allowance(self, now: int) -> int:
+        """An equal share of the receive buffer for each peer heard of late."""
+        active = sum(entry.last_data > now - self._tau for entry in self.receivers.values())
+        share = min(self.receive_buffer // max(1, active), self.config.in_flight_bytes)
+        return max(share, self._datagram_bytes)
+
+    def _shut(self, now: int, reason: str, out: Effects) -> None:
+        self._is_closed = True
+        self._view = None
+        for sender in self.senders.values():
+            sender.give_up(reason, out)
+        self.senders.clear()
+        self.receivers.clear()
+        self.tombstones.clear()
+        self.questions.clear()
+        self._timers.disarm(Timer.TICK)

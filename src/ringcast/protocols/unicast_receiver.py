@@ -1,0 +1,264 @@
+"""ReceiverEntry: the receiving half of a unicast connection, from one peer.
+
+On UnicastData of the current connection: buffer what fits the window. New data keep the connection
+    open, or open it again if it was closing; a duplicate only makes an ack due: the last one may
+    have been lost.
+On take: the application pulls, in order and without gaps; only then is a message acknowledged.
+One ack per `ack_interval_s`, cumulative, for what was taken, however many causes there are. (The
+    note's "min time between successive acks"; below half a tick, or the sender would resend.)
+Every gap-tick: ask for what is missing (repair.py).
+On SyncOk, if it answers our question: go on after `low` on the new connection, keep what is
+    buffered above, acknowledge at once.
+When idle: close (connection.py), but not while messages wait for the application. What remains is
+    a Tombstone: how far the stream came, so that nothing is delivered twice if it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Timers
+from ringcast.protocols.connection import TRANSITIONS, Input, State
+from ringcast.protocols.intake import accept, explain_window
+from ringcast.protocols.repair import Repair
+from ringcast.window.assembler import Assembler
+from ringcast.window.windows import ReceiveWindow
+from ringcast.wire.codec import NACK_RANGES_MAX
+from ringcast.wire.frames import UnicastAck, UnicastNack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.config import UnicastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Conn, Member
+    from ringcast.wire.frames import SyncOk, UnicastData
+
+
+class Timer(Enum):
+    ACK = auto()
+    """Acknowledge what was taken, or came again, since the last ack."""
+    REPAIR = auto()
+    """Some gap is due to be asked for."""
+    IDLE = auto()
+    """Open: begin to close. Closing: be gone."""
+
+
+@dataclass(slots=True)
+class Tombstone:
+    """How far a stream had come when its window went."""
+
+    conn: Conn
+    delivered: int
+    parts: tuple[bytes, ...] | None
+    """Fragments taken of a message that is not whole; None: they are lost."""
+    is_final: bool
+    """The sender has closed this connection: what still comes of it is late."""
+    made_at: int
+    volatile: ClassVar[frozenset[str]] = frozenset({"made_at"})
+
+
+class ReceiverEntry:
+    """What comes from one peer, until the application has taken it."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "peer",
+            "_ack_interval",
+            "_expiry",
+            "_linger",
+            "used_at",
+            "last_data",
+            "acks_sent",
+            "nacked",
+        }
+    )
+
+    def __init__(
+        self,
+        peer: Member,
+        conn: Conn,
+        config: UnicastConfig,
+        max_message_bytes: int,
+        offset: int,
+        parts: Iterable[bytes] | None,
+        now: int,
+    ) -> None:
+        self.peer = peer
+        self.conn = conn
+        self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)
+        self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
+        self.assembler = Assembler(max_message_bytes, parts)
+        self.state = State.OPEN
+        self.used_at = now
+        self.last_data = now
+        self.acks_sent = 0
+        self.nacked = 0  # seqnos asked for
+        self._ack_interval = round(config.ack_interval_s * 1e9)
+        self._expiry = round(config.expiry_s * 1e9)
+        self._linger = round(config.close_s * 1e9)
+        self._acked = offset
+        self._timers: Timers[Timer] = Timers()
+        self._refresh(now)
+
+    # Inputs
+
+    def on_data(self, data: UnicastData, now: int, out: Effects) -> None:
+        self.last_data = now
+        new = accept(data, self.window, self.assembler, self.repair, now)
+        if new:
+            self._step(Input.USED)
+            self._refresh(now)
+        if new < data.count:
+            self._on_duplicate(now)
+        if self.repair.has_proof:
+            self._ask(now, out)
+        self._arm_repair()
+
+    def take_ready(self, limit: int, now: int) -> list[bytes]:
+        payloads = self.window.take_ready(limit)
+        if payloads:
+            self.repair.window_moved(self.window, now)
+            self._arm_repair()
+            self._ack_later(now)
+            if self.state is State.CLOSING and not self.window.ready:
+                self._timers.arm_if_idle(Timer.IDLE, now + self._linger)
+        return payloads
+
+    def resume(self, ok: SyncOk, now: int, allowance: int, out: Effects) -> None:
+        """The sender goes on after `low` on a new connection."""
+        self.conn = ok.conn
+        if ok.low > self.window.held:
+            self._skip(ok, now)
+        self._step(Input.USED)
+        self._refresh(now)
+        self.repair.saw_highest(self.window, ok.high, now)
+        self._arm_repair()
+        self._ack(allowance, out)
+
+    def end(self, now: int) -> None:
+        """Begin to close: it serves as before until it is gone."""
+        if self.state is State.OPEN:
+            self._step(Input.ENDED)
+            self._timers.arm(Timer.IDLE, now + self._linger)
+
+    def handle_timeout(self, now: int, allowance: int, out: Effects) -> None:
+        """Afterwards the state may be CLOSED: then it is to be removed."""
+        for timer in self._timers.take_due(now):
+            match timer:
+                case Timer.ACK:
+                    self._ack(allowance, out)
+                case Timer.REPAIR:
+                    self._ask(now, out)
+                    self._arm_repair()
+                case Timer.IDLE if self.state is State.OPEN:
+                    self.end(now)
+                case Timer.IDLE:
+                    # Taking the last message that is ready sets the timer again.
+                    if not self.window.ready:
+                        self.flush_ack(allowance, out)
+                        self._step(Input.LINGERED)
+                        return
+
+    def flush_ack(self, allowance: int, out: Effects) -> None:
+        """The last word: what was taken and not yet acknowledged."""
+        if self._timers.is_armed(Timer.ACK):
+            self._ack(allowance, out)
+
+    def tombstone(self, now: int, *, is_final: bool) -> Tombstone:
+        return Tombstone(self.conn, self.window.delivered, self.assembler.parts, is_final, now)
+
+    # Outputs
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    def stats(self) -> dict[str, object]:
+        window = self.window
+        return {
+            "connection": str(self.conn),
+            "state": self.state.name,
+            "delivered": window.delivered,
+            "held": window.held,
+            "high": window.high,
+            "capacity": window.capacity,
+            "gaps": len(self.repair.gaps),
+            "gap_tick_ms": self.repair.gap_tick / 1e6,
+            "fragment_bytes": self.assembler.size,
+            "oversized": self.assembler.oversized,
+            "duplicates": window.duplicates,
+            "dropped_low": window.dropped_low,
+            "dropped_high": window.dropped_high,
+            "dropped_bytes": window.dropped_bytes,
+            "ack_pending": self._timers.is_armed(Timer.ACK),
+            "acks_sent": self.acks_sent,
+            "nacked": self.nacked,
+        }
+
+    def explain(self, now: int) -> list[str]:
+        return explain_window(f"{self.peer} to this member", self.window, self.repair, now)
+
+    def check_invariants(self) -> None:
+        self.window.check_invariants()
+        assert self.state is not State.CLOSED
+        assert self._acked <= self.window.delivered
+        assert self._acked == self.window.delivered or self._timers.is_armed(Timer.ACK)
+        assert not self.repair.gaps or self._timers.is_armed(Timer.REPAIR)
+        is_reaped = self._timers.is_armed(Timer.IDLE)
+        assert is_reaped or not self._expiry or self.state is State.CLOSING
+        assert is_reaped or self.state is State.OPEN or self.window.ready
+
+    # Helpers
+
+    def _step(self, input: Input) -> None:
+        self.state = TRANSITIONS[self.state, input]
+
+    def _refresh(self, now: int) -> None:
+        self.used_at = now
+        if self._expiry:
+            self._timers.arm(Timer.IDLE, now + self._expiry)
+        else:
+            self._timers.disarm(Timer.IDLE)
+
+    def _skip(self, ok: SyncOk, now: int) -> None:
+        """The sender no longer has what lies between: go on behind it. Only a sender that let go
+        of what was never acknowledged gets us here; to wait for it would be for ever."""
+        window = self.window
+        if ok.low < window.high:
+            window.skip(ok.low)
+        else:
+            self.window = window = ReceiveWindow(
+                window.capacity, offset=ok.low, max_bytes=window.max_bytes
+            )
+        self.assembler.skip(ok.low, is_middle=ok.is_middle)
+        self.repair = Repair(window.held, self.repair.tau)
+        self.repair.saw_highest(window, window.high, now)
+
+    def _on_duplicate(self, now: int) -> None:
+        self._ack_later(now)
+
+    def _ack_later(self, now: int) -> None:
+        self._timers.arm_if_idle(Timer.ACK, now + self._ack_interval)
+
+    def _ack(self, allowance: int, out: Effects) -> None:
+        self._timers.disarm(Timer.ACK)
+        self._acked = self.window.delivered
+        self.acks_sent += 1
+        # What waits behind a gap is out of the socket buffer: there is room for as much again.
+        allowance += self.window.ahead_bytes
+        out.datagram(self.peer, UnicastAck(self.conn, self.window.delivered, allowance))
+
+    def _ask(self, now: int, out: Effects) -> None:
+        due = self.repair.take_due(self.window, now, NACK_RANGES_MAX, self.window.capacity)
+        if due:
+            self.nacked += sum(map(len, due))
+            out.datagram(self.peer, UnicastNack(self.conn, due))
+
+    def _arm_repair(self) -> None:
+        at = self.repair.next_ask()
+        if at is None:
+            self._timers.disarm(Timer.REPAIR)
+        else:
+            self._timers.arm(Timer.REPAIR, at)

@@ -1,0 +1,348 @@
+"""SenderEntry: the sending half of a unicast connection, to one peer.
+
+HA is the highest acknowledged seqno (`window.low`), HS the highest sent (`window.high`).
+
+On send: what finds room gets the next seqnos and goes out; the rest is not accepted. Closing turns
+    back to open.
+On UnicastAck of the current connection: let go of everything up to it; HA never falls. Whoever
+    waited for room is told.
+On UnicastNack: send again what is still here, at most one window between two ticks.
+On Sync with a new nonce: move to the next connection, so that whatever the receiver said before
+    no longer counts, and answer where the window stands. A repeated nonce gets the same answer.
+    At most one answer between two ticks.
+On anything of the current connection: the peer is there, and has heard the answer to its Sync.
+Every tick: if HA < HS and neither has changed since the tick before, send HS once more, alone: the
+    receiver then sees what it lacks. Repeat an answer to a Sync that nothing has confirmed.
+When idle: close (connection.py), but not while something is unacknowledged. A peer that answers
+    nothing for `max_retransmit_s` is given up, and the application is told what it may have missed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Timers
+from ringcast.events import Undeliverable, Writable
+from ringcast.model import Conn
+from ringcast.protocols.connection import TRANSITIONS, Input, State
+from ringcast.protocols.intake import seconds
+from ringcast.window.fragmenter import Fragmenter
+from ringcast.window.windows import SendWindow
+from ringcast.wire.frames import Close, SyncOk, UnicastData
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.config import UnicastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member
+    from ringcast.window.fragmenter import Piece
+    from ringcast.wire.frames import Sync, UnicastAck, UnicastNack
+
+SYNC_TICKS_MAX = 10
+"""So many ticks a sync may take; then it has failed, and new data start another."""
+
+
+class Timer(Enum):
+    IDLE = auto()
+    """Open: begin to close. Closing: be gone."""
+    GIVE_UP = auto()
+    """The peer has answered nothing for too long."""
+
+
+class SenderEntry:
+    """What goes to one peer, until it has taken it."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "peer",
+            "_config",
+            "_datagram_bytes",
+            "_expiry",
+            "_linger",
+            "_give_up_after",
+            "used_at",
+            "heard_at",
+            "blocked_since",
+            "resent",
+            "_answer_ticks",
+            "_quota",
+        }
+    )
+
+    def __init__(
+        self,
+        peer: Member,
+        conn: Conn,
+        config: UnicastConfig,
+        fragment_bytes: int,
+        datagram_bytes: int,
+        now: int,
+    ) -> None:
+        window = SendWindow(
+            config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=datagram_bytes
+        )
+        self.peer = peer
+        self.conn = conn
+        self.fragments = Fragmenter(window, fragment_bytes)
+        self.state = State.OPEN
+        self.used_at = now
+        self.heard_at: int | None = None
+        self.marked: tuple[int, int] | None = None
+        """(HA, HS) as the last tick found them, if something was unacknowledged."""
+        self.nonce = 0
+        """The last question that was answered."""
+        self.is_blocked = False
+        self.blocked_since = 0
+        self.resent = 0
+        self._answer: SyncOk | None = None
+        self._is_confirmed = True  # the peer is known to have the answer
+        self._answer_ticks = 0  # since the question came
+        self._is_answer_fresh = False  # it was sent since the last tick
+        self._quota = 0  # messages sent again since the last tick
+        self._config = config
+        self._datagram_bytes = datagram_bytes
+        self._expiry = round(config.expiry_s * 1e9)
+        self._linger = round(config.close_s * 1e9)
+        self._give_up_after = round(config.max_retransmit_s * 1e9)
+        self._timers: Timers[Timer] = Timers()
+        self._refresh(now)
+
+    @property
+    def window(self) -> SendWindow:
+        return self.fragments.window
+
+    @property
+    def is_acked(self) -> bool:
+        """The peer has taken everything (HA = HS)."""
+        return self.window.low == self.window.high
+
+    @property
+    def is_busy(self) -> bool:
+        """A tick has something to do here."""
+        return not self.is_acked or not self._is_confirmed or self._is_answer_fresh
+
+    # Inputs
+
+    def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
+        """How many messages were accepted, from the first on."""
+        was_acked = self.is_acked
+        accepted, pieces = self.fragments.admit(payloads)
+        self._send_out(pieces, out)
+        if accepted < len(payloads) and not self.is_blocked:
+            self.is_blocked = True
+            self.blocked_since = now
+        self._step(Input.USED)
+        self._refresh(now)
+        if was_acked and not self.is_acked:
+            self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+        return accepted
+
+    def is_current(self, conn: Conn) -> bool:
+        """Whether what the peer says of this connection counts."""
+        return conn == self.conn
+
+    def heard(self, now: int) -> None:
+        """The peer said something on the current connection."""
+        self.heard_at = now
+        self._is_confirmed = True
+        self._wait_on(now)
+
+    def on_ack(self, ack: UnicastAck, now: int, out: Effects) -> None:
+        """An ack of the current connection, for nothing that was never sent."""
+        window = self.window
+        allowed = max(ack.allowance, self._datagram_bytes)
+        window.max_bytes = min(allowed, self._config.window_bytes)
+        low = window.low
+        if window.purge(ack.delivered, forced=True):
+            self.fragments.purged(low)
+            self._quota = 0
+            if self.state is State.OPEN:
+                self._refresh(now)
+            self._use_room(out)
+        elif not window.is_full:
+            self._use_room(out)
+        if self.is_acked:
+            self._timers.disarm(Timer.GIVE_UP)
+            if self.state is State.CLOSING:
+                self._timers.arm_if_idle(Timer.IDLE, now + self._linger)
+
+    def on_nack(self, nack: UnicastNack, out: Effects) -> None:
+        quota = self.window.capacity - self._quota
+        for seqnos in nack.missing:
+            first = max(seqnos.start, self.window.low + 1)
+            pieces = self.fragments.pieces(range(first, min(seqnos.stop, first + quota)))
+            self._send_out(pieces, out)
+            count = sum(len(piece.payloads) for piece in pieces)
+            quota -= count
+            self.resent += count
+        self._quota = self.window.capacity - quota
+
+    def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
+        """A question about this stream."""
+        self.heard_at = now
+        self._wait_on(now)
+        if self._is_answer_fresh:
+            return  # asked again too soon: whoever wants to know asks once a tick
+        if sync.nonce > self.nonce:
+            self.conn = self._next_conn()
+            self.nonce = sync.nonce
+            window = self.window
+            self._answer = SyncOk(
+                self.conn, self.nonce, window.low, window.high, self.fragments.is_middle
+            )
+            self._is_confirmed = False
+            self._answer_ticks = 0
+        if sync.nonce == self.nonce:
+            self._give_answer(out)
+
+    def tick(self, out: Effects) -> None:
+        window = self.window
+        pair = (window.low, window.high)
+        if self.is_acked:
+            self.marked = None
+        elif pair == self.marked:
+            self._send_out(self.fragments.pieces(range(window.high, window.high + 1)), out)
+            self.resent += 1
+        else:
+            self.marked = pair
+        self._quota = 0
+        self._tick_answer(out)
+
+    def end(self, now: int) -> None:
+        """Begin to close: what is under way is still brought to its end."""
+        if self.state is State.OPEN:
+            self._step(Input.ENDED)
+            self._timers.arm(Timer.IDLE, now + self._linger)
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        """Afterwards the state may be CLOSED: then it is to be removed."""
+        for timer in self._timers.take_due(now):
+            if timer is Timer.GIVE_UP:
+                self.give_up(f"{self.peer} has answered nothing for {self._patience}", out)
+                out.datagram(self.peer, Close(self.conn))
+                return
+            if self.state is State.OPEN:
+                self.end(now)
+            elif self.is_acked:
+                self._step(Input.LINGERED)
+                out.datagram(self.peer, Close(self.conn))
+                return
+            # Closing, but something is unacknowledged: the ack that settles it sets the timer.
+
+    def give_up(self, reason: str, out: Effects) -> None:
+        """The peer is gone, or we are: tell what it may not have got."""
+        self._step(Input.GONE)
+        window = self.window
+        if not self.is_acked:
+            out.event(
+                Undeliverable(
+                    self.peer,
+                    self.conn.epoch,
+                    window.low + 1,
+                    window.high,
+                    reason,
+                    self.fragments.rest_bytes,
+                )
+            )
+        if self.is_blocked:
+            out.event(Writable(self.peer))  # the next send begins anew
+
+    # Outputs
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    def stats(self) -> dict[str, object]:
+        window = self.window
+        return {
+            "connection": str(self.conn),
+            "state": self.state.name,
+            "acked": window.low,
+            "sent": window.high,
+            "capacity": window.capacity,
+            "bytes": window.charged,
+            "bytes_max": window.max_bytes,
+            "fragments_waiting": len(self.fragments.rest),
+            "resent": self.resent,
+            "sync_nonce": self.nonce,
+            "sync_confirmed": self._is_confirmed,
+        }
+
+    def explain(self, now: int) -> list[str]:
+        if self.is_acked:
+            return []
+        window = self.window
+        heard = self.heard_at
+        sign = "nothing heard from it yet" if heard is None else f"heard {seconds(now - heard)} ago"
+        unacked = f"{window.high - window.low} messages from {window.low + 1} on"
+        if self.is_blocked:
+            return [
+                f"send to {self.peer} blocked for {seconds(now - self.blocked_since)}: window full "
+                f"({window.high - window.low} of {window.capacity} messages, {window.charged} of "
+                f"{window.max_bytes} bytes); {unacked} are not yet taken; {sign}"
+            ]
+        return [f"{unacked} sent to {self.peer} are not yet taken; {sign}"]
+
+    def check_invariants(self) -> None:
+        self.window.check_invariants()
+        self.fragments.check_invariants()
+        assert self.state is not State.CLOSED
+        assert self._timers.is_armed(Timer.GIVE_UP) == (not self.is_acked)
+        assert self.window.delivered == self.window.low
+        is_reaped = self._timers.is_armed(Timer.IDLE)
+        assert is_reaped or not self._expiry or self.state is State.CLOSING
+        assert is_reaped or self.state is State.OPEN or not self.is_acked
+
+    # Helpers
+
+    def _step(self, input: Input) -> None:
+        self.state = TRANSITIONS[self.state, input]
+
+    def _refresh(self, now: int) -> None:
+        """The application or the peer's progress keeps the connection open; our own resends do
+        not, or a dead peer would never be noticed."""
+        self.used_at = now
+        if self._expiry:
+            self._timers.arm(Timer.IDLE, now + self._expiry)
+        else:
+            self._timers.disarm(Timer.IDLE)
+
+    def _wait_on(self, now: int) -> None:
+        """The peer lives: be patient anew."""
+        if not self.is_acked:
+            self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+
+    @property
+    def _patience(self) -> str:
+        return seconds(self._give_up_after)
+
+    def _send_out(self, pieces: list[Piece], out: Effects) -> None:
+        for first, payloads, more in pieces:
+            out.datagram(self.peer, UnicastData(self.conn, first, payloads, more=more))
+
+    def _use_room(self, out: Effects) -> None:
+        """For the rest of a large message first, then for the sender."""
+        self._send_out(self.fragments.admit_rest(), out)
+        if self.is_blocked and not self.fragments.rest and not self.window.is_full:
+            self.is_blocked = False
+            out.event(Writable(self.peer))
+
+    def _next_conn(self) -> Conn:
+        return Conn(self.conn.epoch, self.conn.id + 1)
+
+    def _give_answer(self, out: Effects) -> None:
+        assert self._answer is not None
+        self._is_answer_fresh = True
+        out.datagram(self.peer, self._answer)
+
+    def _tick_answer(self, out: Effects) -> None:
+        """Repeat an answer that may be lost, a whole tick after it went, and not for ever."""
+        if self._is_answer_fresh:
+            self._is_answer_fresh = False
+        elif not self._is_confirmed:
+            self._give_answer(out)
+        self._answer_ticks += not self._is_confirmed
+        if self._answer_ticks > SYNC_TICKS_MAX:
+            self._is_confirmed = True  # whoever still wants to know asks again

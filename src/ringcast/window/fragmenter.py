@@ -1,0 +1,124 @@
+"""Fragmenter: whole messages in, numbered fragments out. The counterpart of the Assembler.
+
+A message that fits a datagram is one payload with one seqno. A larger one is cut; each fragment
+has its own seqno and is admitted as the send window has room, so a message may be larger than the
+window. It counts as accepted once its beginning is; until its last fragment has a seqno nothing
+else is admitted, or order would be lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.window.windows import SendWindow
+
+
+def check_payloads(payloads: Sequence[bytes], max_bytes: int) -> None:
+    """Raise UsageError unless these can be sent."""
+    if not set(map(type, payloads)) <= {bytes}:
+        kinds = sorted({type(payload).__name__ for payload in payloads} - {"bytes"})
+        raise UsageError(f"messages are bytes, not {', '.join(kinds)}")
+    largest = max(map(len, payloads), default=0)
+    if largest > max_bytes:
+        raise UsageError(f"a message of {largest} bytes: max_message_bytes is {max_bytes}")
+
+
+class Piece(NamedTuple):
+    """Payloads that have seqnos from `first` on. `more`: each is continued by the next seqno."""
+
+    first: int
+    payloads: list[bytes]
+    more: bool
+
+
+class Fragmenter:
+    """Fills one send window, and knows which of its seqnos are continued by the next."""
+
+    __slots__ = ("_continued", "_fragment_bytes", "is_middle", "rest", "window")
+    volatile: ClassVar[frozenset[str]] = frozenset({"_fragment_bytes"})
+
+    def __init__(self, window: SendWindow, fragment_bytes: int) -> None:
+        self.window = window
+        self.rest: deque[bytes] = deque()
+        """Fragments of the one large message that has begun and found no more room yet."""
+        self.is_middle = False
+        """The last message that left the window was a fragment, and the next continues it."""
+        self._fragment_bytes = fragment_bytes
+        self._continued: set[int] = set()  # seqnos in the window whose message goes on
+
+    @property
+    def rest_bytes(self) -> int:
+        return sum(map(len, self.rest))
+
+    def admit(self, payloads: Sequence[bytes]) -> tuple[int, list[Piece]]:
+        """How many messages were accepted, from the first on, and what got seqnos for them."""
+        if self.rest:
+            return 0, []
+        if max(map(len, payloads)) > self._fragment_bytes:
+            return self._admit_each(payloads)
+        first = self.window.high + 1
+        accepted = self.window.append_run(payloads)
+        return accepted, [Piece(first, list(payloads[:accepted]), False)] if accepted else []
+
+    def admit_rest(self) -> list[Piece]:
+        """Fragments for which there is room now."""
+        pieces: list[Piece] = []
+        rest = self.rest
+        while rest:
+            seqno = self.window.high + 1
+            if not self.window.append_run([rest[0]]):
+                break
+            more = len(rest) > 1
+            if more:
+                self._continued.add(seqno)
+            pieces.append(Piece(seqno, [rest.popleft()], more))
+        return pieces
+
+    def pieces(self, seqnos: range) -> list[Piece]:
+        """Those of `seqnos` that are still in the window, to be sent again."""
+        first = max(seqnos.start, self.window.low + 1)
+        payloads = self.window.read_run(seqnos)
+        if not payloads:
+            return []
+        if not self._continued:
+            return [Piece(first, payloads, False)]
+        flags = [seqno in self._continued for seqno in range(first, first + len(payloads))]
+        pieces = []
+        start = 0
+        for stop in range(1, len(flags) + 1):
+            if stop == len(flags) or flags[stop] != flags[start]:
+                pieces.append(Piece(first + start, payloads[start:stop], flags[start]))
+                start = stop
+        return pieces
+
+    def purged(self, low: int) -> None:
+        """Everything after `low` that is no longer in the window has been purged."""
+        if self.window.low > low:
+            self.is_middle = self.window.low in self._continued
+            if self._continued:
+                self._continued.difference_update(range(low + 1, self.window.low + 1))
+
+    def check_invariants(self) -> None:
+        assert all(self.window.low < seqno <= self.window.high for seqno in self._continued)
+        assert not self.rest or self.window.high > self.window.low
+
+    def _admit_each(self, payloads: Sequence[bytes]) -> tuple[int, list[Piece]]:
+        """One message at a time; a large one is accepted as soon as its beginning is."""
+        size = self._fragment_bytes
+        pieces: list[Piece] = []
+        for accepted, payload in enumerate(payloads):
+            self.rest.extend(payload[at : at + size] for at in range(0, len(payload) or 1, size))
+            admitted = self.admit_rest()
+            pieces += admitted
+            if not admitted:
+                self.rest.clear()
+                return accepted, pieces
+            if self.rest:
+                return accepted + 1, pieces
+        return len(payloads), pieces
