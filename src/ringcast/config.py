@@ -154,6 +154,40 @@ class UnicastConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MembershipConfig:
+    """How members find each other, and how they notice that one is gone."""
+
+    discovery_wait_s: float = 0.3
+    """How long to look for a group before starting one. Longer makes it less likely that two
+    who start at the same time do not see each other."""
+
+    heartbeat_s: float = 0.25
+    """How often a member tells those who watch it that it is alive."""
+
+    suspect_after_s: float = 2.0
+    """A member that is not heard for so long is suspected. Eight beats by default: even if one
+    datagram in twenty is lost, all eight are lost once in centuries."""
+
+    verify_s: float = 0.5
+    """How long a suspected member has to answer when it is asked directly."""
+
+    leave_timeout_s: float = 5.0
+    """How long leaving may take: until everybody has taken what was sent, and until the others
+    have gone on. After that the member is gone all the same."""
+
+    slow_member_timeout_s: float = 0.0
+    """Exclude a member whose application holds a sender up for so long; 0: never."""
+
+    def __post_init__(self) -> None:
+        check_seconds("discovery_wait_s", self.discovery_wait_s, 0.0, 600.0)
+        check_seconds("heartbeat_s", self.heartbeat_s, 0.001, 60.0)
+        check_seconds("suspect_after_s", self.suspect_after_s, 2 * self.heartbeat_s, 3600.0)
+        check_seconds("verify_s", self.verify_s, 0.001, 60.0)
+        check_seconds("leave_timeout_s", self.leave_timeout_s, 0.0, 3600.0)
+        check_seconds("slow_member_timeout_s", self.slow_member_timeout_s, 0.0, 1e6)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
     """One member's view of one group."""
 
@@ -165,6 +199,7 @@ class GroupConfig:
 
     multicast: MulticastConfig = field(default_factory=MulticastConfig)
     unicast: UnicastConfig = field(default_factory=UnicastConfig)
+    membership: MembershipConfig = field(default_factory=MembershipConfig)
 
     def __post_init__(self) -> None:
         check_name("group", self.group)

@@ -79,11 +79,13 @@ class Closed:
     """This member is out of the group. `reason` is a sentence for people.
 
     `half_sent` counts the bytes of a large message of which only the beginning had been sent:
-    nobody will deliver it.
+    nobody will deliver it. `unacked` are this member's own messages to the group, as (stream,
+    first, last), that somebody may not have got.
     """
 
     reason: str
     half_sent: int = 0
+    unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
 Event: TypeAlias = (

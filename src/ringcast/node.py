@@ -11,12 +11,14 @@ Bytes of peers never raise: what cannot be decoded is counted by reason and drop
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, assert_never
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from ringcast.core.effects import DigestAgreed, Effects, ViewAgreed
-from ringcast.errors import DecodeError, UsageError
+from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
+from ringcast.errors import DecodeError, GroupClosed, UsageError
 from ringcast.events import Delivered, ViewInstalled
 from ringcast.model import Member, Stream
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.codec import Codec
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
     from ringcast.wire.codec import DatagramSeal
     from ringcast.wire.frames import Frame
 
+L = TypeVar("L")
+
 
 class Node:
     """One member of one group, without sockets, clock or threads."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "codec", "config", "rejected", "_owner", "_turn"}
+        {"me", "codec", "config", "rejected", "_owner", "_place", "_turn"}
     )
 
     def __init__(
@@ -67,6 +71,7 @@ class Node:
             *layers,
         ]
         self._owner = _owners(self._layers)
+        self._place: dict[type, int] = {type(layer): at for at, layer in enumerate(self._layers)}
         self._is_closed = False
         self._turn = 0
         self._out = Effects()
@@ -83,6 +88,21 @@ class Node:
         assert isinstance(layer, ReliableUnicast)
         return layer
 
+    @property
+    def membership(self) -> Membership | None:
+        """None: views come from outside."""
+        return self._find(Membership)
+
+    @property
+    def detector(self) -> FailureDetector | None:
+        """None: nobody here notices that a member is gone."""
+        return self._find(FailureDetector)
+
+    def _find(self, kind: type[L]) -> L | None:
+        place = self._place.get(kind)
+        layer = None if place is None else self._layers[place]
+        return layer if isinstance(layer, kind) else None
+
     # Inputs
 
     def start(self, now: int) -> None:
@@ -95,6 +115,7 @@ class Node:
         self, datagrams: Iterable[bytes | bytearray | memoryview], now: int
     ) -> None:
         """Datagrams as they came. Their bytes are not needed after this returns."""
+        detector = self.detector
         for datagram in datagrams:
             try:
                 source, frames = self.codec.unpack(datagram)
@@ -102,7 +123,10 @@ class Node:
                 reason = error.reason.value
                 self.rejected[reason] = self.rejected.get(reason, 0) + 1
                 continue
+            if detector is not None:
+                detector.heard(source, now)
             self._route(source, frames, now)
+            self._settle(now)
         self._settle(now)
 
     def send(
@@ -115,6 +139,8 @@ class Node:
     ) -> int:
         """Send to the group, or to one member; return how many were accepted, in order from the
         first (0: full)."""
+        if self._is_leaving:
+            raise GroupClosed("this member is leaving its group")
         if to is None:
             accepted = self.multicast.send(payloads, stream, now, self._out)
         elif stream is Stream.FIFO:
@@ -136,6 +162,13 @@ class Node:
         """Forget the window for what this peer sends to us alone."""
         self.unicast.drop_from(peer, now)
 
+    def transport_hint(self, address: Address, now: int) -> None:
+        """A datagram was refused: nobody listened at this address."""
+        detector = self.detector
+        if detector is not None:
+            detector.transport_hint(address, now, self._out)
+            self._settle(now)
+
     def install_view(self, view: View, now: int) -> None:
         """The group is now this. Older views than the current one change nothing."""
         self._out.signal(ViewAgreed(view))
@@ -152,11 +185,20 @@ class Node:
             layer.handle_timeout(now, self._out)
         self._settle(now)
 
+    def leave(self, now: int) -> None:
+        """Go in good order: no more sends; Closed follows when the others have taken everything
+        and know, or after `leave_timeout_s`."""
+        self._joined_by_name().leave(now, self._out)
+        self._settle(now)
+
+    def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
+        """Addresses where members of the group may be found."""
+        self._joined_by_name().add_candidates(addresses, now, self._out)
+        self._settle(now)
+
     def close(self, now: int) -> None:
-        """Leave. Sends raise GroupClosed from now on, and views change nothing."""
-        self._is_closed = True
-        for layer in self._layers:
-            layer.close(now, self._out)
+        """Be gone at once. Sends raise GroupClosed from now on, and views change nothing."""
+        self._out.signal(Left("closed"))
         self._settle(now)
 
     # Outputs
@@ -250,8 +292,21 @@ class Node:
             start = stop
 
     def _settle(self, now: int) -> None:
+        if self._is_leaving and self.is_flushed:
+            self._out.signal(Flushed())
         while self._out.signals:
             self._react(self._out.signals.popleft(), now)
+
+    @property
+    def _is_leaving(self) -> bool:
+        membership = self.membership
+        return membership is not None and membership.is_leaving
+
+    def _joined_by_name(self) -> Membership:
+        membership = self.membership
+        if membership is None:
+            raise UsageError("this node has no membership: its views come from outside")
+        return membership
 
     def _has_outlived(self, view: View) -> bool:
         """An older view than mine, or any view after I left or was left behind."""
@@ -270,11 +325,17 @@ class Node:
                     self._out.event(ViewInstalled(view))
                 for layer in self._layers:
                     layer.install_view(view, now, self._out)
+            case Left(reason):
+                if not self._is_closed:
+                    self._is_closed = True
+                    for layer in self._layers:
+                        layer.close(reason, now, self._out)
             case DigestAgreed(digest):
                 for layer in self._layers:
                     layer.install_digest(digest, now, self._out)
             case _:
-                assert_never(signal)
+                for layer in self._layers:
+                    layer.handle_signal(signal, now, self._out)
 
 
 def _owners(layers: Sequence[Layer]) -> dict[type[Frame], int]:

@@ -34,7 +34,79 @@ class DigestAgreed:
     digest: Digest
 
 
-Signal: TypeAlias = ViewAgreed | DigestAgreed
+@dataclass(frozen=True, slots=True)
+class DigestWanted:
+    """A joiner is to be let in: how far has everybody's stream come here?"""
+
+
+@dataclass(frozen=True, slots=True)
+class DigestTaken:
+    """In answer."""
+
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A member of the view answers nothing, not even when asked directly."""
+
+    member: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooSlow:
+    """A member lives, but its application has held a sender up for longer than is borne."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Outsider:
+    """A member that is not in the view sends signs of life: it does not know yet."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """This member is out of its group, for this reason: every layer closes."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """A member that was suspected has been heard again."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyWanted:
+    """Somebody else suspects this member: is it there?"""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """A member that is about to leave: the others have taken everything it sent."""
+
+
+Signal: TypeAlias = (
+    ViewAgreed
+    | DigestAgreed
+    | DigestWanted
+    | DigestTaken
+    | Suspected
+    | TooSlow
+    | Outsider
+    | Left
+    | Trusted
+    | VerifyWanted
+    | Flushed
+)
 """What one protocol tells the rest of its node. A closed union."""
 
 
@@ -80,6 +152,10 @@ class Layer(Protocol):
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None: ...
 
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        """What another layer of this node has found out; views and digests come as above."""
+        ...
+
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages for the application. Calling this is delivery."""
         ...
@@ -88,7 +164,9 @@ class Layer(Protocol):
 
     def next_timeout(self) -> int | None: ...
 
-    def close(self, now: int, out: Effects) -> None: ...
+    def close(self, reason: str, now: int, out: Effects) -> None:
+        """The member is out of its group."""
+        ...
 
     def stats(self) -> dict[str, object]:
         """Every table with its size and every counter, for people and machines to read."""

@@ -29,6 +29,10 @@ class Timers(Generic[K]):
     def is_armed(self, key: K) -> bool:
         return key in self._deadlines
 
+    def until(self, key: K, now: int) -> int:
+        """How long until this one is due; 0 if it is, or is not armed."""
+        return max(0, self._deadlines.get(key, now) - now)
+
     def next_timeout(self) -> int | None:
         return min(self._deadlines.values(), default=None)
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.core.effects import DigestTaken, DigestWanted
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Stream
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import MulticastConfig
-    from ringcast.core.effects import Effects
+    from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.window.acks import AckTable
@@ -170,6 +171,10 @@ class ReliableMulticast:
         for sender, data in early:
             self._on_data(sender, data, now, out)
 
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        if isinstance(signal, DigestWanted):
+            out.signal(DigestTaken(self.digest()))
+
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all senders in turn: calling this is delivery."""
         events: list[Event] = []
@@ -178,20 +183,17 @@ class ReliableMulticast:
             if limit <= 0:
                 break
             self._turn += 1
-            if origin.sender == self.me:
-                outbox = self._outboxes[origin.stream]
-                first = outbox.window.delivered + 1
-                payloads = outbox.take_ready(limit, now, out)
-                assembler = outbox.assembler
+            own = self._outboxes.get(origin.stream) if origin.sender == self.me else None
+            box = own or self._inboxes[origin]
+            first = box.window.delivered + 1
+            if own is not None:
+                payloads = own.take_ready(limit, now, out)
             else:
-                inbox = self._inboxes[origin]
-                first = inbox.window.delivered + 1
-                payloads = inbox.take_ready(limit, now, allowance, out)
-                assembler = inbox.assembler
+                payloads = self._inboxes[origin].take_ready(limit, now, allowance, out)
             if payloads:
                 limit -= len(payloads)
                 assert self._view is not None
-                deliver(*origin, assembler, first, payloads, self._view.id, events)
+                deliver(*origin, box.assembler, first, payloads, self._view.id, events)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -205,12 +207,12 @@ class ReliableMulticast:
         deadlines = [at for box in self._boxes() if (at := box.next_timeout()) is not None]
         return min(deadlines, default=None)
 
-    def close(self, now: int, out: Effects) -> None:
+    def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
             allowance = self._allowance(now)
             for inbox in self._inboxes.values():
                 inbox.close(allowance, out)
-            self._shut("closed", out)
+            self._shut(reason, out)
 
     # Outputs
 
@@ -353,7 +355,12 @@ class ReliableMulticast:
         self._is_closed = True
         self._view = None  # nobody is a peer any more: no digest opens a window
         half_sent = sum(outbox.fragments.rest_bytes for outbox in self._outboxes.values())
+        unacked = tuple(
+            (stream, outbox.acked_by_others + 1, outbox.window.high)
+            for stream, outbox in self._outboxes.items()
+            if not outbox.is_flushed
+        )
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()
-        out.event(Closed(reason, half_sent))
+        out.event(Closed(reason, half_sent, unacked))

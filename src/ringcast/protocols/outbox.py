@@ -180,6 +180,12 @@ class Outbox:
         behind = self.acks.behind(self.window.high)
         return not self.fragments.rest and all(who == self._me for who in behind)
 
+    @property
+    def acked_by_others(self) -> int:
+        """How far every other member has come."""
+        others = [taken for who, _, taken in self.acks.entries() if who != self._me]
+        return min(others, default=self.window.high)
+
     def stats(self) -> dict[str, object]:
         window = self.window
         return {

@@ -26,7 +26,7 @@ from ringcast.wire.frames import Hello
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.effects import Effects
+    from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
@@ -94,10 +94,13 @@ class Roster:
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         pass
 
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        """Nothing of it concerns this layer."""
+
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         return []
 
-    def close(self, now: int, out: Effects) -> None:
+    def close(self, reason: str, now: int, out: Effects) -> None:
         self._is_closed = True
         self._timers.disarm(Timer.ASK)
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import UnicastConfig
-    from ringcast.core.effects import Effects
+    from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Digest, Member, View
     from ringcast.protocols.unicast_receiver import Tombstone
@@ -227,7 +227,7 @@ class ReliableUnicast:
         if self._is_closed:
             return
         if self.me not in view:
-            self._shut(now, f"{view} goes on without this member", out)
+            self._shut(f"{view} goes on without this member", out)
             return
         self._view = view
         addresses = {member.address for member in view}
@@ -246,6 +246,10 @@ class ReliableUnicast:
                 receiver.end(now)
                 if is_replaced:
                     self._bury(peer, now, is_final=True)
+        # Nobody is left to answer; and an answer that is under way would open a window in vain.
+        for peer in [*self.questions]:
+            if peer not in view and peer.address in addresses:
+                del self.questions[peer]
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Digests speak of what is sent to the group."""
@@ -268,6 +272,9 @@ class ReliableUnicast:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
         if peer in self.receivers:
             self._bury(peer, now, is_final=False)
+
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        """Nothing of it concerns this layer."""
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
@@ -297,7 +304,7 @@ class ReliableUnicast:
         if self._timers.take_due(now):
             self._tick(now, out)
 
-    def close(self, now: int, out: Effects) -> None:
+    def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
             allowance = self._allowance(now)
             for receiver in self.receivers.values():
@@ -305,7 +312,7 @@ class ReliableUnicast:
             for sender in self.senders.values():
                 if sender.is_acked:
                     out.datagram(sender.peer, Close(sender.conn))
-            self._shut(now, "this member has left", out)
+            self._shut(reason, out)
 
     # Outputs
 
@@ -361,11 +368,9 @@ class ReliableUnicast:
         }
 
     def explain(self, now: int) -> list[str]:
-        reasons = [
-            reason
-            for entry in (*self.senders.values(), *self.receivers.values())
-            for reason in entry.explain(now)
-        ]
+        entries: list[SenderEntry | ReceiverEntry] = [*self.senders.values()]
+        entries += self.receivers.values()
+        reasons = [reason for entry in entries for reason in entry.explain(now)]
         reasons += [
             f"asking {peer} where its stream {question.conn.epoch} to this member stands, since "
             f"{seconds(now - question.since)}: asked {question.asked} of {SYNC_TICKS_MAX} times"
@@ -638,7 +643,7 @@ class ReliableUnicast:
         share = min(self.receive_buffer // max(1, active), self.config.in_flight_bytes)
         return max(share, self._datagram_bytes)
 
-    def _shut(self, now: int, reason: str, out: Effects) -> None:
+    def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
         self._view = None
         for sender in self.senders.values():

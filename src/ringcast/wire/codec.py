@@ -2,8 +2,9 @@
 
 `pack` is for our own frames: what it cannot encode is our bug and fails an assertion. `unpack` is
 for bytes that anybody may have sent: it raises DecodeError and nothing else, takes time linear in
-the datagram and allocates at most 4 × its length + 96 KiB. Three limits per datagram see to that:
-FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX. `pack` begins another datagram where one is reached.
+the datagram and allocates at most 4 × its length + 96 KiB. Limits per datagram see to that:
+FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX; a view has at most VIEW_MEMBERS_MAX, and a datagram of
+its own. `pack` begins another datagram where a limit is reached.
 
 There is one header per datagram and per run, none per message. Payloads are cut out of a datagram
 in one call into C, and only when somebody reads them.
@@ -36,23 +37,40 @@ from ringcast.model import (
     SEQNO_MAX,
     Address,
     Conn,
+    Digest,
     Member,
+    Origin,
     Stream,
+    View,
+    ViewId,
 )
 from ringcast.wire.frames import (
     Ack,
+    Alive,
+    Beat,
     Close,
     Data,
+    Discover,
+    Half,
+    HalfWanted,
     Hello,
     Highest,
+    Join,
+    Leave,
     Messages,
     Nack,
+    Present,
+    Probe,
+    Suspect,
     Sync,
     SyncAck,
     SyncOk,
     UnicastAck,
     UnicastData,
     UnicastNack,
+    ViewAck,
+    ViewIs,
+    Welcome,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +97,11 @@ ALLOWANCE_MAX: Final = 2**63 - 1
 """Bytes a sender may be allowed in flight: what a trace column holds."""
 
 COUNTER_MAX: Final = 2**63 - 1
-"""Epochs and nonces count from 1 to here: what a trace column holds."""
+"""Epochs, nonces and views count from 1 to here: what a trace column holds."""
+
+VIEW_MEMBERS_MAX: Final = 128
+"""Members of one view. One may take as little as 16 bytes of a datagram and, with its part of a
+digest, 650 once decoded. So few also fit one datagram, however long their names are."""
 
 IDENTITIES_MAX: Final = 1024
 """Decoded senders kept. More may talk to us; the oldest is then decoded again."""
@@ -94,6 +116,9 @@ _STRUCT_COUNT_MAX: Final = 1024
 _STRUCTS_MAX: Final = 64
 """Structs that cut equal payloads take 32 bytes per payload: 2 MB if all are of the longest."""
 
+_VIEWS_MAX: Final = 4
+"""Encoded views kept: the same one goes to every member, and is repeated until it has arrived."""
+
 _MAGIC: Final = b"RC"
 _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
 _ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
@@ -102,6 +127,9 @@ _PORT_INCARNATION: Final = Struct("<HQ")
 
 _DATA, _ACK, _NACK, _HIGHEST, _HELLO = 1, 2, 3, 4, 5
 _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
+_DISCOVER, _PRESENT, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
+_BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF = range(21, 26)
+_WITH_VIEW: Final = frozenset([_VIEW_IS, _WELCOME])
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _STREAM: Final = Struct("<B")
 _CONN: Final = Struct("<QI")  # epoch, id
@@ -112,13 +140,19 @@ _WATERMARKS: Final = Struct("<BQQQ")  # stream, held, delivered, allowance
 _STREAM_SEQNO: Final = Struct("<BQ")
 _FLAGS: Final = Struct("<B")
 _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
-_NONCE: Final = Struct("<Q")
+_COUNTER: Final = Struct("<Q")
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
+_MEMBER_COUNT: Final = Struct("<H")
+_ENTRY: Final = Struct("<HBQI")  # place of the sender in the view, stream, seqno, fragments
+_FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
 _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
 
 _EQUAL, _MORE = 1, 2  # flags of a run
 _MIDDLE: Final = 1  # flag of an answer
+_SLOW: Final = 1  # flag of a suspicion
+_LAST: Final = 1  # flag of a half
+_GIVEN_UP: Final = 2**32 - 1  # in place of a count of fragments: nobody has them
 
 _STREAMS: Final = {int(stream): stream for stream in Stream}
 
@@ -166,7 +200,8 @@ class Codec:
         """As few datagrams as filling them in order gives, for one member or for anyone.
 
         Runs that continue each other become one; runs and requests for lost messages are cut
-        where a datagram is full. What speaks of a connection is always for one member.
+        where a datagram is full. What speaks of a connection is always for one member. A view has
+        a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then.
         """
         addressee = _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
         packing = _Packing(self._header + addressee, self._room)
@@ -189,9 +224,15 @@ class Codec:
                     packing.add_body(_HIGHEST, _encode_highest(frame))
                 case Hello():
                     packing.add_body(_HELLO, _FLAGS.pack(frame.is_question))
-                case _:
+                case UnicastAck() | UnicastNack() | Close() | Sync() | SyncOk() | SyncAck():
                     assert to is not None, frame
                     packing.add_unicast_control(frame)
+                case ViewIs():
+                    packing.add_alone(_VIEW_IS, _encode_view(frame.view))
+                case Welcome():
+                    packing.add_alone(_WELCOME, _encode_welcome(frame))
+                case _:
+                    packing.add_body(*_encode_membership(frame))
         if runs:
             packing.add_runs(runs)
         datagrams = packing.finish()
@@ -290,6 +331,12 @@ class _Packing:
         self._frames -= 1
         self._bytes -= len(frame)
 
+    def add_alone(self, kind: int, body: bytes) -> None:
+        """A frame in a datagram of its own, as large as it is."""
+        if self._frames < FRAMES_MAX:
+            self._close()
+        self._packed.append(self._header + _FRAME.pack(kind, len(body)) + body)
+
     def add_unicast_control(
         self, frame: UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
     ) -> None:
@@ -302,11 +349,11 @@ class _Packing:
             case Close():
                 self.add_body(_CLOSE, conn)
             case Sync():
-                self.add_body(_SYNC, conn + _encode_nonce(frame.nonce))
+                self.add_body(_SYNC, conn + _encode_counter(frame.nonce))
             case SyncOk():
                 self.add_body(_SYNC_OK, conn + _encode_answer(frame))
             case SyncAck():
-                self.add_body(_SYNC_ACK, conn + _encode_nonce(frame.nonce))
+                self.add_body(_SYNC_ACK, conn + _encode_counter(frame.nonce))
             case _:
                 assert_never(frame)
 
@@ -446,9 +493,9 @@ def _encode_delivered(ack: UnicastAck) -> bytes:
     return _DELIVERED.pack(ack.delivered, ack.allowance)
 
 
-def _encode_nonce(nonce: int) -> bytes:
-    assert 1 <= nonce <= COUNTER_MAX, nonce
-    return _NONCE.pack(nonce)
+def _encode_counter(counter: int) -> bytes:
+    assert 1 <= counter <= COUNTER_MAX, counter
+    return _COUNTER.pack(counter)
 
 
 def _encode_answer(answer: SyncOk) -> bytes:
@@ -457,13 +504,95 @@ def _encode_answer(answer: SyncOk) -> bytes:
     return _ANSWER.pack(answer.nonce, answer.low, answer.high, answer.is_middle * _MIDDLE)
 
 
-def _encode_identity(group: str, member: Member) -> bytes:
-    address, incarnation, name = member
-    _check_identity(group, member)
-    check_whole("port", address.port, 0, 65535)
-    check_whole("incarnation", incarnation, 1, INCARNATION_MAX)
-    numbers = _PORT_INCARNATION.pack(address.port, incarnation)
-    return _encode_text(group) + _encode_text(address.host) + numbers + _encode_text(name)
+def _encode_membership(
+    frame: Discover
+    | Present
+    | Join
+    | ViewAck
+    | Leave
+    | Suspect
+    | Beat
+    | Probe
+    | Alive
+    | HalfWanted
+    | Half,
+) -> tuple[int, bytes]:
+    """The kind and the body."""
+    match frame:
+        case Discover():
+            return _DISCOVER, b""
+        case Present():
+            assert 0 <= frame.size <= VIEW_MEMBERS_MAX, frame
+            coordinator = _encode_member(frame.coordinator) if frame.coordinator else b""
+            return _PRESENT, _MEMBER_COUNT.pack(frame.size) + coordinator
+        case Join():
+            return _JOIN, b""
+        case ViewAck():
+            return _VIEW_ACK, _encode_view_id(frame.view_id)
+        case Leave():
+            return _LEAVE, b""
+        case Suspect():
+            flags = _FLAGS.pack(frame.is_slow * _SLOW)
+            return _SUSPECT, flags + _encode_member(frame.member)
+        case Beat():
+            return _BEAT, _encode_counter(frame.counter)
+        case Probe():
+            return _PROBE, _encode_counter(frame.nonce)
+        case Alive():
+            return _ALIVE, _encode_counter(frame.nonce)
+        case HalfWanted(counter, place, stream, first):
+            return _HALF_WANTED, _FRAGMENT.pack(counter, place, stream, first)
+        case Half(counter, place, stream, index, payload, is_last):
+            flags = _FLAGS.pack(is_last * _LAST)
+            return _HALF, _FRAGMENT.pack(counter, place, stream, index) + flags + payload
+        case _:
+            assert_never(frame)
+
+
+def _encode_welcome(welcome: Welcome) -> bytes:
+    digest = welcome.digest
+    assert not digest.partials, digest
+    places = {member: place for place, member in enumerate(welcome.view.members)}
+    assert all(origin.sender in places for origin in digest.entries), welcome
+    assert welcome.halves.keys() <= digest.entries.keys(), welcome
+    entries = sorted(
+        (places[origin.sender], origin.stream, seqno, _encode_count(welcome.halves.get(origin, 0)))
+        for origin, seqno in digest.entries.items()
+    )
+    return _encode_view(welcome.view) + b"".join([_ENTRY.pack(*entry) for entry in entries])
+
+
+def _encode_count(fragments: int | None) -> int:
+    return _GIVEN_UP if fragments is None else fragments
+
+
+@lru_cache(_VIEWS_MAX)
+def _encode_view(view: View) -> bytes:
+    assert len(view) <= VIEW_MEMBERS_MAX, len(view)
+    assert _are_distinct(view.members), view
+    members = b"".join(map(_encode_member, view.members))
+    return _encode_view_id(view.id) + _MEMBER_COUNT.pack(len(view)) + members
+
+
+def _encode_view_id(view_id: ViewId) -> bytes:
+    return _encode_counter(view_id.counter) + _encode_member(view_id.creator)
+
+
+def _are_distinct(members: Sequence[Member]) -> bool:
+    """Whether each is another process. A name is only a label and tells no two apart."""
+    return len({member[:2] for member in members}) == len(members)
+
+
+def _encode_identity(group: str, me: Member) -> bytes:
+    check_name("group", group)
+    return _encode_text(group) + _encode_member(me)
+
+
+def _encode_member(member: Member) -> bytes:
+    (host, port), incarnation, name = member
+    _check_member(member)
+    check_whole("port", port, 0, 65535)
+    return _encode_text(host) + _PORT_INCARNATION.pack(port, incarnation) + _encode_text(name)
 
 
 def _encode_text(text: str) -> bytes:
@@ -472,31 +601,44 @@ def _encode_text(text: str) -> bytes:
 
 
 def _decode_identity(identity: bytes) -> tuple[str, Member]:
+    view = memoryview(identity)
     try:
-        group, offset = _decode_text(identity, 0)
-        host, offset = _decode_text(identity, offset)
-        port, incarnation = _PORT_INCARNATION.unpack_from(identity, offset)
-        name, offset = _decode_text(identity, offset + _PORT_INCARNATION.size)
-        member = Member(Address(host, port), incarnation, name)
-        _check_identity(group, member)
-        check_whole("incarnation", incarnation, 1, INCARNATION_MAX)
-    except (IndexError, StructError, UnicodeDecodeError, ConfigError):
+        group, offset = _cut_text(view, 0)
+        check_name("group", group)
+        member, offset = _cut_member(view, offset)
+    except _MALFORMED:
         raise DecodeError(Reject.IDENTITY) from None
     if offset != len(identity):
         raise DecodeError(Reject.IDENTITY)
     return group, member
 
 
-def _decode_text(identity: bytes, offset: int) -> tuple[str, int]:
-    """The text at the offset and where it ends, which the caller holds against the length."""
+_MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
+"""What cutting texts and members out of a stranger's bytes may raise."""
+
+
+def _cut_member(view: memoryview, offset: int) -> tuple[Member, int]:
+    """The member at the offset, and where it ends."""
+    host, offset = _cut_text(view, offset)
+    port, incarnation = _PORT_INCARNATION.unpack_from(view, offset)
+    name, offset = _cut_text(view, offset + _PORT_INCARNATION.size)
+    member = Member(Address(host, port), incarnation, name)
+    _check_member(member)
+    return member, offset
+
+
+def _cut_text(view: memoryview, offset: int) -> tuple[str, int]:
+    """The text at the offset, and where it ends."""
     start = offset + 1
-    stop = start + identity[offset]
-    return str(identity[start:stop], "utf-8"), stop
+    stop = start + view[offset]
+    if stop > len(view):
+        raise IndexError
+    return str(view[start:stop], "utf-8"), stop
 
 
-def _check_identity(group: str, member: Member) -> None:
-    check_name("group", group)
+def _check_member(member: Member) -> None:
     check_name("host", member.address.host)
+    check_whole("incarnation", member.incarnation, 1, INCARNATION_MAX)
     check_name("name", member.name, empty_allowed=True)
 
 
@@ -517,6 +659,8 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         decode = decoders.get(kind)
         if decode is None:
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
+        if kind in _WITH_VIEW and (frames or offset < size):
+            raise DecodeError(Reject.COUNT)
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
             messages += frame.count
@@ -665,11 +809,7 @@ def _decode_sync_ack(view: memoryview, start: int, stop: int) -> SyncAck:
 
 
 def _decode_conn_nonce(view: memoryview, start: int, stop: int) -> tuple[Conn, int]:
-    if stop - start != _CONN.size + _NONCE.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    (nonce,) = _NONCE.unpack_from(view, start + _CONN.size)
-    if not 1 <= nonce <= COUNTER_MAX:
-        raise DecodeError(Reject.SEQNO)
+    nonce = _decode_counter(view, start + _CONN.size, stop)
     return _decode_conn(view, start), nonce
 
 
@@ -680,12 +820,179 @@ def _decode_conn(view: memoryview, start: int) -> Conn:
     return Conn(epoch, conn_id)
 
 
+def _decode_bare(frame: Discover | Join | Leave, _view: memoryview, start: int, stop: int) -> Frame:
+    """A frame that says all by its kind."""
+    if start != stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return frame
+
+
+def _decode_present(view: memoryview, start: int, stop: int) -> Present:
+    rest = start + _MEMBER_COUNT.size
+    if rest > stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (size,) = _MEMBER_COUNT.unpack_from(view, start)
+    if size > VIEW_MEMBERS_MAX:
+        raise DecodeError(Reject.COUNT)
+    return Present(_decode_member(view, rest, stop) if rest < stop else None, size)
+
+
+def _decode_view_is(view: memoryview, start: int, stop: int) -> ViewIs:
+    decoded, end = _decode_view(view[:stop], start)
+    if end != stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return ViewIs(decoded)
+
+
+def _decode_view_ack(view: memoryview, start: int, stop: int) -> ViewAck:
+    view_id, end = _decode_view_id(view[:stop], start)
+    if end != stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return ViewAck(view_id)
+
+
+def _decode_welcome(view: memoryview, start: int, stop: int) -> Welcome:
+    decoded, table = _decode_view(view[:stop], start)
+    if (stop - table) % _ENTRY.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    if (stop - table) // _ENTRY.size > len(decoded) * len(_STREAMS):
+        raise DecodeError(Reject.COUNT)
+    entries: dict[Origin, int] = {}
+    halves: dict[Origin, int | None] = {}
+    before = (-1, -1)
+    for place, stream, seqno, fragments in _ENTRY.iter_unpack(view[table:stop]):
+        if place >= len(decoded) or (place, stream) <= before:
+            raise DecodeError(Reject.VIEW)
+        if seqno > SEQNO_MAX:
+            raise DecodeError(Reject.SEQNO)
+        before = (place, stream)
+        origin = Origin(decoded.members[place], _stream(stream))
+        entries[origin] = seqno
+        if fragments:
+            halves[origin] = None if fragments == _GIVEN_UP else fragments
+    return Welcome(decoded, Digest(entries), halves)
+
+
+def _decode_view(view: memoryview, start: int) -> tuple[View, int]:
+    """The view at the start, and where it ends."""
+    view_id, offset = _decode_view_id(view, start)
+    if len(view) - offset < _MEMBER_COUNT.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (count,) = _MEMBER_COUNT.unpack_from(view, offset)
+    offset += _MEMBER_COUNT.size
+    if not 1 <= count <= VIEW_MEMBERS_MAX:
+        raise DecodeError(Reject.COUNT)
+    members = []
+    try:
+        for _ in range(count):
+            member, offset = _cut_member(view, offset)
+            members.append(member)
+    except _MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    if not _are_distinct(members):
+        raise DecodeError(Reject.VIEW)
+    return View(view_id, tuple(members)), offset
+
+
+def _decode_view_id(view: memoryview, start: int) -> tuple[ViewId, int]:
+    """The id at the start, and where it ends."""
+    creator_start = start + _COUNTER.size
+    if creator_start > len(view):
+        raise DecodeError(Reject.FRAME_LENGTH)
+    counter = _decode_counter(view, start, creator_start)
+    try:
+        creator, end = _cut_member(view, creator_start)
+    except _MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    return ViewId(creator, counter), end
+
+
+def _decode_member(view: memoryview, start: int, stop: int) -> Member:
+    """The member that takes all of it."""
+    try:
+        member, end = _cut_member(view[:stop], start)
+    except _MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    if end != stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return member
+
+
+def _decode_half_wanted(view: memoryview, start: int, stop: int) -> HalfWanted:
+    if stop - start != _FRAGMENT.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return HalfWanted(*_decode_fragment(view, start))
+
+
+def _decode_half(view: memoryview, start: int, stop: int) -> Half:
+    payload = start + _FRAGMENT.size + _FLAGS.size
+    if stop < payload:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (flags,) = _FLAGS.unpack_from(view, payload - _FLAGS.size)
+    if flags & ~_LAST:
+        raise DecodeError(Reject.FLAGS)
+    return Half(*_decode_fragment(view, start), bytes(view[payload:stop]), bool(flags & _LAST))
+
+
+def _decode_fragment(view: memoryview, start: int) -> tuple[int, int, Stream, int]:
+    """Which fragment: counter of the view, place of its sender there, stream, index."""
+    counter, place, stream, index = _FRAGMENT.unpack_from(view, start)
+    if not 1 <= counter <= SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    if place >= VIEW_MEMBERS_MAX:
+        raise DecodeError(Reject.VIEW)
+    return counter, place, _stream(stream), index
+
+
+def _decode_suspect(view: memoryview, start: int, stop: int) -> Suspect:
+    if start == stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (flags,) = _FLAGS.unpack_from(view, start)
+    if flags & ~_SLOW:
+        raise DecodeError(Reject.FLAGS)
+    return Suspect(_decode_member(view, start + _FLAGS.size, stop), bool(flags & _SLOW))
+
+
+def _decode_beat(view: memoryview, start: int, stop: int) -> Beat:
+    return Beat(_decode_counter(view, start, stop))
+
+
+def _decode_probe(view: memoryview, start: int, stop: int) -> Probe:
+    return Probe(_decode_counter(view, start, stop))
+
+
+def _decode_alive(view: memoryview, start: int, stop: int) -> Alive:
+    return Alive(_decode_counter(view, start, stop))
+
+
+def _decode_counter(view: memoryview, start: int, stop: int) -> int:
+    if stop - start != _COUNTER.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (counter,) = _COUNTER.unpack_from(view, start)
+    if not 1 <= counter <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return int(counter)
+
+
 _DECODERS_FOR_ANYONE: Final[Decoders] = {
     _DATA: _decode_data,
     _ACK: _decode_ack,
     _NACK: _decode_nack,
     _HIGHEST: _decode_highest,
     _HELLO: _decode_hello,
+    _DISCOVER: partial(_decode_bare, Discover()),
+    _PRESENT: _decode_present,
+    _JOIN: partial(_decode_bare, Join()),
+    _VIEW_IS: _decode_view_is,
+    _VIEW_ACK: _decode_view_ack,
+    _WELCOME: _decode_welcome,
+    _LEAVE: partial(_decode_bare, Leave()),
+    _SUSPECT: _decode_suspect,
+    _BEAT: _decode_beat,
+    _PROBE: _decode_probe,
+    _ALIVE: _decode_alive,
+    _HALF_WANTED: _decode_half_wanted,
+    _HALF: _decode_half,
 }
 
 # A connection is between two incarnations. What is said about it to anyone could reach the

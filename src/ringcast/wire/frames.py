@@ -6,16 +6,16 @@ layouts stand in docs/wire.md and are known to codec.py alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.model import FIRST_CONN_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Self
 
-    from ringcast.model import Conn, Stream
+    from ringcast.model import Conn, Digest, Member, Origin, Stream, View, ViewId
 
 
 class Messages:
@@ -230,6 +230,110 @@ class Hello:
     is_question: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Discover:
+    """To an address: I look for my group. Are you in it?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """To whoever asked: ask `coordinator` for admission to the group of `size` members that I am
+    in. None: I am looking for one myself."""
+
+    coordinator: Member | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """To a coordinator: let me in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewIs:
+    """To a member: the view that I am in. A newer one that counts for it is to be installed."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAck:
+    """To the maker of a view: I have installed it."""
+
+    view_id: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """To a joiner: this is the view, and this is where your windows open.
+
+    `halves` tells where a window opens in the middle of a large message, and how many fragments of
+    it are to be fetched first; None: nobody has them any more.
+    """
+
+    view: View
+    digest: Digest
+    halves: Mapping[Origin, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfWanted:
+    """To whoever sent the Welcome to the view with this counter: the fragments of one stream of the
+    member at this place in it, from number `first` on."""
+
+    counter: int
+    place: int
+    stream: Stream
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """To a joiner: one fragment that it asked for. `is_last`: of those sent at once."""
+
+    counter: int
+    place: int
+    stream: Stream
+    index: int
+    payload: bytes
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """To a coordinator: go on without me."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """To a coordinator: I take this member of our view for dead; or, `is_slow`, it has held me up
+    for longer than we agreed to bear."""
+
+    member: Member
+    is_slow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """To a member that watches me: I am alive, and in the view with this counter."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """To a member under suspicion: are you alive?"""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """To whoever asked with this nonce: I am."""
+
+    nonce: int
+
+
 Frame: TypeAlias = (
     Data
     | Ack
@@ -243,4 +347,17 @@ Frame: TypeAlias = (
     | SyncOk
     | SyncAck
     | Hello
+    | Discover
+    | Present
+    | Join
+    | ViewIs
+    | ViewAck
+    | Welcome
+    | HalfWanted
+    | Half
+    | Leave
+    | Suspect
+    | Beat
+    | Probe
+    | Alive
 )

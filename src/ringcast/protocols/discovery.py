@@ -1,0 +1,87 @@
+"""Discovery: is my group there, and whom do I ask for admission? If it is not, who starts it?
+
+Where to look is an input: addresses come from member files, a list, a shared directory. Some lead
+nowhere; who is really there shows by answering.
+
+On start, and at growing intervals: ask every candidate that has not answered.
+On Present with a coordinator: that is whom to ask. Answers of a few moments more are waited for:
+    of several groups the largest is the one to join.
+On Present without one, and on Discover: a rival that is looking too.
+After `discovery_wait`: nobody is there, so start the group; but of several rivals only the lowest
+    (address, incarnation) does. The others wait once more: by then it has started, or is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.wire.frames import Discover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.core.effects import Effects
+    from ringcast.model import Address, Member
+
+ASK_START_NS = 40_000_000
+ASK_MAX_NS = 1_000_000_000
+"""How often candidates are asked: at first, and at the least."""
+
+GATHER_NS = 10_000_000
+"""How long further answers are waited for after the first."""
+
+CANDIDATES_MAX = 4096
+
+
+def rank(coordinator: Member, size: int) -> tuple[int, Address, int]:
+    """Groups in order, the best first: the largest, then the lowest coordinator."""
+    return -size, coordinator.address, coordinator.incarnation
+
+
+class Discovery:
+    """One search. `candidates` outlive it: a group keeps looking, slowly."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset({"_me", "interval"})
+
+    def __init__(self, me: Member) -> None:
+        self._me = me
+        self.candidates: dict[Address, None] = {}
+        self.rivals: set[Member] = set()
+        """Who else is looking, as heard since the last decision."""
+        self.offers: dict[Member, int] = {}
+        """Coordinators that were named, and the size of their groups."""
+        self.interval = ASK_START_NS
+        """Until candidates are asked again."""
+
+    def restart(self) -> None:
+        self.rivals.clear()
+        self.offers.clear()
+        self.interval = ASK_START_NS
+
+    def add(self, addresses: Iterable[Address]) -> list[Address]:
+        """Those that are new."""
+        fresh = [address for address in addresses if address not in self.candidates]
+        fresh = [address for address in dict.fromkeys(fresh) if address != self._me.address]
+        fresh = fresh[: CANDIDATES_MAX - len(self.candidates)]
+        self.candidates.update(dict.fromkeys(fresh))
+        return fresh
+
+    def ask(self, addresses: Iterable[Address], out: Effects) -> None:
+        for address in addresses:
+            out.datagram(address, Discover())
+
+    def ask_again(self, known: Iterable[Member], out: Effects) -> None:
+        """Ask whoever is not known to be with us, and less often from now on."""
+        with_us = {member.address for member in known}
+        self.ask((address for address in self.candidates if address not in with_us), out)
+        self.interval = min(2 * self.interval, ASK_MAX_NS)
+
+    def may_start(self) -> bool:
+        """Time is up: whether it is this member that starts the group."""
+        is_lowest = all(rank(self._me, 0) < rank(rival, 0) for rival in self.rivals)
+        self.rivals.clear()
+        return is_lowest
+
+    def best_offer(self) -> Member | None:
+        """Whom to ask for admission, if anybody is there."""
+        return min(self.offers, key=lambda who: rank(who, self.offers[who]), default=None)
