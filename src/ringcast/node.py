@@ -328,7 +328,7 @@ class Node:
             case Left(reason):
                 if not self._is_closed:
                     self._is_closed = True
-                    for layer in self._layers:
+                    for layer in reversed(self._layers):  # Closed, of the first, is the last event
                         layer.close(reason, now, self._out)
             case DigestAgreed(digest):
                 for layer in self._layers:

@@ -19,7 +19,7 @@ Every heartbeat: Beat to the watchers. Whoever is watched and has been silent fo
     is verified. Suspects are asked on, so that a mistake comes out even where no beats pass.
     A tick that is more than one beat late proves that it was we who slept (a stopped process, a
     suspended machine): all count as heard now, and verifications under way are dropped.
-To verify: Probe at once and again PROBES times in all over verify_s. Nothing heard: Suspected.
+To verify: PROBES times Probe, the first at once, spread over verify_s. Nothing heard: Suspected.
     Probes are counted, not only time: a late step leaves an answer its time all the same.
 On a hint of the transport (a refused port): verify. Refused again, after the probe: Suspected.
 On VerifyWanted (somebody else suspects it): verify, but not twice within verify_s.

@@ -99,7 +99,9 @@ class SenderEntry:
         self._answer: SyncOk | None = None
         self._is_confirmed = True  # the peer is known to have the answer
         self._answer_ticks = 0  # since the question came
-        self._is_answer_fresh = False  # it was sent since the last tick
+        self._is_answer_fresh = False  # one was sent since the last tick
+        self._is_answer_owed = False  # it was asked for since it was sent
+        self._has_moved = False  # to another connection since the last tick
         self._quota = 0  # messages sent again since the last tick
         self._config = config
         self._datagram_bytes = datagram_bytes
@@ -121,7 +123,8 @@ class SenderEntry:
     @property
     def is_busy(self) -> bool:
         """A tick has something to do here."""
-        return not self.is_acked or not self._is_confirmed or self._is_answer_fresh
+        is_answering = self._is_answer_fresh or self._is_answer_owed or self._has_moved
+        return is_answering or not self.is_acked or not self._is_confirmed
 
     # Inputs
 
@@ -183,9 +186,9 @@ class SenderEntry:
         """A question about this stream."""
         self.heard_at = now
         self._wait_on(now)
-        if self._is_answer_fresh:
-            return  # asked again too soon: whoever wants to know asks once a tick
-        if sync.nonce > self.nonce:
+        if sync.nonce > self.nonce and not self._has_moved:
+            # Not more often than once a tick: a flood of questions must not wear out connections.
+            self._has_moved = True
             self.conn = self._next_conn()
             self.nonce = sync.nonce
             window = self.window
@@ -195,7 +198,9 @@ class SenderEntry:
             self._is_confirmed = False
             self._answer_ticks = 0
         if sync.nonce == self.nonce:
-            self._give_answer(out)
+            self._is_answer_owed = True
+            if not self._is_answer_fresh:
+                self._give_answer(out)
 
     def tick(self, out: Effects) -> None:
         window = self.window
@@ -335,13 +340,15 @@ class SenderEntry:
     def _give_answer(self, out: Effects) -> None:
         assert self._answer is not None
         self._is_answer_fresh = True
+        self._is_answer_owed = False
         out.datagram(self.peer, self._answer)
 
     def _tick_answer(self, out: Effects) -> None:
-        """Repeat an answer that may be lost, a whole tick after it went, and not for ever."""
-        if self._is_answer_fresh:
-            self._is_answer_fresh = False
-        elif not self._is_confirmed:
+        """Give the answer that is owed. Repeat one that may be lost, a whole tick after it went,
+        and not for ever."""
+        was_fresh = self._is_answer_fresh
+        self._is_answer_fresh = self._has_moved = False
+        if self._is_answer_owed or not (was_fresh or self._is_confirmed):
             self._give_answer(out)
         self._answer_ticks += not self._is_confirmed
         if self._answer_ticks > SYNC_TICKS_MAX:

@@ -11,6 +11,13 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ringcast.trace.predicates.connections import (
+    ExpiresInTime,
+    LateIsNothing,
+    NothingLostInSilence,
+    StateMachine,
+    WindowsOpenRight,
+)
 from ringcast.trace.predicates.delivery import (
     InOrder,
     JoinerServed,
@@ -41,14 +48,33 @@ from ringcast.trace.predicates.liveness import (
     UnblockedAtOnce,
     ViewsPass,
 )
+from ringcast.trace.predicates.replay import Replay
 from ringcast.trace.predicates.sequential import Sequential
+from ringcast.trace.predicates.sync import (
+    NoEndlessRepair,
+    OnceAcrossSyncs,
+    OneConnectionPerDrop,
+    OneDirection,
+    TakenBeforePurged,
+)
+from ringcast.trace.predicates.sync_liveness import FlowsAgain, SyncEnds, SyncIsCheap
+from ringcast.trace.predicates.unicast import Acknowledged, HighestAgain, InTurn, Selective
+from ringcast.trace.predicates.unicast_liveness import (
+    AckedInTime,
+    AcksSoon,
+    DeliveredToOne,
+    GivenUpInTime,
+    HighestSoonAgain,
+    IdleIsGone,
+    QuietPairs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringcast.trace.rows import Row, Trace
 
-__all__ = ["ALL", "Fold", "Verdict", "Violation", "audit", "feed_all"]
+__all__ = ["ALL", "UNICAST", "Fold", "Verdict", "Violation", "audit", "feed_all"]
 
 ALL: tuple[Callable[[], Fold], ...] = (
     Integrity,
@@ -73,12 +99,44 @@ ALL: tuple[Callable[[], Fold], ...] = (
     partial(Sequential, ViewsPass()),
     CalmUnderOverload,
 )
-"""Makers of the folds, G1 to N-L5."""
+"""Makers of the folds for multicast, G1 to N-L5."""
+
+UNICAST: tuple[Callable[[], Fold], ...] = (
+    AtMostOnce,
+    SilentDead,
+    ViewOrder,
+    BoundedMemory,
+    QuietPairs,
+    InTurn,
+    partial(Replay, Acknowledged),
+    partial(Replay, HighestAgain),
+    partial(Replay, Selective),
+    partial(Replay, StateMachine),
+    partial(Replay, WindowsOpenRight),
+    partial(Replay, LateIsNothing),
+    partial(Replay, NothingLostInSilence),
+    partial(Replay, ExpiresInTime),
+    DeliveredToOne,
+    AckedInTime,
+    partial(Replay, AcksSoon),
+    partial(Replay, IdleIsGone),
+    partial(Replay, GivenUpInTime),
+    partial(Replay, HighestSoonAgain),
+    TakenBeforePurged,
+    NoEndlessRepair,
+    partial(Replay, OnceAcrossSyncs),
+    partial(Replay, OneConnectionPerDrop),
+    partial(Replay, OneDirection),
+    FlowsAgain,
+    partial(Replay, SyncIsCheap),
+    partial(Replay, SyncEnds),
+)
+"""Makers of the folds for unicast, G2 to Y-L3."""
 
 
 def audit(trace: Trace) -> list[Verdict]:
-    """What every predicate says of this trace, in the order of `ALL`."""
-    folds = [make() for make in ALL]
+    """What every predicate of the trace's protocol says, in the order of `ALL` or `UNICAST`."""
+    folds = [make() for make in (UNICAST if trace.facts.protocol == "unicast" else ALL)]
     feed_all(folds, trace.rows)
     return [fold.finish(trace.facts) for fold in folds]
 

@@ -42,6 +42,27 @@ DELIVER = "deliver"
 BLOCK = "block"
 """The content hash of one block of consecutive messages, written by its sender and receivers."""
 
+# Messages to one member. `peer` is the other side; `epoch` and `conn` name the connection.
+UNICAST_SEND = "unicast_send"
+UNICAST_BLOCK = "unicast_block"
+UNICAST_UNBLOCK = "unicast_unblock"
+UNICAST_DELIVER = "unicast_deliver"
+UNICAST_WIN = "unicast_win"
+"""A window changed; `kind` is "S" at the sender and "R" at the receiver."""
+CONN = "conn"
+"""An entry was made, changed its state or its connection, or is gone: `detail` "OPEN>CLOSING"."""
+TICK = "tick"
+"""The retransmission task looked at one sender entry: `low` and `hr` as it found them, `again` how
+many messages it sent again."""
+SYNC = "sync"
+"""A receiver's question: `seqno` is its nonce, `detail` asked, answered or given up."""
+SYNC_CALL = "sync_call"
+"""An operator asked for a sync with `peer`."""
+UNICAST_DROP = "unicast_drop"
+"""The harness makes a receiver drop its window for `peer`."""
+UNDELIVERABLE = "undeliverable"
+GAP = "gap"
+
 # The network's side.
 TX = "tx"
 RX = "rx"
@@ -63,6 +84,8 @@ EVENTS = (
     *(START, CRASH, STOP, PAUSE, RESUME),
     *(VIEW_INPUT, VIEW, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE),
     *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK),
+    *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
+    *(CONN, TICK, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
     *(TX, RX, NET_DROP, NET_DUP, NET_CORRUPT, XMIT_MISMATCH, DROP_HIGH, DROP_LOW, REJECT),
     *(FAULT_ON, FAULT_OFF, PHASE),
 )
@@ -109,6 +132,9 @@ class Row(NamedTuple):
     """Bytes charged to the send window at that instant."""
     limit: int = -1
     """The bound in bytes that `used` or `size` must keep; -1: none."""
+    epoch: int = 0
+    """Of a unicast stream; 0: not about one."""
+    conn: int = 0
 
     @property
     def member(self) -> str:
@@ -158,6 +184,8 @@ class Facts:
 
     run: str = ""
     seed: int = 0
+    protocol: str = "multicast"
+    """Which one the run was about: its predicates are judged."""
     tau_ns: int = 0
     """The repair tick τ."""
     delta_ns: int = 0
@@ -165,6 +193,14 @@ class Facts:
     ack_delay_ns: int = 0
     nack_messages_max: int = 1
     """How many messages one repair request may ask for."""
+    ack_interval_ns: int = 0
+    """The longest that a unicast ack waits."""
+    expiry_ns: int = 0
+    """How long a unicast connection may be idle before it begins to close; 0: for ever."""
+    close_ns: int = 0
+    """How long a closing one stays before it is removed."""
+    max_retransmit_ns: int = 0
+    """How long a member may answer nothing before it is given up."""
     capacity: Mapping[str, int] = field(default_factory=dict)
     """Window capacity by member key."""
     stopped_members: frozenset[str] = frozenset()

@@ -281,7 +281,8 @@ def test_a_view_without_oneself_closes() -> None:
     m.send(b"0123456789")
     m.receive(B, data(1, b"b"))
     m.view(B, C, counter=2)
-    assert list(m.out.events) == [Closed("View 2: B, C goes on without this member", 2)]
+    reason = "View 2: B, C goes on without this member"
+    assert list(m.out.events) == [Closed(reason, 2, ((Stream.FIFO, 1, 2),))]
     assert m.layer.windows() == {}
     assert m.take() == []
     assert m.layer.next_timeout() is None
@@ -291,8 +292,8 @@ def test_a_view_without_oneself_closes() -> None:
 
 def test_closing_is_once_and_for_all() -> None:
     m = Machine(B)
-    m.layer.close(0, m.out)
-    m.layer.close(0, m.out)
+    m.layer.close("closed", 0, m.out)
+    m.layer.close("closed", 0, m.out)
     assert list(m.out.events) == [Closed("closed")]
     m.view(A, B, counter=9)
     m.layer.install_digest(zero(A, B), 0, m.out)
@@ -309,7 +310,7 @@ def test_closing_acks_what_was_taken() -> None:
     m.receive(B, data(1, b"1", b"2", b"3"))
     m.take(2)
     m.out.frames.clear()
-    m.layer.close(0, m.out)
+    m.layer.close("closed", 0, m.out)
     assert m.out.frames == [(B, Ack(FIFO, 3, 2, 1 << 15))]  # C has sent nothing to ack
 
 

@@ -154,7 +154,7 @@ def test_whoever_has_not_answered_is_named() -> None:
 
 def test_a_closed_roster_asks_no_more() -> None:
     r = Listed()
-    r.layer.close(0, r.out)
+    r.layer.close("closed", 0, r.out)
     assert r.layer.next_timeout() is None
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import threading
-from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,14 +16,13 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 from ringcast.errors import ConfigError
 from ringcast.events import Delivered, FragmentsTaken
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
-from ringcast.trace.content import Block, BlockHasher
+from ringcast.trace.content import HASHED_EVERY, Block, BlockHasher
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import Row
-from ringcast.trace.segments import Segment, segment_paths
+from ringcast.trace.segments import Recording, Segment, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from ringcast.trace.segments import SegmentInfo
 
@@ -37,12 +35,8 @@ SECOND = 1_000_000_000
 
 
 def reference(payloads: Sequence[bytes]) -> int:
-    lengths = [0, *map(len, payloads)]
-    in_a_row = [(length, len(list(group))) for length, group in groupby(lengths)]
-    in_a_row[0] = (0, in_a_row[0][1] - 1)  # the zero in front stands for no message
-    pairs = b"".join(struct.pack("<QQ", *pair) for pair in in_a_row)
-    content = xxhash.xxh3_64_digest(b"".join(payloads))
-    return xxhash.xxh3_64_intdigest(content + xxhash.xxh3_64_digest(pairs))
+    each = b"".join(xxhash.xxh3_64_digest(payload) for payload in payloads)
+    return xxhash.xxh3_64_intdigest(each)
 
 
 def read(directory: Path) -> tuple[list[Row], list[SegmentInfo]]:
@@ -129,14 +123,14 @@ def test_fragments_count_as_seqnos_and_the_message_where_its_last_one_stands() -
 
 
 def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, "run", A, block_messages=2)
+    recorder = Recorder(tmp_path, "run", A, level="full", block_messages=2)
     recorder.start(1)
     recorder.view(VIEW, 2)
     recorder.opened(FROM_B, 5, 3)
     recorder.sent(Stream.FIFO, 1, [b"x", b"y", b"z"], 4)
     recorder.delivered(delivery(6, [b"6", b"7", b"8"]), 5)
-    recorder.delivered(FragmentsTaken(B, Stream.FIFO, 9, 10, VIEW.id), 6)
-    recorder.detail(Row("tx", "", 0, 0, kind="data"), 7)
+    recorder.delivered_fragments(FragmentsTaken(B, Stream.FIFO, 9, 10, VIEW.id), 6)
+    recorder.detail("tx", 7, kind="data")
     recorder.stopped(8)
     assert recorder.close(CLOSE_S)
     rows, infos = read(tmp_path)
@@ -158,6 +152,7 @@ def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
          **in_view},
         {"event": "block", "mono_ns": 6, "seqno": 9, "seqno2": 10, "kind": "delivered", "block": 4,
          "block_hash": reference([]), **from_b},
+        {"event": "tx", "mono_ns": 7, "kind": "data"},
         {"event": "block", "mono_ns": 8, "seqno": 3, "seqno2": 3, "kind": "sent", "block": 1,
          "block_hash": reference([b"z"]), **own},
         {"event": "stop", "mono_ns": 8},
@@ -170,14 +165,37 @@ def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
     assert recorder.stats()["lost"] == 0
 
 
-def test_details_are_kept_at_level_full(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, "run", A, level="full")
-    recorder.start(1)
-    recorder.detail(Row("tx", "", 0, 0, kind="data", size=60), 7)
-    assert recorder.close(CLOSE_S)
-    rows, infos = read(tmp_path)
-    assert rows[1] == Row("tx", "a", 11, 1, mono_ns=7, kind="data", size=60)
+def test_details_are_kept_at_level_full_only(tmp_path: Path) -> None:
+    for level in ("deliveries", "full"):
+        recorder = Recorder(tmp_path / level, "run", A, level=level)
+        recorder.start(1)
+        recorder.detail("tx", 7, kind="data", size=60)
+        assert recorder.close(CLOSE_S)
+    rows, infos = read(tmp_path / "full")
+    assert rows[1:] == [Row("tx", "a", 11, 1, mono_ns=7, kind="data", size=60)]
     assert [(info.level, info.is_last) for info in infos] == [("full", False)]
+    assert [row.event for row in read(tmp_path / "deliveries")[0]] == ["start"]
+
+
+@pytest.mark.parametrize(("level", "every"), [("deliveries", HASHED_EVERY), ("full", 1)])
+def test_both_sides_hash_the_same_blocks(tmp_path: Path, level: str, every: int) -> None:
+    """The last one is begun, and not hashed at level deliveries."""
+    payloads = [b"%d" % number for number in range(4 * HASHED_EVERY + 3)]
+    recorder = Recorder(tmp_path, "run", A, level=level, block_messages=2)
+    recorder.start(1)
+    recorder.opened(FROM_B, 0, 1)
+    recorder.sent(Stream.FIFO, 1, payloads, 2)
+    for at in range(0, len(payloads), 3):
+        recorder.delivered(delivery(at + 1, payloads[at : at + 3]), 3)
+    recorder.stopped(4)
+    assert recorder.close(CLOSE_S)
+    expected = [
+        (number, 2 * number + 1, reference(payloads[2 * number : 2 * number + 2]))
+        for number in range(0, 2 * HASHED_EVERY + 2, every)
+    ]
+    for kind in ("sent", "delivered"):
+        found = [row for row in read(tmp_path)[0] if (row.event, row.kind) == ("block", kind)]
+        assert [(row.block, row.seqno, row.block_hash) for row in found] == expected
 
 
 def test_segments_are_cut_by_rows_and_follow_each_other(tmp_path: Path) -> None:
@@ -226,6 +244,22 @@ def test_a_disk_that_fails_costs_rows_and_the_recorder_goes_on(tmp_path: Path) -
     assert infos[-1].is_last
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full")
+def test_a_disk_without_room_costs_rows_and_the_recorder_goes_on(tmp_path: Path) -> None:
+    """The first segment's file is a device that has no room: the kernel says ENOSPC."""
+    recorder = Recorder(tmp_path, "run", A, segment_seconds=0.01)
+    stem = Recording(run_id="run", node="a", inc=A.incarnation).file_stem
+    (tmp_path / f"{stem}-{0:012d}.part").symlink_to("/dev/full")
+    recorder.start(0)
+    wait_until(lambda: recorder.stats()["lost_to_disk"] == 1)
+    assert "No space left on device" in str(recorder.stats()["last_error"])
+    recorder.stopped(1)
+    assert recorder.close(CLOSE_S)
+    rows, infos = read(tmp_path)
+    assert [(row.idx, row.event) for row in rows] == [(1, "stop")]
+    assert [(info.lost, info.is_last) for info in infos] == [(1, True)]
+
+
 def wait_until(is_so: Callable[[], bool]) -> None:
     """Let the other thread run until this holds; fails after a minute."""
     turn = threading.Event()
@@ -267,7 +301,7 @@ def test_windows_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "run", A, block_messages=4)
     recorder.start(0)
     recorder.delivered(delivery(1, [b"1"]), 1)
-    recorder.dropped(FROM_B)
+    recorder.dropped(FROM_B, 1)
     recorder.stopped(2)
     assert recorder.close(CLOSE_S)
     assert [row.event for row in read(tmp_path)[0]] == ["start", "deliver", "stop"]

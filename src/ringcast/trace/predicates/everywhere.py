@@ -9,6 +9,7 @@ from ringcast.trace.predicates.algebra import NOWHERE, Lives, Progress, Ranges, 
 from ringcast.trace.predicates.findings import Findings
 from ringcast.trace.rows import (
     BLOCK,
+    CONN,
     CRASH,
     DELIVER,
     OPEN,
@@ -16,6 +17,9 @@ from ringcast.trace.rows import (
     SEND,
     START,
     TX,
+    UNICAST_DELIVER,
+    UNICAST_SEND,
+    UNICAST_WIN,
     VIEW,
     WIN,
 )
@@ -97,32 +101,35 @@ class Integrity:
 
 
 class AtMostOnce:
-    """One member never delivers a message twice, also across views and re-opened windows (N2)."""
+    """One member never delivers a message twice, also across views and re-opened windows (N2).
+
+    Each epoch of a unicast stream numbers its messages anew.
+    """
 
     id = "G2"
     title = "no message is delivered twice"
-    events = (DELIVER,)
+    events = (DELIVER, UNICAST_DELIVER)
 
     def __init__(self) -> None:
-        self.delivered: defaultdict[PairKey, Ranges] = defaultdict(Ranges)
+        self.delivered: defaultdict[tuple[PairKey, int], Ranges] = defaultdict(Ranges)
         self.found = Findings()
 
     def feed(self, row: Row) -> None:
         self.found.premises += 1
-        self._add(row.pair, row.seqno, row.seqno2, row)
+        self._add((row.pair, row.epoch), row.seqno, row.seqno2, row)
 
     def merge(self, other: AtMostOnce) -> None:
         self.found.merge(other.found)
-        for pair, ranges in other.delivered.items():
-            if self.delivered.setdefault(pair, ranges) is not ranges:
+        for stream, ranges in other.delivered.items():
+            if self.delivered.setdefault(stream, ranges) is not ranges:
                 for first, last, row in ranges:
-                    self._add(pair, first, last, row)
+                    self._add(stream, first, last, row)
 
     def finish(self, facts: Facts) -> Verdict:
         return self.found.verdict(self.id, self.title)
 
-    def _add(self, pair: PairKey, first: int, last: int, row: Row) -> None:
-        earlier = self.delivered[pair].add(first, last, row)
+    def _add(self, stream: tuple[PairKey, int], first: int, last: int, row: Row) -> None:
+        earlier = self.delivered[stream].add(first, last, row)
         if earlier:
             self.found.violate(
                 f"{row.member} delivers {row.peer}:{first}..{last}, some of it again",
@@ -135,7 +142,10 @@ class SilentDead:
 
     id = "G3"
     title = "nothing comes from a member after its crash"
-    events = (CRASH, START, SEND, DELIVER, TX, VIEW, OPEN, PURGE)
+    events = (
+        *(CRASH, START, SEND, DELIVER, TX, VIEW, OPEN, PURGE),
+        *(UNICAST_SEND, UNICAST_DELIVER, CONN),
+    )
 
     def __init__(self) -> None:
         self.crashed: dict[MemberKey, Row] = {}
@@ -213,17 +223,26 @@ class ViewOrder:
 
 
 class BoundedMemory:
-    """Every window keeps its own bounds, in messages and in bytes; so their sum is bounded."""
+    """Every window keeps its own bounds, in messages and in bytes, and a member has at most one
+    connection each way with each peer; so their sum is bounded."""
 
     id = "G5"
     title = "every window stays within its bounds"
-    events = (WIN,)
+    events = (WIN, UNICAST_WIN, CONN)
 
     def __init__(self) -> None:
         self.found = Findings()
+        self.peers: defaultdict[tuple[MemberKey, str], set[MemberKey]] = defaultdict(set)
+        self.most: dict[tuple[MemberKey, str], Row] = {}
+        """The row with the most connections, for each member and direction."""
 
     def feed(self, row: Row) -> None:
         self.found.premises += 1
+        if row.event == CONN:
+            table = (row.node, row.inc), row.kind
+            self.peers[table].add((row.peer, row.peer_inc))
+            self.most[table] = max(self.most.get(table, row), row, key=_size)
+            return
         if row.hr - row.low > row.cap:
             self.found.violate(
                 f"a {row.kind} window of {row.member} spans {row.hr - row.low} messages, "
@@ -239,9 +258,24 @@ class BoundedMemory:
 
     def merge(self, other: BoundedMemory) -> None:
         self.found.merge(other.found)
+        for table, peers in other.peers.items():
+            self.peers[table] |= peers
+        for table, row in other.most.items():
+            self.most[table] = max(self.most.get(table, row), row, key=_size)
 
     def finish(self, facts: Facts) -> Verdict:
-        return self.found.verdict(self.id, self.title)
+        found = self.found.copy()
+        for table, row in self.most.items():
+            if row.size > len(self.peers[table]):
+                found.violate(
+                    f"{row.member} has {row.size} connections with {len(self.peers[table])} peers",
+                    row,
+                )
+        return found.verdict(self.id, self.title)
+
+
+def _size(row: Row) -> int:
+    return row.size
 
 
 def _own_place(row: Row) -> tuple[str, int, int]:

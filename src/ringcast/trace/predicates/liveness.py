@@ -50,7 +50,7 @@ class Quiet:
     def __init__(self) -> None:
         self.ending: Row | None = None
         self.last_send_ns = 0
-        self.repairs: defaultdict[MemberKey, deque[Row]] = defaultdict(_latest_rows)
+        self.repairs: defaultdict[MemberKey, deque[Row]] = defaultdict(latest_rows)
 
     def feed(self, row: Row) -> None:
         if row.event == TX:
@@ -85,7 +85,7 @@ class Quiet:
         return found.verdict(self.id, self.title)
 
 
-def _latest_rows() -> deque[Row]:
+def latest_rows() -> deque[Row]:
     return deque(maxlen=WITNESS_ROWS_MAX - 1)
 
 
