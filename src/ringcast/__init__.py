@@ -1,7 +1,9 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
-from ringcast.aio.group import Group, Message, join
-from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.aio.group import Group, join
+from ringcast.aio.sources import DirectorySource, Source
+from ringcast.aio.unread import Message
+from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.errors import (
     ConfigError,
     DecodeError,
@@ -10,26 +12,44 @@ from ringcast.errors import (
     RingcastError,
     UsageError,
 )
+from ringcast.events import (
+    Closed,
+    Delivered,
+    Excluded,
+    GapSkipped,
+    Undeliverable,
+    ViewInstalled,
+)
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 
 __all__ = [
     "Address",
+    "Closed",
     "ConfigError",
     "DecodeError",
+    "Delivered",
     "Digest",
+    "DirectorySource",
+    "Excluded",
+    "GapSkipped",
     "Group",
     "GroupClosed",
     "GroupConfig",
     "JoinTimeout",
     "Member",
+    "MembershipConfig",
     "Message",
     "MulticastConfig",
     "Origin",
     "RingcastError",
     "Run",
+    "Source",
     "Stream",
+    "Undeliverable",
+    "UnicastConfig",
     "UsageError",
     "View",
     "ViewId",
+    "ViewInstalled",
     "join",
 ]

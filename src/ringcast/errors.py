@@ -58,6 +58,8 @@ class Reject(StrEnum):
     LENGTHS = "payload lengths do not add up"
     RANGES = "ranges not ascending"
     FLAGS = "unknown flags"
+    MEMBER = "malformed member"
+    VIEW = "malformed view"
 
 
 class DecodeError(RingcastError):

@@ -88,6 +88,19 @@ class Closed:
     unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """The group went on without this member, which is on its way back as another incarnation.
+
+    `half_sent` and `unacked` are as in Closed. What others sent while it was out, and what had
+    arrived and was not taken, is not delivered here. Its next ViewInstalled says that it is back.
+    """
+
+    reason: str
+    half_sent: int = 0
+    unacked: tuple[tuple[Stream, int, int], ...] = ()
+
+
 Event: TypeAlias = (
     Delivered | FragmentsTaken | ViewInstalled | Writable | Undeliverable | GapSkipped | Closed
 )

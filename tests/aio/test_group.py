@@ -6,66 +6,19 @@ import asyncio
 import logging
 import random
 import time
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, with_members
 
-from ringcast import GroupClosed, JoinTimeout, MulticastConfig, UsageError, View, ViewId
+from ringcast import GroupClosed, JoinTimeout, MulticastConfig, UsageError
 from ringcast.aio import group as group_module
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
 from ringcast.bench.cluster import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from ringcast.aio.group import Group
-
-DEADLINE_S = 30.0
-
-
-def with_members(count: int, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], None]:
-    """Run a coroutine function on so many joined groups; options by name or per member."""
-
-    def start(test: Callable[..., Awaitable[None]]) -> None:
-        async def main() -> None:
-            addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-            per_member = options.pop("per_member", [{}] * count)
-            async with AsyncExitStack() as stack:
-                groups = await asyncio.gather(
-                    *(
-                        stack.enter_async_context(
-                            join(
-                                "test",
-                                listen=address,
-                                members=addresses,
-                                name="ABCDEF"[at],
-                                **options,
-                                **per_member[at],
-                            )
-                        )
-                        for at, address in enumerate(addresses)
-                    )
-                )
-                await asyncio.wait_for(test(*groups), DEADLINE_S)
-
-        run(main())
-
-    return start
-
-
-async def read(group: Group, count: int) -> list[tuple[str, bytes]]:
-    found = []
-    async for message in group:
-        found.append((message.sender.name, message.payload))
-        if len(found) == count:
-            break
-    return found
-
-
-def numbered(name: str, count: int) -> list[bytes]:
-    return [f"{name}{number}".encode() for number in range(count)]
 
 
 def test_everybody_gets_everything_in_each_senders_order() -> None:
@@ -186,8 +139,8 @@ def test_flush_tells_if_the_group_is_gone() -> None:
         await a.send(b"never taken by B")
         flushing = asyncio.create_task(a.flush())
         await asyncio.sleep(0)
-        a.install_view(View(ViewId(b.me, 2), (b.me,)))
-        with pytest.raises(GroupClosed):
+        exclude(a.me, by=b)
+        with pytest.raises(GroupClosed, match="excluded before everybody had taken"):
             await flushing
 
     with_members(2)(exchange)
@@ -200,7 +153,7 @@ def test_leaving_waits_for_others_and_not_for_ones_own_reading() -> None:
 
     started = time.monotonic()
     with_members(1)(exchange)
-    assert time.monotonic() - started < group_module.LEAVE_TIMEOUT_S
+    assert time.monotonic() - started < PATIENT.leave_timeout_s
 
 
 def test_a_group_can_be_looked_at_after_leaving() -> None:
@@ -232,7 +185,7 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
         for _ in range(20):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(a.send(b"no room"), 0.001)
-        assert not a._writable.is_awaited
+        assert not any(gate.is_awaited for gate in a._writable.values())
         await asyncio.gather(read(a, 1), read(b, 1))
 
     with_members(2, config=MulticastConfig(capacity=1))(exchange)
@@ -255,60 +208,58 @@ def test_cancelling_a_blocked_send_leaves_no_hole() -> None:
     with_members(2, config=MulticastConfig(capacity=8))(exchange)
 
 
-def test_a_view_without_oneself_closes() -> None:
-    async def exchange(a: Group, b: Group) -> None:
-        waiting = asyncio.create_task(read(b, 1))
-        await asyncio.sleep(0)
-        b.install_view(View(ViewId(a.me, 2), (a.me,)))
-        assert await waiting == []
-        with pytest.raises(GroupClosed, match="goes on without this member"):
-            await b.send(b"too late")
-        a.install_view(View(ViewId(a.me, 2), (a.me,)))
-        await a.send(b"alone")
-        assert await read(a, 1) == [("A", b"alone")]
+def test_who_is_gone_without_a_goodbye_is_soon_missed() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        gone = b.me
+        vanish(b)
+        await c.send(b"anybody?")
+        for group in (a, c):
+            view = await group.wait_for_view(lambda view: gone not in view)
+            assert [member.name for member in view] == ["A", "C"]
+            assert await read(group, 1) == [("C", b"anybody?")]
 
-    with_members(2)(exchange)
+    with_members(3)(exchange)
 
 
-def test_a_dead_port_is_known_at_once() -> None:
-    async def main() -> None:
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        left = asyncio.Event()
+def test_the_coordinator_is_missed_too() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        gone = a.me
+        vanish(a)
+        for group in (b, c):
+            view = await group.wait_for_view(lambda view: gone not in view)
+            assert [member.name for member in view] == ["B", "C"]
 
-        async def short_lived() -> None:
-            async with join("test", listen=addresses[1], members=addresses):
-                pass
-            left.set()
-
-        async def survivor() -> None:
-            options: dict[str, Any] = {"members": addresses, "receive": False}
-            async with join("test", listen=addresses[0], **options) as a:
-                await left.wait()
-                await a.send(b"anybody?")
-                while not any(f"nobody listens at {addresses[1]}" in why for why in a.explain()):
-                    await asyncio.sleep(0)
-                a.install_view(View(ViewId(a.me, 2), (a.me,)))
-
-        await asyncio.wait_for(asyncio.gather(short_lived(), survivor()), DEADLINE_S)
-
-    run(main())
+    with_members(3)(exchange)
 
 
 def test_waiting_in_vain_says_for_whom() -> None:
     async def main() -> None:
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        with pytest.raises(JoinTimeout, match=f"nobody answered at {addresses[1]} within 0.2 s"):
-            async with join("test", listen=addresses[0], members=addresses, join_timeout_s=0.2):
+        (port,) = free_ports(1)
+        listed = [f"127.0.0.1:{port}"]
+        with pytest.raises(JoinTimeout, match=f"nobody answered at {listed[0]}: is group 'test'"):
+            async with join("test", members=listed, membership=FIRST, must_exist=True):
+                pass
+        with pytest.raises(JoinTimeout, match=f"nobody answered at {listed[0]} within 0.05 s"):
+            async with join("test", members=listed, membership=PATIENT, join_timeout_s=0.05):
                 pass
 
     run(main())
+
+
+def test_who_need_not_wait_starts_the_group_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def exchange(a: Group) -> None:
+        assert str(a.view) == "View 1: A"
+
+    with caplog.at_level(logging.INFO, "ringcast"):
+        with_members(1)(exchange)
+    assert [text for text in caplog.messages if text.startswith("A started group 'test' alone")]
 
 
 def test_a_port_in_use_is_said() -> None:
     async def exchange(a: Group) -> None:
         address = str(a.me.address)
         with pytest.raises(UsageError, match=f"cannot listen on {address}"):
-            async with join("test", listen=address, members=[address]):
+            async with join("test", listen=address, members=[address], membership=FIRST):
                 pass
 
     with_members(1)(exchange)
@@ -317,8 +268,8 @@ def test_a_port_in_use_is_said() -> None:
 @pytest.mark.parametrize(
     ("listen", "members", "complaint"),
     [
-        ("127.0.0.1:0", ["127.0.0.1:7801"], "is not on the list of members"),
-        ("10.0.0.1:7800", ["10.0.0.1:7800"], "not a loopback address"),
+        ("10.0.0.1:7800", ["127.0.0.1:7800"], "not a loopback address"),
+        ("127.0.0.1:0", ["10.0.0.1:7800"], "not a loopback address"),
         ("somewhere:7800", ["somewhere:7800"], "not a loopback address"),
         ("nonsense", ["127.0.0.1:7801"], "write host:port"),
     ],

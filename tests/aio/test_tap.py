@@ -10,9 +10,27 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.aio.tap import Tap
 from ringcast.events import Writable
+from ringcast.model import Stream
 from ringcast.trace.recorder import Recorder
-from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, START, STOP, VIEW, member_key
+from ringcast.trace.rows import (
+    ACKMAP,
+    BLOCK,
+    DELIVER,
+    OPEN,
+    PURGE,
+    REJECT,
+    RX,
+    SEND,
+    START,
+    STOP,
+    TX,
+    VIEW,
+    WIN,
+    XMIT_MISMATCH,
+    member_key,
+)
 from ringcast.trace.segments import Segment, segment_paths
+from ringcast.wire.frames import Data
 from support.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -25,13 +43,15 @@ class Tapped:
     """Some members of a cluster with a tap on each, which looks after each input as a driver
     lets it. What they have not read yet stays in their windows."""
 
-    def __init__(self, directory: Path, names: str, tapped: str, **config: Any) -> None:
+    def __init__(
+        self, directory: Path, names: str, tapped: str, level: str = "deliveries", **config: Any
+    ) -> None:
         self.cluster = Cluster(names, **config)
         self._directory = directory
         self.taps = {}
         for name in tapped:
             node = self.cluster.nodes[name]
-            recorder = Recorder(directory / name, "run", node.me, block_messages=4)
+            recorder = Recorder(directory / name, "run", node.me, level=level, block_messages=4)
             self.taps[name] = Tap(node, recorder)
             self.taps[name].start(self.cluster.now)
         self.cluster.stopped = set(tapped)
@@ -143,7 +163,7 @@ def test_a_large_message_counts_where_its_last_fragment_stands(tmp_path: Path) -
 
 def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> None:
     """A message larger than the window goes out in pieces, as room appears."""
-    t = Tapped(tmp_path, "AB", "AB", capacity=4, datagram_bytes=512, window_bytes=4096)
+    t = Tapped(tmp_path, "AB", "AB", "full", capacity=4, datagram_bytes=512, window_bytes=4096)
     large = bytes(n % 251 for n in range(9000))
     assert t.send("A", b"before", large) == 2
     assert t.send("A", b"after") == 0
@@ -220,3 +240,62 @@ def test_other_events_leave_no_row(tmp_path: Path) -> None:
     t = Tapped(tmp_path, "A", "A")
     t.taps["A"].event(Writable(), t.cluster.now)
     assert [row.event for row in t.rows("A")] == [START, STOP]
+
+
+# Level full
+
+
+def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "A", "full")
+    tap, (a, b) = t.taps["A"], t.cluster.nodes.values()
+    t.take()  # the view
+    t.send("A", b"1", b"22")
+    sent = a.take_datagrams()
+    tap.transmitted(sent, t.cluster.now)
+    b.receive_datagrams([datagram for _, datagram in sent], t.cluster.now)
+    b.take_events(10, t.cluster.now)
+    b.handle_timeout(t.cluster.now + 1_000_000_000)
+    answers = [memoryview(datagram) for _, datagram in b.take_datagrams()]
+    a.receive_datagrams(tap.received([*answers, memoryview(b"?")], t.cluster.now), t.cluster.now)
+    t.take()
+    rows = t.rows("A")
+    frames = [
+        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.held, row.hd, row.size)
+        for row in rows
+        if row.event in (TX, RX)
+    ]
+    assert frames == [
+        (TX, "data", "", 1, 2, -1, -1, 3),
+        (RX, "ack", "B", 0, 0, 2, 2, 0),
+    ]
+    (ackmap,) = (row for row in rows if row.event == ACKMAP)
+    assert ackmap.members == (member_key(a.me), member_key(b.me))
+    windows = [
+        (row.peer, row.kind, row.low, row.hd, row.held, row.hr) for row in rows if row.event == WIN
+    ]
+    assert windows == [
+        ("A", "send", 0, 0, 0, 0),
+        ("B", "receive", 0, 0, 0, 0),
+        ("A", "send", 0, 0, 2, 2),
+        ("A", "send", 2, 2, 2, 2),
+    ]
+    assert [row.seqno for row in rows if row.event == PURGE] == [2]
+    assert len([row for row in rows if row.event == REJECT]) == 1
+    places = [row.event for row in rows]
+    assert places.index(DELIVER) < places.index(PURGE)
+
+
+def test_what_is_sent_again_is_compared_with_what_was_sent_first(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "A", "full")
+    codec = t.cluster.nodes["A"].codec
+    for payloads in ([b"1", b"2"], [b"1", b"2"], [b"1", b"x"]):
+        packed = codec.pack([Data(Stream.FIFO, 1, payloads)])
+        t.taps["A"].transmitted([(None, datagram) for datagram in packed], t.cluster.now)
+    rows = t.rows("A")
+    assert [row.again for row in rows if row.event == TX] == [0, 1, 1]
+    assert [row.seqno for row in rows if row.event == XMIT_MISMATCH] == [2]
+
+
+def test_nothing_is_asked_of_datagrams_at_level_deliveries(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "AB")
+    assert [tap.is_full for tap in t.taps.values()] == [False, False]

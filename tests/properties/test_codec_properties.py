@@ -10,21 +10,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringcast.errors import DecodeError
-from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Member, Stream
-from ringcast.wire.codec import ALLOWANCE_MAX, COUNTER_MAX, NACK_RANGES_MAX, Codec
+from ringcast.model import (
+    CONN_ID_MAX,
+    INCARNATION_MAX,
+    SEQNO_MAX,
+    Address,
+    Conn,
+    Digest,
+    Member,
+    Origin,
+    Stream,
+    View,
+    ViewId,
+)
+from ringcast.wire.codec import (
+    ALLOWANCE_MAX,
+    COUNTER_MAX,
+    NACK_RANGES_MAX,
+    VIEW_MEMBERS_MAX,
+    Codec,
+)
 from ringcast.wire.frames import (
     Ack,
+    Alive,
+    Beat,
     Close,
     Data,
+    Discover,
+    Half,
+    HalfWanted,
     Hello,
     Highest,
+    Join,
+    Leave,
     Nack,
+    Present,
+    Probe,
+    Suspect,
     Sync,
     SyncAck,
     SyncOk,
     UnicastAck,
     UnicastData,
     UnicastNack,
+    ViewAck,
+    ViewIs,
+    Welcome,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +71,21 @@ seqnos = st.one_of(st.integers(0, 20), st.integers(0, SEQNO_MAX), st.just(SEQNO_
 counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))
 conns = st.builds(Conn, counters, st.one_of(st.integers(1, 3), st.integers(1, CONN_ID_MAX)))
 allowances = st.integers(0, ALLOWANCE_MAX)
+addresses = st.builds(
+    Address, st.sampled_from(["h", "127.0.0.1", "::1", "é" * 32]), st.integers(0, 65535)
+)
+members = st.builds(
+    Member,
+    addresses,
+    st.one_of(st.integers(1, 3), st.integers(1, INCARNATION_MAX)),
+    st.sampled_from(["", "a", "b", "n" * 64, "名"]),
+)
+view_ids = st.builds(ViewId, members, counters)
+views = st.builds(
+    View,
+    view_ids,
+    st.lists(members, min_size=1, max_size=12, unique_by=lambda member: member[:2]).map(tuple),
+)
 
 
 @st.composite
@@ -87,6 +133,16 @@ def answers(draw: st.DrawFn) -> SyncOk:
 
 
 @st.composite
+def welcomes(draw: st.DrawFn) -> Welcome:
+    view = draw(views)
+    origins = st.builds(Origin, st.sampled_from(view.members), streams)
+    entries = draw(st.dictionaries(origins, seqnos))
+    counts = st.none() | st.integers(1, 2**32 - 2)
+    halves = {origin: draw(counts) for origin in entries if draw(st.booleans())}
+    return Welcome(view, Digest(entries), halves)
+
+
+@st.composite
 def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
     """A run that continues this one, or nearly."""
     first = draw(st.sampled_from([run.first, min(run.last + 1, SEQNO_MAX)]))
@@ -97,6 +153,7 @@ def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
     return UnicastData(conn, first, [b"next"], more=more)
 
 
+places = st.integers(0, VIEW_MEMBERS_MAX - 1)
 pieces = st.one_of(
     runs().map(lambda run: [run]),
     runs().flatmap(lambda run: following(run).map(lambda after: [run, after])),
@@ -109,6 +166,27 @@ pieces = st.one_of(
     st.builds(Sync, conns, counters).map(lambda sync: [sync]),
     answers().map(lambda answer: [answer]),
     st.builds(SyncAck, conns, counters).map(lambda ack: [ack]),
+    st.one_of(
+        st.sampled_from([Discover(), Join(), Leave()]),
+        st.builds(Present, st.none() | members, st.integers(0, VIEW_MEMBERS_MAX)),
+        st.builds(ViewIs, views),
+        st.builds(ViewAck, view_ids),
+        welcomes(),
+        st.builds(Suspect, members, st.booleans()),
+        st.builds(Beat, counters),
+        st.builds(Probe, counters),
+        st.builds(Alive, counters),
+        st.builds(HalfWanted, counters, places, streams, st.integers(0, 2**32 - 2)),
+        st.builds(
+            Half,
+            counters,
+            places,
+            streams,
+            st.integers(0, 2**32 - 2),
+            st.binary(max_size=300),
+            st.booleans(),
+        ),
+    ).map(lambda frame: [frame]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
     lambda lists: list(chain.from_iterable(lists))
@@ -161,6 +239,30 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 12 + 8
         case SyncOk():
             return 3 + 12 + 25
+        case Discover() | Join() | Leave():
+            return 3
+        case Present():
+            return 3 + 2 + (bytes_of_member(frame.coordinator) if frame.coordinator else 0)
+        case ViewAck():
+            return 3 + 8 + bytes_of_member(frame.view_id.creator)
+        case Suspect():
+            return 3 + 1 + bytes_of_member(frame.member)
+        case Beat() | Probe() | Alive():
+            return 3 + 8
+        case HalfWanted():
+            return 3 + 15
+        case Half():
+            return 3 + 16 + len(frame.payload)
+        case ViewIs() | Welcome():
+            raise AssertionError("it shares its datagram with nothing")
+
+
+def bytes_of_member(member: Member) -> int:
+    return 1 + len(member.address.host.encode()) + 2 + 8 + 1 + len(member.name.encode())
+
+
+def has_view(frame: Frame) -> bool:
+    return isinstance(frame, ViewIs | Welcome)
 
 
 @settings(deadline=None)
@@ -179,10 +281,15 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
 ) -> None:
     codec = Codec("orders", ME, datagram_bytes)
     datagrams = codec.pack(frames, to=ME)
-    assert all(len(datagram) <= datagram_bytes for datagram in datagrams)
+    for datagram in datagrams:
+        _, here = codec.unpack(datagram)
+        assert len(datagram) <= datagram_bytes or has_view(here[0])
+        assert len(here) == 1 or not any(map(has_view, here))
     for datagram, after in pairwise(datagrams):
         _, here = codec.unpack(datagram)
         _, (there, *_) = codec.unpack(after)
+        if has_view(here[0]) or has_view(there):
+            continue
         nacks = [frame for frame in here if isinstance(frame, Nack | UnicastNack)]
         ranges = sum(len(nack.missing) for nack in nacks)
         if not (isinstance(there, Nack | UnicastNack) and ranges == NACK_RANGES_MAX):

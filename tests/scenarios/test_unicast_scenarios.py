@@ -532,6 +532,20 @@ def test_a_sender_restarts_at_the_same_address() -> None:
     assert c.is_quiet()
 
 
+def test_late_data_of_a_replaced_sender_open_nothing() -> None:
+    """Its gaps would be asked for until the window expires, and nobody is there to answer."""
+    c = Pair()
+    late = [packet for n in (1, 2, 3) for packet in c.post("A", "B", [b"%d" % n])]
+    c.crash("A")
+    c.start("A")
+    c.install("AB")
+    c.hand_over([late[0], late[2]])
+    c.run(4 * TAU)
+    assert c.delivered("B", "A") == []
+    assert c.nodes["B"].unicast.receivers == {}
+    assert c.is_quiet()
+
+
 def test_an_ack_for_the_old_process_purges_nothing_of_the_new() -> None:
     c = Pair()
     c.send("A", "B", numbered(5))

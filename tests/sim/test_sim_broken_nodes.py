@@ -14,7 +14,8 @@ from ringcast.cli.simulate import simulate
 from ringcast.events import Delivered
 from ringcast.node import Node
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.sim.options import expand, from_json
+from ringcast.sim.dice import expand
+from ringcast.sim.options import from_json
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.wire.frames import Ack, Highest

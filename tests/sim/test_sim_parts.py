@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ringcast.errors import DecodeError, UsageError
 from ringcast.sim.agenda import Agenda, LocalClock, ns
+from ringcast.sim.dice import expand
 from ringcast.sim.network import Network, Packet, _spoiled
-from ringcast.sim.options import FAULTS, Incident, Options, expand, from_json
+from ringcast.sim.options import FAULTS, Incident, Options, from_json
 from ringcast.sim.seal import ChecksumSeal
 
 

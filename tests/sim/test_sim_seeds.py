@@ -10,14 +10,15 @@ from dataclasses import replace
 import pytest
 
 from ringcast.sim.cluster import Cluster
+from ringcast.sim.dice import expand
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.options import Options, expand
+from ringcast.sim.options import Options
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
 HASHES = """
 import sys
-from ringcast.sim.options import expand
+from ringcast.sim.dice import expand
 from ringcast.sim.runner import run
 for seed in range(int(sys.argv[1])):
     print(run(expand(seed)).summary.hash)

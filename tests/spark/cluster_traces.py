@@ -145,7 +145,7 @@ class Cluster:
         recorder.sent(Stream.FIFO, last, [b"large" * 100], self._tick())
         for member in self.view:
             taken = FragmentsTaken(sender, Stream.FIFO, first, last - 1, self.view.id)
-            self.recorders[member].delivered(taken, self._tick())
+            self.recorders[member].delivered_fragments(taken, self._tick())
             event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), self.view.id)
             self.recorders[member].delivered(event, self._tick())
 

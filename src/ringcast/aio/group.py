@@ -1,38 +1,58 @@
-"""Group: what an asyncio application holds. `async with ringcast.join("orders", …) as group`.
+"""Group: what an asyncio application holds. `async with ringcast.join("orders") as group`.
 
-For now the members are a list of loopback addresses that everybody is given. Reading is pulling:
-a message counts as delivered when it is taken here, and a member that does not read holds the
-senders of its group back.
+Reading is pulling: a message counts as delivered when it is taken here, and a member that does not
+read holds those back who send to it. A member that the others have left out, because it was silent
+for too long, comes back by itself as another incarnation; the application is told what may be lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import os
 import time
-from collections import deque
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NoReturn, assert_never
 
 from ringcast.aio.driver import Driver
-from ringcast.aio.tap import Tap
+from ringcast.aio.sources import ListSource, runtime_source
 from ringcast.aio.udp import UdpSocket
-from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig, MulticastConfig
+from ringcast.aio.unread import Unread
+from ringcast.config import (
+    DATAGRAM_BYTES_MIN,
+    GroupConfig,
+    MembershipConfig,
+    MulticastConfig,
+    UnicastConfig,
+)
 from ringcast.errors import GroupClosed, JoinTimeout, UsageError
-from ringcast.events import Closed, Delivered, ViewInstalled, Writable
-from ringcast.model import INCARNATION_MAX, Address, Member, Run, Stream
+from ringcast.events import (
+    Closed,
+    Delivered,
+    Excluded,
+    FragmentsTaken,
+    GapSkipped,
+    Undeliverable,
+    ViewInstalled,
+    Writable,
+)
+from ringcast.model import INCARNATION_MAX, Address, Member, Stream
 from ringcast.node import Node
-from ringcast.protocols.roster import Roster
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.membership import Membership, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from ringcast.aio.sources import Source
+    from ringcast.aio.tap import Tap
+    from ringcast.aio.unread import Message, Notice
     from ringcast.events import Event
-    from ringcast.model import View, ViewId
+    from ringcast.model import View
+    from ringcast.trace.recorder import Recorder
 
 BATCH_MAX = 4096
 """Messages taken at once by `batches()`."""
@@ -44,19 +64,15 @@ SEND_CHUNK = 8192
 """Messages offered to the window at once by `send_many`."""
 
 UNREAD_WARNING_S = 5.0
-LEAVE_TIMEOUT_S = 5.0
 JOIN_TIMEOUT_S = 30.0
 
+MEMBERS_EXPECTED = 5
+"""Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
+
+CANDIDATES_NAMED = 5
+"""Addresses listed in an error before it only says how many more there are."""
+
 log = logging.getLogger("ringcast")
-
-
-class Message(NamedTuple):
-    """One message as an application sees it."""
-
-    sender: Member
-    payload: bytes
-    seqno: int
-    view: ViewId
 
 
 class _Gate:
@@ -92,103 +108,154 @@ class _Gate:
 class Group:
     """A member's handle on its group. Made by `join`; not to be shared between event loops."""
 
-    def __init__(self, *, receive: bool) -> None:
-        self._driver: Driver
+    def __init__(self, place: _Place, *, receive: bool, must_exist: bool) -> None:
+        self._place = place
         self._is_receiving = receive
+        self._is_leaving = False
         self._closed: Closed | None = None
+        self._view: View | None = None
         self._last_read = time.monotonic()
         self._has_warned = False
-        self._unread: deque[Delivered] = deque()  # taken, not yet handed to the reader
-        self._read_of_first = 0
         self._readable = _Gate()
-        self._writable = _Gate()
+        self._writable: dict[Member | None, _Gate] = {}  # by destination; None: the group
         self._settled = _Gate()
+        self._driver = place.drive(self, must_exist=must_exist)
+        self._unread = Unread(self.me)
 
     @property
     def me(self) -> Member:
+        """This member. Coming back after an exclusion, it is another one at the same address."""
         return self._driver.node.me
 
     @property
     def view(self) -> View:
-        """Who is in the group now."""
-        view = self._driver.node.view
-        assert view is not None  # join() returns only then
-        return view
+        """Who is in the group now; while this member is on its way back, who last was."""
+        assert self._view is not None  # join() returns only then
+        return self._view
 
-    async def send(self, payload: bytes) -> None:
-        """Send to everybody, oneself included. Waits only while the window is full."""
-        await self.send_many([payload])
+    async def wait_for_view(self, condition: Callable[[View], bool]) -> View:
+        """Wait until the group is as wanted: `await group.wait_for_view(lambda v: len(v) >= 3)`."""
+        while not (self._is_in and condition(self.view)):
+            self._check_open()
+            await self._settled.wait()
+        return self.view
 
-    async def send_many(self, payloads: Sequence[bytes]) -> None:
-        """Send in order. If it is cancelled, the first so many were sent and the rest were not."""
+    async def send(self, payload: bytes, *, to: Member | None = None) -> None:
+        """Send to everybody, oneself included, or to one member alone.
+
+        Waits only while the window is full: the group's, or that member's. What is sent to one
+        member has an order of its own, beside what is sent to the group.
+        """
+        await self.send_many([payload], to=to)
+
+    async def send_many(self, payloads: Sequence[bytes], *, to: Member | None = None) -> None:
+        """Send in order. If it is cancelled, the first so many were sent and the rest were not.
+
+        If this member is excluded meanwhile, the rest is sent when it is back.
+        """
+        self._check_peer(to)
         start = 0
         while True:
-            self._check_open()
+            await self._until_in()
             chunk = payloads[start : start + SEND_CHUNK]
-            accepted = self._driver.send(chunk, Stream.FIFO)
+            accepted = self._driver.send(chunk, Stream.FIFO, to)
             start += accepted
             if start == len(payloads):
                 return
             if accepted < len(chunk):
-                await self._writable.wait()
+                await self._writable.setdefault(to, _Gate()).wait()
             else:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
 
-    def try_send(self, payload: bytes) -> bool:
+    def try_send(self, payload: bytes, *, to: Member | None = None) -> bool:
         """Send if there is room; False, and nothing is sent, if not."""
+        self._check_peer(to)
         self._check_open()
-        return self._driver.send([payload], Stream.FIFO) == 1
+        return self._is_in and self._driver.send([payload], Stream.FIFO, to) == 1
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
 
         What was taken and not handed out when you stop reading comes first when you go on.
         """
-        while await self._has_unread(BATCH_MAX):
-            delivered = self._unread.popleft()
-            if self._read_of_first:
-                run = delivered.run
-                rest = run.payloads[self._read_of_first :]
-                run = Run(run.stream, run.first + self._read_of_first, rest)
-                delivered = Delivered(delivered.sender, run, delivered.view_id)
-                self._read_of_first = 0
-            yield delivered
+        self._check_receiving()
+        while True:
+            delivered = self._unread.take_run()
+            if delivered is not None:
+                yield delivered
+            elif not await self._refill(BATCH_MAX):
+                return
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages one by one, in each sender's order. Reading may stop and go on at any time."""
-        while await self._has_unread(PREFETCH):
-            delivered = self._unread[0]
-            run = delivered.run
-            at = self._read_of_first
-            self._read_of_first += 1
-            if self._read_of_first == len(run.payloads):
-                self._unread.popleft()
-                self._read_of_first = 0
-            yield Message(delivered.sender, run.payloads[at], run.first + at, delivered.view_id)
-
-    async def _has_unread(self, limit: int) -> bool:
-        """Wait for messages and take up to `limit` of them; False once there will be no more."""
         self._check_receiving()
+        while True:
+            message = self._unread.take_message()
+            if message is not None:
+                yield message
+            elif not await self._refill(PREFETCH):
+                return
+
+    async def events(self) -> AsyncGenerator[Delivered | Notice | Closed, None]:
+        """Everything in one order: messages as runs, views, losses, and at last the end.
+
+        A view stands before the messages that were taken in it. Undeliverable tells of messages
+        to a member, GapSkipped of messages from one, that were given up; Excluded, that the group
+        went on without this member, which is on its way back. While nobody reads events, these are
+        logged as warnings.
+        """
+        unread = self._unread
+        unread.watchers += 1
+        try:
+            while True:
+                event = unread.take()
+                if event is not None:
+                    yield event
+                elif not await self._refill(BATCH_MAX):
+                    break
+            assert self._closed is not None
+            yield self._closed
+        finally:
+            unread.watchers -= 1
+            if not unread.watchers:
+                unread.tell_losses()
+
+    async def _refill(self, limit: int) -> bool:
+        """Wait until there is something to read, and take up to `limit` messages; False once
+        there will be no more."""
         while not self._unread:
             self._last_read = time.monotonic()
-            self._unread.extend(self._driver.take(limit))
+            self._driver.take(limit)
             self._open_if_settled()
             if self._unread:
                 break
             if self._closed is not None:
                 return False
-            if self._driver.node.has_ready:
+            if self._is_receiving and self._driver.node.has_ready:
                 await asyncio.sleep(0)  # those were fragments; the rest of the message is coming
             else:
                 await self._readable.wait()
         return True
 
     async def flush(self) -> None:
-        """Wait until every other member has taken what was sent here."""
-        while not self._driver.node.multicast.is_flushed:
-            self._check_open()
-            await self._settled.wait()
+        """Wait until others have taken everything that was sent here, to all or to one.
+
+        GroupClosed if this member is out of its group before they have.
+        """
         self._check_open()
+        driver = self._driver
+        while not driver.node.is_flushed:
+            await self._settled.wait()
+            self._check_open()
+            if not driver.membership.is_member:
+                raise GroupClosed("excluded before everybody had taken what was sent")
+
+    def sync(self, peer: Member) -> None:
+        """Ask a member where its messages to this one stand, and go on from there: for an
+        operator who sees them stuck. It changes nothing where all is well."""
+        self._check_peer(peer)
+        self._check_open()
+        self._driver.sync(peer)
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
@@ -196,37 +263,85 @@ class Group:
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""
-        return self._driver.stats()
-
-    def install_view(self, view: View) -> None:
-        """Go on with this view: until groups find out for themselves, somebody has to say who
-        is gone."""
-        self._driver.install_view(view)
+        return {**self._driver.stats(), "unread": self._unread.stats()}
 
     # What the driver tells
 
     def on_event(self, event: Event) -> None:
         match event:
-            case Writable():
-                self._writable.open()
+            case Delivered():
+                if self._is_receiving:
+                    self._unread.add(event)
+            case FragmentsTaken():
+                pass
+            case Writable(to):
+                self._open_writable(to)
+            case ViewInstalled(view):
+                self._view = view
+                self._notify(event)
+            case Undeliverable() | GapSkipped():
+                self._notify(event)
             case Closed():
-                self._closed = event
-                for gate in (self._readable, self._writable, self._settled):
-                    gate.open()
-            case ViewInstalled():
-                self._settled.open()
+                self._on_closed(event)
+            case _:
+                assert_never(event)
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""
         if not self._is_receiving:
-            while self._driver.take(BATCH_MAX):
-                pass
+            while self._driver.node.has_ready:
+                self._driver.take(BATCH_MAX)
         elif self._driver.node.has_ready and not self._readable.open():
             self._warn_if_unread()
         self._open_if_settled()
 
+    def _notify(self, notice: Notice) -> None:
+        self._unread.add_notice(notice)
+        self._readable.open()
+        self._settled.open()
+
+    def _on_closed(self, closed: Closed) -> None:
+        if not self._driver.membership.may_rejoin or self._is_leaving:
+            self._end(closed)
+            return
+        if self._driver.node.view is not None:
+            self._notify(Excluded(closed.reason, closed.half_sent, closed.unacked))
+        self._wake_all()
+        # Not from here: the driver is in the middle of something.
+        asyncio.get_running_loop().call_soon(self._come_back)
+
+    def _come_back(self) -> None:
+        """As another incarnation, on the same socket. Those who were there may still be."""
+        if self._is_leaving:
+            return
+        old = self._driver
+        old.close()
+        known = [member.address for member in old.node.view or ()]
+        self._driver = self._place.drive(self)
+        try:
+            self._driver.start([*known, *old.membership.discovery.candidates])
+        except Exception as error:  # whatever a source raises, nobody shall wait for ever
+            self._end(Closed(f"cannot come back: {error}"))
+            raise
+        self._settled.open()
+
+    def _end(self, closed: Closed) -> None:
+        self._closed = closed
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._readable.open()
+        self._settled.open()
+        for to in list(self._writable):
+            self._open_writable(to)
+
+    def _open_writable(self, to: Member | None) -> None:
+        gate = self._writable.pop(to, None)
+        if gate is not None:
+            gate.open()
+
     def _open_if_settled(self) -> None:
-        if self._settled.is_awaited and self._driver.node.multicast.is_flushed:
+        if self._settled.is_awaited and self._driver.node.is_flushed:
             self._settled.open()
 
     def _warn_if_unread(self) -> None:
@@ -241,87 +356,225 @@ class Group:
                 waited,
             )
 
+    @property
+    def _is_in(self) -> bool:
+        """Messages can be sent; not while this member is looking for its group."""
+        return self._driver.membership.phase is Phase.MEMBER
+
+    async def _until_in(self) -> None:
+        self._check_open()
+        while not self._is_in:
+            await self._settled.wait()
+            self._check_open()
+
     def _check_open(self) -> None:
         if self._closed is not None:
             raise GroupClosed(self._closed.reason)
+        if self._is_leaving:
+            raise GroupClosed("this member is leaving its group")
+
+    def _check_peer(self, to: Member | None) -> None:
+        if to is None:
+            return
+        if not isinstance(to, Member):
+            raise UsageError(
+                f"a member is meant, not {to!r}: pass group.view['its name'], or a message's sender"
+            )
+        if to not in self.view:
+            _check_loopback(to.address)
 
     def _check_receiving(self) -> None:
         if not self._is_receiving:
-            raise UsageError("joined with receive=False: there is nothing to read")
+            raise UsageError("joined with receive=False: there are no messages to read")
+
+    # Coming and going
+
+    async def _enter(self, limit_s: float) -> None:
+        """Find the group, and be let in."""
+        self._driver.start()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._until_in()
+        except GroupClosed:  # it had to exist
+            self._place.raise_join_timeout(self._driver, "")
+        except TimeoutError:
+            self._place.raise_join_timeout(self._driver, f" within {limit_s:g} s")
+        if self._driver.membership.started_alone:
+            place = self._place
+            log.info("%s started group %r alone: nobody answered at %s", self.me, *place.searched)
+
+    async def _leave(self, limit_s: float) -> None:
+        """Go, when the others have taken everything and know; or when it takes too long."""
+        self._is_leaving = True
+        self._wake_all()  # those who send are told
+        self._driver.leave()
+        try:
+            async with asyncio.timeout(limit_s):
+                while self._driver.membership.phase is not Phase.OUT:
+                    await self._settled.wait()
+        except TimeoutError:
+            pass  # what was not taken is in the Closed that follows
+
+    def _close(self) -> None:
+        self._driver.close()
+        self._place.close()
+        if self._closed is None:
+            self._end(Closed("left while it was on its way back"))
+        elif self._closed.unacked or self._closed.half_sent:
+            log.warning("%s leaves before everybody has taken its messages", self.me)
+
+
+class _Place:
+    """What stays while incarnations of a member come and go: its socket, what it was configured
+    with, where it looks for others."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        sock: UdpSocket,
+        source: Source,
+        *,
+        record: Path | None,
+        record_level: str,
+        run_id: str,
+        lose: Callable[[], bool] | None,
+    ) -> None:
+        self._config = config
+        self._sock = sock
+        self._source = source
+        self._record = record
+        self._record_level = record_level
+        self._run_id = run_id or config.group
+        self._lose = lose
+        self._recorders: list[Recorder] = []
+
+    @property
+    def searched(self) -> tuple[str, Source]:
+        """Which group was looked for, and where."""
+        return self._config.group, self._source
+
+    def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
+        """A new incarnation; it has not begun yet."""
+        config = self._config
+        me = Member(
+            self._sock.address, 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX, config.name
+        )
+        layers = (
+            Membership(me, config.membership, must_exist=must_exist),
+            FailureDetector(me, config.membership),
+        )
+        node = Node(me, config, layers=layers)
+        node.multicast.receive_buffer = node.unicast.receive_buffer = self._sock.receive_buffer
+        loop = asyncio.get_running_loop()
+        tap = self._tap(node)
+        return Driver(node, self._sock, loop, owner, self._source, tap=tap, lose=self._lose)
+
+    def close(self) -> None:
+        """The last incarnation is gone: wait for what is still being written, and be gone."""
+        self._sock.close()
+        for recorder in self._recorders:
+            recorder.close()
+
+    def raise_join_timeout(self, driver: Driver, limit: str) -> NoReturn:
+        membership = driver.membership
+        if membership.phase is Phase.JOINING:
+            reasons = "; ".join(driver.explain())
+            raise JoinTimeout(f"not let in{limit}: {reasons}") from None
+        asked = list(map(str, membership.discovery.candidates))
+        more = len(asked) - CANDIDATES_NAMED
+        names = ", ".join(asked[:CANDIDATES_NAMED]) + (f" and {more} more" if more > 0 else "")
+        where = names or f"{self._source}, where no other member is listed"
+        raise JoinTimeout(
+            f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
+        ) from None
+
+    def _tap(self, node: Node) -> Tap | None:
+        if self._record is None:
+            return None
+        from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
+        from ringcast.trace.recorder import Recorder
+
+        recorder = Recorder(self._record, self._run_id, node.me, level=self._record_level)
+        self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
+        self._recorders.append(recorder)
+        return Tap(node, recorder)
 
 
 @asynccontextmanager
 async def join(
     group: str,
     *,
-    listen: str,
-    members: Sequence[str],
     name: str = "",
+    listen: str = "127.0.0.1:0",
+    members: Sequence[str] = (),
+    discovery: Source | None = None,
+    must_exist: bool = False,
     receive: bool = True,
     record: Path | None = None,
+    record_level: str = "deliveries",
     run_id: str = "",
     config: MulticastConfig | None = None,
+    unicast: UnicastConfig | None = None,
+    membership: MembershipConfig | None = None,
     join_timeout_s: float = JOIN_TIMEOUT_S,
     lose: Callable[[], bool] | None = None,
 ) -> AsyncIterator[Group]:
-    """Join a group whose members are listed; in it when the block starts.
+    """Join the group of this name, or start it; in it when the block starts, out when it ends.
 
-    `listen` is this member's own address and stands in `members`, which is the same list in the
-    same order everywhere. `receive=False` is for members that only send: what arrives is taken
-    and dropped. `record` is a directory for the trace, `run_id` what to call this run of the
-    group there (else by the group's name). `lose` drops what arrives whenever it returns True:
-    for tests of one's own application. Leaving the block waits until everybody has taken what
-    was sent, for 5 s at the most.
+    Members of one user on one machine find each other by the name alone. Else say where to look:
+    `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
+    else with its three methods. If nobody is there this member starts the group, unless it
+    `must_exist`: then JoinTimeout is raised. `listen` is the address to use, by default any free
+    port on loopback.
+
+    `config` is for messages to the group, `unicast` for those to one member, `membership` for how
+    long things may take. `receive=False` is for members that only send: what arrives is taken and
+    dropped. `record` is a directory for the trace, `record_level` how much goes into it
+    ("deliveries", or "full" with frames and windows), `run_id` what to call this run of the group
+    there (else by the group's name). `lose` drops what arrives whenever it returns True: for tests
+    of one's own application. Leaving the block waits until everybody has taken what was sent, for
+    `membership.leave_timeout_s` at the most.
     """
-    addresses = [Address.parse(text) for text in members]
     own = Address.parse(listen)
+    addresses = [Address.parse(text) for text in members]
     for address in (own, *addresses):
         _check_loopback(address)
-    with closing(UdpSocket(own)) as sock:
-        me = Member(sock.address, 1 + secrets.randbelow(INCARNATION_MAX), name)
-        settings = _fit(config or MulticastConfig(), sock.receive_buffer, len(addresses))
-        group_config = GroupConfig(group=group, name=name, multicast=settings)
-        roster = Roster(me, addresses)
-        node = Node(me, group_config, layers=[roster])
-        node.multicast.receive_buffer = sock.receive_buffer
-        handle = Group(receive=receive)
-        loop = asyncio.get_running_loop()
-        tap = _tap(node, record, run_id)
-        driver = handle._driver = Driver(node, sock, loop, handle, tap=tap, lose=lose)
-        try:
-            driver.start()
-            await _joined(handle, driver, roster, join_timeout_s)
-            yield handle
-            await _flushed(handle)
-        finally:
-            driver.close()
-
-
-async def _flushed(handle: Group) -> None:
+    if addresses and discovery is not None:
+        raise UsageError("say where to look with members= or with discovery=, not with both")
+    group_config = GroupConfig(
+        group=group,
+        name=name,
+        multicast=config or MulticastConfig(),
+        unicast=unicast or UnicastConfig(),
+        membership=membership or MembershipConfig(),
+    )
+    source = discovery or (ListSource(addresses) if addresses else runtime_source(group))
+    sock = UdpSocket(own)
+    place = _Place(
+        replace(group_config, multicast=_fit(group_config.multicast, sock.receive_buffer)),
+        sock,
+        source,
+        record=record,
+        record_level=record_level,
+        run_id=run_id,
+        lose=lose,
+    )
     try:
-        await asyncio.wait_for(handle.flush(), LEAVE_TIMEOUT_S)
-    except TimeoutError:
-        log.warning("%s leaves before everybody has taken its messages", handle.me)
-    except GroupClosed:
-        pass  # the group went on without this member: nobody is left to wait for
-
-
-async def _joined(handle: Group, driver: Driver, roster: Roster, limit_s: float) -> None:
+        handle = Group(place, receive=receive, must_exist=must_exist)
+    except BaseException:
+        sock.close()
+        raise
     try:
-        async with asyncio.timeout(limit_s):
-            while driver.node.view is None:
-                await handle._settled.wait()
-    except TimeoutError:
-        silent = ", ".join(map(str, roster.missing))
-        raise JoinTimeout(
-            f"nobody answered at {silent} within {limit_s:g} s: are these members running, with "
-            f"the same group name and the same list?"
-        ) from None
+        await handle._enter(join_timeout_s)
+        yield handle
+        await handle._leave(group_config.membership.leave_timeout_s)
+    finally:
+        handle._close()
 
 
-def _fit(config: MulticastConfig, receive_buffer: int, members: int) -> MulticastConfig:
+def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:
     """Datagrams small enough that two from every other member fit the receive buffer."""
-    share = receive_buffer // max(1, members - 1)
+    share = receive_buffer // (MEMBERS_EXPECTED - 1)
     datagram_bytes = max(DATAGRAM_BYTES_MIN, min(config.datagram_bytes, share // 2))
     return replace(config, datagram_bytes=datagram_bytes)
 
@@ -337,11 +590,3 @@ def _check_loopback(address: Address) -> None:
             f"{address} is not a loopback address: without encryption ringcast stays on one "
             f"machine; use 127.0.0.1 or [::1]"
         )
-
-
-def _tap(node: Node, directory: Path | None, run_id: str) -> Tap | None:
-    if directory is None:
-        return None
-    from ringcast.trace.recorder import Recorder  # needs what only ringcast[spark] brings
-
-    return Tap(node, Recorder(directory, run_id or node.config.group, node.me))

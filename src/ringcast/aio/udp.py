@@ -31,6 +31,7 @@ _SO_RCVBUFFORCE = 33
 _IP_RECVERR = 11
 _IPV6_RECVERR = 25
 
+_ERRNO = struct.Struct("=I")  # what struct sock_extended_err begins with
 _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -65,6 +66,8 @@ class UdpSocket:
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.refused: dict[Address, int] = {}
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
+        self.hints: set[Address] = set()
+        """Of these, those that nobody has been told of yet: taken by the driver."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -84,13 +87,18 @@ class UdpSocket:
             yield self._view[:size]
 
     def send(self, datagram: bytes, dest: Address) -> None:
-        try:
-            self._socket.sendto(datagram, dest)
-            self.sent += 1
-        except OSError as error:
-            self.dropped += 1
-            if error.errno not in _WOULD_DROP:
+        # Twice: that an earlier datagram was refused is told in place of sending this one.
+        for _ in range(2):
+            try:
+                self._socket.sendto(datagram, dest)
+            except OSError as error:
+                if error.errno in _WOULD_DROP:
+                    break
                 self._read_errors()
+            else:
+                self.sent += 1
+                return
+        self.dropped += 1
 
     def close(self) -> None:
         self._socket.close()
@@ -99,10 +107,15 @@ class UdpSocket:
         """Empty the error queue: each entry names the address that a datagram did not reach."""
         while True:
             try:
-                _, _, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
+                _, ancillary, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
+                causes = [_ERRNO.unpack_from(data)[0] for _, _, data in ancillary]
             except (OSError, struct.error):
                 return
-            self.refused[Address(*dest[:2])] = time.monotonic_ns()
+            # Other causes, such as a datagram that is too long, say nothing about who is there.
+            if errno.ECONNREFUSED in causes:
+                address = Address(*dest[:2])
+                self.refused[address] = time.monotonic_ns()
+                self.hints.add(address)
 
 
 def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:

@@ -1,7 +1,7 @@
 """Cluster: member processes on loopback, and how to talk to them. For benchmarks, the demo, tests.
 
-Each member is a process of its own (member.py) that talks JSON lines. The launcher plays what
-membership will do: it knows whom it killed and tells the others to go on without.
+Each member is a process of its own (member.py) that talks JSON lines. They meet in a directory of
+the cluster's own, and find out for themselves who is gone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """So many members in one group, until the block ends."""
+    """So many members in one group, until the block ends. The first one coordinates."""
 
     def __init__(
         self,
@@ -31,28 +32,34 @@ class Cluster:
         loss: float = 0.0,
         seed: int = 1,
         record: Path | None = None,
+        record_level: str = "deliveries",
         config: dict[str, Any] | None = None,
+        membership: dict[str, Any] | None = None,
     ) -> None:
-        self.names = [f"m{at}" for at in range(members)]
+        self.names: list[str] = []
+        """Those who are running, in the order they came: that of the view."""
         self.processes: list[subprocess.Popen[str]] = []
+        self._members = members
+        self._started = 0
         self._place = {
             "group": group,
             "loss": loss,
             "record": str(record) if record else None,
+            "record_level": record_level,
             "config": config or {},
+            "membership": membership or {},
         }
         self._seed = seed
         self._stack = ExitStack()
 
     def __enter__(self) -> Cluster:
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.names))]
         with ExitStack() as stack:
-            for at, (name, address) in enumerate(zip(self.names, addresses, strict=True)):
-                process = stack.enter_context(child("ringcast.bench.member"))
-                self.processes.append(process)
-                own = {"name": name, "listen": address, "seed": self._seed * 1000 + at}
-                tell(process, {**self._place, **own, "members": addresses})
-            self.hear_all()
+            self._place["meet"] = stack.enter_context(tempfile.TemporaryDirectory())
+            self._stack = stack
+            for _ in range(self._members):
+                self.start()
+            for process in self.processes:  # one after the other, so that the order is known
+                self.enter(process)
             self._stack = stack.pop_all()
         return self
 
@@ -67,6 +74,22 @@ class Cluster:
             process.stdin.close()
         self._stack.close()
 
+    def start(self, **place: Any) -> subprocess.Popen[str]:
+        """Another process; it does not join before it is told to."""
+        name = f"m{self._started}"
+        process = self._stack.enter_context(child("ringcast.bench.member"))
+        seed = self._seed * 1000 + self._started
+        self._started += 1
+        self.names.append(name)
+        self.processes.append(process)
+        tell(process, {**self._place, "name": name, "seed": seed, **place})
+        return process
+
+    def enter(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        """Let it join; it answers when it is in."""
+        tell(process, {"op": "join"})
+        return hear(process)
+
     def tell_all(self, message: dict[str, Any]) -> None:
         for process in self.processes:
             tell(process, message)
@@ -75,12 +98,27 @@ class Cluster:
         """One answer from each, in the order of the names."""
         return [hear(process) for process in self.processes]
 
-    def kill(self, at: int) -> None:
-        """kill -9 one member and let the others go on without it."""
+    def await_view(self) -> list[dict[str, Any]]:
+        """When each of them has seen the view of those who run, and no others."""
+        self.tell_all({"op": "view", "names": self.names})
+        return self.hear_all()
+
+    def kill(self, at: int) -> str:
+        """kill -9 one member; its name."""
         victim = self.processes.pop(at)
         victim.kill()
         victim.wait()
-        self.tell_all({"op": "exclude", "name": self.names.pop(at)})
+        return self.names.pop(at)
+
+    def leave(self, at: int) -> str:
+        """Let one member leave, and wait until it has; its name."""
+        leaver = self.processes.pop(at)
+        assert leaver.stdin is not None
+        leaver.stdin.close()
+        status = leaver.wait()
+        if status:
+            raise RingcastError(f"a member that was to leave ended with status {status}")
+        return self.names.pop(at)
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,12 +1,12 @@
 """One member process of a cluster on loopback. Speaks JSON lines with its launcher.
 
-The first line on standard input is its place in the group; it answers {"ready": true} once it is
-in. Then:
+The first line on standard input is its place in the group, the second lets it join; it answers
+once it is in. Then:
 
     {"op": "round", …}    send so many messages, read until everybody's have arrived; what it took
     {"op": "trade", …}    send orders at a pace for some seconds, reading everybody's; how many
     {"op": "finish", …}   read on until so many of each sender's have arrived; how many that are
-    {"op": "exclude", …}  go on without that member: the launcher knows whom it killed
+    {"op": "view", …}     wait for a view of just these names; when that was
     {"op": "stats"}       every table and counter
 
 The end of the input ends the process.
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
-from ringcast.config import MulticastConfig
-from ringcast.model import View, ViewId
+from ringcast.aio.sources import DirectorySource
+from ringcast.config import MembershipConfig, MulticastConfig
 
 if TYPE_CHECKING:
     from ringcast.aio.group import Group
@@ -53,14 +53,16 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
     record = place["record"]
     async with join(
         place["group"],
-        listen=place["listen"],
-        members=place["members"],
         name=place["name"],
+        listen=place.get("listen", "127.0.0.1:0"),
+        discovery=DirectorySource(place["meet"]),
         config=MulticastConfig(**place["config"]),
+        membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,
+        record_level=place["record_level"],
         lose=(lambda: generator.random() < loss) if loss else None,
     ) as group:
-        _say({"ready": True})
+        _say({"at": time.monotonic_ns(), "listen": str(group.me.address)})
         batches = group.batches()
         trade = Trade(group)
         while line := await lines.readline():
@@ -72,8 +74,8 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
                     trade.start(task)
                 case "finish":
                     trade.finish(task)
-                case "exclude":
-                    _exclude(group, task["name"])
+                case "view":
+                    _say(await _view_of(group, task["names"]))
                 case "stats":
                     _say(group.stats())
 
@@ -119,13 +121,13 @@ class Trade:
             self._progress.clear()
             await self._progress.wait()
         await self._group.flush()
-        _say({"read": self._read})
+        view = [member.name for member in self._group.view]
+        _say({"read": self._read, "view": view, "incarnation": self._group.me.incarnation})
 
 
-def _exclude(group: Group, name: str) -> None:
-    view = group.view
-    members = tuple(member for member in view if member.name != name)
-    group.install_view(View(ViewId(members[0], view.counter + 1), members))
+async def _view_of(group: Group, names: list[str]) -> dict[str, Any]:
+    view = await group.wait_for_view(lambda view: {who.name for who in view} == set(names))
+    return {"at": time.monotonic_ns(), "view": [member.name for member in view]}
 
 
 async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +164,9 @@ async def _send(group: Group, count: int, size: int) -> None:
 
 async def _main() -> None:
     lines = await _lines()
-    await _member(json.loads(await lines.readline()), lines)
+    place = json.loads(await lines.readline())
+    if await lines.readline():
+        await _member(place, lines)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 One process per member. A warm-up round finds out how many messages make a round of the wanted
 length; then rounds are repeated and medians taken. The ceiling moves datagrams of the same size in
-the same pattern between as many processes, without any protocol.
+the same pattern between as many processes, without any protocol. What recording costs is measured
+by a second group that does not record and takes turns with the first.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Workload:
     repeat: int = 3
     seed: int = 1
     record: Path | None = None
+    record_level: str = "deliveries"
 
     def __post_init__(self) -> None:
         if not 2 <= self.members <= 16:
@@ -62,19 +64,16 @@ class Workload:
 def bench_multicast(workload: Workload) -> dict[str, Any]:
     """Measure one workload; a flat report."""
     ceiling = raw_ceiling(workload)
-    with Cluster(
-        members=workload.members, loss=workload.loss, seed=workload.seed, record=workload.record
-    ) as cluster:
-        per_sender = max(512, WARM_UP_BYTES // max(1, workload.size) // workload.sender_count)
-        warm = _round(cluster, workload, per_sender)
-        scale = workload.seconds / max(answer["seconds"] for answer in warm)
-        per_sender = max(512, int(per_sender * scale))
-        resent_before = sum(answer["resent"] for answer in warm)
-        rounds = [_round(cluster, workload, per_sender) for _ in range(workload.repeat)]
-    rates = [_rate(answers) for answers in rounds]
-    deliveries = [sum(answer["delivered"] for answer in answers) for answers in rounds]
-    cpu = [sum(answer["cpu_s"] for answer in answers) for answers in rounds]
-    rate = statistics.median(rates)
+    with ExitStack() as stack:
+        measured = Measured(stack.enter_context(_cluster(workload, workload.record)), workload)
+        plain = None
+        if workload.record is not None:
+            plain = Measured(stack.enter_context(_cluster(workload, None)), workload)
+        for turn in range(workload.repeat):
+            groups = [group for group in (measured, plain) if group is not None]
+            for group in groups if turn % 2 == 0 else reversed(groups):
+                group.measure()
+    rate = measured.rate
     # A member does not send to itself over the network; the ceiling does not either.
     foreign = (workload.sender_count - (workload.senders == "all")) / workload.sender_count
     return {
@@ -84,19 +83,77 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
         "rate_per_member": round(rate),
         "deliveries_per_s": round(rate * workload.members),
         "mb_per_s": round(rate * workload.size / 1e6, 1),
-        "cpu_s_per_million": round(
-            statistics.median(c / d * 1e6 for c, d in zip(cpu, deliveries, strict=True)), 3
-        ),
-        "retransmitted": sum(a["resent"] for a in rounds[-1]) - resent_before,
-        "lost": sum(answer["lost"] for answers in rounds for answer in answers),
-        "rss_mb": round(max(answer["rss_mb"] for answer in rounds[-1]), 1),
+        "cpu_s_per_million": round(measured.cpu_s_per_million, 3),
+        "retransmitted": measured.retransmitted,
+        "lost": measured.lost + (plain.lost if plain is not None else 0),
+        "rss_mb": round(measured.rss_mb, 1),
         "ceiling_mb_per_s": round(ceiling / 1e6, 1),
         "ceiling_ratio": round(rate * foreign * workload.size / ceiling, 3),
-        "rates": [round(value) for value in rates],
-        "messages": per_sender * workload.sender_count * workload.repeat,
-        "recorded": workload.record is not None,
+        "rates": [round(value) for value in measured.rates],
+        "messages": measured.per_sender * workload.sender_count * workload.repeat,
+        "recorded": workload.record_level if plain is not None else None,
+        "record_ratio": round(rate / plain.rate, 3) if plain is not None else None,
+        "plain_rates": [round(value) for value in plain.rates] if plain is not None else None,
+        "plain_cpu_s_per_million": round(plain.cpu_s_per_million, 3) if plain is not None else None,
         "versions": {"python": platform.python_version(), "loop": loop_name()},
     }
+
+
+def _cluster(workload: Workload, record: Path | None) -> Cluster:
+    return Cluster(
+        members=workload.members,
+        loss=workload.loss,
+        seed=workload.seed,
+        record=record,
+        record_level=workload.record_level,
+    )
+
+
+class Measured:
+    """A group, warmed up, and its rounds so far."""
+
+    def __init__(self, cluster: Cluster, workload: Workload) -> None:
+        self._cluster = cluster
+        self._workload = workload
+        self._rounds: list[list[dict[str, Any]]] = []
+        warm_up = max(512, WARM_UP_BYTES // max(1, workload.size) // workload.sender_count)
+        warm = _round(cluster, workload, warm_up)
+        scale = workload.seconds / max(answer["seconds"] for answer in warm)
+        self.per_sender = max(512, int(warm_up * scale))
+        self._resent_before = sum(int(answer["resent"]) for answer in warm)
+
+    def measure(self) -> None:
+        self._rounds.append(_round(self._cluster, self._workload, self.per_sender))
+
+    @property
+    def rates(self) -> list[float]:
+        return [_rate(answers) for answers in self._rounds]
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def cpu_s_per_million(self) -> float:
+        costs = (
+            sum(answer["cpu_s"] for answer in answers)
+            / sum(answer["delivered"] for answer in answers)
+            for answers in self._rounds
+        )
+        return float(statistics.median(costs)) * 1e6
+
+    @property
+    def retransmitted(self) -> int:
+        resent = sum(int(answer["resent"]) for answer in self._rounds[-1])
+        return resent - self._resent_before
+
+    @property
+    def lost(self) -> int:
+        return sum(int(answer["lost"]) for answers in self._rounds for answer in answers)
+
+    @property
+    def rss_mb(self) -> float:
+        return max(float(answer["rss_mb"]) for answer in self._rounds[-1])
 
 
 def _round(cluster: Cluster, workload: Workload, per_sender: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ringcast.spark.report import Names, Report
+    from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
 
 _COLOURS = {"ok": "green", "violated": "red"}
@@ -62,12 +62,17 @@ def print_report(report: Report) -> None:
                 click.echo(f"    {_safe(_readable(row, report.names))}")
     for note in report.notes:
         click.echo(f"note: {_safe(note)}")
+    unseen = [verdict.id for verdict in report.verdicts if _is_unseen(verdict)]
+    if unseen:
+        click.echo(f'note: {", ".join(unseen)} need members that record at level "full"')
     click.echo(f"\n{_safe(report.summary)}")
 
 
 def _print_table(report: Report) -> None:
     table = [("", "guarantee", "verdict", "checks", "detail")]
     for verdict in report.verdicts:
+        if _is_unseen(verdict):
+            continue
         cells = (verdict.id, verdict.title, verdict.status, str(verdict.premises), verdict.detail)
         table.append(cells)
     widths = [max(len(line[at]) for line in table) for at in range(4)]
@@ -79,6 +84,11 @@ def _print_table(report: Report) -> None:
             *(checks.rjust(widths[3]), _safe(detail)),
         )
         click.echo("  ".join(cells).rstrip())
+
+
+def _is_unseen(verdict: Verdict) -> bool:
+    """No member recorded what it needs: one line says so of all such."""
+    return verdict.is_beyond_level and not verdict.premises
 
 
 def _readable(row: Row, names: Names) -> str:

@@ -80,7 +80,14 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Record the members' traces in this directory.",
+    help="Record the members' traces in this directory, and measure what that costs.",
+)
+@click.option(
+    "--record-level",
+    type=click.Choice(["deliveries", "full"]),
+    default="deliveries",
+    show_default=True,
+    help="How much to record.",
 )
 @click.option(
     "--matrix", is_flag=True, help="1 → 2, 1 → 3, 3 all and 4 all at 100, 1000 and 10000 bytes."
@@ -95,6 +102,7 @@ def multicast(
     repeat: int,
     seed: int,
     record: Path | None,
+    record_level: str,
     matrix: bool,
     json_file: TextIO | None,
 ) -> None:
@@ -116,6 +124,7 @@ def multicast(
             repeat=repeat,
             seed=seed,
             record=record,
+            record_level=record_level,
         )
         for count, who in groups
         for length in sizes
@@ -126,9 +135,38 @@ def multicast(
         json.dump(rows, json_file, indent=2)
         json_file.write("\n")
     else:
-        _print([{column: row[column] for column in MULTICAST_COLUMNS} for row in rows], False)
+        columns = [*MULTICAST_COLUMNS, *(["record_ratio"] if record is not None else [])]
+        _print([{column: row[column] for column in columns} for row in rows], False)
     if any(row["lost"] for row in rows):
         raise click.ClickException("messages were lost: this must never happen; please report it")
+
+
+@bench.command()
+@click.option("--members", default=3, show_default=True, help="Processes in the group before.")
+@click.option("--repeat", default=5, show_default=True, help="Joins; the median is reported.")
+@as_json
+def join(members: int, repeat: int, is_json: bool) -> None:
+    """From the start of a process until it is in the view, beside what Python itself takes.
+
+    Example: ringcast bench join --repeat 9
+    """
+    from ringcast.bench.membership import bench_join
+
+    _print(bench_join(members, repeat), is_json)
+
+
+@bench.command()
+@click.option("--members", default=3, show_default=True, help="Processes in the group.")
+@click.option("--repeat", default=5, show_default=True, help="Kills of each kind; medians.")
+@as_json
+def crash(members: int, repeat: int, is_json: bool) -> None:
+    """From kill -9 until all survivors have the view without the victim.
+
+    Example: ringcast bench crash --members 4 --json
+    """
+    from ringcast.bench.membership import bench_crash
+
+    _print(bench_crash(members, repeat), is_json)
 
 
 MULTICAST_COLUMNS = (
@@ -156,4 +194,4 @@ def _print(rows: Table, is_json: bool) -> None:
 
 
 def _cell(value: object) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    return f"{value:.{2 if value < 2 else 1}f}" if isinstance(value, float) else str(value)

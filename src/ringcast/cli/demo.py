@@ -64,7 +64,7 @@ def _run_cluster(trace: Path, loss: float, seed: int) -> None:
         )
         cluster.tell_all(TRADE)
         time.sleep(KILL_AFTER_S)
-        _step(3, f"kill -9 {cluster.names[VICTIM]}, in the middle of it.")
+        _step(3, f"kill -9 {cluster.names[VICTIM]}, in the middle of it. The others notice.")
         cluster.kill(VICTIM)
         sent = dict(zip(cluster.names, cluster.hear_all(), strict=True))
         expect = {name: answer["sent"] for name, answer in sent.items()}
@@ -72,6 +72,7 @@ def _run_cluster(trace: Path, loss: float, seed: int) -> None:
         for name, answer in zip(cluster.names, cluster.hear_all(), strict=True):
             counts = ", ".join(f"{count} of {who}" for who, count in sorted(answer["read"].items()))
             click.echo(f"   {name} sent {expect[name]} and delivered {counts}")
+        click.echo(f"   the group is now {', '.join(answer['view'])}")
 
 
 def _plant_duplicate(trace: Path, planted: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
@@ -14,14 +14,31 @@ from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.multicast import SCENARIOS as GROUPS
 from ringcast.explore.multicast import explore_multicast
 from ringcast.explore.ring import SCENARIOS, UNGUARDED_E, VARIANTS, explore_ring
+from ringcast.explore.unicast import SYNC_SCENARIOS, UNICAST_SCENARIOS, explore_unicast
+from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
 from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.unicast import ReliableUnicast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.explore.explorer import Report
     from ringcast.explore.multicast import Scenario as Group
     from ringcast.explore.ring import Scenario
+    from ringcast.explore.unicast import Scenario as Connection
+
+
+class Described(Protocol):
+    """A scenario, whatever it is a scenario of."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+
+D = TypeVar("D", bound=Described)
 
 
 @click.group()
@@ -140,26 +157,13 @@ def multicast(
         for group in _chosen_groups(joiner, without)
     ]
     protocol = ABLATIONS.get(without or "", ReliableMulticast)
-    ends_at = monotonic() + seconds
-    reports = []
-    for group in groups:
-        left = max(0.0, ends_at - monotonic())
-        report = explore_multicast(group, protocol, max_seconds=left)
-        reports.append(report)
-        if not as_json:
-            _print_report(group, report)
-    total = _total(reports)
-    if as_json:
-        rows = [_as_row(*pair) for pair in zip(groups, reports, strict=True)]
-        click.echo(json.dumps({"without": without, "scenarios": rows, **total}, indent=2))
-    else:
-        click.echo(
-            f"total: {total['states']} states, {total['states_per_s']} states/s; "
-            f"violations: {total['violations']}; "
-            + ("complete" if total["complete"] else "NOT COMPLETE: silence proves nothing")
-        )
-    if total["violations"] or not total["complete"]:
-        sys.exit(1)
+    _explore_all(
+        groups,
+        lambda group, left: explore_multicast(group, protocol, max_seconds=left),
+        without=without,
+        seconds=seconds,
+        as_json=as_json,
+    )
 
 
 def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
@@ -174,6 +178,139 @@ def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
     return [GROUPS["loss"]]
 
 
+_capacity_option = click.option(
+    "--capacity",
+    type=click.IntRange(1, 2),
+    help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
+)
+_without_option = click.option(
+    "--without",
+    type=click.Choice(list(UNICAST_ABLATIONS)),
+    help="Take a rule away on purpose, to see what it prevents.",
+)
+_seconds_option = click.option(
+    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@explore.command()
+@click.option(
+    "--scenario",
+    "name",
+    type=click.Choice([*UNICAST_SCENARIOS, "all"]),
+    default="all",
+    show_default=True,
+    help="What may happen; each is described in the output.",
+)
+@_capacity_option
+@_without_option
+@_seconds_option
+@_json_option
+def unicast(
+    name: str, capacity: int | None, without: str | None, seconds: float, as_json: bool
+) -> None:
+    """Explore reliable unicast: two real members, every order of events.
+
+    Exits with 1 if a violation was found or an exploration was not completed.
+
+    \b
+    Examples:
+      ringcast explore unicast
+      ringcast explore unicast --scenario restart
+      ringcast explore unicast --without ack-conn
+    """
+    _explore_ends(UNICAST_SCENARIOS, name, capacity, without, seconds, as_json)
+
+
+@explore.command()
+@click.option(
+    "--scenario",
+    "name",
+    type=click.Choice([*SYNC_SCENARIOS, "all"]),
+    default="all",
+    show_default=True,
+    help="What may happen; each is described in the output.",
+)
+@_capacity_option
+@_without_option
+@_seconds_option
+@_json_option
+def sync(
+    name: str, capacity: int | None, without: str | None, seconds: float, as_json: bool
+) -> None:
+    """Explore what happens when a receiver has lost its window and asks the sender.
+
+    Exits with 1 if a violation was found or an exploration was not completed.
+
+    \b
+    Examples:
+      ringcast explore sync
+      ringcast explore sync --scenario operator
+      ringcast explore sync --without tombstone
+    """
+    _explore_ends(SYNC_SCENARIOS, name, capacity, without, seconds, as_json)
+
+
+def _explore_ends(
+    scenarios: Mapping[str, Connection],
+    name: str,
+    capacity: int | None,
+    without: str | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """A rule taken away is missed in one scenario, unless another is asked for."""
+    protocol = ReliableUnicast
+    chosen = list(scenarios.values()) if name == "all" else [scenarios[name]]
+    if without is not None:
+        ablation = UNICAST_ABLATIONS[without]
+        protocol = ablation.unicast
+        if name == "all":
+            chosen = [ablation.scenario]
+    if capacity is not None:
+        chosen = [replace(scenario, capacity=capacity) for scenario in chosen]
+    _explore_all(
+        chosen,
+        lambda scenario, left: explore_unicast(
+            scenario, protocol, max_seconds=left, stop_at_violation=without is not None
+        ),
+        without=without,
+        seconds=seconds,
+        as_json=as_json,
+    )
+
+
+def _explore_all(
+    scenarios: Sequence[D],
+    explore_one: Callable[[D, float], Report],
+    *,
+    without: str | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """One after the other, as long as there is time; then the total, and the exit status."""
+    ends_at = monotonic() + seconds
+    reports = []
+    for scenario in scenarios:
+        report = explore_one(scenario, max(0.0, ends_at - monotonic()))
+        reports.append(report)
+        if not as_json:
+            _print_report(scenario, report)
+    total = _total(reports)
+    if as_json:
+        rows = [_as_row(*pair) for pair in zip(scenarios, reports, strict=True)]
+        click.echo(json.dumps({"without": without, "scenarios": rows, **total}, indent=2))
+    else:
+        click.echo(
+            f"total: {total['states']} states, {total['states_per_s']} states/s; "
+            f"violations: {total['violations']}; "
+            + ("complete" if total["complete"] else "NOT COMPLETE: silence proves nothing")
+        )
+    if total["violations"] or not total["complete"]:
+        sys.exit(1)
+
+
 def _total(reports: Sequence[Report]) -> dict[str, int | bool]:
     states = sum(report.states for report in reports)
     seconds = sum(report.seconds for report in reports)
@@ -183,16 +320,6 @@ def _total(reports: Sequence[Report]) -> dict[str, int | bool]:
         "violations": sum(len(report.violations) for report in reports),
         "complete": all(report.complete for report in reports),
     }
-
-
-class Described(Protocol):
-    """A scenario, whatever it is a scenario of."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
 
 
 def _print_report(scenario: Described, report: Report) -> None:

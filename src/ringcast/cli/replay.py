@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.node import Node
-from ringcast.sim.options import expand, from_json
+from ringcast.sim.dice import expand
+from ringcast.sim.options import PROTOCOLS, from_json
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.sim.timeline import time_line
@@ -20,7 +20,12 @@ FAILURES_SHOWN = 5
 
 
 @click.command()
-@click.option("--protocol", type=click.Choice(["multicast"]), default="multicast")
+@click.option(
+    "--protocol",
+    type=click.Choice(PROTOCOLS),
+    default="multicast",
+    help="Whose seed; options from a file know theirs.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
 @click.option(
     "--options",
@@ -51,12 +56,15 @@ def replay(
     \b
     Examples:
       ringcast replay --seed 42
-      ringcast replay --seed 42 --shrink
+      ringcast replay --protocol unicast --seed 42 --shrink
     """
     if (seed is None) == (options_file is None):
         raise click.UsageError("give either --seed or --options")
-    node_factory = ctx.obj or Node
-    options = expand(seed) if seed is not None else from_json(Path(options_file or "").read_text())
+    node_factory = ctx.obj  # tests put another node there, which must be caught
+    if seed is not None:
+        options = expand(seed, protocol)
+    else:
+        options = from_json(Path(options_file or "").read_text())
     result = run(options, node_factory)
     if shrink and result.failures:
         shrinker = Shrinker(result, node_factory, lambda text: click.echo(text, err=True))

@@ -13,7 +13,7 @@ import click
 
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.network import KINDS
-from ringcast.sim.options import FAULTS
+from ringcast.sim.options import FAULTS, PROTOCOLS
 from ringcast.sim.timeline import time_line
 
 if TYPE_CHECKING:
@@ -47,7 +47,12 @@ class SeedRange(click.ParamType[range]):
 
 
 @click.command()
-@click.option("--protocol", type=click.Choice(["multicast"]), default="multicast")
+@click.option(
+    "--protocol",
+    type=click.Choice(PROTOCOLS),
+    default="multicast",
+    help="Messages to the group (if not given), between two members, or a group on its own.",
+)
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
 @click.option(
@@ -78,15 +83,16 @@ def simulate(
     predicate was violated, or if one never had a case to judge.
 
     \b
-    Example:
+    Examples:
       ringcast simulate --seeds 0:500 --jobs 2
+      ringcast simulate --protocol group --seeds 0:500 --matrix
     """
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     tally = Tally()
     started = perf_counter()
     # Tests put another node there, which must be caught.
-    results = run_seeds(seeds, jobs=jobs, record=record, node_factory=ctx.obj)
+    results = run_seeds(seeds, protocol=protocol, jobs=jobs, record=record, node_factory=ctx.obj)
     with _progress(results, len(seeds)) as counted:
         for summary in counted:
             tally.add(summary)
@@ -97,9 +103,9 @@ def simulate(
         click.echo(f"… and {len(tally.failed) - FAILED_SEEDS_SHOWN} more failing seeds\n")
     _show_predicates(tally)
     if matrix:
-        _show_matrix(tally)
+        _show_matrix(tally, KINDS[protocol])
     if json_file is not None:
-        json_file.write_text(json.dumps(_figures(tally, seeds, seconds), indent=2) + "\n")
+        json_file.write_text(json.dumps(_figures(tally, protocol, seeds, seconds), indent=2) + "\n")
     click.echo(
         f"{tally.seeds} seeds · {tally.violations} violations · {tally.deliveries} deliveries · "
         f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} seeds/s"
@@ -133,20 +139,22 @@ def _show_predicates(tally: Tally) -> None:
         click.echo(line.rstrip())
 
 
-def _show_matrix(tally: Tally) -> None:
-    click.echo(f"\n{'fault':32}" + "".join(f"{kind:>9}" for kind in KINDS))
+def _show_matrix(tally: Tally, kinds: tuple[str, ...]) -> None:
+    click.echo(f"\n{'fault':32}" + "".join(f"{kind:>9}" for kind in kinds))
     empty = []
     for fault, title in FAULTS.items():
-        counts = [tally.matrix[fault, kind] for kind in KINDS]
+        counts = [tally.matrix[fault, kind] for kind in kinds]
         click.echo(f"{fault:4} {title:27}" + "".join(f"{count:9}" for count in counts))
         empty += [
-            f"{fault} × {kind}" for kind, count in zip(KINDS, counts, strict=True) if not count
+            f"{fault} × {kind}" for kind, count in zip(kinds, counts, strict=True) if not count
         ]
     click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
 
 
-def _figures(tally: Tally, seeds: range, seconds: float) -> dict[str, object]:
+def _figures(tally: Tally, protocol: str, seeds: range, seconds: float) -> dict[str, object]:
+    kinds = KINDS[protocol]
     return {
+        "protocol": protocol,
         "seeds": [seeds.start, seeds.stop],
         "violations": tally.violations,
         "deliveries": tally.deliveries,
@@ -161,7 +169,7 @@ def _figures(tally: Tally, seeds: range, seconds: float) -> dict[str, object]:
             }
             for predicate, judged in tally.judged.items()
         },
-        "matrix": {fault: {kind: tally.matrix[fault, kind] for kind in KINDS} for fault in FAULTS},
+        "matrix": {fault: {kind: tally.matrix[fault, kind] for kind in kinds} for fault in FAULTS},
         "failures": [
             {"seed": summary.seed, "predicate": failure.predicate, "text": failure.text}
             for summary in tally.failed

@@ -79,10 +79,12 @@ def explore(
     goal: Callable[[S], bool] | None = None,
     max_states: int = 1_000_000,
     max_seconds: float = math.inf,
+    stop_at_violation: bool = False,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> Report:
     """Visit every state; with a goal, also report a state from which it cannot be reached.
 
+    `stop_at_violation`: the first is enough, be it of several kinds.
     `progress` is called now and then with states found, states still to expand, and seconds.
     """
     started = perf_counter()
@@ -100,7 +102,7 @@ def explore(
 
     while frontier:
         seconds = perf_counter() - started
-        if seconds > max_seconds:
+        if seconds > max_seconds or (stop_at_violation and first_with):
             complete = False
             break
         if progress is not None and expanded % PROGRESS_EVERY == 0:

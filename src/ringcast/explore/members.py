@@ -1,60 +1,36 @@
-"""Real nodes as automata, for an exploration: what each input does to one member, found out once.
-
-Nodes and datagrams are numbered; nodes that behave alike share a number. Clocks do not count here:
-any armed timer of a node can be made the next one to fire.
-"""
+"""The members of a group as automata: what an exploration of reliable multicast drives."""
 
 from __future__ import annotations
 
-from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ringcast.config import GroupConfig, MulticastConfig
-from ringcast.core.state import canonical, clone
-from ringcast.events import Delivered, Writable
+from ringcast.explore.automata import DATAGRAM_BYTES, Automata
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.window.windows import ReceiveWindow, SendWindow
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from enum import Enum
 
     from ringcast.core.timers import Timers
+    from ringcast.explore.automata import Step
     from ringcast.protocols.multicast import ReliableMulticast
     from ringcast.wire.frames import Frame
 
-DATAGRAM_BYTES = 2048
 NO_WINDOW = -1
 """As an offset: that sender has no window here yet."""
 
-
-class Datagram(NamedTuple):
-    source: int
-    dest: int
-    content: bytes
-
-
-class Step(NamedTuple):
-    """What one input does to one member."""
-
-    after: int
-    datagrams: tuple[int, ...]
-    delivered: tuple[tuple[int, int, tuple[bytes, ...]], ...]
-    """(sender, first seqno, payloads) of each run that the application got."""
-    accepted: int
-    is_writable: bool
-    wrong: tuple[str, ...]
-    told: str
-    """What came out, in words."""
+_ONLY_ACKS: set[type[Frame]] = {Ack}
 
 
 class Facts(NamedTuple):
     """What the exploration asks about a node, read once."""
 
     armed: list[tuple[int, Enum]]
-    """(box, timer) of each armed timer."""
+    """(table, timer) of each armed timer."""
     has_ready: bool
     view: tuple[int, ...]
     """By place."""
@@ -63,11 +39,8 @@ class Facts(NamedTuple):
     high: int
 
 
-class Members:
-    """The nodes as automata that are discovered step by step.
-
-    Nodes that behave alike share a number; what an input does to one is found out once.
-    """
+class Members(Automata[Facts]):
+    """The members of one group: some in it from the start, some to join."""
 
     def __init__(
         self,
@@ -79,21 +52,13 @@ class Members:
         multicast: type[ReliableMulticast],
     ) -> None:
         self.members = [
-            Member(Address("explore", 1 + place), 1, "ABCDEFGH"[place]) for place in range(size)
+            Member(Address("explore", 1 + place), 1, self.name(place)) for place in range(size)
         ]
-        self.facts: list[Facts] = []
-        self.datagrams: list[Datagram] = []
-        self.told: list[str] = []  # each datagram in words
-        self.is_ack: list[bool] = []  # each datagram: nothing but acks
+        super().__init__([member.address for member in self.members])
         self._founders = range(founders)
         self._senders = senders
         self._capacity = capacity
         self._multicast = multicast
-        self._places = {member.address: place for place, member in enumerate(self.members)}
-        self._nodes: list[tuple[Node, int]] = []  # with each one's clock
-        self._node_numbers: dict[object, int] = {}
-        self._datagram_numbers: dict[Datagram, int] = {}
-        self._steps: dict[object, Step] = {}
         self._config = GroupConfig(
             group="explore",
             multicast=MulticastConfig(
@@ -113,7 +78,7 @@ class Members:
             offsets = [0 if s in self._founders else NO_WINDOW for s in self._senders]
             node.install_digest(self._digest(offsets), 0)
             node.take_events(0, 0)
-        return self._node_number(place, node, 0)
+        return self._node_number(node, 0)
 
     def view(self, counter: int, places: Iterable[int]) -> View:
         members = tuple(self.members[place] for place in places)
@@ -121,12 +86,11 @@ class Members:
 
     def is_stale(self, datagram: int, nodes: tuple[int, ...]) -> bool:
         """An ack from a member that the receiver knows, and knows to be as far already."""
-        if not self.is_ack[datagram]:
+        if self.kinds[datagram] != _ONLY_ACKS:
             return False
         source, dest, _ = self.datagrams[datagram]
         number = nodes[dest]
-        step = self.receive(number, datagram)
-        return step.after == number and not step.told and source in self.facts[number].view
+        return self.is_idle(number, datagram) and source in self.facts[number].view
 
     def offsets(self, number: int) -> tuple[int, ...]:
         """The digest of this member: how far it has delivered each sender."""
@@ -134,12 +98,6 @@ class Members:
         return tuple(entries.get(self._origin(s), 0) for s in self._senders)
 
     # Inputs: what would become of the node. The node itself stays as it is.
-
-    def receive(self, number: int, datagram: int) -> Step:
-        content = self.datagrams[datagram].content
-        return self._step(
-            number, ("receive", datagram), lambda node, now: node.receive_datagrams([content], now)
-        )
 
     def send(self, number: int, payload: bytes) -> Step:
         return self._step(number, ("send", payload), lambda node, now: node.send([payload], now))
@@ -149,11 +107,6 @@ class Members:
         senders = len(self._senders)
         limit = 1 if senders == 1 else senders * self._capacity
         return self._step(number, "take", lambda node, now: None, take=limit)
-
-    def fire(self, number: int, box: int, timer: Enum) -> Step:
-        return self._step(
-            number, ("fire", box, timer), lambda node, now: node.handle_timeout(now), (box, timer)
-        )
 
     def install_view(self, number: int, view: View) -> Step:
         return self._step(
@@ -175,91 +128,33 @@ class Members:
 
         return self._step(number, ("enter", view.members, offsets), install_both)
 
-    def _step(
-        self,
-        number: int,
-        what: object,
-        act: Callable[[Node, int], int | None],
-        due: tuple[int, Enum] | None = None,
-        *,
-        take: int = 0,
-    ) -> Step:
-        step = self._steps.get((number, what))
-        if step is None:
-            before, now = self._nodes[number]
-            node = clone(before)
-            if due is not None:
-                now = _make_due(_timers(node), *due, now)
-            accepted = act(node, now) or 0
-            step = self._steps[number, what] = self._outcome(node, now, accepted, take)
-        return step
+    # What is read from a node
 
-    def _outcome(self, node: Node, now: int, accepted: int, take: int) -> Step:
-        place = self._places[node.me.address]
-        events = node.take_events(take, now)
-        datagrams = sorted(
-            {
-                self._datagram_number(Datagram(place, dest, content))
-                for address, content in node.take_datagrams()
-                for dest in self._dests(node, address)
-            }
-        )
-        told = [f"sends {self.told[number]}" for number in datagrams]
-        told += [type(event).__name__ for event in events if not isinstance(event, Delivered)]
-        delivered = tuple(
-            (self._places[event.sender.address], event.run.first, tuple(event.run.payloads))
-            for event in events
-            if isinstance(event, Delivered)
-        )
-        told += [f"gets {self.members[s]}#{first}" for s, first, _ in delivered]
-        return Step(
-            after=self._node_number(place, node, now),
-            datagrams=tuple(datagrams),
-            delivered=delivered,
-            accepted=accepted,
-            is_writable=any(isinstance(event, Writable) for event in events),
-            wrong=tuple(_wrong_with(node)),
-            told=f"  [{', '.join(told)}]" if told else "",
-        )
-
-    def _dests(self, node: Node, address: Address | None) -> list[int]:
-        if address is not None:
-            return [self._places[address]]
-        assert node.view is not None
-        return [self._places[member.address] for member in node.view if member != node.me]
-
-    def _node_number(self, place: int, node: Node, now: int) -> int:
-        number = self._node_numbers.setdefault((place, canonical(node)), len(self._nodes))
-        if number == len(self._nodes):
-            self._nodes.append((node, now))
-            self.facts.append(self._read(node))
-        return number
+    def place_of(self, member: Member) -> int:
+        return self._places[member.address]
 
     def _read(self, node: Node) -> Facts:
         windows = node.multicast.windows()
         own = windows.get(Origin(node.me, Stream.FIFO))
         return Facts(
-            armed=[
-                (box, timer)
-                for box, table in enumerate(_timers(node))
-                for timer in sorted(table.canonical(), key=str)
-            ],
+            armed=self.armed(node),
             has_ready=any(_is_ready(window) for window in windows.values()),
             view=tuple(self._places[member.address] for member in node.view or ()),
             low=own.low if own else 0,
             high=own.high if own else 0,
         )
 
-    def _datagram_number(self, datagram: Datagram) -> int:
-        number = self._datagram_numbers.setdefault(datagram, len(self.datagrams))
-        if number == len(self.datagrams):
-            self.datagrams.append(datagram)
-            # Any codec of the group can tell what it says.
-            _, frames = self._nodes[0][0].codec.unpack(datagram.content, overhear=True)
-            self.is_ack.append(all(isinstance(frame, Ack) for frame in frames))
-            source, dest = self.members[datagram.source], self.members[datagram.dest]
-            self.told.append(f"{source}→{dest} {' + '.join(map(_in_words, frames))}")
-        return number
+    def _timers(self, node: Node) -> list[Timers[Enum]]:
+        # Deadlines are nobody else's business; an exploration must be able to do without them.
+        return [cast("Timers[Enum]", box._timers) for box in node.multicast._boxes()]
+
+    def _wrong_with(self, node: Node) -> Iterator[str]:
+        yield from super()._wrong_with(node)
+        if node.rejected:
+            yield f"a datagram of a member was rejected: {sorted(node.rejected)}"
+        windows = node.multicast.windows().values()
+        if any(w.dropped_high for w in windows if isinstance(w, ReceiveWindow)):
+            yield "a receiver dropped what the sender was allowed to send (N4)"
 
     def _origin(self, place: int) -> Origin:
         return Origin(self.members[place], Stream.FIFO)
@@ -269,54 +164,5 @@ class Members:
         return Digest({self._origin(s): offset for s, offset in pairs if offset != NO_WINDOW})
 
 
-def _in_words(frame: Frame) -> str:
-    match frame:
-        case Data():
-            return f"Data {frame.first}..{frame.last}"
-        case Ack():
-            return f"Ack held={frame.held} delivered={frame.delivered}"
-        case Nack():
-            return f"Nack {', '.join(f'{r.start}..{r.stop - 1}' for r in frame.missing)}"
-        case Highest():
-            return f"Highest {frame.seqno}"
-        case _:
-            return str(frame)
-
-
 def _is_ready(window: SendWindow | ReceiveWindow) -> bool:
     return window.delivered < (window.high if isinstance(window, SendWindow) else window.held)
-
-
-def _wrong_with(node: Node) -> Iterator[str]:
-    try:
-        node.check_invariants()
-    except AssertionError as error:
-        yield f"an invariant is broken: {extract_tb(error.__traceback__)[-1].line}"
-    if node.rejected:
-        yield f"a datagram of a member was rejected: {sorted(node.rejected)}"
-    windows = node.multicast.windows().values()
-    if any(w.dropped_high for w in windows if isinstance(w, ReceiveWindow)):
-        yield "a receiver dropped what the sender was allowed to send (N4)"
-
-
-def _timers(node: Node) -> list[Timers[Enum]]:
-    # Deadlines are nobody else's business; an exploration must be able to do without them.
-    return [cast("Timers[Enum]", box._timers) for box in node.multicast._boxes()]
-
-
-def _make_due(tables: list[Timers[Enum]], box: int, timer: Enum, now: int) -> int:
-    """Let time pass until this timer is due, and put off the others beyond that."""
-    others = [
-        (table, other)
-        for place, table in enumerate(tables)
-        for other in table.canonical()
-        if (place, other) != (box, timer)
-    ]
-    for table, other in others:
-        table.disarm(other)
-    deadline = tables[box].next_timeout()
-    assert deadline is not None
-    now = max(now, deadline)
-    for table, other in others:
-        table.arm(other, now + 1)
-    return now

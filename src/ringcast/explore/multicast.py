@@ -25,8 +25,10 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.events import Delivered, Writable
+from ringcast.explore.automata import replaced, without
 from ringcast.explore.explorer import explore
 from ringcast.explore.members import NO_WINDOW, Members
 from ringcast.protocols.multicast import ReliableMulticast
@@ -34,11 +36,9 @@ from ringcast.protocols.multicast import ReliableMulticast
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ringcast.explore.automata import Step
     from ringcast.explore.explorer import Report
-    from ringcast.explore.members import Step
-    from ringcast.model import View
-
-T = TypeVar("T")
+    from ringcast.model import Run, View
 
 MAX_STATES = 5_000_000
 """Where memory would end before patience does."""
@@ -210,7 +210,7 @@ class MulticastSystem:
         for datagram in state.flight:
             dest = members.datagrams[datagram].dest
             step = members.receive(state.nodes[dest], datagram)
-            flight = _without(state.flight, datagram)
+            flight = without(state.flight, datagram)
             label = f"arrives: {members.told[datagram]}{step.told}"
             yield label, self._after(state._replace(flight=flight), dest, step)
 
@@ -244,10 +244,10 @@ class MulticastSystem:
                 continue
             step = self.members.send(node, _payload(place, state.sent[i] + 1))
             if step.accepted:
-                after = state._replace(sent=_with(state.sent, i, state.sent[i] + 1))
+                after = state._replace(sent=replaced(state.sent, i, state.sent[i] + 1))
                 label = f"{self._name(place)}: sends #{after.sent[i]}{step.told}"
             else:
-                after = state._replace(waiting=_with(state.waiting, i, True))
+                after = state._replace(waiting=replaced(state.waiting, i, True))
                 label = f"{self._name(place)}: wants to send, and the window is full"
             yield label, self._after(after, place, step)
 
@@ -260,7 +260,7 @@ class MulticastSystem:
                     lossy = state._replace(fault=fault.name)
                     for datagram in state.flight:
                         label = f"LOST: {self.members.told[datagram]}"
-                        yield label, lossy._replace(flight=_without(state.flight, datagram))
+                        yield label, lossy._replace(flight=without(state.flight, datagram))
                 case Fault.DUPLICATE:
                     for datagram in state.flight:
                         dest = self.members.datagrams[datagram].dest
@@ -287,7 +287,7 @@ class MulticastSystem:
     def _crash(self, state: State, place: int) -> State:
         datagrams = self.members.datagrams
         return state._replace(
-            nodes=_with(state.nodes, place, CRASHED),
+            nodes=replaced(state.nodes, place, CRASHED),
             flight=tuple(number for number in state.flight if datagrams[number].dest != place),
             fault=f"{Fault.CRASH.name} {place}",
         )
@@ -314,7 +314,7 @@ class MulticastSystem:
         if not state.informed[joiner]:
             step = self.members.enter(state.nodes[joiner], view, state.digest)
             label = f"{self._name(joiner)}: enters at digest {list(state.digest)}{step.told}"
-            entered = state._replace(installed=_with(state.installed, joiner, True))
+            entered = state._replace(installed=replaced(state.installed, joiner, True))
             yield label, self._after(self._inform(entered, joiner), joiner, step)
         if joiner in self.scenario.senders:  # else the digest tells the others nothing new
             for place, node in enumerate(state.nodes[:joiner]):
@@ -324,7 +324,7 @@ class MulticastSystem:
                     yield label, self._after(self._inform(state, place), place, step)
 
     def _install(self, state: State, place: int, step: Step, view: View) -> tuple[str, State]:
-        after = state._replace(installed=_with(state.installed, place, True))
+        after = state._replace(installed=replaced(state.installed, place, True))
         return f"{self._name(place)}: installs {view}{step.told}", self._after(after, place, step)
 
     def _take_digest(self, state: State) -> State:
@@ -336,13 +336,13 @@ class MulticastSystem:
             for seqno, offset in zip(state.delivered[place], state.digest, strict=True)
         )
         return state._replace(
-            informed=_with(state.informed, place, True),
-            delivered=_with(state.delivered, place, opened),
+            informed=replaced(state.informed, place, True),
+            delivered=replaced(state.delivered, place, opened),
         )
 
     def _after(self, state: State, place: int, step: Step) -> State:
         """The state with what the step did to one member, and what came out of it."""
-        nodes = _with(state.nodes, place, step.after)
+        nodes = replaced(state.nodes, place, step.after)
         flight = state.flight
         if step.datagrams:
             arriving = [
@@ -354,22 +354,25 @@ class MulticastSystem:
         # Acks only ever grow: one that tells nothing new now never will.
         flight = tuple(number for number in flight if not self.members.is_stale(number, nodes))
         waiting = state.waiting
-        if step.is_writable:
-            waiting = _with(waiting, self.scenario.senders.index(place), False)
-        delivered = state.delivered
+        counts = list(state.delivered[place])
         wrong = list(step.wrong)
-        if step.delivered:
-            counts = list(delivered[place])
-            view = self.members.facts[state.nodes[place]].view
-            for sender, first, payloads in step.delivered:
-                i = self.scenario.senders.index(sender)
-                wrong += _wrong_delivery(counts[i], sender, first, payloads)
-                if sender not in view:
-                    wrong.append("a message of a departed member was delivered (N8)")
-                counts[i] = first + len(payloads) - 1
-            delivered = _with(delivered, place, tuple(counts))
+        for event in step.events:
+            match event:
+                case Writable():
+                    waiting = replaced(waiting, self.scenario.senders.index(place), False)
+                case Delivered(member, run):
+                    sender = self.members.place_of(member)
+                    i = self.scenario.senders.index(sender)
+                    wrong += _wrong_delivery(counts[i], sender, run)
+                    if sender not in self.members.facts[state.nodes[place]].view:
+                        wrong.append("a message of a departed member was delivered (N8)")
+                    counts[i] = run.last
         return state._replace(
-            nodes=nodes, flight=flight, waiting=waiting, delivered=delivered, wrong=tuple(wrong)
+            nodes=nodes,
+            flight=flight,
+            waiting=waiting,
+            delivered=replaced(state.delivered, place, tuple(counts)),
+            wrong=tuple(wrong),
         )
 
     # What must hold
@@ -409,25 +412,16 @@ class MulticastSystem:
         return str(self.members.members[place])
 
 
-def _wrong_delivery(
-    count: int, sender: int, first: int, payloads: tuple[bytes, ...]
-) -> Iterator[str]:
+def _wrong_delivery(count: int, sender: int, run: Run) -> Iterator[str]:
     """What is wrong with getting these after the first `count` messages of the sender."""
-    if count == NO_WINDOW or first > count + 1:
+    if count == NO_WINDOW or run.first > count + 1:
         yield "a message was delivered before an earlier one (N1)"
-    elif first <= count:
+    elif run.first <= count:
         yield "a message was delivered twice (N2)"
-    if any(payload != _payload(sender, seqno) for seqno, payload in enumerate(payloads, first)):
+    expected = [_payload(sender, seqno) for seqno in range(run.first, run.last + 1)]
+    if run.payloads != expected:
         yield "a message was delivered with another content (N1)"
 
 
 def _payload(sender: int, seqno: int) -> bytes:
     return b"%d#%d" % (sender, seqno)
-
-
-def _with(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
-    return (*values[:place], value, *values[place + 1 :])
-
-
-def _without(flight: tuple[int, ...], datagram: int) -> tuple[int, ...]:
-    return tuple(number for number in flight if number != datagram)

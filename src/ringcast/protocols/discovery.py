@@ -31,6 +31,8 @@ GATHER_NS = 10_000_000
 """How long further answers are waited for after the first."""
 
 CANDIDATES_MAX = 4096
+ANSWERS_MAX = 256
+"""Rivals and offers kept from one search. Any that is left out will answer again."""
 
 
 def rank(coordinator: Member, size: int) -> tuple[int, Address, int]:
@@ -65,6 +67,14 @@ class Discovery:
         fresh = fresh[: CANDIDATES_MAX - len(self.candidates)]
         self.candidates.update(dict.fromkeys(fresh))
         return fresh
+
+    def note_rival(self, rival: Member) -> None:
+        if len(self.rivals) < ANSWERS_MAX:
+            self.rivals.add(rival)
+
+    def note_offer(self, coordinator: Member, size: int) -> None:
+        if len(self.offers) < ANSWERS_MAX:
+            self.offers[coordinator] = size
 
     def ask(self, addresses: Iterable[Address], out: Effects) -> None:
         for address in addresses:

@@ -14,7 +14,7 @@ is still watched by somebody who lives; the view without it moves the ring on to
 
 On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted.
 On Probe: answer Alive, also before there is a view, also to strangers.
-On Beat of somebody who is not in the view: Outsider; it does not know that it was left out.
+On Beat of somebody who is not in the view, or in an older one: Outsider; it does not know yet.
 Every heartbeat: Beat to the watchers. Whoever is watched and has been silent for suspect_after_s
     is verified. Suspects are asked on, so that a mistake comes out even where no beats pass.
     A tick that is more than one beat late proves that it was we who slept (a stopped process, a
@@ -150,8 +150,9 @@ class FailureDetector:
         probe = next((frame for frame in reversed(frames) if isinstance(frame, Probe)), None)
         if probe is not None:
             out.datagram(source, Alive(probe.nonce))
-        is_outsider = self._counter > 0 and source not in self._heard
-        if is_outsider and any(isinstance(frame, Beat) for frame in frames):
+        counters = [frame.counter for frame in frames if isinstance(frame, Beat)]
+        is_behind = source not in self._heard or max(counters, default=0) < self._counter
+        if counters and self._counter and is_behind:
             out.signal(Outsider(source))
 
     def transport_hint(self, address: Address, now: int, out: Effects) -> None:

@@ -20,12 +20,14 @@ Making a view: install it; send ViewIs to its old members and to those it leaves
     middle of a large message, they fetch the part that was taken already. They acknowledge too.
     One join at a time; but who leaves or is missed meanwhile is left out by yet another view, and
     the waiting starts over with that. Who does not acknowledge for too long is left out as well.
-On ViewIs, if newer and made by a member of mine: install it and acknowledge. Without me in it: I
+On ViewIs from a member, if newer and made by one: install it and acknowledge. Without me in it: I
     am out; whoever did not ask for that may come back as another incarnation.
     If older, or of another maker: say what mine is. A coordinator that hears of a view that it does
     not know (its predecessor died making it) makes another above it, of those who are in both.
 On Suspected: leave that member out, or tell whoever acts as coordinator. On Suspect from a member:
-    see for oneself first. On signs of life from an outsider: say what the view is.
+    see for oneself first. On signs of life from an outsider, or from a member that is behind: say
+    what the view is. On TooSlow, if that was agreed: as on Leave of that member. A coordinator that
+    is too slow itself goes, and may come back.
 On leave: once everything sent is taken, Leave to the coordinator until a view leaves us out. A
     coordinator makes that view itself. After `leave_timeout` we are gone all the same.
 A coordinator keeps looking, slowly. If it finds another group that is larger (or as large, with a
@@ -132,6 +134,8 @@ class Change:
     welcome: Welcome | None = None
     halves: Mapping[Origin, tuple[bytes, ...] | None] = field(default_factory=dict)
     """What was taken of messages that are not whole: for the joiners to fetch."""
+    fetched: dict[Member, tuple[int, Stream, int]] = field(default_factory=dict)
+    """How far each joiner has come with that."""
     interval: int = field(default=REPEAT_START_NS)
     volatile: ClassVar[frozenset[str]] = frozenset({"since", "interval"})
 
@@ -141,15 +145,47 @@ class Arrival:
     """A Welcome of which not all has come yet."""
 
     welcome: Welcome
-    halves: dict[Origin, tuple[bytes, ...] | None]
+    halves: dict[Origin, list[bytes]] = field(default_factory=dict)
+    early: dict[int, Half] = field(default_factory=dict)
+    """Fragments that have overtaken the one that is wanted, by index."""
 
     def wanted(self) -> tuple[Origin, int] | None:
         """The first fragment that is missing, if any is."""
         for origin, count in self.welcome.halves.items():
-            held = self.halves.get(origin, ())
-            if count is not None and held is not None and len(held) < count:
-                return origin, len(held)
+            held = len(self.halves.get(origin, ()))
+            if count is not None and held < count:
+                return origin, held
         return None
+
+    def add(self, half: Half) -> bool:
+        """Whether this completes what was asked for."""
+        wanted = self.wanted()
+        view = self.welcome.view
+        if wanted is None or half.counter != view.counter or half.place >= len(view):
+            return False
+        origin, first = wanted
+        count = self.welcome.halves[origin] or 0
+        if origin != Origin(view.members[half.place], half.stream):
+            return False
+        if not first <= half.index < min(first + HALVES_AT_ONCE, count):
+            return False
+        self.early[half.index] = half
+        held = self.halves.setdefault(origin, [])
+        while len(held) in self.early:
+            half = self.early.pop(len(held))
+            held.append(half.payload)
+        if len(held) > first and half.is_last:
+            self.early.clear()
+            return True
+        return False
+
+    def digest(self) -> Digest:
+        """Where windows open, and what came before."""
+        partials = {
+            origin: None if count is None else tuple(self.halves[origin])
+            for origin, count in self.welcome.halves.items()
+        }
+        return Digest(self.welcome.digest.entries, partials)
 
 
 class Membership:
@@ -235,6 +271,8 @@ class Membership:
             self._timers.disarm(Timer.ASK)
             self._timers.arm(Timer.PATIENCE, now + round(self.config.leave_timeout_s * 1e9))
         elif self.phase is not Phase.LEAVING:
+            if self._coordinator is not None:
+                out.datagram(self._coordinator, Leave())
             self._go("left before it was in", out)
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -256,7 +294,7 @@ class Membership:
                 case Welcome():
                     self._on_welcome(source, frame, now, out)
                 case HalfWanted():
-                    self._on_half_wanted(source, frame, out)
+                    self._on_half_wanted(source, frame, now, out)
                 case Half():
                     self._on_half(source, frame, now, out)
                 case Leave():
@@ -360,9 +398,17 @@ class Membership:
         so_far = seconds(now - self._since)
         if self.phase is Phase.LOOKING:
             count = len(self.discovery.candidates)
-            reasons.append(f"looking for the group for {so_far}: {count} addresses asked")
+            left = self._timers.until(Timer.DECIDE, now)
+            reasons.append(
+                f"looking for the group for {so_far}: {count} addresses asked; "
+                f"decided in {seconds(left)}"
+            )
         elif self.phase is Phase.JOINING:
-            reasons.append(f"join pending: {self._coordinator} has not let us in for {so_far}")
+            left = self._timers.until(Timer.PATIENCE, now)
+            reasons.append(
+                f"join pending: {self._coordinator} has not let us in for {so_far}; "
+                f"if it is silent for {seconds(left)} more, look for another"
+            )
         elif self.phase is Phase.LEAVING:
             left = self._timers.until(Timer.PATIENCE, now)
             waits = "the others' goodbye" if self._is_flushed else "others to take what was sent"
@@ -381,7 +427,14 @@ class Membership:
             )
         elif change is not None:
             names = ", ".join(map(str, change.joiners))
-            reasons.append(f"{names} let in {seconds(now - change.since)} ago, no answer yet")
+            left = self._timers.until(Timer.OVERDUE, now)
+            reasons.append(
+                f"{names} let in {seconds(now - change.since)} ago, no answer yet; "
+                f"left out in {seconds(left)}"
+            )
+        if self._joiners:
+            names = ", ".join(map(str, self._joiners))
+            reasons.append(f"{names} to be let in, once no other view is being made")
         return reasons
 
     def check_invariants(self) -> None:
@@ -422,7 +475,7 @@ class Membership:
     def _on_discover(self, source: Member, out: Effects) -> None:
         self.discovery.add([source.address])
         if self.phase is Phase.LOOKING:
-            self.discovery.rivals.add(source)
+            self.discovery.note_rival(source)
         view = self.view if self.is_member else None
         for member in view or ():
             if member.address == source.address and member != source:
@@ -433,7 +486,7 @@ class Membership:
         coordinator = present.coordinator
         if coordinator is None:
             if self.phase is Phase.LOOKING:
-                self.discovery.rivals.add(source)
+                self.discovery.note_rival(source)
             return
         if self.phase is Phase.LOOKING and coordinator.address == self.me.address:
             # My predecessor at this address: they will notice. Do not start alone meanwhile.
@@ -441,7 +494,7 @@ class Membership:
         elif self.phase is Phase.LOOKING:
             if not self.discovery.offers:
                 self._timers.arm(Timer.DECIDE, now + GATHER_NS)
-            self.discovery.offers[coordinator] = present.size
+            self.discovery.note_offer(coordinator, present.size)
         elif self.phase is Phase.JOINING and source == self._coordinator:
             self._timers.arm(Timer.PATIENCE, now + JOIN_PATIENCE_NS)
             if coordinator not in (self._coordinator, self.me):
@@ -471,10 +524,9 @@ class Membership:
 
     def _on_welcome(self, source: Member, welcome: Welcome, now: int, out: Effects) -> None:
         view = welcome.view
-        if self.phase is Phase.JOINING and self.me in view:
+        if self.phase is Phase.JOINING and self.me in view and source in view:
             if self._arrival is None or self._arrival.welcome.view.id != view.id:
-                given_up = [origin for origin, count in welcome.halves.items() if count is None]
-                self._arrival = Arrival(welcome, dict.fromkeys(given_up))
+                self._arrival = Arrival(welcome)
                 self._coordinator = source
                 self._fetch(now, out)
         elif self.view is not None and self.view.id == view.id:
@@ -483,21 +535,15 @@ class Membership:
             self.ignored += 1
 
     def _on_half(self, source: Member, half: Half, now: int, out: Effects) -> None:
-        arrival = self._arrival
-        view = None if arrival is None else arrival.welcome.view
-        if arrival is None or view is None or source != self._coordinator:
+        if self._arrival is None or source != self._coordinator:
             self.ignored += 1
             return
-        if view.counter != half.counter or half.place >= len(view):
-            self.ignored += 1
-            return
-        origin = Origin(view.members[half.place], half.stream)
-        held = arrival.halves.setdefault(origin, ())
-        if held is not None and len(held) == half.index:
-            arrival.halves[origin] = (*held, half.payload)
+        before = self._arrival.wanted()
+        is_complete = self._arrival.add(half)
+        if self._arrival.wanted() != before:
             self._timers.arm(Timer.PATIENCE, now + JOIN_PATIENCE_NS)
-            if half.is_last:
-                self._fetch(now, out)
+        if is_complete:
+            self._fetch(now, out)
 
     def _fetch(self, now: int, out: Effects) -> None:
         """Ask for what is missing of a Welcome; if nothing is, we are in."""
@@ -513,7 +559,7 @@ class Membership:
         self._timers.disarm(Timer.PATIENCE)
         self._timers.disarm(Timer.REQUEST)
         self._install(welcome.view, now, out)
-        out.signal(DigestAgreed(Digest(welcome.digest.entries, arrival.halves)))
+        out.signal(DigestAgreed(arrival.digest()))
         assert self._coordinator is not None
         out.datagram(self._coordinator, ViewAck(welcome.view.id))
 
@@ -562,14 +608,15 @@ class Membership:
         is_newer = view.counter > mine.counter
         if view.id == mine.id:
             out.datagram(source, ViewAck(view.id))
-        elif is_newer and self.me not in view and (source in mine or view.id.creator in mine):
+        elif is_newer and source in mine and self.me not in view:
             self._left_out(view, out)
-        elif is_newer and self.me in view and view.id.creator in mine:
+        elif is_newer and source in mine and view.id.creator in mine:
             self._install(view, now, out)
             out.datagram(source, ViewAck(view.id))
+            self._advance(now, out)  # it may be on us now: to see ourselves out, for one
         elif source in mine and self.coordinator == self.me:
             self._reconcile(source, view, now, out)
-        elif not is_newer:
+        elif view.counter < mine.counter:  # not if they are equal: it would answer likewise
             out.datagram(source, ViewIs(mine))
         else:
             self.ignored += 1
@@ -596,7 +643,7 @@ class Membership:
         self._make_view(gone, now, out)
 
     def _tell_outsider(self, member: Member, out: Effects) -> None:
-        if self.is_member and self.view is not None and member not in self.view:
+        if self.is_member and self.view is not None:
             out.datagram(member, ViewIs(self.view))
 
     # What a coordinator does
@@ -609,9 +656,9 @@ class Membership:
         gone = {member for member in view if member in self.suspects or member in self._leavers}
         if self._is_flushed:
             gone.add(self.me)
-        new = list(self._joiners) if self.change is None else []
-        taken = {member.address for member in new}
+        taken = {joiner.address for joiner in self._joiners}
         gone |= {member for member in view if member.address in taken}
+        new = list(self._joiners) if self.change is None else []
         if gone or new:
             self._make_view(gone, now, out, new)
 
@@ -678,7 +725,7 @@ class Membership:
         if self.change is None:
             self._advance(now, out)
 
-    def _on_half_wanted(self, source: Member, wanted: HalfWanted, out: Effects) -> None:
+    def _on_half_wanted(self, source: Member, wanted: HalfWanted, now: int, out: Effects) -> None:
         change = self.change
         if (
             change is None
@@ -688,6 +735,10 @@ class Membership:
         ):
             self.ignored += 1
             return
+        place = (wanted.place, wanted.stream, wanted.first)
+        if source not in change.fetched or place > change.fetched[source]:
+            change.fetched[source] = place
+            self._timers.arm(Timer.OVERDUE, now + self._overdue)  # it gets on
         origin = Origin(change.view.members[wanted.place], wanted.stream)
         parts = change.halves.get(origin) or ()
         first, stop = wanted.first, min(wanted.first + HALVES_AT_ONCE, len(parts))
@@ -732,7 +783,8 @@ class Membership:
     def _leave_out_the_silent(self, now: int, out: Effects) -> None:
         change = self.change
         assert change is not None
-        self._make_view(change.awaiting or set(change.joiners), now, out)
+        silent = change.awaiting or set(change.joiners)
+        self._make_view(silent if self.me in change.view else {self.me, *silent}, now, out)
 
     def _on_join(self, source: Member, now: int, out: Effects) -> None:
         view = self.view
@@ -752,7 +804,8 @@ class Membership:
             if change is None:
                 self._spread(view, view, {source: None}, now, out)
         elif len(view) + len(self._joiners) < VIEW_MEMBERS_MAX:
-            self._joiners[source] = None
+            others = (who for who in self._joiners if who.address != source.address)
+            self._joiners = dict.fromkeys((*others, source))
             self._advance(now, out)
 
     def _on_leave(self, source: Member, now: int, out: Effects) -> None:
@@ -783,19 +836,20 @@ class Membership:
 
     def _complain(self, member: Member, now: int, out: Effects) -> None:
         """A member holds this one up."""
+        coordinator = self.coordinator
         if self.view is None or member not in self.view or member == self.me:
             return
-        if self.coordinator == self.me:
+        if coordinator == self.me:
             self._leavers.add(member)
             self._advance(now, out)
-        elif self.coordinator is not None:
-            out.datagram(self.coordinator, Suspect(member, is_slow=True))
+        else:
+            out.datagram(coordinator, Suspect(member, is_slow=True))
 
     def _on_suspect(
         self, source: Member, member: Member, is_slow: bool, now: int, out: Effects
     ) -> None:
         view = self.view
-        if view is None or source not in view or member == self.me:
+        if view is None or source not in view or (member == self.me and not is_slow):
             self.ignored += 1
         elif member not in view:
             out.datagram(source, ViewIs(view))  # it has not heard yet
@@ -851,5 +905,8 @@ class Membership:
         if self._is_moving:
             self.may_rejoin = True
             reason = "found a larger group of the same name"
+        elif self.me in self._leavers:
+            self.may_rejoin = True
+            reason = "held the others up"
         self.phase = Phase.OUT
         out.signal(Left(reason))

@@ -71,6 +71,7 @@ class ReliableMulticast:
             "streams",
             "receive_buffer",
             "_fragment_bytes",
+            "_slow_member_timeout_s",
             "_tau",
             "_turn",
             "generation",
@@ -86,7 +87,9 @@ class ReliableMulticast:
         fragment_bytes: int,
         *,
         streams: tuple[Stream, ...] = (Stream.FIFO,),
+        slow_member_timeout_s: float = 0.0,
     ) -> None:
+        """`slow_member_timeout_s`: report who holds a sender up for so long; 0: nobody."""
         self.me = me
         self.config = config
         self.streams = streams
@@ -98,6 +101,7 @@ class ReliableMulticast:
         self.refused = 0  # frames of strangers, and acks for what was never sent
         self.early_dropped = 0
         self._fragment_bytes = fragment_bytes
+        self._slow_member_timeout_s = slow_member_timeout_s
         self._tau = round(config.xmit_interval_s * 1e9)
         self._view: View | None = None
         self._is_closed = False
@@ -157,7 +161,12 @@ class ReliableMulticast:
                 self._outboxes[stream].set_members(view, now, out)
             else:
                 self._outboxes[stream] = self.outbox(
-                    self.me, stream, self.config, view, self._fragment_bytes
+                    self.me,
+                    stream,
+                    self.config,
+                    view,
+                    self._fragment_bytes,
+                    self._slow_member_timeout_s,
                 )
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:

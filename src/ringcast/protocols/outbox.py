@@ -9,6 +9,8 @@ On Nack: send again what is still here, at most one window per member until some
 Every probe interval: while some current member's ack is behind, tell the group the highest seqno,
     so that a lost last message is missed and a lost last ack repeated (N-L1, N-L2). The first
     probe comes after about two ack times, each further one after twice as long, up to τ.
+    Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
+    slow, and again after as long; but not while this member's own application is no faster.
 On new members: the departed are forgotten; new ones count at once, at `low`: nothing more is
     purged without them, which makes a digest taken later safe to open windows at (N9).
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.core.effects import TooSlow
 from ringcast.core.timers import Timers
 from ringcast.events import Writable
 from ringcast.protocols.intake import seconds
@@ -63,11 +66,19 @@ class Outbox:
             "_ack_time",
             "_timed",
             "blocked_since",
+            "_stuck_since",
+            "_slow_after",
         }
     )
 
     def __init__(
-        self, me: Member, stream: Stream, config: MulticastConfig, view: View, fragment_bytes: int
+        self,
+        me: Member,
+        stream: Stream,
+        config: MulticastConfig,
+        view: View,
+        fragment_bytes: int,
+        slow_member_timeout_s: float = 0.0,
     ) -> None:
         window = SendWindow(
             config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=config.datagram_bytes
@@ -91,6 +102,8 @@ class Outbox:
         self._probe_interval = PROBE_START_NS
         self._ack_time = 0  # from sending to the first ack, as measured
         self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
+        self._slow_after = round(slow_member_timeout_s * 1e9)  # 0: bear with everybody
+        self._stuck_since = 0  # while blocked: when something was purged last
 
     @property
     def window(self) -> SendWindow:
@@ -105,7 +118,7 @@ class Outbox:
         self._send_out(pieces, out)
         if accepted < len(payloads) and not self.is_blocked:
             self.is_blocked = True
-            self.blocked_since = now
+            self.blocked_since = self._stuck_since = now
         if accepted:
             if self._timed is None:
                 self._timed = (first, now)
@@ -157,6 +170,7 @@ class Outbox:
             self._quota.clear()
             if self.is_behind:
                 out.datagram(None, Highest(self._stream, self.window.high))
+                self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.PROBE, now + self._probe_interval)
 
@@ -270,6 +284,7 @@ class Outbox:
         if self.window.low > low:
             self.fragments.purged(low)
             self._quota.clear()
+            self._stuck_since = now
             # Acks are coming in; should they stop, start over with short intervals.
             self._timers.disarm(Timer.PROBE)
             self._expect_acks(now)
@@ -283,6 +298,16 @@ class Outbox:
             slow_rise = self._ack_time + (sample - self._ack_time) // 8
             self._ack_time = min(sample, slow_rise) if self._ack_time else sample
             self._timed = None
+
+    def _complain(self, now: int, out: Effects) -> None:
+        """Nobody need be held up for ever, if that was agreed."""
+        if not self.is_blocked or not 0 < self._slow_after <= now - self._stuck_since:
+            return
+        slowest = self.acks.slowest()
+        if self._me not in slowest:
+            self._stuck_since = now
+            for member in slowest:
+                out.signal(TooSlow(member))
 
     def _expect_acks(self, now: int) -> None:
         """Somebody may be behind: probe unless acks come."""

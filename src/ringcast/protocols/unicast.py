@@ -33,6 +33,7 @@ On close: acknowledge what was taken, report what is not acknowledged.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
@@ -71,6 +72,9 @@ TOMBSTONES_MAX = 1024
 QUESTIONS_MAX = 256
 """Beyond these the oldest tombstone goes, and no new question is asked: whoever floods us with
 strangers' connections gets no more memory than this."""
+
+REPLACED_MAX = 256
+"""Members whose address another incarnation has taken: what still comes of them is late."""
 
 LOOPBACK_EPOCH = 1
 """The epoch of messages to oneself; those to others come after it."""
@@ -158,6 +162,7 @@ class ReliableUnicast:
         self._tau = round(config.xmit_interval_s * 1e9)
         self._tombstone_ttl = round(2 * (config.max_retransmit_s + config.close_s) * 1e9)
         self._view: View | None = None
+        self._replaced: deque[Member] = deque(maxlen=REPLACED_MAX)
         self._is_closed = False
         self._epoch = LOOPBACK_EPOCH
         self._nonce = 0
@@ -200,7 +205,7 @@ class ReliableUnicast:
         return accepted
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        if self._is_closed or source == self.me:
+        if self._is_closed or source == self.me or source in self._replaced:
             self.stale += len(frames)
             return
         batch: list[UnicastData] = []
@@ -229,12 +234,16 @@ class ReliableUnicast:
         if self.me not in view:
             self._shut(f"{view} goes on without this member", out)
             return
-        self._view = view
         addresses = {member.address for member in view}
+        known = dict.fromkeys([*(self._view or ()), *self.senders, *self.receivers])
+        self._replaced.extend(
+            peer for peer in known if peer not in view and peer.address in addresses
+        )
+        self._view = view
         for peer in [*self.senders, *self.receivers]:
             if peer in view:
                 continue
-            is_replaced = peer.address in addresses
+            is_replaced = peer in self._replaced
             sender = self.senders.get(peer)
             receiver = self.receivers.get(peer)
             if sender is not None:
@@ -247,9 +256,8 @@ class ReliableUnicast:
                 if is_replaced:
                     self._bury(peer, now, is_final=True)
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
-        for peer in [*self.questions]:
-            if peer not in view and peer.address in addresses:
-                del self.questions[peer]
+        for peer in [peer for peer in self.questions if peer in self._replaced]:
+            del self.questions[peer]
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Digests speak of what is sent to the group."""

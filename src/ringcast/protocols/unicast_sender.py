@@ -67,7 +67,6 @@ class SenderEntry:
             "blocked_since",
             "resent",
             "_answer_ticks",
-            "_quota",
         }
     )
 

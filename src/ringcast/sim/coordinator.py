@@ -55,24 +55,31 @@ class Coordinator:
         post_view: Callable[[Seat, View], None],
         post_join: Callable[[Seat, View | None, Digest], None],
         *,
+        has_windows: bool = True,
         digest_before_freeze: bool = False,
     ) -> None:
         self.view: View
         self._seat_of = seat_of
         self._post_view = post_view
         self._post_join = post_join
+        self._has_windows = has_windows
         self._digest_before_freeze = digest_before_freeze
+        self._counter = 1
         self._gone: list[Member] = []
         self._waiting: list[Member] = []
         self._join: _Join | None = None
         self._strangers: list[Member] = []  # in the view, but not answered yet
+        self._has_split = False
 
     def begin(self, members: tuple[Member, ...]) -> None:
         """The first view, at everybody."""
-        self.view = View(ViewId(members[0], 1), members)
+        self.view = View(ViewId(members[0], self._counter), members)
         digest = Digest({Origin(member, Stream.FIFO): 0 for member in members})
         for member in members:
             self._post_join(self._seat_of(member), self.view, digest)
+
+    def members(self) -> list[Member]:
+        return list(self.view)
 
     def remove(self, *members: Member) -> None:
         """These have crashed, left, or are believed to have."""
@@ -100,6 +107,22 @@ class Coordinator:
         """The current view once more, to one member."""
         if seat.harness.me in self.view and seat.harness.me not in self._strangers:
             self._post_view(seat, self.view)
+
+    def split(self, seat: Seat, away: Member) -> None:
+        """This member alone believes that `away` has gone; nobody else notices."""
+        self._has_split = True
+        self._post_own(seat, tuple(member for member in self.view if member != away))
+
+    def reunite(self, seat: Seat) -> None:
+        """This member sees everybody again."""
+        if seat.harness.me in self.view:
+            self._post_own(seat, self.view.members)
+
+    def gather(self) -> None:
+        """After splits: one view for all."""
+        if self._has_split:
+            self._has_split = False
+            self.renew()
 
     def step(self) -> None:
         """Do what can be done now. Called whenever something has changed."""
@@ -147,6 +170,8 @@ class Coordinator:
         )
 
     def _has_all_windows(self, member: Member) -> bool:
+        if not self._has_windows:
+            return True  # only multicast opens them by digests
         windows = self._seat_of(member).harness.node.multicast.windows()
         return all(Origin(other, Stream.FIFO) in windows for other in self.view)
 
@@ -162,7 +187,8 @@ class Coordinator:
         self, maker: Member, members: tuple[Member, ...], joiners: tuple[Member, ...]
     ) -> None:
         old = self.view
-        self.view = View(ViewId(maker, old.counter + 1), members)
+        self._counter += 1
+        self.view = View(ViewId(maker, self._counter), members)
         self._gone = [member for member in self._gone if member in self.view]
         # Those who are not in it any more hear of it too, if they still live. Joiners that stay
         # hear nothing before their answer.
@@ -172,6 +198,11 @@ class Coordinator:
             seat = self._seat_of(member)
             if seat.is_alive:
                 self._post_view(seat, self.view)
+
+    def _post_own(self, seat: Seat, members: tuple[Member, ...]) -> None:
+        """A view of this member's own making. No other bears its id, and a later one counts."""
+        self._counter += 1
+        self._post_view(seat, View(ViewId(seat.harness.me, self._counter), members))
 
     def _answer(self, maker: Member) -> None:
         join = self._join

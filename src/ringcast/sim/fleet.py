@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from ringcast.sim.options import expand
+from ringcast.sim.dice import expand
 from ringcast.sim.runner import Judged, run
 from ringcast.trace.files import write_trace
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ringcast.sim.cluster import NodeFactory
+    from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.runner import Summary
 
 SEEDS_PER_TASK = 4
@@ -59,14 +59,15 @@ class Tally:
 def run_seeds(
     seeds: Sequence[int],
     *,
+    protocol: str = "multicast",
     jobs: int = 1,
     record: Path | None = None,
     node_factory: NodeFactory | None = None,
 ) -> Iterator[Summary]:
     """Run the seeds; `record` keeps their traces as files. Another node runs in this process."""
-    work = partial(_run_one, record=record)
+    work = partial(_run_one, protocol=protocol, record=record)
     if node_factory is not None:
-        yield from (_run_one(seed, record=record, node_factory=node_factory) for seed in seeds)
+        yield from (work(seed, node_factory=node_factory) for seed in seeds)
     elif jobs <= 1 or len(seeds) == 1:
         yield from map(work, seeds)
     else:
@@ -76,10 +77,10 @@ def run_seeds(
 
 
 def _run_one(
-    seed: int, *, record: Path | None = None, node_factory: NodeFactory | None = None
+    seed: int, *, protocol: str, record: Path | None, node_factory: NodeFactory | None = None
 ) -> Summary:
-    options = expand(seed)
-    result = run(options) if node_factory is None else run(options, node_factory)
+    options = expand(seed, protocol)
+    result = run(options, node_factory)
     if record is not None:
         write_trace(record / f"seed-{seed}.jsonl.gz", result.trace)
         if find_spec("pyarrow"):

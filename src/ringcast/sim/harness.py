@@ -8,30 +8,30 @@ with what it sent before (N10). Whatever it raises, beyond the errors of its API
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError
-from ringcast.events import Closed, Delivered, FragmentsTaken
-from ringcast.model import Origin, Stream
-from ringcast.sim.network import Packet, Seen
-from ringcast.sim.recorder import BLOCK_MESSAGES
+from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
+from ringcast.events import Closed, Delivered, FragmentsTaken, GapSkipped, Undeliverable
+from ringcast.model import Member
+from ringcast.sim import membership_watch
+from ringcast.sim.multicast_watch import MulticastWatch
+from ringcast.sim.network import Packet
+from ringcast.sim.nodes import AnnouncedMulticast
+from ringcast.sim.recorder import Scribe
+from ringcast.sim.unicast_watch import UnicastWatch
 from ringcast.trace import rows as trace
-from ringcast.trace.content import BlockHasher
-from ringcast.trace.rows import Row, member_key
-from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.trace.predicates.membership import LEAVE
+from ringcast.trace.rows import member_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View
+    from ringcast.model import Address, Digest, View
     from ringcast.node import Node
+    from ringcast.sim.network import Seen
     from ringcast.sim.recorder import Recorder
-    from ringcast.trace.content import Block
-    from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.codec import Codec
-    from ringcast.wire.frames import Frame
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,38 +44,63 @@ class NodeFailure(Exception):
 class Harness:
     """One member, watched."""
 
-    def __init__(self, node: Node, slot: int, recorder: Recorder, wiretap: Codec) -> None:
+    def __init__(
+        self,
+        node: Node,
+        slot: int,
+        recorder: Recorder,
+        wiretap: Codec,
+        codec_of: Callable[[Member], Codec],
+    ) -> None:
         self.node = node
         self.me = node.me
         self.slot = slot
         self.is_closed = False
         self._recorder = recorder
         self._wiretap = wiretap
+        self._codec_of = codec_of
         self._name = str(node.me)
         self._inc = node.me.incarnation
-        self._idx = 0
+        self._scribe = Scribe(recorder, node.me)
+        self._multicast = MulticastWatch(node, self._scribe, recorder)
+        self._unicast = UnicastWatch(node, self._scribe, recorder)
         self._view: View | None = None
-        self._states: dict[Origin, tuple[int, ...]] = {}
-        self._hashes: dict[Origin, BlockHasher] = {}
-        self._ackers = 0
-        self._was_blocked = False
         self._peers: dict[Address, Member] = {}
-        self._mine = Origin(node.me, Stream.FIFO)
-        self._sent = recorder.sent.setdefault(self._mine, {})
-        self._assigned = 0  # the seqno of the last fragment of the last accepted message
-        self._hash_sent = BlockHasher(0, BLOCK_MESSAGES)
-        self._highest_sent = 0  # on the wire
-        self._first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
-        self._has_last_word = False
-        self._write(trace.START)
+        self._last_word = ""
+        self._is_new_view = False
+        self._is_taking = False
+        self._views_taken: list[View] = []  # installed while events were being taken
+        self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
+        if isinstance(node.multicast, AnnouncedMulticast):
+            node.multicast.before_view = self._before_view
+        self._scribe.write(trace.START)
+
+    def member_at(self, port: int) -> Member | None:
+        """Whom this member has last seen there in a view."""
+        return next((peer for at, peer in self._peers.items() if at.port == port), None)
+
+    @property
+    def has_own_views(self) -> bool:
+        """Its node makes views in the middle of any input: look after each datagram."""
+        return self.node.membership is not None
+
+    @property
+    def may_rejoin(self) -> bool:
+        """Out of its group without having asked for it."""
+        membership = self.node.membership
+        return membership is not None and membership.may_rejoin
 
     # Inputs
 
     def receive(self, packets: Sequence[Packet], now: int) -> None:
         for packet in packets:
-            if not packet.is_corrupted:
-                self._write_frames(trace.RX, packet.sender, packet.incarnation, packet.frames)
+            # What speaks of a connection with a predecessor at this address is for nobody here.
+            is_for_me = packet.addressee in (None, self.me)
+            for frame in packet.frames if not packet.is_corrupted else ():
+                if is_for_me or not frame.epoch:
+                    self._write_frame(trace.RX, packet.sender, packet.incarnation, frame)
         rejected = dict(self.node.rejected)
+        self._unicast.heard(packets)
         self._call(self.node.receive_datagrams, [packet.data for packet in packets], now)
         spoiled = sum(packet.is_corrupted for packet in packets)
         refused = 0
@@ -83,36 +108,55 @@ class Harness:
             for _ in range(count - rejected.get(reason, 0)):
                 # Late packets for a predecessor at this address are refused too, and rightly.
                 refused += reason != Reject.ADDRESSEE.value
-                self._write(trace.REJECT, detail=reason)
+                self._scribe.write(trace.REJECT, detail=reason)
         if refused != spoiled:
             self._recorder.find(
                 "G1", f"{self._name} got {spoiled} corrupted datagrams and refused {refused}"
             )
         self._observe()
+        self._unicast.heard(())
 
-    def send(self, payloads: Sequence[bytes], now: int) -> int:
-        """How many were accepted; 0 also where the node is closed or not in a view yet."""
+    def send(self, payloads: Sequence[bytes], now: int, to: Member | None = None) -> int:
+        """How many were accepted; 0 also where the node is closed."""
         try:
-            accepted = self._call(self.node.send, payloads, now)
+            accepted = self._call(self.node.send, payloads, now, to=to)
         except GroupClosed:
-            self._write(trace.SEND_FAIL, stream=0, detail="closed")
+            if to is None:
+                self._scribe.write(trace.SEND_FAIL, stream=0, detail="closed")
+            else:
+                self._scribe.write_about(trace.SEND_FAIL, to, detail="closed")
             return 0
-        size = self.node.codec.payload_bytes_max
-        for payload in payloads[:accepted]:
-            self._assigned += max(1, -(-len(payload) // size))
-            self._sent[self._assigned] = payload
+        if to is None:
+            self._multicast.sent(payloads[:accepted])
+        else:
+            self._unicast.sent(to, payloads[:accepted])
         self._observe()
         if accepted < len(payloads):
-            self._write_block(payloads[accepted])
+            if to is None:
+                self._multicast.blocked(payloads[accepted])
+            else:
+                self._unicast.blocked(to, payloads[accepted])
         return accepted
 
+    def close_to(self, peer: Member, now: int) -> None:
+        self._call(self.node.close_to, peer, now)
+        self._observe()
+
+    def drop_from(self, peer: Member, now: int) -> None:
+        self._call(self.node.drop_from, peer, now)
+        self._scribe.write_about(trace.UNICAST_DROP, peer)
+        self._observe()
+
+    def sync(self, peer: Member, now: int) -> None:
+        try:
+            self._call(self.node.sync, peer, now)
+        except UsageError:
+            return  # nothing has come from there yet
+        self._scribe.write_about(trace.SYNC_CALL, peer)
+        self._observe()
+
     def install_view(self, view: View, now: int) -> None:
-        self._write(
-            trace.VIEW_INPUT,
-            view=view.counter,
-            view_creator=member_key(view.id.creator),
-            members=tuple(map(member_key, view.members)),
-        )
+        self._write_view(trace.VIEW_INPUT, view)
         self._call(self.node.install_view, view, now)
         self._observe()
 
@@ -120,8 +164,27 @@ class Harness:
         self._call(self.node.install_digest, digest, now)
         self._observe()
 
+    def start(self, now: int) -> None:
+        self._call(self.node.start, now)
+        self._observe()
+
+    def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
+        self._call(self.node.add_candidates, addresses, now)
+        self._observe()
+
+    def transport_hint(self, address: Address, now: int) -> None:
+        self._call(self.node.transport_hint, address, now)
+        self._observe()
+
+    def leave(self, now: int) -> None:
+        self._scribe.write(LEAVE)
+        self._call(self.node.leave, now)
+        self._observe()
+
     def handle_timeout(self, now: int) -> None:
+        self._unicast.before_timeout()
         self._call(self.node.handle_timeout, now)
+        self._unicast.after_timeout()
         self._observe()
 
     def close(self, now: int) -> None:
@@ -139,80 +202,78 @@ class Harness:
 
     def note(self, event: str) -> None:
         """The member crashes, pauses or resumes."""
-        self._write(event)
+        self._scribe.write(event)
 
     # Outputs
 
     def take(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages."""
+        self._is_taking = True
         events = self._call(self.node.take_events, limit, now)
+        self._is_taking = False
         has_messages = False
         for event in events:
             match event:
-                case Delivered(sender, run, view_id):
+                case Delivered() | FragmentsTaken():
                     has_messages = True
-                    self._write_delivery(sender, run.first, run.payloads, view_id.counter)
-                case FragmentsTaken(sender, stream, first, last, view_id):
-                    has_messages = True
-                    self._write(
-                        trace.DELIVER,
-                        peer=str(sender),
-                        peer_inc=sender.incarnation,
-                        stream=int(stream),
-                        seqno=first,
-                        seqno2=last,
-                        view=view_id.counter,
-                        kind="fragment",
-                    )
-                case Closed():
+                    watch = self._unicast if event.epoch else self._multicast
+                    watch.delivered(event)
+                case Undeliverable() | GapSkipped():
+                    self._unicast.lost(event)
+                case Closed(reason):
                     self.is_closed = True
-                    self._has_last_word = True
-        if has_messages:
+                    self._last_word = "excluded" if self.may_rejoin else reason
+        views, self._views_taken = self._views_taken, []
+        for view in views:
+            self._enter_view(view)
+        if has_messages or views:
             self._observe()
         return events
 
     def take_packets(self) -> list[tuple[Address | None, Packet]]:
         """What the node sends, as packets that tell what is in them."""
+        found, self._outgoing = self._outgoing, []
+        found += self._next_packets()
+        if self._last_word:  # acks of what was taken may go with it
+            self._scribe.write(trace.STOP, detail=self._last_word)
+            self._last_word = ""
+        return found
+
+    def _next_packets(self) -> list[tuple[Address | None, Packet]]:
         found: list[tuple[Address | None, Packet]] = []
-        last_new: Packet | None = None
+        last_new: dict[Member | None, Packet] = {}
+        dests = dict.fromkeys(dest for dest, _ in self.node.pending())
+        members = [dest for dest in dests if isinstance(dest, Member)]
         for dest, datagram in self._call(self.node.take_datagrams):
+            peer = None if dest is None else self._addressee(dest, datagram, members)
             try:
                 _, frames = self._wiretap.unpack(datagram, overhear=True)
             except DecodeError as error:
                 raise NodeFailure(f"{self._name} sends what cannot be decoded: {error}") from error
-            seen = [self._look_at(frame) for frame in frames]
+            seen = [
+                self._multicast.look_at(frame)
+                or membership_watch.look_at(frame)
+                or self._unicast.look_at(frame, peer)
+                for frame in frames
+            ]
             kinds = tuple(dict.fromkeys(frame.kind for frame in seen))
-            packet = Packet(self.slot, self._name, self._inc, datagram, seen, kinds)
-            if any(frame.kind == "data" and not frame.again for frame in seen):
-                last_new = packet
-            peer = None if dest is None else self._peers.get(dest)
-            if peer is None:
-                self._write_frames(trace.TX, "", 0, seen)
-            else:
-                self._write_frames(trace.TX, str(peer), peer.incarnation, seen)
+            packet = Packet(self.slot, self._name, self._inc, datagram, seen, kinds, peer)
+            if any(frame.is_new_data for frame in seen):
+                last_new[peer] = packet
+            for frame in seen:
+                if peer is None:
+                    self._write_frame(trace.TX, "", 0, frame)
+                else:
+                    self._write_frame(trace.TX, str(peer), peer.incarnation, frame)
             found.append((dest, packet))
-        if last_new is not None:
-            last_new.is_last_data = True
-        if self._has_last_word:  # acks of what was taken may go with it
-            self._has_last_word = False
-            self._write(trace.STOP)
+        for packet in last_new.values():
+            packet.is_last_data = True
         return found
 
     def packet_fault(self, event: str, fault: str, packet: Packet, peer: str) -> None:
         """The network lost, copied or spoiled a packet of this member."""
         for frame in packet.frames:
-            self._write(
-                event,
-                peer=peer,
-                kind=frame.kind,
-                stream=frame.stream,
-                seqno=frame.first,
-                seqno2=frame.last,
-                hd=frame.delivered,
-                held=frame.held,
-                size=frame.size,
-                detail=fault,
-            )
+            self._scribe.write(event, peer=peer, detail=fault, **frame.columns)
 
     # Watching
 
@@ -224,273 +285,59 @@ class Harness:
         except Exception as error:
             raise NodeFailure(f"{self._name}: {method.__name__} raised {error!r}") from error
 
-    def _write(self, event: str, **columns: Any) -> None:
-        rows = self._recorder.rows
-        now = self._recorder.now
-        rows.append(Row(event, self._name, self._inc, self._idx, len(rows), now, **columns))
-        self._idx += 1
+    def _write_frame(self, event: str, peer: str, peer_inc: int, frame: Seen) -> None:
+        self._scribe.write(event, peer=peer, peer_inc=peer_inc, again=frame.again, **frame.columns)
 
-    def _write_frames(self, event: str, peer: str, peer_inc: int, frames: list[Seen]) -> None:
-        for kind, stream, first, last, held, delivered, size, again in frames:
-            self._write(
-                event,
-                peer=peer,
-                peer_inc=peer_inc,
-                stream=stream,
-                seqno=first,
-                seqno2=last,
-                hd=delivered,
-                held=held,
-                size=size,
-                kind=kind,
-                again=again,
-            )
-
-    def _write_delivery(self, sender: Member, first: int, payloads: list[bytes], view: int) -> None:
-        last = first + len(payloads) - 1
-        self._recorder.deliveries += len(payloads)
-        self._write(
-            trace.DELIVER,
-            peer=str(sender),
-            peer_inc=sender.incarnation,
-            stream=0,
-            seqno=first,
-            seqno2=last,
-            view=view,
-        )
-        origin = Origin(sender, Stream.FIFO)
-        sent = self._recorder.sent.get(origin, {})
-        for seqno, payload in enumerate(payloads, first):
-            if sent.get(seqno) != payload:
-                self._recorder.find(
-                    "G1",
-                    f"{self._name} delivers {sender}:{seqno} with other bytes than were sent "
-                    f"under that seqno",
-                )
-        hashes = self._hashes.get(origin)
-        if hashes is not None:
-            blocks = [*hashes.skip_to(first), *hashes.add_run(first, payloads)]
-            self._write_blocks(sender, "delivered", blocks)
-
-    def _write_blocks(self, sender: Member, kind: str, blocks: list[Block]) -> None:
-        for block in blocks:
-            self._write(
-                trace.BLOCK,
-                peer=str(sender),
-                peer_inc=sender.incarnation,
-                stream=0,
-                seqno=block.first,
-                seqno2=block.last,
-                kind=kind,
-                block=block.number,
-                block_hash=block.hash,
-            )
-
-    def _write_block(self, payload: bytes) -> None:
-        """A send was cut short: why, in the window's own figures."""
-        window = self.node.multicast.windows().get(self._mine)
-        if not isinstance(window, SendWindow):
-            return
-        size = min(len(payload), self.node.codec.payload_bytes_max)
-        if self._assigned > window.high:
-            reason = "rest"  # of a large message, which goes first
-            size = self._next_fragment_bytes(window.high)
-        elif window.high - window.low >= window.capacity:
-            reason = "messages"
-        else:
-            reason = "bytes"
-        self._write(
-            trace.SEND_BLOCK,
-            stream=0,
-            low=window.low,
-            hr=window.high,
-            cap=window.capacity,
-            size=max(size, DATAGRAM_OVERHEAD),
-            used=window.charged,
-            limit=window.max_bytes,
-            detail=reason,
-        )
-        self._was_blocked = True
-
-    def _next_fragment_bytes(self, high: int) -> int:
-        """Of the message that is only begun: the size of the fragment that waits for room."""
-        largest = self.node.codec.payload_bytes_max
-        left = self._assigned - high  # fragments
-        total = len(self._sent[self._assigned])
-        return largest if left > 1 else total % largest or largest
-
-    def _look_at(self, frame: Frame) -> Seen:
-        match frame:
-            case Data():
-                return self._look_at_data(frame)
-            case Ack():
-                return Seen("ack", int(frame.stream), held=frame.held, delivered=frame.delivered)
-            case Nack():
-                first, last = frame.missing[0].start, frame.missing[-1].stop - 1
-                return Seen("nack", int(frame.stream), first, last)
-            case Highest():
-                return Seen("highest", int(frame.stream), frame.seqno, frame.seqno)
-            case _:
-                return Seen(type(frame).__name__.lower(), -1)
-
-    def _look_at_data(self, data: Data) -> Seen:
-        for seqno, payload in enumerate(data.payloads, data.first):
-            original = self._first_bytes.setdefault(seqno, (payload, data.more))
-            if original != (payload, data.more):
-                self._write(trace.XMIT_MISMATCH, kind="data", stream=0, seqno=seqno, seqno2=seqno)
-        size = sum(map(len, data.payloads))
-        again = int(data.first <= self._highest_sent)
-        self._highest_sent = max(self._highest_sent, data.last)
-        return Seen("data", int(data.stream), data.first, data.last, size=size, again=again)
+    def _addressee(self, dest: Address, datagram: bytes, members: list[Member]) -> Member | None:
+        """Which member at this address it is for: after a restart there may be two."""
+        found = [member for member in members if member.address == dest]
+        if len(found) > 1:
+            for member in found:
+                try:
+                    self._codec_of(member).unpack(datagram)
+                except DecodeError:
+                    continue
+                return member
+        return found[0] if found else self._peers.get(dest)
 
     def _observe(self) -> None:
-        """Turn what changed in the node's windows into rows."""
-        node = self.node
-        view = node.view
-        is_new_view = view is not self._view
-        if is_new_view and view is not None:
-            self._view = view
-            if self.me in view:
-                self._write_view(view)
-        windows = node.multicast.windows()
-        if is_new_view or len(windows) < len(self._states):
-            self._observe_dropped(windows)
-        for origin, window in windows.items():
-            if isinstance(window, SendWindow):
-                self._observe_send(origin, window)
-            else:
-                self._observe_receive(origin, window)
-        self._observe_acks(is_new_view=is_new_view)
+        """Turn what changed in the node into rows."""
+        view = self.node.view
+        if view is not None and view is not self._view:
+            self._enter_view(view)
+        self._observe_windows()
 
-    def _write_view(self, view: View) -> None:
-        for member in view:
-            self._peers[member.address] = member
-        self._write(
-            trace.VIEW,
+    def _observe_windows(self) -> None:
+        self._multicast.observe(is_new_view=self._is_new_view)
+        self._unicast.observe()
+        self._is_new_view = False
+
+    def _enter_view(self, view: View) -> None:
+        self._view = view
+        self._is_new_view = True
+        if self.me in view:
+            for member in view:
+                self._peers[member.address] = member
+            self._write_view(trace.VIEW, view)
+
+    def _before_view(self, view: View) -> None:
+        """The node is about to install a view of its own making: what it did and wanted to send up
+        to here was in the view before."""
+        if self._is_taking:
+            self._views_taken.append(view)  # behind the deliveries, which are not known yet
+            return
+        self._unicast.after_timeout()
+        self._observe_windows()
+        self._outgoing += self._next_packets()
+        self._enter_view(view)
+
+    def _write_view(self, event: str, view: View) -> None:
+        self._scribe.write(
+            event,
             view=view.counter,
             view_creator=member_key(view.id.creator),
             members=tuple(map(member_key, view.members)),
         )
-
-    def _observe_dropped(self, windows: Mapping[Origin, object]) -> None:
-        for origin in [origin for origin in self._states if origin not in windows]:
-            del self._states[origin]
-            self._hashes.pop(origin, None)
-            if origin != self._mine:
-                self._write_origin(trace.DROP_WINDOW, origin)
-
-    def _observe_send(self, origin: Origin, window: SendWindow) -> None:
-        state = (window.low, window.delivered, window.high, window.charged, window.max_bytes)
-        before = self._states.get(origin)
-        if state == before:
-            return
-        if before is None:
-            before = (0, 0, 0, 0, 0)
-            self._hashes[origin] = BlockHasher(0, BLOCK_MESSAGES)
-        self._states[origin] = state
-        if window.low > before[0]:
-            self._write(
-                trace.PURGE,
-                stream=0,
-                seqno=window.low,
-                hd=window.delivered,
-                used=window.charged,
-                limit=window.max_bytes,
-            )
-            for seqno in range(before[0] + 1, window.low + 1):
-                self._first_bytes.pop(seqno, None)
-        if window.high > before[2]:
-            self._write_send(before, window)
-        self._write_window(origin, window, "send", window.high, window.charged, -1)
-
-    def _write_send(self, before: tuple[int, ...], window: SendWindow) -> None:
-        self._recorder.last_send = self._recorder.now
-        self._write(
-            trace.SEND,
-            stream=0,
-            seqno=before[2] + 1,
-            seqno2=window.high,
-            low=window.low,
-            hr=before[2],
-            cap=window.capacity,
-        )
-        blocks: list[Block] = []
-        for seqno in range(before[2] + 1, window.high + 1):
-            message = self._sent.get(seqno)
-            if message is not None:
-                blocks += self._hash_sent.skip_to(seqno)
-                blocks += self._hash_sent.add_run(seqno, [message])
-        blocks += self._hash_sent.skip_to(window.high + 1)
-        self._write_blocks(self.me, "sent", blocks)
-
-    def _observe_receive(self, origin: Origin, window: ReceiveWindow) -> None:
-        state = (
-            window.low,
-            window.delivered,
-            window.held,
-            window.high,
-            window.ahead_bytes,
-            window.dropped_high,
-            window.dropped_low,
-        )
-        before = self._states.get(origin)
-        if state == before:
-            return
-        if before is None:
-            self._hashes[origin] = BlockHasher(window.delivered, BLOCK_MESSAGES)
-            self._write_origin(trace.OPEN, origin, seqno=window.delivered)
-            before = (0, 0, 0, 0, 0, 0, 0)
-        self._states[origin] = state
-        if state[5] > before[5]:
-            self._write_origin(trace.DROP_HIGH, origin, seqno=state[5] - before[5])
-        if state[6] > before[6]:
-            self._write_origin(trace.DROP_LOW, origin, seqno=state[6] - before[6])
-        self._write_window(
-            origin, window, "receive", window.held, window.ahead_bytes, window.max_bytes
-        )
-
-    def _write_origin(self, event: str, origin: Origin, **columns: Any) -> None:
-        self._write(
-            event,
-            peer=str(origin.sender),
-            peer_inc=origin.sender.incarnation,
-            stream=int(origin.stream),
-            **columns,
-        )
-
-    def _write_window(
-        self,
-        origin: Origin,
-        window: SendWindow | ReceiveWindow,
-        kind: str,
-        held: int,
-        size: int,
-        limit: int,
-    ) -> None:
-        self._write_origin(
-            trace.WIN,
-            origin,
-            kind=kind,
-            low=window.low,
-            hd=window.delivered,
-            held=held,
-            hr=window.high,
-            cap=window.capacity,
-            size=size,
-            limit=limit,
-        )
-
-    def _observe_acks(self, *, is_new_view: bool) -> None:
-        table = self.node.multicast.ack_tables().get(Stream.FIFO)
-        if table is None:
-            return
-        if len(table) != self._ackers or is_new_view:
-            keys = tuple(member_key(member) for member, _, _ in table.entries())
-            self._ackers = len(keys)
-            self._write(trace.ACKMAP, stream=0, members=keys)
-        if self._was_blocked and not self.node.multicast.is_blocked(Stream.FIFO):
-            self._was_blocked = False
-            self._write(trace.SEND_UNBLOCK, stream=0)
 
 
 def _place_of(error: AssertionError) -> str:

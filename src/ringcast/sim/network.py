@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ringcast.sim.agenda import ns
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
@@ -18,10 +18,20 @@ from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringcast.model import Member
     from ringcast.sim.agenda import Agenda
     from ringcast.sim.options import Options
 
-KINDS = ("data", "ack", "nack", "highest")
+KINDS = {
+    "multicast": ("data", "ack", "nack", "highest"),
+    "unicast": ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
+    "group": (
+        *("discover", "present", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
+        *("beat", "probe", "alive", "data", "ack", "udata"),
+    ),
+}
+"""The frames of each protocol, as traces name them."""
+DATA_KINDS = ("data", "udata")
 
 
 class Seen(NamedTuple):
@@ -35,6 +45,31 @@ class Seen(NamedTuple):
     delivered: int = -1
     size: int = 0
     again: int = 0
+    epoch: int = 0
+    conn: int = 0
+    low: int = -1
+    high: int = -1
+
+    @property
+    def is_new_data(self) -> bool:
+        return self.kind in DATA_KINDS and not self.again
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What rows tell of it, whatever happens to it."""
+        return {
+            "kind": self.kind,
+            "stream": self.stream,
+            "seqno": self.first,
+            "seqno2": self.last,
+            "held": self.held,
+            "hd": self.delivered,
+            "size": self.size,
+            "epoch": self.epoch,
+            "conn": self.conn,
+            "low": self.low,
+            "hr": self.high,
+        }
 
 
 @dataclass(slots=True)
@@ -47,6 +82,7 @@ class Packet:
     data: bytes
     frames: list[Seen]
     kinds: tuple[str, ...]
+    addressee: Member | None = None
     is_last_data: bool = False
     """The last one of those with new messages that left together."""
     is_corrupted: bool = False
@@ -105,6 +141,7 @@ class Network:
         self.cuts: Counter[tuple[int, int, str]] = Counter()
         """Links that are cut, and by which fault class."""
         self._options = options
+        self._kinds = KINDS[options.protocol]
         self._agenda = agenda
         self._witness = witness
         self._deliver = deliver
@@ -165,10 +202,10 @@ class Network:
                 link.last_arrival = 0
 
     def kinds_under_way(self) -> tuple[str, ...]:
-        return tuple(kind for kind in KINDS if self._under_way[kind] > 0)
+        return tuple(kind for kind in self._kinds if self._under_way[kind] > 0)
 
     def kinds_carried(self) -> tuple[str, ...]:
-        return tuple(kind for kind in KINDS if self._carried[kind] > 0)
+        return tuple(kind for kind in self._kinds if self._carried[kind] > 0)
 
     def _travel(
         self, link: _Link, packet: Packet, dest: int, delay: int, *, keeps_order: bool = True
@@ -236,13 +273,16 @@ class Network:
         return link.in_burst
 
     def _is_target(self, link: _Link, packet: Packet, draw: float) -> bool:
-        has_data = "data" in packet.kinds
+        has_data = any(kind in DATA_KINDS for kind in packet.kinds)
         link.data += has_data
         match self._target:
             case "every second data":
                 return has_data and link.data % 2 == 0
             case "last data":
                 return packet.is_last_data and draw < self._options.target_loss
+            case "first data":
+                is_first = any(f.kind in DATA_KINDS and f.first == 1 for f in packet.frames)
+                return is_first and draw < self._options.target_loss
             case kind:
                 return kind in packet.kinds and draw < self._options.target_loss
 
@@ -258,6 +298,7 @@ class Network:
             data,
             packet.frames,
             packet.kinds,
+            packet.addressee,
             is_corrupted=True,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PHASE, Row
 
 if TYPE_CHECKING:
-    from ringcast.model import Origin
+    from ringcast.model import Member, Origin
     from ringcast.sim.agenda import Agenda
 
 BLOCK_MESSAGES = 16
@@ -36,6 +36,8 @@ class Recorder:
         """When a message, or a part of one, was last sent for the first time."""
         self.sent: dict[Origin, dict[int, bytes]] = {}
         """Whole messages by the seqno of their last fragment."""
+        self.sent_to: dict[tuple[Member, Member, int], dict[int, bytes]] = {}
+        """The same for what one member sent to another: by sender, receiver and epoch."""
         self._agenda = agenda
         self._own_rows = 0
 
@@ -59,3 +61,25 @@ class Recorder:
         row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)
         self.rows.append(row)
         self._own_rows += 1
+
+
+class Scribe:
+    """Writes the rows of one member."""
+
+    __slots__ = ("_inc", "_name", "_recorder", "_written")
+
+    def __init__(self, recorder: Recorder, me: Member) -> None:
+        self._recorder = recorder
+        self._name = str(me)
+        self._inc = me.incarnation
+        self._written = 0
+
+    def write(self, event: str, **columns: Any) -> None:
+        rows = self._recorder.rows
+        now = self._recorder.now
+        rows.append(Row(event, self._name, self._inc, self._written, len(rows), now, **columns))
+        self._written += 1
+
+    def write_about(self, event: str, peer: Member, **columns: Any) -> None:
+        """A row that names another member."""
+        self.write(event, peer=str(peer), peer_inc=peer.incarnation, **columns)

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringcast.errors import UsageError
-from ringcast.node import Node
 from ringcast.sim.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringcast.sim.cluster import NodeFactory
+    from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
     from ringcast.sim.runner import Result
 
@@ -34,6 +33,12 @@ PLAIN: tuple[tuple[str, Any], ...] = (
     ("delay", "const"),
     ("ack_threshold", None),
     ("late_messages", 1),
+    ("spells", 1),
+    ("expiry_ms", 0.0),
+    ("max_retransmit_ms", 60_000.0),
+    ("hints", False),
+    ("told", 1.0),
+    ("start_ms", 0.0),
 )
 """What these options are where nothing depends on them."""
 
@@ -44,7 +49,7 @@ class Shrinker:
     def __init__(
         self,
         first: Result,
-        node_factory: NodeFactory = Node,
+        node_factory: NodeFactory | None = None,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         if not first.failures:
@@ -103,6 +108,8 @@ class Shrinker:
         for sender in self.best.options.senders:
             if self._fails(replace(self.best.options, senders=(sender,))):
                 break
+        options = self.best.options
+        self._fewest(options.pairs, lambda kept: replace(options, pairs=kept))
         for name in ("messages", "burst"):
             while getattr(self.best.options, name) > 1:
                 half = getattr(self.best.options, name) // 2
@@ -137,6 +144,7 @@ def _size(result: Result) -> str:
     options = result.options
     faults = len(options.incidents) + len(result.fault_names)
     return (
-        f"{options.nodes} nodes, {len(options.senders)} × {options.messages} messages, "
+        f"{options.nodes} nodes, {len(options.senders) or len(options.pairs)} × "
+        f"{options.messages} messages, "
         f"{faults} faults"
     )

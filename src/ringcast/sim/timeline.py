@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Row
 
 HIDDEN = frozenset(
-    {trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.VIEW_INPUT, trace.DROP_LOW}
+    {
+        *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.VIEW_INPUT, trace.DROP_LOW),
+        *(trace.UNICAST_WIN, trace.TICK),
+    }
 )
 """Rows that only repeat what others tell."""
+
+
+_WIRE = (trace.TX, trace.RX, trace.NET_DROP, trace.NET_DUP, trace.NET_CORRUPT)
 
 
 def time_line(rows: Iterable[Row], witnesses: Collection[int] = ()) -> Iterator[str]:
@@ -24,10 +30,13 @@ def time_line(rows: Iterable[Row], witnesses: Collection[int] = ()) -> Iterator[
         if is_witness or row.event not in HIDDEN:
             mark = ">" if is_witness else " "
             name = row.member if row.node else ""
-            yield f"{mark}{row.mono_ns / 1e6:11.3f}  {name:5} {row.event:12} {_text(row)}".rstrip()
+            event = row.event.removeprefix("unicast_")
+            yield f"{mark}{row.mono_ns / 1e6:11.3f}  {name:5} {event:12} {_text(row)}".rstrip()
 
 
 def _text(row: Row) -> str:
+    if row.epoch and row.event not in _WIRE:
+        return f"{_origin(row)} {_unicast(row)}"
     match row.event:
         case trace.VIEW | trace.VIEW_INPUT:
             return f"{row.view}@{row.view_creator}: {' '.join(row.members)}"
@@ -45,7 +54,7 @@ def _text(row: Row) -> str:
             return f"{_origin(row)}:{_range(row)}{part}"
         case trace.PURGE:
             return f"through {row.seqno}"
-        case trace.TX | trace.RX | trace.NET_DROP | trace.NET_DUP | trace.NET_CORRUPT:
+        case event if event in _WIRE:
             return _frame(row)
         case trace.WIN:
             return (
@@ -58,8 +67,41 @@ def _text(row: Row) -> str:
             return row.detail
         case trace.ACKMAP:
             return " ".join(row.members)
+        case trace.SYNC_CALL | trace.UNICAST_DROP:
+            return _origin(row)
         case _:
             return f"{row.kind} {row.detail}".strip()
+
+
+def _unicast(row: Row) -> str:
+    """What happened on one stream or connection with the peer."""
+    conn = f"{row.epoch}.{row.conn}" if row.conn else f"{row.epoch}"
+    match row.event:
+        case trace.UNICAST_SEND:
+            return f"{conn} {_range(row)}   window ({row.low}, {row.low + row.cap}]"
+        case trace.UNICAST_BLOCK:
+            return (
+                f"{conn} after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
+                f"{row.limit} bytes: full of {row.detail}"
+            )
+        case trace.UNICAST_DELIVER:
+            part = "  part of a message" if row.kind == "fragment" else ""
+            return f"{conn} {_range(row)}{part}"
+        case trace.UNICAST_WIN:
+            return (
+                f"{conn} {row.kind}: low {row.low}, delivered {row.hd}, held {row.held}, "
+                f"high {row.hr}"
+            )
+        case trace.CONN:
+            return f"{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]"
+        case trace.TICK:
+            return f"{conn} finds ({row.low}, {row.hr}], sends {row.again}"
+        case trace.SYNC:
+            return f"{conn} nonce {row.seqno} {row.detail}"
+        case trace.UNICAST_UNBLOCK:
+            return conn
+        case _:
+            return f"{conn} {_range(row)}  {row.detail}".rstrip()
 
 
 def _frame(row: Row) -> str:
@@ -68,10 +110,18 @@ def _frame(row: Row) -> str:
     match row.kind:
         case "ack":
             what = f"held {row.held}, delivered {row.hd}"
-        case "data":
+        case "data" | "udata":
             what = _range(row) + ("  again" if row.again else "")
+        case "uack":
+            what = f"delivered {row.hd}"
+        case "sync_ok":
+            what = f"{row.seqno}: ({row.low}, {row.hr}]"
+        case "close":
+            what = ""
         case _:
             what = _range(row)
+    if row.epoch:
+        what = f"{row.epoch}.{row.conn} {what}".rstrip()
     fault = f"  ({row.detail})" if row.detail else ""
     return f"{arrow} {peer:4} {row.kind:7} {what}{fault}"
 

@@ -15,7 +15,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
-from ringcast.spark.digest import Span
+from ringcast.spark.details import judge_details
+from ringcast.spark.digest import NO_SPAN, SPAN_BLOCKS
 from ringcast.spark.reading import (
     WITNESS_ROWS_MAX,
     at_idx,
@@ -24,8 +25,9 @@ from ringcast.spark.reading import (
     fetch_rows,
     read_states,
 )
-from ringcast.spark.report import TITLES, Report, Verdict, Violation
+from ringcast.spark.report import NEED_FULL, TITLES, Report, Verdict, Violation
 from ringcast.spark.run import Run, choose_run
+from ringcast.trace.content import hashed_every
 from ringcast.trace.rows import DELIVER, SEND, VIEW
 from ringcast.trace.segments import segment_paths
 
@@ -76,6 +78,7 @@ class _Judge:
         self._judge_order()
         self._judge_sends()
         self._judge_content()
+        self._judge_details()
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
         for violation in self._shown:
@@ -83,10 +86,12 @@ class _Judge:
         states = run.segments
         cut = sum(state.digest.cut for state in states)
         for verdict in self._verdicts.values():
+            if verdict.is_beyond_level:
+                continue
             verdict.incomplete += run.defects
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
-            if not verdict.premises and not verdict.unknown:
+            if not verdict.premises and not verdict.unknown and verdict.id not in NEED_FULL:
                 verdict.inconclusive.append("there was nothing to judge")
         return Report(
             run_id=states[0].info.run_id if states else "",
@@ -226,6 +231,7 @@ class _Judge:
             for track, spans in trace.content.items()
             if track.role == "sent"
         }
+        compared = 0
         unsure: list[tuple[MemberKey, OriginKey, int]] = []
         for member, trace in self._run.members.items():
             for track, spans in sorted(trace.content.items()):
@@ -233,15 +239,17 @@ class _Judge:
                     continue
                 sender = track.peer, track.peer_inc
                 originals = sent[track.origin][1] if track.origin in sent else {}
+                hashed = self._hashed_by(sender)
                 for at, span in spans.items():
-                    original = originals.get(at, Span(0, 0))
+                    original = originals.get(at, NO_SPAN)
                     common = original.present & span.present
-                    if common != span.present and sender in self._run.prefixes:
+                    if common != span.present & hashed and sender in self._run.prefixes:
                         verdict.unknown.add(self._name(sender))
                     if common and original != span:
                         unsure.append((member, track.origin, at))
-                    else:
+                    elif common:
                         verdict.premises += common.bit_count()
+                        compared += span.messages
         if len(unsure) > SPANS_REREAD_MAX:
             verdict.inconclusive.append(f"{len(unsure) - SPANS_REREAD_MAX} spans not compared")
         del unsure[SPANS_REREAD_MAX:]
@@ -260,6 +268,7 @@ class _Judge:
             if len({row.kind for row in rows}) < 2:
                 continue
             verdict.premises += 1
+            compared += max(row.seqno2 - row.seqno + 1 for row in rows)
             if len({row.block_hash for row in rows}) > 1:
                 text = (
                     f"block {block} of {self._names.of_origin(origin)} has other bytes at "
@@ -268,6 +277,44 @@ class _Judge:
                 self._violate("content", text)
                 if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
                     verdict.violations[-1].rows += rows
+
+        delivered = sum(
+            last - first + 1
+            for _, _, _, stretches in self._run.tracks("delivered")
+            for first, last in _ranges(stretches)
+        )
+        verdict.share = min(1.0, compared / delivered) if delivered else None
+
+    def _hashed_by(self, sender: MemberKey) -> int:
+        """Which blocks of a span it hashes, as bits: one it does not hash is not missing."""
+        trace = self._run.members.get(sender)
+        every = 1 if trace is None else hashed_every(trace.level)
+        return sum(1 << at for at in range(0, SPAN_BLOCKS, every))
+
+    def _judge_details(self) -> None:
+        """What frames and windows show, of the members that recorded them."""
+        members = self._run.members
+        is_full = {member: trace.level == "full" for member, trace in members.items()}
+        if not all(is_full.values()):
+            silent = [self._name(member) for member in members if not is_full[member]]
+            for name in NEED_FULL:
+                verdict = self._verdicts[name]
+                verdict.is_beyond_level = True
+                verdict.inconclusive.append(
+                    f'needs record_level="full", which {", ".join(silent)} did not use'
+                )
+        capacity = {
+            _key(member): trace.capacity for member, trace in members.items() if trace.capacity
+        }
+        full = [trace for member, trace in members.items() if is_full[member]]
+        for found in judge_details(self._spark, full, capacity) if full else ():
+            verdict = self._verdicts[found.id]
+            verdict.premises += found.premises
+            verdict.violation_count += found.violation_count
+            room = VIOLATIONS_SHOWN_MAX - len(verdict.violations)
+            verdict.violations += [Violation(text, rows) for text, rows in found.violations[:room]]
+            if found.undecidable is not None:
+                verdict.inconclusive.append(found.undecidable)
 
     def _name(self, member: MemberKey) -> str:
         return self._names.of(member)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, VIEW
+from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, VIEW, WIN
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:
@@ -42,7 +42,7 @@ SPAN_BLOCKS = 64
 
 _COLUMNS = (
     *("event", "node", "inc", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2"),
-    *("view", "view_creator", "members", "kind", "block", "block_hash"),
+    *("view", "view_creator", "members", "cap", "kind", "block", "block_hash"),
 )
 
 
@@ -72,10 +72,14 @@ class Stretch(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The content of up to 64 blocks: which there are, and one number for all."""
+    """The content of up to 64 blocks: which there are, one number for all, how many messages."""
 
     present: int
     mixed: int
+    messages: int
+
+
+NO_SPAN = Span(0, 0, 0)
 
 
 class Installed(NamedTuple):
@@ -111,6 +115,8 @@ class Digest:
     """Rows by event, of the events that are judged."""
     cut: int = 0
     """Stretches left out."""
+    capacity: int = 0
+    """Of the member's send windows; 0: no row tells."""
 
     def to_json(self) -> str:
         return json.dumps(
@@ -121,6 +127,7 @@ class Digest:
                 "views": self.views,
                 "counts": self.counts,
                 "cut": self.cut,
+                "capacity": self.capacity,
             }
         )
 
@@ -140,6 +147,7 @@ class Digest:
             [Installed.of(view) for view in values["views"]],
             values["counts"],
             values["cut"],
+            values["capacity"],
         )
 
 
@@ -165,6 +173,7 @@ def digest_segment(segment: Segment) -> Digest:
         _fold_tracks(columns, events, info, digest)
         _fold_content(columns, events, info, digest)
         _fold_views(columns, events, digest)
+        _fold_capacity(columns, events, digest)
     return digest
 
 
@@ -301,6 +310,7 @@ def _fold_content(
     number = block.astype(np.uint64)
     hashes = columns["block_hash"].to_numpy()[places]
     last = columns["seqno2"].to_numpy()[places].astype(np.uint64)
+    messages = columns["seqno2"].to_numpy()[places] - columns["seqno"].to_numpy()[places] + 1
     # The place is mixed in, so that two blocks cannot change places unseen, and so is the last
     # seqno: a block that a member's stop cut short is another block.
     mixed = hashes * (number * np.uint64(2) + np.uint64(1)) ^ last * np.uint64(0x9E3779B97F4A7C15)
@@ -316,14 +326,19 @@ def _fold_content(
         span[begin].tolist(),
         present.tolist(),
         folded.tolist(),
+        np.add.reduceat(messages, begin).tolist(),
         strict=True,
     ):
         _mix(digest.content.setdefault(tracks[code], {}), at, Span(*found))
 
 
 def _mix(spans: dict[int, Span], at: int, found: Span) -> None:
-    known = spans.get(at, Span(0, 0))
-    spans[at] = Span(known.present | found.present, known.mixed ^ found.mixed)
+    known = spans.get(at, NO_SPAN)
+    spans[at] = Span(
+        known.present | found.present,
+        known.mixed ^ found.mixed,
+        known.messages + found.messages,
+    )
 
 
 def _fold_views(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
@@ -335,6 +350,14 @@ def _fold_views(columns: dict[str, pa.Array], events: _Events, digest: Digest) -
     names = ("idx", "view", "view_creator", "members")
     rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
     digest.views += [Installed.of(row) for row in rows]
+
+
+def _fold_capacity(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+    places = events.where(WIN)
+    if len(places) and not digest.capacity:
+        taken = pa.array(places)
+        is_send = pc.equal(columns["kind"].take(taken).cast(pa.string()), "send")
+        digest.capacity = pc.max(columns["cap"].take(taken).filter(is_send)).as_py() or 0
 
 
 # One member: its digests in order
@@ -373,6 +396,14 @@ class MemberTrace:
                     _mix(self.content.setdefault(track, {}), at, span)
             self.views += state.digest.views
         self._hole_firsts = [hole.first for hole in self.holes]
+
+    @property
+    def level(self) -> str:
+        return self.states[0].info.level
+
+    @property
+    def capacity(self) -> int:
+        return max(state.digest.capacity for state in self.states)
 
     @property
     def lost(self) -> int:

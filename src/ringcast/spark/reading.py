@@ -36,7 +36,7 @@ def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[Segmen
     sizes = {str(path): path.stat().st_size for path in paths}
     states: list[SegmentState] = []
     damaged: list[str] = []
-    for text in _over_files(spark, sizes, _state_of):
+    for text in over_items(spark, sizes, _state_of):
         path, info, said = json.loads(text)
         if info is None:
             damaged.append(said)
@@ -102,7 +102,7 @@ def fetch_rows(spark: SparkSession, looks: Sequence[Look]) -> Iterator[tuple[int
         json.dumps([path, wants]): Path(path).stat().st_size
         for path, wants in sorted(wanted.items())
     }
-    for text in _over_files(spark, sizes, _rows_wanted):
+    for text in over_items(spark, sizes, _rows_wanted):
         finding, values = json.loads(text)
         row = Row(*values)
         yield finding, row._replace(members=tuple(row.members))
@@ -156,13 +156,13 @@ def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
     return reduce(pc.and_, tests)
 
 
-# Work over files
+# Work on executors
 
 
-def _over_files(
+def over_items(
     spark: SparkSession, sizes: dict[str, int], work: Callable[[str], Iterable[str]]
 ) -> list[str]:
-    """What `work` says of each item; `sizes` are the bytes that each makes it read.
+    """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
 
     The items travel with the function. What comes back is small by design.
     """

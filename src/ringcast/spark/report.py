@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ringcast.trace.rows import MemberKey, OriginKey, Row
 
@@ -27,8 +27,17 @@ TITLES = {
     "N1": "each sender's messages are delivered in order, without a gap",
     "N3": "each send takes the next number",
     "content": "what is delivered has the bytes that were sent",
+    "G5": "every window stays within its bounds",
+    "N4": "receivers buffer only what has a slot",
+    "N6": "an acknowledgement says what was really delivered",
+    "N7": "senders wait for exactly the members of their view",
+    "N8": "nothing comes from a member that has left the view",
+    "N10": "a repaired message is the original one",
 }
 """N2 is G2 for multicast, and there is nothing else to deliver yet."""
+
+NEED_FULL = ("G5", "N4", "N6", "N7", "N8", "N10")
+"""Judged from frames and windows, which only members that record at level "full" write down."""
 
 
 class Names:
@@ -75,6 +84,10 @@ class Verdict:
     inconclusive: list[str] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     """Members whose missing end it hangs on."""
+    share: float | None = None
+    """How much of what it speaks of was compared; None: all."""
+    is_beyond_level: bool = False
+    """Not judged, or not of all members, because they did not record what it needs."""
 
     @property
     def title(self) -> str:
@@ -92,20 +105,24 @@ class Verdict:
 
     @property
     def detail(self) -> str:
-        """The reason for the status, in one line."""
+        """The reason for the status, and what was compared, in one line."""
+        share = [] if self.share is None else [f"{_percent(self.share)} of the messages compared"]
+        return "; ".join([*self._reasons(), *share])
+
+    def _reasons(self) -> list[str]:
         match self.status:
             case "violated":
-                return f"{self.violation_count} found"
+                return [f"{self.violation_count} found"]
             case "incomplete":
-                return "; ".join(self.incomplete)
+                return self.incomplete
             case "inconclusive":
-                return "; ".join(self.inconclusive)
+                return self.inconclusive
             case "unknown tail" if len(self.unknown) == 1:
-                return f"ok as far as {_listed(self.unknown)}'s trace goes (killed)"
+                return [f"ok as far as {_listed(self.unknown)}'s trace goes (killed)"]
             case "unknown tail":
-                return f"ok as far as the traces of {_listed(self.unknown)} go (killed)"
+                return [f"ok as far as the traces of {_listed(self.unknown)} go (killed)"]
             case _:
-                return ""
+                return []
 
 
 @dataclass(slots=True)
@@ -123,29 +140,43 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        found = {verdict.status for verdict in self.verdicts}
-        if VIOLATED in found:
+        """What the members' level does not show is no reason to fail."""
+        found = Counter(verdict.status for verdict in self._judged)
+        if found[VIOLATED]:
             return 1
-        return 3 if found & {INCOMPLETE, INCONCLUSIVE} else 0
+        return 3 if found[INCOMPLETE] or found[INCONCLUSIVE] else 0
 
     @property
     def summary(self) -> str:
-        """The whole in one sentence."""
-        found = Counter(verdict.status for verdict in self.verdicts)
+        """The whole in one sentence; never more than was judged."""
+        found = Counter(verdict.status for verdict in self._judged)
         if found[VIOLATED]:
             return f"{found[VIOLATED]} guarantee{'s' * (found[VIOLATED] > 1)} violated."
         if found[INCOMPLETE]:
             return "No violation was found, but rows are missing from the traces."
         if found[INCONCLUSIVE]:
             return "No violation was found, but not everything could be judged."
+        return f"{'; '.join(['All guarantees held', *self._reservations()])}."
+
+    @property
+    def _judged(self) -> list[Verdict]:
+        return [
+            verdict
+            for verdict in self.verdicts
+            if not verdict.is_beyond_level or verdict.violation_count
+        ]
+
+    def _reservations(self) -> Iterator[str]:
         killed = set[str]().union(*(verdict.unknown for verdict in self.verdicts))
-        if not killed:
-            return "All guarantees held."
         if len(killed) == 1:
-            tail = f"the end of {_listed(killed)}'s trace is unknown because it was killed"
-        else:
-            tail = f"the traces of {_listed(killed)} have unknown ends because they were killed"
-        return f"All guarantees held; {tail}."
+            yield f"the end of {_listed(killed)}'s trace is unknown because it was killed"
+        elif killed:
+            yield f"the traces of {_listed(killed)} have unknown ends because they were killed"
+        for verdict in self.verdicts:
+            if verdict.share is not None:
+                yield f"bytes were compared of {_percent(verdict.share)} of the messages"
+        if any(verdict.is_beyond_level for verdict in self.verdicts):
+            yield "frames and windows were not recorded"
 
     def to_json(self) -> str:
         verdicts = [
@@ -155,6 +186,7 @@ class Report:
                 "verdict": verdict.status,
                 "premises": verdict.premises,
                 "detail": verdict.detail,
+                "share": verdict.share,
                 "violations": verdict.violation_count,
                 "witnesses": [
                     {"text": found.text, "rows": [row._asdict() for row in found.rows]}
@@ -174,6 +206,11 @@ class Report:
             "exit_status": self.exit_status,
         }
         return json.dumps(values, indent=2)
+
+
+def _percent(share: float) -> str:
+    """Rounded down: what was not compared is never said to be."""
+    return f"{int(100 * share)} %"
 
 
 def _listed(names: Iterable[str]) -> str:

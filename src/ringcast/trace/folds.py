@@ -48,6 +48,13 @@ from ringcast.trace.predicates.liveness import (
     UnblockedAtOnce,
     ViewsPass,
 )
+from ringcast.trace.predicates.membership import (
+    Agreement,
+    JoinedInTime,
+    LeftInTime,
+    OneView,
+    ServedByItsView,
+)
 from ringcast.trace.predicates.replay import Replay
 from ringcast.trace.predicates.sequential import Sequential
 from ringcast.trace.predicates.sync import (
@@ -74,7 +81,7 @@ if TYPE_CHECKING:
 
     from ringcast.trace.rows import Row, Trace
 
-__all__ = ["ALL", "UNICAST", "Fold", "Verdict", "Violation", "audit", "feed_all"]
+__all__ = ["ALL", "GROUP", "UNICAST", "Fold", "Verdict", "Violation", "audit", "feed_all"]
 
 ALL: tuple[Callable[[], Fold], ...] = (
     Integrity,
@@ -133,10 +140,43 @@ UNICAST: tuple[Callable[[], Fold], ...] = (
 )
 """Makers of the folds for unicast, G2 to Y-L3."""
 
+GROUP: tuple[Callable[[], Fold], ...] = (
+    Integrity,
+    AtMostOnce,
+    SilentDead,
+    ViewOrder,
+    BoundedMemory,
+    Quiet,
+    InOrder,
+    partial(Sequential, FlowControl()),
+    WindowHonoured,
+    PurgedByAll,
+    partial(Sequential, AckHonesty()),
+    partial(Sequential, AckersAreMembers()),
+    partial(Sequential, NothingOfTheDeparted()),
+    ServedByItsView,
+    SameBytesAgain,
+    PrefixOfTheDead,
+    DeliveredInTime,
+    Drained,
+    partial(Sequential, UnblockedAtOnce()),
+    CalmUnderOverload,
+    InTurn,
+    partial(Replay, Acknowledged),
+    partial(Replay, NothingLostInSilence),
+    Agreement,
+    OneView,
+    JoinedInTime,
+    LeftInTime,
+)
+"""Makers of the folds for whole nodes that make their own views, G1 to V-L3."""
+
+BY_PROTOCOL = {"multicast": ALL, "unicast": UNICAST, "group": GROUP}
+
 
 def audit(trace: Trace) -> list[Verdict]:
-    """What every predicate of the trace's protocol says, in the order of `ALL` or `UNICAST`."""
-    folds = [make() for make in (UNICAST if trace.facts.protocol == "unicast" else ALL)]
+    """What every predicate of the trace's protocol says, in the order of its tuple above."""
+    folds = [make() for make in BY_PROTOCOL[trace.facts.protocol]]
     feed_all(folds, trace.rows)
     return [fold.finish(trace.facts) for fold in folds]
 

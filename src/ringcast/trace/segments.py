@@ -24,12 +24,13 @@ from ringcast.trace.rows import CRASH, Row
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 SCHEMA_VERSION = 1
 SUFFIX = ".parquet"
@@ -43,6 +44,7 @@ STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
 
 _INFO_KEY = b"ringcast"
+pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
 _FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 """What reading a footer that others wrote may raise."""
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -272,14 +274,18 @@ class Segment:
 
     def rows(self) -> list[Row]:
         """All rows, as the in-process predicates take them."""
-        rows: list[Row] = []
+        return list(self.iter_rows())
+
+    def iter_rows(self, events: Collection[str] = ()) -> Iterator[Row]:
+        """The rows of these events, or all: few are in memory at a time."""
+        members = Row._fields.index("members")
+        wanted = pa.array(sorted(events), pa.string())
         for batch in self.batches(Row._fields):
+            if events:
+                batch = batch.filter(pc.is_in(batch["event"].cast(pa.string()), wanted))
             columns = [column.to_pylist() for column in batch.columns]
-            columns[Row._fields.index("members")] = list(
-                map(tuple, columns[Row._fields.index("members")])
-            )
-            rows += map(Row._make, zip(*columns, strict=True))
-        return rows
+            columns[members] = list(map(tuple, columns[members]))
+            yield from map(Row._make, zip(*columns, strict=True))
 
 
 def segment_paths(directory: Path | str) -> list[Path]:

@@ -101,7 +101,7 @@ COUNTER_MAX: Final = 2**63 - 1
 
 VIEW_MEMBERS_MAX: Final = 128
 """Members of one view. One may take as little as 16 bytes of a datagram and, with its part of a
-digest, 650 once decoded. So few also fit one datagram, however long their names are."""
+digest, 800 once decoded. So few also fit one datagram, however long their names are."""
 
 IDENTITIES_MAX: Final = 1024
 """Decoded senders kept. More may talk to us; the oldest is then decoded again."""
@@ -540,13 +540,20 @@ def _encode_membership(
             return _PROBE, _encode_counter(frame.nonce)
         case Alive():
             return _ALIVE, _encode_counter(frame.nonce)
-        case HalfWanted(counter, place, stream, first):
-            return _HALF_WANTED, _FRAGMENT.pack(counter, place, stream, first)
-        case Half(counter, place, stream, index, payload, is_last):
-            flags = _FLAGS.pack(is_last * _LAST)
-            return _HALF, _FRAGMENT.pack(counter, place, stream, index) + flags + payload
+        case HalfWanted():
+            return _HALF_WANTED, _encode_fragment(frame, frame.first)
+        case Half():
+            flags = _FLAGS.pack(frame.is_last * _LAST)
+            return _HALF, _encode_fragment(frame, frame.index) + flags + frame.payload
         case _:
             assert_never(frame)
+
+
+def _encode_fragment(frame: HalfWanted | Half, index: int) -> bytes:
+    assert 1 <= frame.counter <= COUNTER_MAX, frame
+    assert 0 <= frame.place < VIEW_MEMBERS_MAX, frame
+    assert 0 <= index < _GIVEN_UP, frame
+    return _FRAGMENT.pack(frame.counter, frame.place, frame.stream, index)
 
 
 def _encode_welcome(welcome: Welcome) -> bytes:
@@ -563,6 +570,7 @@ def _encode_welcome(welcome: Welcome) -> bytes:
 
 
 def _encode_count(fragments: int | None) -> int:
+    assert fragments is None or 0 <= fragments < _GIVEN_UP, fragments
     return _GIVEN_UP if fragments is None else fragments
 
 
@@ -937,10 +945,10 @@ def _decode_half(view: memoryview, start: int, stop: int) -> Half:
 def _decode_fragment(view: memoryview, start: int) -> tuple[int, int, Stream, int]:
     """Which fragment: counter of the view, place of its sender there, stream, index."""
     counter, place, stream, index = _FRAGMENT.unpack_from(view, start)
-    if not 1 <= counter <= SEQNO_MAX:
+    if not 1 <= counter <= COUNTER_MAX:
         raise DecodeError(Reject.SEQNO)
-    if place >= VIEW_MEMBERS_MAX:
-        raise DecodeError(Reject.VIEW)
+    if place >= VIEW_MEMBERS_MAX or index == _GIVEN_UP:
+        raise DecodeError(Reject.COUNT)
     return counter, place, _stream(stream), index
 
 

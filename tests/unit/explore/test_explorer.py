@@ -86,6 +86,14 @@ def test_limits_leave_the_report_incomplete() -> None:
     assert (report.states, report.complete) == (1, False)
 
 
+def test_the_first_violation_may_be_enough() -> None:
+    report = explore(Walk(1000, forbidden=(9,)), stop_at_violation=True)
+    assert report.states < 20
+    assert not report.complete
+    assert [v.kind for v in report.violations] == ["forbidden number"]
+    assert explore(Walk(25), stop_at_violation=True).complete
+
+
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     explore(Walk(25_000), progress=lambda states, waiting, _: told.append((states, waiting)))

@@ -182,6 +182,9 @@ def test_a_silent_member_is_asked_five_times_and_suspected_once() -> None:
     w.run(1)
     assert w.said() == [Suspected(B, "no sign of life for 2.5 s, asked 5 times")]
     w.run(60_000 * MS)
+    w.wanted(B)
+    w.refuse(B)
+    w.refuse(B)
     assert w.said() == []
     assert w.layer.stats()["suspicions"] == 1
     assert w.layer.stats()["verifications"] == 1
@@ -532,7 +535,9 @@ def test_who_is_in_no_view_watches_nobody() -> None:
     assert w.layer.next_timeout() is None
     w.refuse(B)
     w.wanted(B)
+    w.receive(B, Beat(2))
     assert w.probed() == ["B"]  # from before
+    assert w.said() == []
     w.view([A, B], counter=3)
     assert w.layer.next_timeout() == w.now + HEARTBEAT
 

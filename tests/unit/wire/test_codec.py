@@ -13,8 +13,21 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Member, Stream
+from ringcast.model import (
+    CONN_ID_MAX,
+    INCARNATION_MAX,
+    SEQNO_MAX,
+    Address,
+    Conn,
+    Digest,
+    Member,
+    Origin,
+    Stream,
+    View,
+    ViewId,
+)
 from ringcast.wire import codec as codec_module
 from ringcast.wire.codec import (
     ALLOWANCE_MAX,
@@ -23,23 +36,37 @@ from ringcast.wire.codec import (
     IDENTITIES_MAX,
     MESSAGES_MAX,
     NACK_RANGES_MAX,
+    VIEW_MEMBERS_MAX,
     Codec,
 )
 from ringcast.wire.frames import (
     Ack,
+    Alive,
+    Beat,
     Close,
     Data,
+    Discover,
     Frame,
+    Half,
+    HalfWanted,
     Hello,
     Highest,
+    Join,
+    Leave,
     Messages,
     Nack,
+    Present,
+    Probe,
+    Suspect,
     Sync,
     SyncAck,
     SyncOk,
     UnicastAck,
     UnicastData,
     UnicastNack,
+    ViewAck,
+    ViewIs,
+    Welcome,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +74,8 @@ if TYPE_CHECKING:
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
+OTHER = Member(Address("127.0.0.1", 7801), 7, "b")
+VIEW = View(ViewId(ME, 2), (ME, OTHER))
 CONN = Conn(3, 1)
 HEADER = Codec("orders", ME, 512).pack([Highest(FIFO, 0)])[0][:-12]
 TO_ME = HEADER[:-8] + struct.pack("<Q", ME.incarnation)
@@ -114,6 +143,28 @@ def sync_ok(nonce: int, low: int, high: int, flags: int = 0) -> bytes:
     return frame(11, conn() + struct.pack("<QQQB", nonce, low, high, flags))
 
 
+def member(host: bytes = b"h", name: bytes = b"", incarnation: int = 1, *, port: int = 1) -> bytes:
+    numbers = struct.pack("<HQ", port, incarnation)
+    return bytes([len(host)]) + host + numbers + bytes([len(name)]) + name
+
+
+def view(*members: bytes, counter: int = 1, count: int | None = None) -> bytes:
+    size = len(members) if count is None else count
+    return struct.pack("<Q", counter) + member() + struct.pack("<H", size) + b"".join(members)
+
+
+def digest(*entries: tuple[int, int, int], fragments: int = 0) -> bytes:
+    return b"".join(struct.pack("<HBQI", *entry, fragments) for entry in entries)
+
+
+def fragment(counter: int = 1, place: int = 0, stream: int = 0, index: int = 0) -> bytes:
+    return struct.pack("<QHBI", counter, place, stream, index)
+
+
+def counted(kind: int, counter: int) -> bytes:
+    return frame(kind, struct.pack("<Q", counter))
+
+
 def identified(identity: bytes) -> bytes:
     highest = frame(4, struct.pack("<BQ", 0, 1))
     return b"RC\x01\x00" + bytes([len(identity)]) + identity + bytes(8) + highest
@@ -122,10 +173,7 @@ def identified(identity: bytes) -> bytes:
 def identity(
     group: bytes = b"orders", host: bytes = b"h", name: bytes = b"", incarnation: int = 1
 ) -> bytes:
-    def text(value: bytes) -> bytes:
-        return bytes([len(value)]) + value
-
-    return text(group) + text(host) + struct.pack("<HQ", 1, incarnation) + text(name)
+    return bytes([len(group)]) + group + member(host, name, incarnation)
 
 
 class ChecksumSeal:
@@ -188,6 +236,51 @@ def in_words(frame: Frame) -> str:
             return f"sync ok {frame.conn} nonce {frame.nonce}, {bounds}{middle}"
         case SyncAck():
             return f"sync ack {frame.conn} nonce {frame.nonce}"
+        case Discover() | Join() | Leave():
+            return type(frame).__name__.lower()
+        case Present():
+            asked = (
+                f"coordinator {who(frame.coordinator)}" if frame.coordinator else "no coordinator"
+            )
+            return f"present {frame.size}, {asked}"
+        case ViewIs():
+            return f"view {view_in_words(frame.view)}"
+        case ViewAck():
+            return f"view ack {frame.view_id.counter} by {who(frame.view_id.creator)}"
+        case Welcome():
+            entries = ", ".join(
+                f"{frame.view.members.index(origin.sender)}/{origin.stream.name.lower()} {seqno}"
+                + (f" and {frame.halves[origin]} fragments" if origin in frame.halves else "")
+                for origin, seqno in frame.digest.entries.items()
+            )
+            return f"welcome {view_in_words(frame.view)}; digest {entries}"
+        case HalfWanted():
+            return (
+                f"half wanted {frame.counter}, {frame.place}/{frame.stream.name.lower()} "
+                f"from {frame.first} on"
+            )
+        case Half():
+            last = ", last" if frame.is_last else ""
+            return (
+                f"half {frame.counter}, {frame.place}/{frame.stream.name.lower()} "
+                f"{frame.index}: {frame.payload.decode()}{last}"
+            )
+        case Suspect():
+            return f"suspect {who(frame.member)}{', slow' if frame.is_slow else ''}"
+        case Beat():
+            return f"beat {frame.counter}"
+        case Probe():
+            return f"probe {frame.nonce}"
+        case Alive():
+            return f"alive {frame.nonce}"
+
+
+def who(member: Member) -> str:
+    return f"{member.name} at {member.address}, incarnation {member.incarnation}"
+
+
+def view_in_words(view: View) -> str:
+    return f"{view.counter} by {who(view.id.creator)}: {'; '.join(map(who, view.members))}"
 
 
 def messages_in_words(frame: Messages) -> str:
@@ -216,8 +309,7 @@ def test_vector_on_the_page(vector: dict[str, list[str]]) -> None:
         assert [refusal(datagram).value] == vector["refused"]
         return
     sender, frames = codec().unpack(datagram)
-    host = f"{sender.name} at {sender.address}, incarnation {sender.incarnation}"
-    assert [host] == vector["sender"]
+    assert [who(sender)] == vector["sender"]
     assert [in_words(frame) for frame in frames] == vector["frame"]
     assert vector["to"] in ([], [f"incarnation {ME.incarnation}"])
     assert Codec("orders", sender, 512).pack(frames, ME if vector["to"] else None) == [datagram]
@@ -311,6 +403,14 @@ def test_the_largest_payload_fits_whomever_it_is_for() -> None:
         one.pack([UnicastData(CONN, 1, [largest + b"x"])], to=ME)
     with pytest.raises(AssertionError, match="larger than a datagram"):
         one.pack([Data(FIFO, 1, [bytes(512)])])
+
+
+def test_what_was_a_fragment_fits_as_a_half() -> None:
+    one = codec(512)
+    half = Half(COUNTER_MAX, 0, FIFO, 0, bytes(one.payload_bytes_max), is_last=True)
+    (datagram,) = one.pack([half], to=ME)
+    assert len(datagram) <= 512
+    assert one.unpack(datagram)[1] == [half]
 
 
 @pytest.mark.parametrize("sizes", [[100] * 1000, [99, 101] * 500], ids=["equal", "mixed"])
@@ -478,6 +578,34 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         SyncOk(CONN, 1, 1, SEQNO_MAX + 1, is_middle=False),
         SyncAck(CONN, 0),
         SyncAck(CONN, COUNTER_MAX + 1),
+        Present(OTHER, -1),
+        Present(OTHER, VIEW_MEMBERS_MAX + 1),
+        ViewIs(View(ViewId(ME, COUNTER_MAX + 1), (ME,))),
+        ViewIs(View(ViewId(ME, 1), (ME, ME._replace(name="c")))),
+        ViewIs(
+            View(
+                ViewId(ME, 1),
+                tuple(ME._replace(incarnation=i) for i in range(1, VIEW_MEMBERS_MAX + 2)),
+            )
+        ),
+        ViewAck(ViewId(ME, 0)),
+        ViewAck(ViewId(ME, COUNTER_MAX + 1)),
+        Welcome(VIEW, Digest({Origin(ME._replace(incarnation=43), FIFO): 1})),
+        Welcome(VIEW, Digest({Origin(ME, FIFO): 1}, {Origin(ME, FIFO): (b"part",)})),
+        Beat(0),
+        Beat(COUNTER_MAX + 1),
+        Probe(0),
+        Alive(COUNTER_MAX + 1),
+        Welcome(VIEW, Digest({Origin(ME, FIFO): 1}), {Origin(ME, UNIFORM): 1}),
+        Welcome(VIEW, Digest({Origin(ME, FIFO): 1}), {Origin(ME, FIFO): -1}),
+        Welcome(VIEW, Digest({Origin(ME, FIFO): 1}), {Origin(ME, FIFO): 2**32 - 1}),
+        HalfWanted(0, 0, FIFO, 0),
+        HalfWanted(COUNTER_MAX + 1, 0, FIFO, 0),
+        HalfWanted(1, -1, FIFO, 0),
+        HalfWanted(1, VIEW_MEMBERS_MAX, FIFO, 0),
+        HalfWanted(1, 0, FIFO, -1),
+        HalfWanted(1, 0, FIFO, 2**32 - 1),
+        Half(0, 0, FIFO, 0, b"x", is_last=True),
     ],
     ids=repr,
 )
@@ -509,6 +637,101 @@ def test_what_speaks_of_a_connection_is_for_one_member(ours: Frame) -> None:
         codec().unpack(to_anyone, overhear=True)
 
 
+WELCOME = Welcome(
+    VIEW,
+    Digest({Origin(ME, FIFO): 9, Origin(ME, UNIFORM): 7, Origin(OTHER, UNIFORM): 300}),
+    {Origin(ME, FIFO): 2, Origin(OTHER, UNIFORM): None},
+)
+MEMBERSHIP: list[Frame] = [
+    Discover(),
+    Present(None, 0),
+    Present(OTHER, 2),
+    Join(),
+    ViewIs(VIEW),
+    ViewAck(VIEW.id),
+    WELCOME,
+    Leave(),
+    Suspect(OTHER, is_slow=False),
+    Suspect(OTHER, is_slow=True),
+    Beat(2),
+    Probe(5),
+    Alive(5),
+    HalfWanted(2, 1, UNIFORM, 16),
+    Half(2, 1, UNIFORM, 16, b"part", is_last=False),
+    Half(2, 0, FIFO, 0, b"", is_last=True),
+]
+
+
+@pytest.mark.parametrize("to", [None, ME], ids=["anyone", "one member"])
+@pytest.mark.parametrize("ours", MEMBERSHIP, ids=lambda frame: type(frame).__name__)
+def test_what_speaks_of_the_group_may_be_for_anyone(ours: Frame, to: Member | None) -> None:
+    (datagram,) = codec().pack([ours], to)
+    assert codec().unpack(datagram) == (ME, [ours])
+
+
+def test_a_member_that_cannot_be_is_not_sent() -> None:
+    for wrong in (
+        OTHER._replace(name="a\nb"),
+        OTHER._replace(incarnation=0),
+        OTHER._replace(address=Address("", 1)),
+        OTHER._replace(address=Address("h", 65536)),
+    ):
+        with pytest.raises(ConfigError):
+            codec().pack([Suspect(wrong, is_slow=False)])
+
+
+@pytest.mark.parametrize("with_view", [ViewIs(VIEW), WELCOME], ids=["view", "welcome"])
+def test_a_view_has_a_datagram_of_its_own(with_view: Frame) -> None:
+    frames: list[Frame] = [Beat(1), with_view, with_view, Data(FIFO, 1, [b"x"]), Beat(2)]
+    datagrams = codec().pack(frames)
+    assert [codec().unpack(datagram)[1] for datagram in datagrams] == [
+        [Beat(1)],
+        [with_view],
+        [with_view],
+        [Data(FIFO, 1, [b"x"]), Beat(2)],
+    ]
+
+
+def test_a_digest_may_say_nothing_or_begin_at_0() -> None:
+    for entries in ({}, {Origin(ME, UNIFORM): 0, Origin(OTHER, FIFO): SEQNO_MAX}):
+        (datagram,) = codec().pack([Welcome(VIEW, Digest(entries))])
+        assert codec().unpack(datagram)[1] == [Welcome(VIEW, Digest(entries))]
+
+
+def test_the_order_of_a_digest_does_not_matter() -> None:
+    back = Digest(dict(reversed(list(WELCOME.digest.entries.items()))))
+    assert codec().pack([replace(WELCOME, digest=back)]) == codec().pack([WELCOME])
+
+
+def test_the_maker_of_a_view_need_not_stand_in_it() -> None:
+    frames: list[Frame] = [ViewIs(View(ViewId(ME, 2), (OTHER,)))]
+    (datagram,) = codec().pack(frames)
+    assert codec().unpack(datagram)[1] == frames
+
+
+def test_the_largest_view_fits_one_datagram_however_small_the_others_are() -> None:
+    members = tuple(
+        Member(Address("h" * 64, port), INCARNATION_MAX, "n" * 64)
+        for port in range(VIEW_MEMBERS_MAX)
+    )
+    largest = View(ViewId(members[0], COUNTER_MAX), members)
+    entries = {Origin(member, stream): SEQNO_MAX for member in members for stream in Stream}
+    frames: list[Frame] = [Welcome(largest, Digest(entries), dict.fromkeys(entries, 2**32 - 2))]
+    sender = Codec("g" * 64, members[0], 512, ChecksumSeal())
+    (datagram,) = sender.pack(frames)
+    assert 512 < len(datagram) <= DATAGRAM_BYTES_MAX
+    assert sender.unpack(datagram) == (members[0], frames)
+
+
+def test_encoded_views_are_bounded() -> None:
+    limit = codec_module._encode_view.cache_parameters()["maxsize"]
+    for counter in range(1, limit + 3):
+        frames: list[Frame] = [ViewIs(View(ViewId(ME, counter), (ME,)))]
+        (datagram,) = codec().pack(frames)
+        assert codec().unpack(datagram)[1] == frames
+    assert codec_module._encode_view.cache_info().currsize == limit == 4
+
+
 def test_the_extremes_survive() -> None:
     frames: list[Frame] = [
         Data(FIFO, SEQNO_MAX - 1, [b"x", b""]),
@@ -528,6 +751,14 @@ def test_the_extremes_survive() -> None:
         SyncOk(CONN, COUNTER_MAX, SEQNO_MAX, SEQNO_MAX, is_middle=True),
         SyncOk(CONN, 1, 0, 0, is_middle=False),
         SyncAck(CONN, COUNTER_MAX),
+        Present(None, VIEW_MEMBERS_MAX),
+        Present(Member(Address("::1", 65535), INCARNATION_MAX, "ü" * 32), 0),
+        ViewAck(ViewId(OTHER, COUNTER_MAX)),
+        HalfWanted(COUNTER_MAX, VIEW_MEMBERS_MAX - 1, UNIFORM, 2**32 - 2),
+        Half(1, 0, FIFO, 0, b"x", is_last=True),
+        Beat(COUNTER_MAX),
+        Probe(COUNTER_MAX),
+        Alive(1),
     ]
     (datagram,) = codec().pack(frames, to=ME)
     assert codec().unpack(datagram) == (ME, frames)
@@ -629,8 +860,8 @@ REFUSED = {
     "no identity": (identified(b""), Reject.IDENTITY),
     "for another incarnation": (HEADER[:-8] + b"\7" + bytes(7) + ack(1, 1), Reject.ADDRESSEE),
     "kind 0": (HEADER + frame(0, b""), Reject.FRAME_KIND),
-    "kind 13": (HEADER + frame(13, b""), Reject.FRAME_KIND),
-    "kind 13 to us": (TO_ME + frame(13, b""), Reject.FRAME_KIND),
+    "kind 26": (HEADER + frame(26, b""), Reject.FRAME_KIND),
+    "kind 26 to us": (TO_ME + frame(26, b""), Reject.FRAME_KIND),
     "close for anyone": (HEADER + frame(9, conn()), Reject.ADDRESSEE),
     "long hello": (HEADER + frame(5, b"\0\0"), Reject.FRAME_LENGTH),
     "hello with other flags": (HEADER + frame(5, b"\2"), Reject.FLAGS),
@@ -708,6 +939,99 @@ REFUSED = {
     ),
     "unicast lengths": (TO_ME + unicast_run(1, 2, b"\1\0\2\0ab", flags=0), Reject.LENGTHS),
     "unicast ranges overlap": (TO_ME + unicast_nack((5, 2), (6, 1)), Reject.RANGES),
+    "discover with a body": (HEADER + frame(13, b"\0"), Reject.FRAME_LENGTH),
+    "join with a body": (HEADER + frame(15, b"\0"), Reject.FRAME_LENGTH),
+    "leave with a body": (HEADER + frame(19, b"\0"), Reject.FRAME_LENGTH),
+    "short present": (HEADER + frame(14, b"\0"), Reject.FRAME_LENGTH),
+    "present in a large group": (HEADER + frame(14, b"\x81\0" + member()), Reject.COUNT),
+    "half a coordinator": (HEADER + frame(14, b"\1\0" + member()[:-1]), Reject.MEMBER),
+    "more than a coordinator": (HEADER + frame(14, b"\1\0" + member() + b"x"), Reject.FRAME_LENGTH),
+    "empty suspicion": (HEADER + frame(20, b""), Reject.FRAME_LENGTH),
+    "suspicion of nobody": (HEADER + frame(20, b"\0"), Reject.MEMBER),
+    "suspicion with other flags": (HEADER + frame(20, b"\2" + member()), Reject.FLAGS),
+    "suspicion and more": (HEADER + frame(20, b"\0" + member() + b"x"), Reject.FRAME_LENGTH),
+    "member without host": (HEADER + frame(20, b"\0" + member(b"")), Reject.MEMBER),
+    "long host": (HEADER + frame(20, b"\0" + member(b"h" * 65)), Reject.MEMBER),
+    "long member name": (HEADER + frame(20, b"\0" + member(name=b"n" * 65)), Reject.MEMBER),
+    "member name not UTF-8": (HEADER + frame(20, b"\0" + member(name=b"\xff")), Reject.MEMBER),
+    "escape in member name": (HEADER + frame(20, b"\0" + member(name=b"\x1b[2J")), Reject.MEMBER),
+    "member with incarnation 0": (HEADER + frame(20, b"\0" + member(incarnation=0)), Reject.MEMBER),
+    "name that is in the next frame": (
+        HEADER + frame(20, b"\0" + member(name=b"n")[:-1]) + frame(13, b""),
+        Reject.MEMBER,
+    ),
+    "short beat": (HEADER + frame(21, bytes(7)), Reject.FRAME_LENGTH),
+    "long probe": (HEADER + frame(22, bytes(9)), Reject.FRAME_LENGTH),
+    "beat in view 0": (HEADER + counted(21, 0), Reject.SEQNO),
+    "probe with nonce 2**63": (HEADER + counted(22, 2**63), Reject.SEQNO),
+    "alive with nonce 0": (HEADER + counted(23, 0), Reject.SEQNO),
+    "half a view counter": (HEADER + frame(17, bytes(7)), Reject.FRAME_LENGTH),
+    "view ack without creator": (HEADER + counted(17, 1), Reject.MEMBER),
+    "view ack and more": (HEADER + frame(17, view()), Reject.FRAME_LENGTH),
+    "ack of view 0": (HEADER + frame(17, view(counter=0)[:-2]), Reject.SEQNO),
+    "ack of view 2**63": (HEADER + frame(17, view(counter=2**63)[:-2]), Reject.SEQNO),
+    "view 0": (HEADER + frame(16, view(member(), counter=0)), Reject.SEQNO),
+    "view without count": (HEADER + frame(16, view()[:-1]), Reject.FRAME_LENGTH),
+    "view of nobody": (HEADER + frame(16, view()), Reject.COUNT),
+    "view of too many": (
+        HEADER + frame(16, view(*(member(incarnation=i) for i in range(1, VIEW_MEMBERS_MAX + 2)))),
+        Reject.COUNT,
+    ),
+    "view of fewer than it says": (HEADER + frame(16, view(member(), count=2)), Reject.MEMBER),
+    "view of more than it says": (
+        HEADER + frame(16, view(member(), member(b"i"), count=1)),
+        Reject.FRAME_LENGTH,
+    ),
+    "last name beyond the view": (HEADER + frame(16, view(member(name=b"n"))[:-1]), Reject.MEMBER),
+    "member of incarnation 0": (HEADER + frame(16, view(member(incarnation=0))), Reject.MEMBER),
+    "somebody twice": (HEADER + frame(16, view(member(), member(b"i"), member())), Reject.VIEW),
+    "somebody under two names": (
+        HEADER + frame(16, view(member(name=b"a"), member(name=b"b"))),
+        Reject.VIEW,
+    ),
+    "two views": (HEADER + frame(16, view(member())) * 2, Reject.COUNT),
+    "view after a beat": (HEADER + counted(21, 1) + frame(16, view(member())), Reject.COUNT),
+    "beat after a welcome": (HEADER + frame(18, view(member())) + counted(21, 1), Reject.COUNT),
+    "welcome to nobody": (HEADER + frame(18, view()), Reject.COUNT),
+    "welcome without count": (HEADER + frame(18, view()[:-1]), Reject.FRAME_LENGTH),
+    "half an entry": (
+        HEADER + frame(18, view(member()) + digest((0, 0, 1))[:-1]),
+        Reject.FRAME_LENGTH,
+    ),
+    "entries": (
+        HEADER + frame(18, view(member()) + digest((0, 0, 1), (0, 1, 1), (0, 1, 1))),
+        Reject.COUNT,
+    ),
+    "entry about nobody": (HEADER + frame(18, view(member()) + digest((1, 0, 1))), Reject.VIEW),
+    "entry twice": (
+        HEADER + frame(18, view(member()) + digest((0, 0, 1), (0, 0, 1))),
+        Reject.VIEW,
+    ),
+    "streams go back": (
+        HEADER + frame(18, view(member()) + digest((0, 1, 1), (0, 0, 1))),
+        Reject.VIEW,
+    ),
+    "places go back": (
+        HEADER + frame(18, view(member(), member(b"i")) + digest((1, 0, 1), (0, 1, 1))),
+        Reject.VIEW,
+    ),
+    "stream of an entry": (HEADER + frame(18, view(member()) + digest((0, 2, 1))), Reject.STREAM),
+    "entry 2**63": (HEADER + frame(18, view(member()) + digest((0, 0, 2**63))), Reject.SEQNO),
+    "entry without fragments": (
+        HEADER + frame(18, view(member()) + digest((0, 0, 1))[:11]),
+        Reject.FRAME_LENGTH,
+    ),
+    "short request for a half": (HEADER + frame(24, fragment()[:-1]), Reject.FRAME_LENGTH),
+    "long request for a half": (HEADER + frame(24, fragment() + b"\0"), Reject.FRAME_LENGTH),
+    "half of a view 0": (HEADER + frame(24, fragment(counter=0)), Reject.SEQNO),
+    "half of a view 2**63": (HEADER + frame(24, fragment(counter=2**63)), Reject.SEQNO),
+    "half of member 128": (HEADER + frame(24, fragment(place=VIEW_MEMBERS_MAX)), Reject.COUNT),
+    "half of stream 2": (HEADER + frame(24, fragment(stream=2)), Reject.STREAM),
+    "half without number": (HEADER + frame(24, fragment(index=2**32 - 1)), Reject.COUNT),
+    "half without flags": (HEADER + frame(25, fragment()), Reject.FRAME_LENGTH),
+    "half with other flags": (HEADER + frame(25, fragment() + b"\2x"), Reject.FLAGS),
+    "half in view 0": (HEADER + frame(25, fragment(counter=0) + b"\1x"), Reject.SEQNO),
+    "half number 2**32-1": (HEADER + frame(25, fragment(index=2**32 - 1) + b"\1x"), Reject.COUNT),
 }
 
 
@@ -731,6 +1055,7 @@ def test_every_reason_is_tested() -> None:
         Highest(FIFO, 4),
         UnicastData(CONN, 1, [b"abc", b"de"]),
         *UNICAST,
+        *MEMBERSHIP,
     ],
     ids=repr,
 )
@@ -741,7 +1066,7 @@ def test_cut_short_at_any_byte_it_is_refused(only: Frame) -> None:
 
 
 def test_one_bad_frame_refuses_the_datagram() -> None:
-    assert refusal(HEADER + ack(2, 1) + frame(13, b"")) is Reject.FRAME_KIND
+    assert refusal(HEADER + ack(2, 1) + frame(26, b"")) is Reject.FRAME_KIND
 
 
 # Identities
@@ -855,6 +1180,21 @@ def table_run(count: int, size: int) -> bytes:
     return run(1, count, table + bytes(size * count), flags=0)
 
 
+def small_members(count: int) -> list[bytes]:
+    """Few bytes and much memory each: texts that the interpreter does not share, large numbers."""
+    return [
+        member("\u0100".encode(), "\u0101".encode(), 2**63 + index, port=60_000 + index)
+        for index in range(count)
+    ]
+
+
+MOST_VIEW = view(*small_members(VIEW_MEMBERS_MAX), counter=2**62)
+MOST_DIGEST = digest(
+    *((place, stream, 2**62 + place) for place in range(VIEW_MEMBERS_MAX) for stream in Stream),
+    fragments=2**31,
+)
+MOST_NACK = nack(*((2**62 + 1000 * i, 500) for i in range(128)))
+
 MEMORY = {
     "small payloads in a table": HEADER + table_run(MESSAGES_MAX, 2),
     "wide lengths that do not add up": HEADER + run(1, 8192, b"\xff\xff" * 8192, flags=0),
@@ -879,6 +1219,21 @@ MEMORY = {
     + unicast_run(2**62, 2, bytes(4), on=conn(2**62, 2**31), flags=0) * 126
     + unicast_nack(*((2**62 + 1000 * i, 500) for i in range(128))) * 2,
     "many answers": TO_ME + sync_ok(2**62, 2**61, 2**62) * FRAMES_MAX,
+    "most members": HEADER + frame(16, MOST_VIEW),
+    "most members and entries": HEADER + frame(18, MOST_VIEW + MOST_DIGEST),
+    "most members but the last is wrong": HEADER + frame(16, MOST_VIEW[:-1]),
+    "most members after most of all": HEADER
+    + run(2**62, 2, bytes(4), flags=0) * 126
+    + MOST_NACK
+    + frame(16, MOST_VIEW),
+    "most members many times": HEADER + frame(16, MOST_VIEW) * 20,
+    "many view acks": HEADER
+    + frame(17, struct.pack("<Q", 2**62) + small_members(1)[0]) * 127
+    + MOST_NACK,
+    "many suspects": HEADER + frame(20, b"\1" + small_members(1)[0]) * 127 + MOST_NACK,
+    "many coordinators": HEADER + frame(14, b"\1\0" + small_members(1)[0]) * 127 + MOST_NACK,
+    "many halves": HEADER + frame(25, fragment(2**62, 127, 1, 2**31) + b"\1xy") * 127 + MOST_NACK,
+    "one large half": HEADER + frame(25, fragment() + b"\1" + bytes(60_000)),
     "largest random": HEADER + bytes(range(256)) * 255,
     "one large message": HEADER + run(1, 1, struct.pack("<H", 60_000) + bytes(60_000)),
 }
@@ -889,6 +1244,9 @@ MEMORY_REFUSED = {
     "ranges one too many",
     "more than most of all",
     "more than most unicast of all",
+    "most members but the last is wrong",
+    "most members after most of all",
+    "most members many times",
     "largest random",
 }
 

@@ -1,0 +1,255 @@
+"""Sources: where a member looks for the others of its group.
+
+A source only names addresses; who is really there shows by answering. So a stale address costs a
+datagram and nothing else, and a source may be as simple as a list. It is asked often while a
+member looks for its group, and once a second by a coordinator afterwards; it is called in the
+event loop and must not block.
+
+By default members meet in a directory that belongs to the user, with one small file for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.errors import UsageError
+from ringcast.model import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ringcast.model import Member
+
+FILES_MAX = 4096
+"""Member files looked at; whoever fills a directory with more is not helped by reading them."""
+
+FILE_BYTES_MAX = 1024
+SUFFIX = ".member"
+
+
+class Source(Protocol):
+    """Where to look. Have these methods."""
+
+    def register(self, me: Member) -> None:
+        """This member can be found from now on."""
+        ...
+
+    def candidates(self) -> Iterable[Address]:
+        """Where members may be found now."""
+        ...
+
+    def unregister(self) -> None:
+        """It is going."""
+        ...
+
+
+class ListSource:
+    """A list of addresses that never changes."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = tuple(addresses)
+
+    def register(self, me: Member) -> None:
+        """Whoever has the list knows where to look."""
+
+    def candidates(self) -> Sequence[Address]:
+        return self._addresses
+
+    def unregister(self) -> None:
+        """Nothing was written anywhere."""
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._addresses))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a member file says."""
+
+    address: Address
+    pid: int
+    machine: str
+
+    @property
+    def is_dead(self) -> bool:
+        """Its process ran here, and runs no more. Of other machines nothing is known."""
+        return bool(self.machine) and self.machine == _machine() and not _is_alive(self.pid)
+
+
+class DirectorySource:
+    """A directory with a file for each member: the user's own, or one that machines share.
+
+    Files of processes that died are harmless. They are removed by whoever looks next, if the
+    process ran on this machine since it was started.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._own: Path | None = None
+        self._content = b""
+        self._entries: dict[str, _Entry | None] = {}
+        """Files that were read, by name: what one says never changes. None: nothing useful."""
+
+    def register(self, me: Member) -> None:
+        if self._own is not None:
+            raise UsageError(f"{self} is in use by another member: make one for each member")
+        content = {
+            "address": str(me.address),
+            "incarnation": me.incarnation,
+            "pid": os.getpid(),
+            "name": me.name,
+            "machine": _machine(),
+        }
+        self._content = json.dumps(content).encode()
+        # The incarnation alone is as good as unique; no name given by a user is part of a path.
+        self._own = self._path / f"{me.incarnation:016x}{SUFFIX}"
+        try:
+            self._write()
+        except OSError as error:
+            self._own = None
+            raise UsageError(f"cannot write to {self._path}: {error.strerror}") from error
+
+    def candidates(self) -> list[Address]:
+        self._keep_own()
+        found: dict[str, _Entry | None] = {}
+        for name in self._names():
+            entry = self._entries[name] if name in self._entries else _read(self._path / name)
+            if entry is not None and entry.is_dead:
+                with contextlib.suppress(OSError):
+                    (self._path / name).unlink()
+            else:
+                found[name] = entry
+        self._entries = found
+        return [entry.address for entry in found.values() if entry is not None]
+
+    def unregister(self) -> None:
+        if self._own is not None:
+            with contextlib.suppress(OSError):
+                self._own.unlink()
+            self._own = None
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def _names(self) -> list[str]:
+        try:
+            with os.scandir(self._path) as files:
+                return [
+                    file.name
+                    for file, _ in zip(files, range(FILES_MAX), strict=False)
+                    if file.name.endswith(SUFFIX)
+                ]
+        except OSError:
+            return []
+
+    def _keep_own(self) -> None:
+        """Runtime directories are swept of what nobody has touched for hours."""
+        if self._own is None:
+            return
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(self._own)
+            except FileNotFoundError:
+                self._write()
+
+    def _write(self) -> None:
+        """Whole or not at all: others may look at any time."""
+        assert self._own is not None
+        self._path.mkdir(parents=True, exist_ok=True)
+        draft = self._own.with_suffix(".draft")
+        draft.write_bytes(self._content)
+        draft.replace(self._own)
+
+
+def runtime_source(group: str) -> DirectorySource:
+    """Where the members of a group meet if nothing else is said: for one user on one machine."""
+    from hashlib import sha256  # takes milliseconds, and a list of addresses needs none of it
+
+    # The name of a group may be any text, and none of it shall be a path.
+    return DirectorySource(runtime_directory() / sha256(group.encode()).hexdigest()[:32])
+
+
+def runtime_directory() -> Path:
+    """The user's own directory, made if it is not there; UsageError if others may write to it."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if given and _is_own(Path(given)):
+        path = Path(given) / "ringcast"
+    else:
+        import tempfile
+
+        path = Path(tempfile.gettempdir()) / f"ringcast-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {path}: {error.strerror}") from error
+    if not _is_own(path):
+        raise UsageError(
+            f"{path} is not a directory that belongs to this user alone (mode 0700): remove it, "
+            f"or say where members meet with discovery=DirectorySource(…)"
+        )
+    return path
+
+
+def _is_own(path: Path) -> bool:
+    """A real directory, not a link to one, that nobody else may look into."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    is_private = not stat.S_IMODE(status.st_mode) & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and is_private
+
+
+def _read(path: Path) -> _Entry | None:
+    """What the file says; None if it is not one of ours."""
+    try:
+        # Neither a link nor a pipe may lead us astray.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        content = json.loads(os.read(fd, FILE_BYTES_MAX))
+        address, pid, machine = (content[key] for key in ("address", "pid", "machine"))
+        if not isinstance(pid, int) or pid <= 0 or not isinstance(machine, str):
+            return None
+        return _Entry(Address.parse(address), pid, machine)
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+        UsageError,
+    ):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # somebody else's process is a process too
+    return True
+
+
+@cache
+def _machine() -> str:
+    """What pids mean something in: one boot of a kernel, and the process namespace in it. Empty
+    where the system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""

@@ -1,0 +1,178 @@
+"""Unread: what has left the node and not yet reached the application, in one order.
+
+Messages are taken from the node only when somebody reads, so few of them wait here. Notices come
+by themselves and are bounded. Whoever reads messages only passes over the notices; but that
+messages were lost is then logged, so that no loss is silent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ringcast.events import Delivered, Excluded, GapSkipped, Undeliverable, ViewInstalled
+from ringcast.model import Run
+
+if TYPE_CHECKING:
+    from ringcast.model import Member, ViewId
+
+NOTICES_MAX = 1024
+"""Notices that wait for a reader; beyond this the oldest goes."""
+
+Loss: TypeAlias = Undeliverable | GapSkipped | Excluded
+Notice: TypeAlias = ViewInstalled | Loss
+
+log = logging.getLogger("ringcast")
+
+
+class Message(NamedTuple):
+    """One message as an application sees it."""
+
+    sender: Member
+    payload: bytes
+    seqno: int
+    view: ViewId
+    to_me: bool = False
+    """It was sent to this member alone."""
+
+
+class Unread:
+    """A queue with three ways to read it. Each item is handed out once, to whoever comes first."""
+
+    def __init__(self, me: Member) -> None:
+        self.watchers = 0
+        """How many are reading notices: with none, losses are logged as they come."""
+        self.dropped = 0
+        """Notices that nobody read in time."""
+        self._me = me
+        self._items: deque[Delivered | Notice] = deque()
+        self._read_of_first = 0  # messages of the first item that have been handed out
+        self._notices = 0
+        self._untold: deque[Loss] = deque()  # waiting, and not logged
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, delivered: Delivered) -> None:
+        self._items.append(delivered)
+
+    def add_notice(self, notice: Notice) -> None:
+        if self._notices == NOTICES_MAX:
+            self._drop_oldest()
+        self._notices += 1
+        self._items.append(notice)
+        if isinstance(notice, Loss):
+            self._untold.append(notice)
+            if not self.watchers:
+                self.tell_losses()
+
+    def take_message(self) -> Message | None:
+        """The next message; notices before it are passed over."""
+        delivered = self._first_messages()
+        if delivered is None:
+            return None
+        run = delivered.run
+        at = self._read_of_first
+        if at + 1 < len(run.payloads):
+            self._read_of_first = at + 1
+        else:
+            self._read_of_first = 0
+            self._items.popleft()
+        return Message(
+            delivered.sender,
+            run.payloads[at],
+            run.first + at,
+            delivered.view_id,
+            delivered.epoch > 0,
+        )
+
+    def take_run(self) -> Delivered | None:
+        """The next messages of one sender; notices before them are passed over."""
+        delivered = self._first_messages()
+        if delivered is not None:
+            self._items.popleft()
+            delivered = self._rest_of(delivered)
+        return delivered
+
+    def take(self) -> Delivered | Notice | None:
+        """The next messages or the next notice, whatever comes first."""
+        if not self._items:
+            return None
+        item = self._items.popleft()
+        if isinstance(item, Delivered):
+            return self._rest_of(item)
+        self._leaves(item, is_read=True)
+        return item
+
+    def tell_losses(self) -> None:
+        """Log those that wait here and have not been logged: nobody may ever read them."""
+        while self._untold:
+            self._warn_of(self._untold.popleft())
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "runs": len(self._items) - self._notices,
+            "notices": self._notices,
+            "notices_dropped": self.dropped,
+        }
+
+    def _first_messages(self) -> Delivered | None:
+        while self._items:
+            item = self._items[0]
+            if isinstance(item, Delivered):
+                return item
+            self._items.popleft()
+            self._leaves(item, is_read=False)
+        return None
+
+    def _rest_of(self, delivered: Delivered) -> Delivered:
+        """What has not been handed out of the item that was the first."""
+        at, self._read_of_first = self._read_of_first, 0
+        if not at:
+            return delivered
+        run = Run(delivered.run.stream, delivered.run.first + at, delivered.run.payloads[at:])
+        return Delivered(delivered.sender, run, delivered.view_id, delivered.epoch)
+
+    def _drop_oldest(self) -> None:
+        if not self.dropped:
+            log.warning(
+                "%s: %d notices wait and nobody reads them: the oldest are dropped. Read them with "
+                "`async for event in group.events()`, or pass over them with `async for message in "
+                "group`.",
+                *(self._me, NOTICES_MAX),
+            )
+        self.dropped += 1
+        for at, item in enumerate(self._items):
+            if not isinstance(item, Delivered):
+                del self._items[at]
+                self._leaves(item, is_read=False)
+                return
+
+    def _leaves(self, notice: Notice, *, is_read: bool) -> None:
+        self._notices -= 1
+        if self._untold and self._untold[0] is notice:  # both queues are in the same order
+            loss = self._untold.popleft()
+            if not is_read:
+                self._warn_of(loss)
+
+    def _warn_of(self, loss: Loss) -> None:
+        match loss:
+            case Undeliverable():
+                log.warning(
+                    "%s: messages %d..%d to %s were given up and may not have arrived: %s",
+                    *(self._me, loss.first, loss.last, loss.to, loss.reason),
+                )
+            case GapSkipped():
+                log.warning(
+                    "%s: messages %d..%d of %s to this member are lost",
+                    *(self._me, loss.first, loss.last, loss.sender),
+                )
+            case Excluded():
+                runs = [f"{first}..{last}" for _, first, last in loss.unacked]
+                may_be_lost = ", ".join(runs) or "none"
+                log.warning(
+                    "%s was excluded and comes back as another incarnation: %s. Of its messages to "
+                    "the group, not known to have reached everybody: %s",
+                    *(self._me, loss.reason, may_be_lost),
+                )

@@ -1,0 +1,54 @@
+"""What a harness sees of membership and failure detection on the wire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.sim.network import Seen
+from ringcast.wire.frames import (
+    Alive,
+    Beat,
+    Discover,
+    Half,
+    HalfWanted,
+    Join,
+    Leave,
+    Present,
+    Probe,
+    Suspect,
+    ViewAck,
+    ViewIs,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from ringcast.wire.frames import Frame
+
+KINDS: dict[type, str] = {
+    Discover: "discover",
+    Present: "present",
+    Join: "join",
+    ViewIs: "view_is",
+    ViewAck: "view_ack",
+    Welcome: "welcome",
+    HalfWanted: "half_wanted",
+    Half: "half",
+    Leave: "leave",
+    Suspect: "suspect",
+    Beat: "beat",
+    Probe: "probe",
+    Alive: "alive",
+}
+
+
+def look_at(frame: Frame) -> Seen | None:
+    """What leaves; None if it is no frame of membership. Views are told by their counter."""
+    kind = KINDS.get(type(frame))
+    if kind is None:
+        return None
+    match frame:
+        case ViewIs(view) | Welcome(view):
+            return Seen(kind, -1, view.counter, view.counter, size=len(view))
+        case ViewAck(view_id):
+            return Seen(kind, -1, view_id.counter, view_id.counter)
+    return Seen(kind, -1)

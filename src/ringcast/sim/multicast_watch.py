@@ -1,0 +1,291 @@
+"""What a harness sees of multicast: windows, sends, deliveries, acknowledgements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringcast.events import Delivered
+from ringcast.model import Origin, Stream
+from ringcast.sim.network import Seen
+from ringcast.sim.recorder import BLOCK_MESSAGES
+from ringcast.trace import rows as trace
+from ringcast.trace.content import BlockHasher
+from ringcast.trace.rows import member_key
+from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
+from ringcast.wire.frames import Ack, Data, Highest, Nack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ringcast.events import FragmentsTaken
+    from ringcast.model import Member
+    from ringcast.node import Node
+    from ringcast.sim.recorder import Recorder, Scribe
+    from ringcast.trace.content import Block
+    from ringcast.window.windows import ReceiveWindow
+    from ringcast.wire.frames import Frame
+
+
+class MulticastWatch:
+    """Turns what multicast does at one node into rows."""
+
+    def __init__(self, node: Node, scribe: Scribe, recorder: Recorder) -> None:
+        self._node = node
+        self._scribe = scribe
+        self._recorder = recorder
+        self._states: dict[Origin, tuple[int, ...]] = {}
+        self._hashes: dict[Origin, BlockHasher] = {}
+        self._ackers = 0
+        self._was_blocked = False
+        self._mine = Origin(node.me, Stream.FIFO)
+        self._sent = recorder.sent.setdefault(self._mine, {})
+        self._assigned = 0  # the seqno of the last fragment of the last accepted message
+        self._hash_sent = BlockHasher(0, BLOCK_MESSAGES)
+        self._highest_sent = 0  # on the wire
+        self._first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
+
+    # The application's side
+
+    def sent(self, payloads: Sequence[bytes]) -> None:
+        """The node has accepted these."""
+        size = self._node.codec.payload_bytes_max
+        for payload in payloads:
+            self._assigned += max(1, -(-len(payload) // size))
+            self._sent[self._assigned] = payload
+
+    def blocked(self, payload: bytes) -> None:
+        """A send was cut short before this one: why, in the window's own figures."""
+        window = self._node.multicast.windows().get(self._mine)
+        if not isinstance(window, SendWindow):
+            return
+        size = min(len(payload), self._node.codec.payload_bytes_max)
+        if self._assigned > window.high:
+            reason = "rest"  # of a large message, which goes first
+            size = self._next_fragment_bytes(window.high)
+        elif window.high - window.low >= window.capacity:
+            reason = "messages"
+        else:
+            reason = "bytes"
+        self._scribe.write(
+            trace.SEND_BLOCK,
+            stream=0,
+            low=window.low,
+            hr=window.high,
+            cap=window.capacity,
+            size=max(size, DATAGRAM_OVERHEAD),
+            used=window.charged,
+            limit=window.max_bytes,
+            detail=reason,
+        )
+        self._was_blocked = True
+
+    def _next_fragment_bytes(self, high: int) -> int:
+        """Of the message that is only begun: the size of the fragment that waits for room."""
+        largest = self._node.codec.payload_bytes_max
+        left = self._assigned - high  # fragments
+        total = len(self._sent[self._assigned])
+        return largest if left > 1 else total % largest or largest
+
+    def delivered(self, event: Delivered | FragmentsTaken) -> None:
+        if isinstance(event, Delivered):
+            run = event.run
+            self._write_delivery(event.sender, run.first, run.payloads, event.view_id.counter)
+        else:
+            self._scribe.write_about(
+                trace.DELIVER,
+                event.sender,
+                stream=int(event.stream),
+                seqno=event.first,
+                seqno2=event.last,
+                view=event.view_id.counter,
+                kind="fragment",
+            )
+
+    def _write_delivery(self, sender: Member, first: int, payloads: list[bytes], view: int) -> None:
+        last = first + len(payloads) - 1
+        self._recorder.deliveries += len(payloads)
+        self._scribe.write_about(
+            trace.DELIVER, sender, stream=0, seqno=first, seqno2=last, view=view
+        )
+        origin = Origin(sender, Stream.FIFO)
+        sent = self._recorder.sent.get(origin, {})
+        for seqno, payload in enumerate(payloads, first):
+            if sent.get(seqno) != payload:
+                self._recorder.find(
+                    "G1",
+                    f"{self._node.me} delivers {sender}:{seqno} with other bytes than were sent "
+                    f"under that seqno",
+                )
+        hashes = self._hashes.get(origin)
+        if hashes is not None:
+            blocks = [*hashes.skip_to(first), *hashes.add_run(first, payloads)]
+            self._write_blocks(sender, "delivered", blocks)
+
+    def _write_blocks(self, sender: Member, kind: str, blocks: list[Block]) -> None:
+        for block in blocks:
+            self._scribe.write_about(
+                trace.BLOCK,
+                sender,
+                stream=0,
+                seqno=block.first,
+                seqno2=block.last,
+                kind=kind,
+                block=block.number,
+                block_hash=block.hash,
+            )
+
+    # The network's side
+
+    def look_at(self, frame: Frame) -> Seen | None:
+        """What leaves; None if it is no frame of multicast."""
+        match frame:
+            case Data():
+                return self._look_at_data(frame)
+            case Ack():
+                return Seen("ack", int(frame.stream), held=frame.held, delivered=frame.delivered)
+            case Nack():
+                first, last = frame.missing[0].start, frame.missing[-1].stop - 1
+                return Seen("nack", int(frame.stream), first, last)
+            case Highest():
+                return Seen("highest", int(frame.stream), frame.seqno, frame.seqno)
+        return None
+
+    def _look_at_data(self, data: Data) -> Seen:
+        for seqno, payload in enumerate(data.payloads, data.first):
+            original = self._first_bytes.setdefault(seqno, (payload, data.more))
+            if original != (payload, data.more):
+                self._scribe.write(
+                    trace.XMIT_MISMATCH, kind="data", stream=0, seqno=seqno, seqno2=seqno
+                )
+        size = sum(map(len, data.payloads))
+        again = int(data.first <= self._highest_sent)
+        self._highest_sent = max(self._highest_sent, data.last)
+        return Seen("data", int(data.stream), data.first, data.last, size=size, again=again)
+
+    # The windows
+
+    def observe(self, *, is_new_view: bool) -> None:
+        """Turn what changed in the node's windows into rows."""
+        windows = self._node.multicast.windows()
+        if is_new_view or len(windows) < len(self._states):
+            self._observe_dropped(windows)
+        for origin, window in windows.items():
+            if isinstance(window, SendWindow):
+                self._observe_send(origin, window)
+            else:
+                self._observe_receive(origin, window)
+        self._observe_acks(is_new_view=is_new_view)
+
+    def _observe_dropped(self, windows: Mapping[Origin, object]) -> None:
+        for origin in [origin for origin in self._states if origin not in windows]:
+            del self._states[origin]
+            self._hashes.pop(origin, None)
+            if origin != self._mine:
+                self._write_origin(trace.DROP_WINDOW, origin)
+
+    def _observe_send(self, origin: Origin, window: SendWindow) -> None:
+        state = (window.low, window.delivered, window.high, window.charged, window.max_bytes)
+        before = self._states.get(origin)
+        if state == before:
+            return
+        if before is None:
+            before = (0, 0, 0, 0, 0)
+            self._hashes[origin] = BlockHasher(0, BLOCK_MESSAGES)
+        self._states[origin] = state
+        if window.low > before[0]:
+            self._scribe.write(
+                trace.PURGE,
+                stream=0,
+                seqno=window.low,
+                hd=window.delivered,
+                used=window.charged,
+                limit=window.max_bytes,
+            )
+            for seqno in range(before[0] + 1, window.low + 1):
+                self._first_bytes.pop(seqno, None)
+        if window.high > before[2]:
+            self._write_send(before, window)
+        self._write_window(origin, window, "send", window.high, window.charged, -1)
+
+    def _write_send(self, before: tuple[int, ...], window: SendWindow) -> None:
+        self._recorder.last_send = self._recorder.now
+        self._scribe.write(
+            trace.SEND,
+            stream=0,
+            seqno=before[2] + 1,
+            seqno2=window.high,
+            low=window.low,
+            hr=before[2],
+            cap=window.capacity,
+        )
+        blocks: list[Block] = []
+        for seqno in range(before[2] + 1, window.high + 1):
+            message = self._sent.get(seqno)
+            if message is not None:
+                blocks += self._hash_sent.skip_to(seqno)
+                blocks += self._hash_sent.add_run(seqno, [message])
+        blocks += self._hash_sent.skip_to(window.high + 1)
+        self._write_blocks(self._node.me, "sent", blocks)
+
+    def _observe_receive(self, origin: Origin, window: ReceiveWindow) -> None:
+        state = (
+            window.low,
+            window.delivered,
+            window.held,
+            window.high,
+            window.ahead_bytes,
+            window.dropped_high,
+            window.dropped_low,
+        )
+        before = self._states.get(origin)
+        if state == before:
+            return
+        if before is None:
+            self._hashes[origin] = BlockHasher(window.delivered, BLOCK_MESSAGES)
+            self._write_origin(trace.OPEN, origin, seqno=window.delivered)
+            before = (0, 0, 0, 0, 0, 0, 0)
+        self._states[origin] = state
+        if state[5] > before[5]:
+            self._write_origin(trace.DROP_HIGH, origin, seqno=state[5] - before[5])
+        if state[6] > before[6]:
+            self._write_origin(trace.DROP_LOW, origin, seqno=state[6] - before[6])
+        self._write_window(
+            origin, window, "receive", window.held, window.ahead_bytes, window.max_bytes
+        )
+
+    def _write_origin(self, event: str, origin: Origin, **columns: Any) -> None:
+        self._scribe.write_about(event, origin.sender, stream=int(origin.stream), **columns)
+
+    def _write_window(
+        self,
+        origin: Origin,
+        window: SendWindow | ReceiveWindow,
+        kind: str,
+        held: int,
+        size: int,
+        limit: int,
+    ) -> None:
+        self._write_origin(
+            trace.WIN,
+            origin,
+            kind=kind,
+            low=window.low,
+            hd=window.delivered,
+            held=held,
+            hr=window.high,
+            cap=window.capacity,
+            size=size,
+            limit=limit,
+        )
+
+    def _observe_acks(self, *, is_new_view: bool) -> None:
+        table = self._node.multicast.ack_tables().get(Stream.FIFO)
+        if table is None:
+            return
+        if len(table) != self._ackers or is_new_view:
+            keys = tuple(member_key(member) for member, _, _ in table.entries())
+            self._ackers = len(keys)
+            self._scribe.write(trace.ACKMAP, stream=0, members=keys)
+        if self._was_blocked and not self._node.multicast.is_blocked(Stream.FIFO):
+            self._was_blocked = False
+            self._scribe.write(trace.SEND_UNBLOCK, stream=0)

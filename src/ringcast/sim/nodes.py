@@ -1,0 +1,54 @@
+"""The nodes that are simulated: the real ones, and for membership one that says when a view comes.
+
+Where views are handed in from outside, whoever watches a node knows when. A node that makes its own
+installs them in the middle of an input: then what it did before must be written down before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.node import Node
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.membership import Membership
+from ringcast.protocols.multicast import ReliableMulticast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringcast.config import GroupConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, View
+    from ringcast.wire.codec import DatagramSeal
+
+
+class NodeFactory(Protocol):
+    """Makes nodes: a real one, or a broken one that must be caught."""
+
+    def __call__(self, me: Member, config: GroupConfig, *, seal: DatagramSeal | None) -> Node: ...
+
+
+class AnnouncedMulticast(ReliableMulticast):
+    """Multicast as it is, but it calls `before_view` when a view is about to be installed."""
+
+    before_view: Callable[[View], None] | None = None
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        if self.before_view is not None:
+            self.before_view(view)
+        super().install_view(view, now, out)
+
+
+def group_node(me: Member, config: GroupConfig, *, seal: DatagramSeal | None) -> Node:
+    """A node that finds its group, makes views and notices who is gone."""
+    return Node(
+        me,
+        config,
+        seal=seal,
+        multicast=AnnouncedMulticast,
+        layers=[Membership(me, config.membership), FailureDetector(me, config.membership)],
+    )
+
+
+def node_factory_for(protocol: str) -> NodeFactory:
+    return group_node if protocol == "group" else Node

@@ -1,0 +1,94 @@
+"""What only level "full" shows: how members hold, acknowledge and repeat.
+
+Each of these guarantees is judged from one member's rows alone, by the same folds that judge
+simulations. A task takes one member's segments in order, up to the first row that is missing: what
+a prefix shows is shown, whatever came after it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.spark.reading import over_items
+from ringcast.trace.folds import feed_all
+from ringcast.trace.predicates.delivery import NothingOfTheDeparted
+from ringcast.trace.predicates.everywhere import BoundedMemory
+from ringcast.trace.predicates.flow import (
+    AckersAreMembers,
+    AckHonesty,
+    SameBytesAgain,
+    WindowHonoured,
+)
+from ringcast.trace.predicates.sequential import Sequential
+from ringcast.trace.rows import Facts, Row
+from ringcast.trace.segments import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from ringcast.spark.digest import MemberTrace
+    from ringcast.trace.predicates.findings import Fold
+
+FOLDS: tuple[Callable[[], Fold], ...] = (
+    BoundedMemory,
+    WindowHonoured,
+    partial(Sequential, AckHonesty()),
+    partial(Sequential, AckersAreMembers()),
+    partial(Sequential, NothingOfTheDeparted()),
+    SameBytesAgain,
+)
+
+
+class Found(NamedTuple):
+    """What one predicate says of one member."""
+
+    id: str
+    premises: int
+    violation_count: int
+    violations: list[tuple[str, list[Row]]]
+    undecidable: str | None
+
+
+def judge_details(
+    spark: SparkSession, traces: list[MemberTrace], capacity: dict[str, int]
+) -> Iterator[Found]:
+    """What each predicate says of each of these members; `capacity` is by member key."""
+    sizes = {}
+    for trace in traces:
+        stop = trace.holes[0].first if trace.holes else None
+        paths = [state.path for state in trace.states]
+        size = sum(Path(path).stat().st_size for path in paths)
+        sizes[json.dumps([paths, stop, capacity])] = size
+    for text in over_items(spark, sizes, _judge_member):
+        name, premises, count, violations, undecidable = json.loads(text)
+        known = [(text, list(map(_row, rows))) for text, rows in violations]
+        yield Found(name, premises, count, known, undecidable)
+
+
+def _judge_member(item: str) -> Iterator[str]:
+    """One member's segments as JSON, one line for each predicate."""
+    paths, stop, capacity = json.loads(item)
+    folds = [make() for make in FOLDS]
+    events = {event for fold in folds for event in fold.events}
+    for path in paths:
+        with Segment(path) as segment:
+            rows = segment.iter_rows(events)
+            feed_all(folds, (row for row in rows if stop is None or row.idx < stop))
+    for fold in folds:
+        found = fold.finish(Facts(capacity=capacity))
+        yield json.dumps(
+            [
+                *(found.id, found.premises, found.violation_count),
+                *(found.violations, found.undecidable),
+            ]
+        )
+
+
+def _row(values: list[object]) -> Row:
+    row = Row._make(values)
+    return row._replace(members=tuple(row.members))

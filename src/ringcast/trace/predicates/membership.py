@@ -1,0 +1,412 @@
+"""V1, V-L1–V-L3: who is in the group. Members agree, come to one view, join and leave in time.
+
+That views come in order and are the same everywhere is G4.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from ringcast.protocols.discovery import ASK_MAX_NS, GATHER_NS
+from ringcast.protocols.membership import JOIN_PATIENCE_NS, REPEAT_MAX_NS
+from ringcast.trace.predicates.algebra import Lives
+from ringcast.trace.predicates.delivery import JoinerServed
+from ringcast.trace.predicates.findings import Findings
+from ringcast.trace.rows import PHASE, START, STOP, VIEW, Facts, split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringcast.config import MembershipConfig
+    from ringcast.trace.predicates.findings import Verdict
+    from ringcast.trace.rows import MemberKey, Row
+
+LEAVE = "leave"
+"""The application asks its member to leave; `stop` follows when it is out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts(Facts):
+    """What is known of a run whose members make their own views."""
+
+    nodes: int = 1
+    """How many members there may be at one time."""
+    discovery_ns: int = 0
+    heartbeat_ns: int = 0
+    suspect_ns: int = 0
+    verify_ns: int = 0
+    leave_ns: int = 0
+    late_members: frozenset[str] = frozenset()
+    """Member keys of those that slept, or whose clocks or timers were wrong, at some time."""
+
+    @classmethod
+    def of(
+        cls, facts: Facts, config: MembershipConfig, *, nodes: int, late_members: frozenset[str]
+    ) -> GroupFacts:
+        return cls(
+            **{item.name: getattr(facts, item.name) for item in fields(Facts)},
+            nodes=nodes,
+            discovery_ns=round(config.discovery_wait_s * 1e9),
+            heartbeat_ns=round(config.heartbeat_s * 1e9),
+            suspect_ns=round(config.suspect_after_s * 1e9),
+            verify_ns=round(config.verify_s * 1e9),
+            leave_ns=round(config.leave_timeout_s * 1e9),
+            late_members=late_members,
+        )
+
+    @property
+    def missed_bound_ns(self) -> int:
+        """Until the dead are left out.
+
+        They are suspected, the coordinator is told and sees for itself; twice, because the first
+        view may be what makes some of them watched. Then who answers nothing is overdue.
+        """
+        noticed = self.suspect_ns + self.heartbeat_ns + 2 * self.verify_ns
+        overdue = 2 * self.suspect_ns + self.verify_ns
+        return 2 * (noticed + REPEAT_MAX_NS) + overdue + self._rounds_ns(1)
+
+    @property
+    def join_bound_ns(self) -> int:
+        """Until whoever starts is in a view.
+
+        The dead are missed first, perhaps a predecessor at the same address. Of n that look at one
+        time the lowest starts; others wait once more for each that was lower and has gone. A
+        coordinator that fell silent costs one more search.
+        """
+        looking = self.nodes * self.discovery_ns + GATHER_NS
+        return self.missed_bound_ns + 2 * looking + JOIN_PATIENCE_NS + self._rounds_ns(3)
+
+    @property
+    def leave_bound_ns(self) -> int:
+        """Until whoever leaves is out: others take what it sent, then say goodbye."""
+        return 2 * self.leave_ns + 2 * self.delta_ns
+
+    @property
+    def one_view_bound_ns(self) -> int:
+        """Until all that live are in one view, whatever was the case before.
+
+        Groups that did not know each other find out. The members of all but the largest move over,
+        those of one group one after the other: each leaves and joins again.
+        """
+        move = ASK_MAX_NS + self.leave_bound_ns + self.discovery_ns + GATHER_NS
+        return self.join_bound_ns + self.nodes // 2 * (move + self._rounds_ns(4))
+
+    def _rounds_ns(self, rounds: int) -> int:
+        """A request that is repeated less and less often, and its answer; so many in a row."""
+        return rounds * (REPEAT_MAX_NS + 2 * self.delta_ns)
+
+
+class Agreement:
+    """Every view follows from its maker's last one, and reaches members who know the maker.
+
+    A view lists those who stay, in the order in which they stood, and then those who are new. It
+    is made by a member of the view before, or it is a first view: the maker alone. A member that
+    has a view installs only what was made by a member of that.
+    """
+
+    id = "V1"
+    title = "every view follows from one that its maker was in"
+    events = (VIEW,)
+
+    def __init__(self) -> None:
+        self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
+
+    def feed(self, row: Row) -> None:
+        self.views[row.node, row.inc].append(row)
+
+    def merge(self, other: Agreement) -> None:
+        for member, views in other.views.items():
+            self.views[member] += views
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = Findings()
+        for views in self.views.values():
+            before: Row | None = None
+            for row in views:
+                found.premises += 1
+                self._judge_maker(before, row, found)
+                self._judge_order(row, found)
+                before = row
+        return found.verdict(self.id, self.title)
+
+    @staticmethod
+    def _judge_maker(before: Row | None, row: Row, found: Findings) -> None:
+        if before is not None and row.view_creator not in before.members:
+            found.violate(
+                f"{row.member} installs view {row.view} of {row.view_creator}, who is not in its "
+                f"view {before.view}",
+                *(before, row),
+            )
+
+    def _judge_order(self, row: Row, found: Findings) -> None:
+        maker = self.views.get(split_key(row.view_creator), [])
+        base = next((view for view in reversed(maker) if view.view < row.view), None)
+        if base is None:
+            if row.members != (row.view_creator,):
+                found.violate(
+                    f"{row.member} installs view {row.view}, which {row.view_creator} made before "
+                    f"it was in any",
+                    row,
+                )
+            return
+        stay = [key for key in base.members if key in row.members]
+        new = [key for key in row.members if key not in base.members]
+        if [*stay, *new] != [*row.members]:
+            found.violate(
+                f"view {row.view} of {row.view_creator} changes the order of its view {base.view}",
+                *(base, row),
+            )
+
+
+class ServedByItsView:
+    """N9 where members make their own views: what a sender keeps, it keeps for its view.
+
+    A member that was left out and has not heard of it may still open windows: nobody waits for it.
+    """
+
+    id = JoinerServed.id
+    title = JoinerServed.title
+    events = (*JoinerServed.events, VIEW)
+
+    def __init__(self) -> None:
+        self.served = JoinerServed()
+        self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
+
+    def feed(self, row: Row) -> None:
+        if row.event == VIEW:
+            self.views[row.node, row.inc].append(row)
+        else:
+            self.served.feed(row)
+
+    def merge(self, other: ServedByItsView) -> None:
+        self.served.merge(other.served)
+        for member, views in other.views.items():
+            self.views[member] += views
+
+    def finish(self, facts: Facts) -> Verdict:
+        counted = JoinerServed()
+        counted.opened = [row for row in self.served.opened if self._is_counted(row)]
+        counted.delivered = self.served.delivered
+        counted.low = self.served.low
+        return counted.finish(facts)
+
+    def _is_counted(self, opening: Row) -> bool:
+        """Whether the sender has the member in its view when the window opens."""
+        views = self.views.get((opening.peer, opening.peer_inc), [])
+        earlier = [view for view in views if view.run_idx < opening.run_idx]
+        return bool(earlier) and opening.member in earlier[-1].members
+
+
+class Phases:
+    """When the network was calm: before the faults, and from the healing on."""
+
+    __slots__ = ("heal", "safety")
+
+    def __init__(self) -> None:
+        self.safety: Row | None = None
+        self.heal: Row | None = None
+
+    def feed(self, row: Row) -> None:
+        if row.kind == "safety":
+            self.safety = row
+        elif row.kind == "heal":
+            self.heal = row
+
+    def merge(self, other: Phases) -> None:
+        self.safety = self.safety or other.safety
+        self.heal = self.heal or other.heal
+
+
+class OneView:
+    """Once the network has healed, all members that live end in one view of exactly them.
+
+    It is judged by the last view of the run: one that comes too late, or changes again, counts.
+    """
+
+    id = "V-L1"
+    title = "all that live come to one view, in time"
+    events = (START, PHASE, *Lives.EVENTS)
+
+    def __init__(self) -> None:
+        self.started: dict[MemberKey, Row] = {}
+        self.phases = Phases()
+        self.lives = Lives()
+
+    def feed(self, row: Row) -> None:
+        if row.event == START:
+            self.started[row.node, row.inc] = row
+        elif row.event == PHASE:
+            self.phases.feed(row)
+        else:
+            self.lives.feed(row)
+
+    def merge(self, other: OneView) -> None:
+        self.started |= other.started
+        self.phases.merge(other.phases)
+        self.lives.merge(other.lives)
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = Findings()
+        heal = self.phases.heal
+        if not isinstance(facts, GroupFacts) or heal is None:
+            return found.verdict(self.id, self.title)
+        living = [row for member, row in self.started.items() if self.lives.is_live(member)]
+        everybody = {row.member for row in living}
+        views = [self.lives.last_view((row.node, row.inc)) for row in living]
+        late = [
+            view or start
+            for start, view in zip(living, views, strict=True)
+            if view is None or set(view.members) != everybody or not _is_same(view, views[0])
+        ]
+        bound_ns = facts.one_view_bound_ns
+        since_ns = heal.mono_ns
+        settled_ns = max((view.mono_ns for view in views if view is not None), default=since_ns)
+        if late and facts.end_ns <= since_ns + bound_ns:
+            found.unknown.add("whether all come to one view: the run ended too early")
+            return found.verdict(self.id, self.title)
+        found.premises += 1
+        waited_ns = max(0, (facts.end_ns if late else settled_ns) - since_ns)
+        found.waited(waited_ns, bound_ns)
+        if late:
+            found.violate(
+                f"{', '.join(sorted(everybody))} live and are not in one view after {waited_ns} "
+                f"ns, the bound is {bound_ns}",
+                *late,
+            )
+        elif waited_ns > bound_ns:
+            last = max((view for view in views if view is not None), key=_time)
+            found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
+        return found.verdict(self.id, self.title)
+
+
+def _is_same(view: Row, other: Row | None) -> bool:
+    return other is not None and (view.view, view.view_creator) == (other.view, other.view_creator)
+
+
+def _time(row: Row) -> int:
+    return row.mono_ns
+
+
+class _Wait:
+    """From one event of a member to the next of another kind, while nothing disturbs.
+
+    What began under faults counts from the healing on, if it still lasts. If only timers matter,
+    what befell the network does not.
+    """
+
+    def __init__(self) -> None:
+        self.begun: dict[MemberKey, Row] = {}
+        self.ended: dict[MemberKey, Row] = {}
+        self.phases = Phases()
+        self.lives = Lives()
+
+    def begin(self, row: Row) -> None:
+        self.begun.setdefault((row.node, row.inc), row)
+
+    def end(self, row: Row) -> None:
+        self.ended.setdefault((row.node, row.inc), row)
+
+    def merge(self, other: _Wait) -> None:
+        self.begun = other.begun | self.begun
+        self.ended = other.ended | self.ended
+        self.phases.merge(other.phases)
+        self.lives.merge(other.lives)
+
+    def waits(
+        self, facts: GroupFacts, *, needs_network: bool
+    ) -> Iterator[tuple[Row, Row | None, int]]:
+        """Each beginning, its end, and how long it took."""
+        safety, heal = self.phases.safety, self.phases.heal
+        for member, begun in self.begun.items():
+            ended = self.ended.get(member)
+            end_ns = facts.end_ns if ended is None else ended.mono_ns
+            if ended is None and not self.lives.is_live(member):
+                continue  # it crashed on the way
+            is_calm = safety is None or end_ns <= safety.mono_ns
+            if is_calm or not (needs_network or begun.member in facts.late_members):
+                yield begun, ended, end_ns - begun.mono_ns
+            elif heal is not None and end_ns >= heal.mono_ns:
+                yield begun, ended, end_ns - max(begun.mono_ns, heal.mono_ns)
+
+
+class JoinedInTime:
+    """Whoever starts is in a view soon: in its group's, or in one of its own."""
+
+    id = "V-L2"
+    title = "whoever starts is in a view, in time"
+    events = (START, PHASE, *Lives.EVENTS)
+
+    def __init__(self) -> None:
+        self.wait = _Wait()
+
+    def feed(self, row: Row) -> None:
+        if row.event == START:
+            self.wait.begin(row)
+        elif row.event == PHASE:
+            self.wait.phases.feed(row)
+        elif row.event == VIEW:
+            self.wait.end(row)
+        if row.event in Lives.EVENTS:
+            self.wait.lives.feed(row)
+
+    def merge(self, other: JoinedInTime) -> None:
+        self.wait.merge(other.wait)
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = Findings()
+        if isinstance(facts, GroupFacts):
+            bound_ns = facts.join_bound_ns
+            for begun, ended, waited_ns in self.wait.waits(facts, needs_network=True):
+                if ended is None and waited_ns <= bound_ns:
+                    continue  # the run ended while there was still time
+                found.premises += 1
+                found.waited(waited_ns, bound_ns)
+                if waited_ns > bound_ns:
+                    found.violate(
+                        f"{begun.member} is in no view for {waited_ns} ns, the bound is {bound_ns}",
+                        *(begun, ended),
+                    )
+        return found.verdict(self.id, self.title)
+
+
+class LeftInTime:
+    """Whoever is asked to leave is out soon, also if nobody answers."""
+
+    id = "V-L3"
+    title = "whoever leaves is out, in time"
+    events = (LEAVE, PHASE, *Lives.EVENTS)
+
+    def __init__(self) -> None:
+        self.wait = _Wait()
+
+    def feed(self, row: Row) -> None:
+        if row.event == LEAVE:
+            self.wait.begin(row)
+        elif row.event == PHASE:
+            self.wait.phases.feed(row)
+        elif row.event == STOP:
+            self.wait.end(row)
+        if row.event in Lives.EVENTS:
+            self.wait.lives.feed(row)
+
+    def merge(self, other: LeftInTime) -> None:
+        self.wait.merge(other.wait)
+
+    def finish(self, facts: Facts) -> Verdict:
+        found = Findings()
+        if isinstance(facts, GroupFacts):
+            bound_ns = facts.leave_bound_ns
+            for begun, ended, waited_ns in self.wait.waits(facts, needs_network=False):
+                if ended is None and waited_ns <= bound_ns:
+                    continue
+                found.premises += 1
+                found.waited(waited_ns, bound_ns)
+                if waited_ns > bound_ns:
+                    found.violate(
+                        f"{begun.member} has not left after {waited_ns} ns, the bound is "
+                        f"{bound_ns}",
+                        *(begun, ended),
+                    )
+        return found.verdict(self.id, self.title)

@@ -1,0 +1,381 @@
+"""Seeded runs of whole nodes that find each other: none may violate anything, each is the same
+everywhere, and broken nodes are caught."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli.replay import replay
+from ringcast.cli.simulate import simulate
+from ringcast.node import Node
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.membership import Membership
+from ringcast.protocols.outbox import Outbox
+from ringcast.sim.dice import GROUP_TARGETS, expand
+from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.nodes import AnnouncedMulticast
+from ringcast.sim.options import FAULTS, Incident, Options, from_json
+from ringcast.sim.runner import run
+from ringcast.sim.shrink import Shrinker
+from ringcast.trace import rows as trace
+from ringcast.trace.predicates.membership import LEAVE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringcast.config import GroupConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, View
+    from ringcast.trace.rows import Row
+    from ringcast.wire.codec import DatagramSeal
+
+HASHES = """
+import sys
+from ringcast.sim.dice import expand
+from ringcast.sim.runner import run
+for seed in range(int(sys.argv[1])):
+    print(run(expand(seed, "group")).summary.hash)
+"""
+
+SEEDS = 60
+
+
+def check(tally: Tally) -> None:
+    failures = [
+        f"ringcast replay --protocol group --seed {summary.seed}   "
+        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
+        for summary in tally.failed
+    ]
+    assert not failures, "\n".join(failures)
+    assert not tally.vacuous
+
+
+@cache
+def sixty() -> tuple[Tally, Counter[str]]:
+    """What the runs said, and in how many of them what happened."""
+    tally = Tally()
+    seen: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        result = run(expand(seed, "group"))
+        tally.add(result.summary)
+        seen.update(happenings(result.trace.rows))
+    return tally, seen
+
+
+def happenings(rows: list[Row]) -> set[str]:
+    found = set()
+    views: dict[tuple[str, int], Row] = {}
+    last: dict[tuple[str, int], str] = {}
+    for row in rows:
+        member = (row.node, row.inc)
+        before = views.get(member)
+        match row.event:
+            case trace.VIEW:
+                if before is not None and set(row.members) - set(before.members):
+                    found.add("join")
+                views[member] = row
+            case trace.CRASH:
+                found.add("crash")
+                if before is not None and before.members[0] == row.member != before.members[-1]:
+                    found.add("coordinator crash")
+                last[member] = "crash"
+            case trace.START if last.get((row.node, row.inc - 1)) == "crash":
+                found.add("restart")
+            case trace.PAUSE:
+                last[member] = "pause"
+            case trace.STOP if row.detail == "excluded":
+                found.add("excluded")
+                if last.get(member) == "pause":
+                    found.add("pause and rejoin")
+            case trace.STOP if last.get(member) == LEAVE and before is not None:
+                found.add("leave")
+            case event if event == LEAVE:
+                last[member] = LEAVE
+            case trace.OPEN if row.seqno:
+                found.add("late window")
+            case trace.TX if row.kind == "half":
+                found.add("half a message fetched")
+    return found
+
+
+def test_sixty_seeds_violate_nothing() -> None:
+    tally, _ = sixty()
+    check(tally)
+
+
+def test_members_join_leave_crash_and_come_back() -> None:
+    _, seen = sixty()
+    print(dict(seen))  # noqa: T201
+    assert seen["join"] >= 0.50 * SEEDS
+    assert seen["crash"] >= 0.30 * SEEDS
+    assert seen["leave"] >= 0.20 * SEEDS
+    for rare in ("coordinator crash", "restart", "pause and rejoin", "excluded", "late window"):
+        assert seen[rare] >= 0.05 * SEEDS, rare
+
+
+@pytest.mark.proof
+def test_two_thousand_seeds_violate_nothing() -> None:
+    tally = Tally()
+    for summary in run_seeds(range(2000), protocol="group", jobs=os.cpu_count() or 1):
+        tally.add(summary)
+    check(tally)
+    assert tally.deliveries / tally.seeds >= 200
+
+
+# The same trace everywhere
+
+
+def hashes(count: int, hash_seed: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", HASHES, str(count)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def check_determinism(count: int) -> None:
+    first, second = hashes(count, "1"), hashes(count, "4242")
+    assert first == second
+    assert len(set(first)) == count
+
+
+def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
+    check_determinism(4)
+
+
+@pytest.mark.proof
+def test_many_seeds_give_the_same_traces_under_any_hash_seed() -> None:
+    check_determinism(50)
+
+
+# What the seeds cover
+
+
+def share(holds: list[bool]) -> float:
+    return sum(holds) / len(holds)
+
+
+def test_the_seeds_cover_what_they_should() -> None:
+    options = [expand(seed, "group") for seed in range(1000)]
+
+    def has(option: Options, *faults: str, what: str | None = None) -> bool:
+        return any(
+            incident.fault in faults and what in (None, incident.what)
+            for incident in option.incidents
+        )
+
+    assert share([has(option, "F10", "F11") for option in options]) >= 0.30
+    assert share([has(option, "F10", "F11", what="coordinator") for option in options]) >= 0.10
+    assert share([has(option, "leave") for option in options]) >= 0.30
+    assert share([option.initial < option.nodes or has(option, "F11") for option in options]) >= 0.5
+    assert share([option.start_ms == 0 for option in options]) >= 0.20
+    assert share([option.told < 1 for option in options]) >= 0.20
+    assert share([option.hints for option in options]) >= 0.20
+    assert share([option.warm_ms < 10 for option in options]) >= 0.20
+    for option in options:
+        assert not option.has("F18")
+        for incident in option.incidents:
+            if incident.fault in ("F7", "F8", "F9"):
+                assert incident.ms <= option.suspect_ms / 2
+    pauses = [
+        incident.ms > option.suspect_ms + option.verify_ms
+        for option in options
+        for incident in option.incidents
+        if incident.fault == "F12"
+    ]
+    assert 0.2 < share(pauses) < 0.8
+    assert {option.target for option in options} == set(GROUP_TARGETS)
+    for fault in FAULTS:
+        if fault != "F18":
+            assert 0.4 < share([option.has(fault) for option in options]) < 0.6
+
+
+def test_options_survive_json() -> None:
+    for seed in range(50):
+        options = expand(seed, "group")
+        assert from_json(options.to_json()) == options
+        assert f"seed {seed} of group\n" in str(options)
+
+
+# Single runs
+
+
+def quiet(**changes: object) -> Options:
+    """Three nodes that start at once, and no faults."""
+    options = Options(seed=1, protocol="group", warm_ms=300.0, messages=10)
+    return replace(options, **changes)  # type: ignore[arg-type]
+
+
+def test_without_faults_every_message_is_delivered_by_everybody() -> None:
+    result = run(quiet(messages=40, late_messages=2, pairs=((0, 1),)))
+    assert result.failures == ()
+    # All to all, and one to one; late messages go both ways.
+    assert result.summary.deliveries == 3 * 3 * (40 + 2) + 40 + 2 + 2
+
+
+def test_a_view_that_is_larger_than_a_datagram_passes() -> None:
+    result = run(quiet(nodes=6, initial=6, capacities=(16,) * 6, tau_ms=(100.0,) * 6))
+    largest = max(
+        (row for row in result.trace.rows if row.event == trace.TX and row.kind == "welcome"),
+        key=lambda row: row.size,
+    )
+    assert largest.size == 6
+    assert result.failures == ()
+
+
+def rows_of(result_rows: Sequence[Row], event: str, node: str) -> list[Row]:
+    return [row for row in result_rows if row.event == event and row.node == node]
+
+
+def test_whoever_leaves_is_out_and_said_so() -> None:
+    leave = Incident(fault="leave", at_ms=50.0, nodes=(1,))
+    rows = run(quiet(incidents=(leave,))).trace.rows
+    (stop,) = rows_of(rows, trace.STOP, "B")
+    assert stop.detail == "left"
+    assert rows_of(rows, trace.VIEW, "A")[-1].members == ("A#1", "C#1")
+
+
+def test_whoever_sleeps_for_too_long_comes_back_as_another() -> None:
+    options = quiet(faults=("F12",), safety_ms=2000.0)
+    pause = Incident(fault="F12", at_ms=50.0, ms=1000.0, nodes=(2,))
+    result = run(replace(options, incidents=(pause,)))
+    assert result.failures == ()
+    rows = result.trace.rows
+    assert [row.detail for row in rows_of(rows, trace.STOP, "C")] == ["excluded"]
+    assert rows_of(rows, trace.VIEW, "A")[-1].members == ("A#1", "B#1", "C#2")
+
+
+def test_a_refused_port_is_noticed_sooner() -> None:
+    crash = Incident(fault="F10", at_ms=50.0, nodes=(2,))
+    slow = quiet(faults=("F10",), incidents=(crash,), safety_ms=1000.0)
+
+    def gone_after(options: Options) -> int:
+        rows = run(options).trace.rows
+        (death,) = rows_of(rows, trace.CRASH, "C")
+        views = [row for row in rows_of(rows, trace.VIEW, "A") if row.mono_ns > death.mono_ns]
+        view = next(row for row in views if "C#1" not in row.members)
+        return view.mono_ns - death.mono_ns
+
+    assert gone_after(replace(slow, hints=True)) < gone_after(slow) / 2
+
+
+# Broken on purpose
+
+
+class DigestBeforeAcks(Membership):
+    """Lets joiners in before all old members hold on to what they will need (N9)."""
+
+    def _spread(
+        self, view: View, old: View, joiners: dict[Member, None], now: int, out: Effects
+    ) -> None:
+        super()._spread(view, old, joiners, now, out)
+        if self.change is not None and self.change.joiners:
+            self.change.awaiting.clear()
+            self._progress(now, out)
+
+
+class NeverReconciles(Membership):
+    """Ignores that others have a view which it does not know (V-L1)."""
+
+    def _reconcile(self, source: Member, view: View, now: int, out: Effects) -> None:
+        return
+
+
+class AcksOnce(Membership):
+    """A lost acknowledgement is never made good: the member is left out in the end (V-L1)."""
+
+    def _on_view_is(self, source: Member, view: View, now: int, out: Effects) -> None:
+        if self.view is None or view.id != self.view.id:
+            super()._on_view_is(source, view, now, out)
+
+
+class BelievesAnybody(Membership):
+    """Installs any newer view with itself in it, whoever made it (V1)."""
+
+    def _on_view_is(self, source: Member, view: View, now: int, out: Effects) -> None:
+        if self.view is not None and self.me in view and view.counter > self.view.counter:
+            self._install(view, now, out)
+        else:
+            super()._on_view_is(source, view, now, out)
+
+
+class NeverMoves(Membership):
+    """Two groups that find each other stay apart (V-L1)."""
+
+    def _compare_groups(self, coordinator: Member, size: int, now: int, out: Effects) -> None:
+        return
+
+
+class WaitsForEver(Membership):
+    """Does not leave as long as somebody has not taken what it sent (V-L3)."""
+
+    def _lose_patience(self, now: int, out: Effects) -> None:
+        if not self.is_leaving:
+            super()._lose_patience(now, out)
+
+
+class CountsJoinersAsServed(Outbox):
+    """Lets go of messages though a joiner may still need them: no freeze (N5, N9)."""
+
+    def set_members(self, view: View, now: int, out: Effects) -> None:
+        known = {member for member, _, _ in self.acks.entries()}
+        super().set_members(view, now, out)
+        for member in view:
+            if member not in known:
+                self.acks.update(member, self.window.high, self.window.high)
+
+
+class WithoutFreeze(AnnouncedMulticast):
+    outbox = CountsJoinersAsServed
+
+
+class OddNode(Node):
+    """A node whose membership is not the usual one."""
+
+    @property
+    def membership(self) -> Membership | None:
+        return next((layer for layer in self._layers if isinstance(layer, Membership)), None)
+
+
+def odd_node(
+    me: Member,
+    config: GroupConfig,
+    *,
+    seal: DatagramSeal | None,
+    membership: type[Membership] = Membership,
+    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
+) -> Node:
+    layers = [membership(me, config.membership), FailureDetector(me, config.membership)]
+    return OddNode(me, config, seal=seal, multicast=multicast, layers=layers)
+
+
+BROKEN: list[tuple[Callable[..., Node], set[str]]] = [
+    (partial(odd_node, membership=DigestBeforeAcks), {"N9"}),
+    (partial(odd_node, membership=NeverReconciles), {"V-L1"}),
+    (partial(odd_node, membership=AcksOnce), {"V-L1"}),
+    (partial(odd_node, membership=BelievesAnybody), {"V1"}),
+    (partial(odd_node, membership=NeverMoves), {"V-L1"}),
+    (partial(odd_node, membership=WaitsForEver), {"V-L3"}),
+    (partial(odd_node, multicast=WithoutFreeze), {"N5", "N9"}),
+]
+
+
+@pytest.mark.parametrize(("factory", "predicates"), BROKEN)
+def test_a_broken_node_is_caught(factory: Callable[..., Node], predicates: set[str]) -> None:
+    for seed in range(200):
+        failures = run(expand(seed, "group"), factory).failures
+        if any(failure.predicate in predicates for failure in failures):
+            return
+    pytest.fail(f"200 seeds show no violation of {predicates}")

@@ -1,0 +1,306 @@
+"""The exploration finds nothing wrong with unicast, and everything wrong with broken ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli import main
+from ringcast.events import Delivered, GapSkipped, Undeliverable
+from ringcast.explore.explorer import STALL
+from ringcast.explore.unicast import (
+    CRASH,
+    DROP,
+    LATE_EFFECT,
+    LOSS,
+    STALE,
+    SYNC_SCENARIOS,
+    UNICAST_SCENARIOS,
+    B,
+    Fault,
+    Scenario,
+    UnicastSystem,
+    explore_unicast,
+)
+from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
+from ringcast.model import Run
+from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
+from ringcast.protocols.unicast_sender import SenderEntry
+from ringcast.protocols.unicast_sender import Timer as SenderTimer
+
+if TYPE_CHECKING:
+    from ringcast.core.effects import Effects
+    from ringcast.events import Event
+    from ringcast.explore.explorer import Report
+    from ringcast.model import Member
+    from ringcast.wire.frames import Close, UnicastAck
+
+ALL = [*UNICAST_SCENARIOS.values(), *SYNC_SCENARIOS.values()]
+SHORTER = {
+    "closing": {Fault.CLOSE: 1, Fault.IDLE: 1, Fault.LOSS: 1},
+    "expiry": {Fault.IDLE: 3},
+    "drop": {Fault.DROP: 1},
+    "operator": {Fault.SYNC: 1},
+}
+LONG = {"stale", "give up", "drop two ways"}
+SMALL = [
+    replace(scenario, faults=SHORTER.get(scenario.name, scenario.faults))
+    for scenario in ALL
+    if scenario.name not in LONG
+]
+WITH_CAPACITY_TWO = [
+    *(
+        replace(scenario, capacity=2)
+        for scenario in ALL
+        if scenario.capacity == 1 and scenario.patient and not scenario.lasting
+    ),
+    replace(DROP, capacity=2, faults={Fault.DROP: 1}),
+]
+
+TINY = Scenario(name="tiny", messages=1)
+
+
+def assert_nothing_is_wrong(report: Report) -> None:
+    assert report.complete
+    assert report.violations == []
+    assert report.states > 300
+
+
+@pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
+def test_nothing_goes_wrong_in_small_scenarios(scenario: Scenario) -> None:
+    assert_nothing_is_wrong(explore_unicast(scenario))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_nothing_goes_wrong(scenario: Scenario) -> None:
+    assert_nothing_is_wrong(explore_unicast(scenario))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scenario", WITH_CAPACITY_TWO, ids=lambda scenario: scenario.name)
+def test_nothing_goes_wrong_with_capacity_two(scenario: Scenario) -> None:
+    assert_nothing_is_wrong(explore_unicast(scenario))
+
+
+# What each rule is for.
+
+FINDINGS = {
+    "ack-conn": LATE_EFFECT,
+    "close-conn": LATE_EFFECT,
+    "first": "its application never got (S2)",
+    "nonce": "more new connections than reasons to ask for one (Y4)",
+    "order": "a message was delivered twice (S1, Y3)",
+    "outstanding": "went back to an older connection (S6)",
+    "reack": STALL,
+    "report": "what it left undone is not told (S8)",
+    "resend": STALL,
+    "sync-ack": STALL,
+    "tombstone": "a message was delivered twice (S1, Y3)",
+}
+
+
+@cache
+def report_without(rule: str) -> Report:
+    unicast, scenario = UNICAST_ABLATIONS[rule]
+    return explore_unicast(scenario, unicast, stop_at_violation=True)
+
+
+@pytest.mark.parametrize("rule", UNICAST_ABLATIONS)
+def test_every_rule_is_missed(rule: str) -> None:
+    kinds = [found.kind for found in report_without(rule).violations]
+    assert any(FINDINGS[rule] in kind for kind in kinds), kinds
+
+
+def witness_of(report: Report, finding: str) -> list[str]:
+    return next(found.witness for found in report.violations if finding in found.kind)
+
+
+def test_without_the_resend_a_lost_message_is_never_missed() -> None:
+    witness = witness_of(report_without("resend"), STALL)
+    assert witness[-1].startswith("LOST: A→B Data(2.1)")
+
+
+def test_without_the_nonce_a_duplicate_sync_makes_another_connection() -> None:
+    witness = witness_of(report_without("nonce"), "Y4")
+    assert witness[-1].startswith("arrives: B→A Sync(2.1) nonce 1")
+    assert "SyncOk(2.3) nonce 1" in witness[-1]
+
+
+def test_without_the_tombstone_a_dropped_window_delivers_again() -> None:
+    witness = witness_of(report_without("tombstone"), "Y3")
+    assert sum("gets A#2:1" in step for step in witness) == 2
+    assert any("DROPS its window for A" in step for step in witness)
+
+
+def test_without_the_connection_in_acks_messages_are_lost() -> None:
+    closing = replace(STALE, faults={Fault.IDLE: 2})
+    report = explore_unicast(closing, UNICAST_ABLATIONS["ack-conn"].unicast)
+    witness = witness_of(report, "(S2, Y1)")
+    assert witness[-1] == "arrives: B→A Ack(2.1) 1"
+    assert any("Data(3.1) 1..1" in step for step in witness)
+
+
+def test_without_the_report_the_dead_take_messages_with_them() -> None:
+    witness = witness_of(report_without("report"), "(S8)")
+    assert witness[-1].startswith("A: timer GIVE_UP towards B fires")
+
+
+# Planted defects: one for each thing that the exploration looks at.
+
+
+class Telling(ReliableUnicast):
+    """Tells the application something else than what came."""
+
+    def tell(self, event: Delivered) -> list[Event]:
+        raise NotImplementedError
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        return [
+            told
+            for event in super().take_ready(limit, now, out)
+            for told in (self.tell(event) if isinstance(event, Delivered) else [event])
+        ]
+
+
+class Garbling(Telling):
+    def tell(self, event: Delivered) -> list[Event]:
+        run = Run(event.run.stream, event.run.first, [b"?" for _ in event.run.payloads])
+        return [Delivered(event.sender, run, event.view_id, event.epoch)]
+
+
+class Inventing(Telling):
+    def tell(self, event: Delivered) -> list[Event]:
+        return [event, Delivered(event.sender, event.run, event.view_id, event.epoch + 1)]
+
+
+class Skipping(Telling):
+    def tell(self, event: Delivered) -> list[Event]:
+        return [GapSkipped(event.sender, event.epoch, event.run.first, event.run.last), event]
+
+
+class ExaggeratingSender(SenderEntry):
+    def give_up(self, reason: str, out: Effects) -> None:
+        super().give_up(reason, out)
+        last = out.events[-1]
+        if isinstance(last, Undeliverable):
+            out.events[-1] = replace(last, last=last.last + 1)
+
+
+class Exaggerating(ReliableUnicast):
+    sender = ExaggeratingSender
+
+
+class GreedySender(SenderEntry):
+    def on_ack(self, ack: UnicastAck, now: int, out: Effects) -> None:
+        self.window.purge(self.window.high, forced=True)
+        super().on_ack(ack, now, out)
+
+
+class Greedy(ReliableUnicast):
+    sender = GreedySender
+
+
+class Fragile(ReliableUnicast):
+    def check_invariants(self) -> None:
+        assert not self.receivers or self.stale is None
+
+
+class Trusting(ReliableUnicast):
+    """A late Close does nothing to an open connection, but takes the tombstone with it."""
+
+    def _on_close(self, source: Member, close: Close, now: int) -> None:
+        super()._on_close(source, close, now)
+        self.tombstones.pop(source, None)
+
+
+@pytest.mark.parametrize(
+    ("unicast", "scenario", "finding"),
+    [
+        (Garbling, TINY, "with another content (S1)"),
+        (Inventing, TINY, "that nobody sent (S1)"),
+        (Skipping, TINY, "a receiver skipped messages"),
+        (Exaggerating, CRASH, "something else than what was sent is reported (S8)"),
+        (Greedy, LOSS, "a sender let go of what the receiver has not delivered (S2, Y1)"),
+        (Fragile, TINY, "invariant is broken: assert not self.receivers"),
+        (Trusting, replace(STALE, faults={Fault.IDLE: 2}), "delivered twice (S1, Y3)"),
+    ],
+)
+def test_a_planted_defect_is_found(
+    unicast: type[ReliableUnicast], scenario: Scenario, finding: str
+) -> None:
+    report = explore_unicast(scenario, unicast, stop_at_violation=True)
+    kinds = [found.kind for found in report.violations]
+    assert any(finding in kind for kind in kinds), kinds
+
+
+def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
+    """An ack of the first stream, and an end that has gone on to the second."""
+    for unicast, effects in ((ReliableUnicast, 0), (UNICAST_ABLATIONS["ack-conn"].unicast, 1)):
+        ends = (system := UnicastSystem(TINY, unicast)).ends
+        a, b = system.initial().nodes
+        first = ends.send(a, b"0#1", (B, 1))
+        taken = ends.take(ends.receive(b, first.datagrams[0]).after)
+        acked = ends.fire(taken.after, 1, ReceiverTimer.ACK)
+        assert [ends.told[number] for number in acked.datagrams] == ["B→A Ack(2.1) 1"]
+        given_up = ends.fire(first.after, 1, SenderTimer.GIVE_UP)
+        ends.send(given_up.after, b"0#2", (B, 1))
+        assert len(list(system.late_effects())) == effects
+
+
+def test_a_limit_is_no_proof() -> None:
+    report = explore_unicast(LOSS, UNICAST_ABLATIONS["resend"].unicast, max_seconds=0)
+    assert not report.complete
+    assert report.violations == []
+
+
+def test_a_scenario_says_what_it_is() -> None:
+    assert LOSS.description == "2 messages A to B, capacity 2: a datagram is lost"
+    assert "(2 times)" in DROP.description
+    assert "again and again" in DROP.description
+    assert "timers fire at any time" in UNICAST_SCENARIOS["any timer"].description
+    assert "no fault" in TINY.description
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["explore", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_explores_one_scenario() -> None:
+    status, output = run("unicast", "--scenario", "any timer")
+    assert status == 0
+    assert "no violation" in output
+    assert "complete" in output
+
+
+@pytest.mark.parametrize("command", ["unicast", "sync"])
+def test_the_command_shows_what_a_missing_rule_leads_to(command: str) -> None:
+    status, output = run(command, "--without", "tombstone")
+    assert status == 1
+    assert "VIOLATION a message was delivered twice (S1, Y3)" in output
+    assert "DROPS its window for A" in output
+
+
+def test_the_command_says_that_it_did_not_finish() -> None:
+    status, output = run("sync", "--seconds", "0")
+    assert status == 1
+    assert "NOT COMPLETE" in output
+    assert "no violation" not in output
+
+
+def test_the_command_speaks_json() -> None:
+    status, output = run(
+        "sync", "--json", "--scenario", "drop and loss", "--capacity", "2", "--seconds", "0"
+    )
+    document = json.loads(output)
+    assert status == 1
+    assert document["complete"] is False
+    assert [row["scenario"] for row in document["scenarios"]] == ["drop and loss"]
+    assert "capacity 2" in document["scenarios"][0]["description"]

@@ -1,0 +1,1159 @@
+"""Membership, one machine at a time: what it answers, what it ignores, what it remembers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringcast.config import MembershipConfig
+from ringcast.core.effects import (
+    DigestAgreed,
+    DigestTaken,
+    DigestWanted,
+    Effects,
+    Flushed,
+    Left,
+    Outsider,
+    Suspected,
+    TooSlow,
+    Trusted,
+    VerifyWanted,
+    ViewAgreed,
+)
+from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.protocols.discovery import GATHER_NS
+from ringcast.protocols.membership import (
+    DEPARTED_MAX,
+    HALVES_AT_ONCE,
+    JOIN_PATIENCE_NS,
+    REPEAT_MAX_NS,
+    REPEAT_START_NS,
+    Membership,
+    Phase,
+    Timer,
+)
+from ringcast.wire.codec import VIEW_MEMBERS_MAX
+from ringcast.wire.frames import (
+    Discover,
+    Half,
+    HalfWanted,
+    Join,
+    Leave,
+    Present,
+    Suspect,
+    ViewAck,
+    ViewIs,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.core.effects import Signal
+    from ringcast.wire.frames import Frame
+
+FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
+SECOND = 1_000_000_000
+
+
+def member(name: str, incarnation: int = 1) -> Member:
+    return Member(Address("h", ord(name)), incarnation, name)
+
+
+A, B, C, D, E, X = map(member, "ABCDEX")
+
+
+def view(counter: int, *members: Member, by: Member | None = None) -> View:
+    return View(ViewId(by or members[0], counter), members)
+
+
+class Desk:
+    """One machine, a clock, and all that came out of it since it was last looked at."""
+
+    def __init__(
+        self,
+        me: Member = A,
+        *,
+        must_exist: bool = False,
+        config: MembershipConfig | None = None,
+        streams: tuple[Stream, ...] = (FIFO,),
+    ) -> None:
+        self.layer = Membership(
+            me, config or MembershipConfig(), must_exist=must_exist, streams=streams
+        )
+        self.out = Effects()
+        self.now = SECOND
+
+    # States to begin with
+
+    def looking(self, *candidates: Member) -> Desk:
+        self.layer.start(self.now, self.out)
+        self.layer.add_candidates([who.address for who in candidates], self.now, self.out)
+        self.forget()
+        return self
+
+    def joining(self, coordinator: Member = B) -> Desk:
+        self.looking(coordinator)
+        self.receive(coordinator, Present(coordinator, 1))
+        self.wait(GATHER_NS)
+        assert self.layer.phase is Phase.JOINING
+        self.forget()
+        return self
+
+    def member(self, *members: Member) -> Desk:
+        """In view 5 of these, made by the first."""
+        self.joining(members[0] if members[0] != self.layer.me else members[1])
+        welcome = Welcome(view(5, *members), Digest({}))
+        self.receive(members[0] if members[0] != self.layer.me else members[1], welcome)
+        assert self.layer.view == welcome.view
+        self.forget()
+        return self
+
+    def coordinator(self, *others: Member) -> Desk:
+        """In a view that it has made itself, of itself and these."""
+        self.looking()
+        self.wait(SECOND)
+        for other in others:
+            self.receive(other, Join())
+        if others:
+            self.answer()
+        assert self.layer.change is None
+        self.forget()
+        return self
+
+    def answer(self, *silent: Member) -> None:
+        """Everybody but these acknowledges; joiners are told where to begin, and are in."""
+        while (change := self.layer.change) is not None:
+            if change.welcome is None and not change.awaiting:
+                self.signal(DigestTaken(Digest({})))
+            answering = sorted((change.awaiting or change.joiners.keys()) - {*silent})
+            if not answering:
+                return
+            for who in answering:
+                self.receive(who, ViewAck(change.view.id))
+
+    # Inputs
+
+    def receive(self, source: Member, *frames: Frame) -> None:
+        self.layer.receive(source, frames, self.now, self.out)
+        self.layer.check_invariants()
+
+    def signal(self, signal: Signal) -> None:
+        self.layer.handle_signal(signal, self.now, self.out)
+        self.layer.check_invariants()
+
+    def leave(self) -> None:
+        self.layer.leave(self.now, self.out)
+
+    def wait(self, duration: int) -> None:
+        """Let time pass, with every deadline in it."""
+        stop = self.now + duration
+        while (at := self.layer.next_timeout()) is not None and at <= stop:
+            self.now = at
+            self.layer.handle_timeout(at, self.out)
+            self.layer.check_invariants()
+        self.now = stop
+
+    # Outputs
+
+    @property
+    def view(self) -> View:
+        assert self.layer.view is not None
+        return self.layer.view
+
+    @property
+    def members(self) -> str:
+        """Of its view, by name; empty: it is in none."""
+        return "".join(who.name for who in self.layer.view or ())
+
+    def forget(self) -> None:
+        self.out.frames.clear()
+        self.out.signals.clear()
+
+    def sent(self) -> list[tuple[str, Frame]]:
+        names = [dest.name for dest, _ in self.out.frames if isinstance(dest, Member)]
+        assert len(names) == len(self.out.frames), "to an address"
+        sent = list(zip(names, (frame for _, frame in self.out.frames), strict=True))
+        self.out.frames.clear()
+        return sent
+
+    def said(self) -> list[Signal]:
+        signals = list(self.out.signals)
+        self.out.signals.clear()
+        return signals
+
+    def reasons(self) -> list[str]:
+        return [signal.reason for signal in self.said() if isinstance(signal, Left)]
+
+
+def to_all(names: str, frame: Frame) -> list[tuple[str, Frame]]:
+    return [(name, frame) for name in names]
+
+
+# Looking
+
+
+def test_a_start_asks_every_candidate_and_again_ever_less_often() -> None:
+    desk = Desk()
+    desk.layer.start(desk.now, desk.out)
+    desk.layer.add_candidates([B.address, C.address, A.address], desk.now, desk.out)
+    assert desk.out.frames == [(B.address, Discover()), (C.address, Discover())]
+    desk.forget()
+    desk.layer.add_candidates([C.address], desk.now, desk.out)
+    assert desk.out.frames == []
+    desk.wait(SECOND // 5)
+    assert [dest for dest, _ in desk.out.frames] == [B.address, C.address]
+
+
+def test_who_looks_answers_who_looks() -> None:
+    desk = Desk().looking()
+    desk.receive(B, Discover())
+    assert desk.sent() == [("B", Present(None, 0))]
+    assert desk.layer.stats()["rivals"] == 1
+    assert desk.layer.stats()["candidates"] == 1
+
+
+def test_a_rival_that_is_lower_starts_and_one_that_is_gone_is_forgotten() -> None:
+    desk = Desk(B).looking()
+    desk.receive(A, Present(None, 0))
+    desk.wait(SECOND * 3 // 10)
+    assert desk.layer.phase is Phase.LOOKING
+    desk.wait(SECOND * 3 // 10)
+    assert desk.layer.started_alone
+    assert ViewAgreed(view(1, B)) in desk.said()
+
+
+def test_offers_of_a_few_moments_are_compared() -> None:
+    desk = Desk().looking(B, C)
+    desk.receive(B, Present(B, 1))
+    desk.receive(C, Present(C, 2))
+    desk.wait(GATHER_NS)
+    assert desk.sent() == [("C", Join())]
+    assert desk.layer.phase is Phase.JOINING
+
+
+def test_the_predecessor_at_the_own_address_is_not_asked() -> None:
+    desk = Desk().looking(B)
+    desk.wait(SECOND // 10)
+    desk.receive(B, Present(member("A", 9), 2))
+    desk.wait(SECOND * 29 // 100)
+    assert desk.members == ""  # they will notice; do not start alone meanwhile
+    desk.receive(B, Present(B, 1))
+    desk.wait(GATHER_NS)
+    assert desk.layer.phase is Phase.JOINING
+
+
+def test_a_group_that_must_exist() -> None:
+    desk = Desk(must_exist=True).looking(B, C)
+    desk.wait(SECOND)
+    assert desk.reasons() == ["nobody answered at 2 addresses"]
+    assert not desk.layer.may_rejoin
+
+
+def test_before_the_start_and_after_the_end_nothing_is_heard() -> None:
+    desk = Desk()
+    desk.receive(B, Discover(), Join())
+    assert (desk.sent(), desk.layer.ignored) == ([], 2)
+    desk.coordinator(B)
+    desk.layer.close("closed", desk.now, desk.out)
+    desk.receive(C, Discover(), Join(), Suspect(B, is_slow=False))
+    assert (desk.sent(), desk.layer.ignored) == ([], 5)
+    assert desk.layer.next_timeout() is None
+    assert desk.layer.phase is Phase.OUT
+
+
+# Joining
+
+
+def test_a_joiner_asks_again_then_looks_again() -> None:
+    desk = Desk().joining(B)
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == [("B", Join())]
+    desk.wait(JOIN_PATIENCE_NS)
+    assert not desk.layer.is_member
+    assert (B.address, Discover()) in desk.out.frames
+
+
+def test_a_sign_of_the_coordinator_is_worth_waiting() -> None:
+    desk = Desk().joining(B)
+    for _ in range(5):
+        desk.wait(JOIN_PATIENCE_NS * 3 // 4)
+        desk.receive(B, Present(B, 3))
+    assert desk.layer.phase is Phase.JOINING
+
+
+def test_a_joiner_is_sent_on_to_the_next_coordinator_but_only_by_the_one_it_asked() -> None:
+    desk = Desk().joining(B)
+    desk.receive(X, Present(X, 9))
+    assert desk.sent() == []
+    desk.receive(B, Present(C, 3))
+    assert desk.sent() == [("C", Join())]
+    desk.receive(B, Present(D, 3))
+    assert desk.sent() == []
+
+
+def test_a_joiner_is_in_when_it_is_told_where_to_begin() -> None:
+    desk = Desk().joining(B)
+    digest = Digest({Origin(B, FIFO): 7, Origin(A, FIFO): 0})
+    desk.receive(B, Welcome(view(3, B, A), digest))
+    assert desk.said() == [ViewAgreed(view(3, B, A)), DigestAgreed(digest)]
+    assert desk.sent() == [("B", ViewAck(ViewId(B, 3)))]
+    assert desk.layer.is_member
+    desk.receive(B, Welcome(view(3, B, A), digest))  # the ack was lost
+    assert desk.said() == []
+    assert desk.sent() == [("B", ViewAck(ViewId(B, 3)))]
+
+
+@pytest.mark.parametrize(
+    "welcome",
+    [Welcome(view(3, B, C), Digest({})), Welcome(view(3, B, A), Digest({}))],
+    ids=["to a view without me", "of somebody who is not in it"],
+)
+def test_a_welcome_that_cannot_be_meant_is_ignored(welcome: Welcome) -> None:
+    desk = Desk().joining(B)
+    desk.receive(B if A not in welcome.view else X, welcome)
+    assert (desk.said(), desk.sent(), desk.layer.ignored) == ([], [], 1)
+    assert desk.layer.phase is Phase.JOINING
+
+
+def test_a_welcome_to_another_view_than_mine_is_too_late() -> None:
+    desk = Desk(A).member(B, A)
+    desk.receive(B, Welcome(view(4, B, A), Digest({})))
+    assert (desk.said(), desk.sent(), desk.layer.ignored) == ([], [], 1)
+
+
+def halves_of(count: int | None) -> Welcome:
+    origins = [Origin(B, FIFO), Origin(C, FIFO), Origin(A, FIFO)]
+    halves = {Origin(B, FIFO): count, Origin(C, FIFO): None}
+    return Welcome(view(3, B, C, A), Digest(dict.fromkeys(origins, 9)), halves)
+
+
+def half(index: int, *, is_last: bool = False, place: int = 0, counter: int = 3) -> Half:
+    return Half(counter, place, FIFO, index, b"%d" % index, is_last)
+
+
+def partials(desk: Desk) -> object:
+    (digest,) = [said.digest for said in desk.said() if isinstance(said, DigestAgreed)]
+    return digest.partials
+
+
+def test_what_was_taken_of_a_large_message_is_fetched_first() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(HALVES_AT_ONCE + 1))
+    assert desk.sent() == [("B", HalfWanted(3, 0, FIFO, 0))]
+    for index in range(HALVES_AT_ONCE):
+        assert desk.sent() == []
+        desk.receive(B, half(index, is_last=index == HALVES_AT_ONCE - 1))
+    assert desk.sent() == [("B", HalfWanted(3, 0, FIFO, HALVES_AT_ONCE))]
+    assert desk.said() == []
+    desk.receive(B, half(HALVES_AT_ONCE, is_last=True))
+    parts = tuple(b"%d" % index for index in range(HALVES_AT_ONCE + 1))
+    assert partials(desk) == {Origin(B, FIFO): parts, Origin(C, FIFO): None}
+    assert desk.sent() == [("B", ViewAck(ViewId(B, 3)))]
+
+
+def test_halves_may_overtake_each_other() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(3))
+    desk.forget()
+    for each in (half(2, is_last=True), half(0), half(0), half(1)):
+        assert desk.said() == []
+        desk.receive(B, each)
+    assert partials(desk) == {Origin(B, FIFO): (b"0", b"1", b"2"), Origin(C, FIFO): None}
+
+
+def test_a_lost_half_is_asked_for_again() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(3))
+    desk.receive(B, half(0), half(2, is_last=True))
+    desk.forget()
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == [("B", HalfWanted(3, 0, FIFO, 1))]
+    desk.receive(B, half(1))
+    assert partials(desk) == {Origin(B, FIFO): (b"0", b"1", b"2"), Origin(C, FIFO): None}
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        (X, half(0, is_last=True)),
+        (B, half(0, is_last=True, counter=4)),
+        (B, half(0, is_last=True, place=1)),
+        (B, half(0, is_last=True, place=3)),
+        (B, half(HALVES_AT_ONCE, is_last=True)),
+        (B, Half(3, 0, UNIFORM, 0, b"x", is_last=True)),
+    ],
+    ids=["stranger", "other view", "other sender", "nobody", "far ahead", "other stream"],
+)
+def test_halves_that_were_not_asked_for_change_nothing(source: Member, wrong: Half) -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(1))
+    desk.forget()
+    desk.receive(source, wrong)
+    assert (desk.sent(), desk.said()) == ([], [])
+    assert desk.layer._arrival is not None
+    assert desk.layer._arrival.early == {}
+    desk.receive(B, half(0, is_last=True))
+    assert partials(desk) == {Origin(B, FIFO): (b"0",), Origin(C, FIFO): None}
+    ignored = desk.layer.ignored
+    desk.receive(B, half(1, is_last=True))  # nothing is wanted any more
+    assert desk.layer.ignored == ignored + 1
+
+
+def test_more_halves_than_there_are_is_no_more() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(2))
+    desk.receive(B, half(2, is_last=True), half(0), half(1), half(2, is_last=True), half(3))
+    assert desk.layer._arrival is not None
+    assert desk.layer._arrival.halves == {Origin(B, FIFO): [b"0", b"1"]}
+    assert desk.layer._arrival.early == {}
+
+
+def test_the_same_welcome_twice_does_not_start_over() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(3))
+    desk.receive(B, half(0))
+    desk.receive(B, halves_of(3))
+    assert desk.layer._arrival is not None
+    assert desk.layer._arrival.wanted() == (Origin(B, FIFO), 1)
+
+
+def test_another_welcome_does() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(3))
+    desk.receive(B, half(0))
+    desk.receive(C, Welcome(view(4, C, A), Digest({})))
+    assert desk.layer.view == view(4, C, A)
+
+
+def test_a_joiner_that_was_left_out_again_may_come_back() -> None:
+    desk = Desk().joining(B)
+    desk.receive(C, ViewIs(view(4, C)))
+    assert (desk.said(), desk.layer.ignored) == ([], 1)
+    desk.receive(B, ViewIs(view(4, B)))
+    assert desk.reasons() == ["View 4: B goes on without this member"]
+    assert desk.layer.may_rejoin
+
+
+def test_who_gives_up_joining_says_so() -> None:
+    desk = Desk().joining(B)
+    desk.leave()
+    assert desk.sent() == [("B", Leave())]
+    assert desk.reasons() == ["left before it was in"]
+    assert not desk.layer.may_rejoin
+    desk = Desk().looking(B)
+    desk.leave()
+    assert desk.sent() == []
+    assert desk.reasons() == ["left before it was in"]
+
+
+# Views as a member
+
+
+def test_a_newer_view_of_a_member_is_installed_and_acknowledged() -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.receive(B, ViewIs(view(6, B, C, D)))
+    assert desk.said() == [
+        ViewAgreed(view(6, B, C, D)),
+        DigestAgreed(Digest({Origin(D, FIFO): 0})),
+    ]
+    assert desk.sent() == [("B", ViewAck(ViewId(B, 6)))]
+    desk.receive(B, ViewIs(view(6, B, C, D)))
+    assert (desk.said(), desk.sent()) == ([], [("B", ViewAck(ViewId(B, 6)))])
+
+
+def test_every_stream_of_a_joiner_opens_at_its_beginning() -> None:
+    desk = Desk(C, streams=(FIFO, UNIFORM)).member(A, C)
+    desk.receive(A, ViewIs(view(6, A, C, D)))
+    assert desk.said()[1:] == [DigestAgreed(Digest({Origin(D, FIFO): 0, Origin(D, UNIFORM): 0}))]
+
+
+@pytest.mark.parametrize(
+    ("source", "strange"),
+    [
+        (X, view(6, X, C)),
+        (A, view(6, X, C)),
+        (X, view(6, X)),
+        (X, view(6, A, B, C, X)),
+        (X, view(6, A, B)),
+        (X, view(5, X, C)),
+        (A, view(5, B, C)),
+    ],
+    ids=[
+        "stranger's",
+        "of a stranger",
+        "stranger's without me",
+        "hearsay",
+        "hearsay without me",
+        "stranger's as new",
+        "member's as new",
+    ],
+)
+def test_a_view_that_does_not_count_changes_nothing(source: Member, strange: View) -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.receive(source, ViewIs(strange))
+    assert (desk.said(), desk.sent(), desk.layer.ignored) == ([], [], 1)
+    assert desk.layer.view == view(5, A, B, C)
+
+
+@pytest.mark.parametrize("source", [A, X])
+def test_whoever_is_behind_is_told(source: Member) -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.receive(source, ViewIs(view(4, source, C)))
+    assert desk.sent() == [(source.name, ViewIs(view(5, A, B, C)))]
+    desk.signal(Outsider(source))
+    assert desk.sent() == [(source.name, ViewIs(view(5, A, B, C)))]
+    assert desk.said() == []
+
+
+def test_nobody_is_told_before_there_is_a_view() -> None:
+    desk = Desk().looking()
+    desk.signal(Outsider(B))
+    desk.receive(B, Leave(), ViewIs(view(3, B)), Suspect(C, is_slow=False), Join())
+    desk.signal(Suspected(B, "silent"))
+    desk.signal(TooSlow(B))
+    assert (desk.sent(), desk.said()) == ([], [])
+    assert desk.layer.coordinator is None
+
+
+@pytest.mark.parametrize("maker", [A, X], ids=["member", "one I do not know"])
+def test_a_view_without_me_ends_it(maker: Member) -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.receive(B, ViewIs(view(6, A, B, by=maker)))
+    assert desk.reasons() == ["View 6: A, B goes on without this member"]
+    assert desk.layer.may_rejoin
+
+
+def test_the_address_of_every_member_is_remembered() -> None:
+    desk = Desk(C).member(A, C)
+    desk.receive(A, ViewIs(view(6, A, B, C)))
+    assert {A.address, B.address} <= desk.layer.discovery.candidates.keys()
+
+
+# Two views of two makers
+
+
+def test_a_coordinator_makes_a_view_above_one_that_it_does_not_know() -> None:
+    """A died making view 6, which B got and C did not; C is next."""
+    desk = Desk(C).member(A, C, B)
+    desk.signal(Suspected(A, "silent"))
+    assert desk.layer.view == view(6, C, B)
+    desk.forget()
+    desk.receive(B, ViewIs(view(6, A, C, B, D)))
+    assert desk.layer.view == view(7, C, B)
+    assert ("B", ViewIs(view(7, C, B))) in desk.sent()
+
+
+def test_who_was_left_out_there_is_left_out_here() -> None:
+    desk = Desk(A).coordinator(B, C)
+    counter = desk.layer.view.counter if desk.layer.view else 0
+    desk.receive(B, ViewIs(view(counter + 4, B, A)))
+    assert desk.layer.view == view(counter + 4, B, A)  # made by a member: simply installed
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(B, ViewIs(view(counter, B, A)))
+    assert desk.layer.view is not None
+    assert (desk.layer.view.counter, desk.layer.view.members) == (counter + 1, (A, B))
+
+
+def test_a_view_of_another_maker_ends_a_change_of_mine() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(D, Join())
+    assert desk.layer.change is not None
+    after = view(desk.layer.change.view.counter + 1, B, C, A)
+    desk.receive(B, ViewIs(after))
+    assert desk.view == after
+    assert desk.layer.stats()["view_not_acked_by"] == []
+    desk.wait(10 * SECOND)
+    assert desk.layer.view == after
+
+
+def test_who_has_left_me_out_is_left_out() -> None:
+    desk = Desk(A).coordinator(B, C)
+    assert desk.layer.view is not None
+    desk.receive(B, ViewIs(view(desk.layer.view.counter, B, C)))
+    assert desk.members == "AC"
+
+
+def test_a_coordinator_tells_a_member_that_is_behind() -> None:
+    desk = Desk(A).coordinator(B, C)
+    mine = desk.layer.view
+    assert mine is not None
+    desk.receive(B, ViewIs(view(1, B, A)))
+    assert desk.sent() == [("B", ViewIs(mine))]
+    assert desk.layer.view == mine
+
+
+# Making views
+
+
+def test_a_join_is_a_view_then_its_acks_then_the_digest() -> None:
+    desk = Desk(A).coordinator(B, C)
+    assert desk.layer.view is not None
+    old = desk.layer.view.counter
+    desk.receive(D, Join())
+    made = view(old + 1, A, B, C, D)
+    assert desk.sent() == [("D", Present(A, 3)), *to_all("BC", ViewIs(made))]
+    desk.receive(B, ViewAck(made.id))
+    assert DigestWanted() not in desk.said()
+    desk.receive(C, ViewAck(made.id))
+    assert desk.said() == [DigestWanted()]
+    digest = Digest(
+        {Origin(B, FIFO): 3, Origin(X, FIFO): 9},
+        {Origin(B, FIFO): (b"x", b"y"), Origin(C, FIFO): None, Origin(X, FIFO): (b"z",)},
+    )
+    desk.signal(DigestTaken(digest))
+    entries = {Origin(who, FIFO): 3 if who == B else 0 for who in made}
+    halves = {Origin(B, FIFO): 2, Origin(C, FIFO): None}
+    assert desk.sent() == [("D", Welcome(made, Digest(entries), halves))]
+    desk.receive(D, ViewAck(made.id))
+    assert desk.layer.change is None
+
+
+def test_a_view_is_repeated_to_those_who_have_not_acknowledged_it() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(D, Join())
+    assert desk.layer.change is not None
+    made = desk.layer.change.view
+    desk.receive(B, ViewAck(made.id))
+    desk.forget()
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == [("C", ViewIs(made))]
+    desk.receive(C, ViewAck(made.id))
+    desk.signal(DigestTaken(Digest({})))
+    (welcome,) = desk.sent()
+    desk.wait(REPEAT_MAX_NS // 2)
+    assert desk.sent() == [welcome] * 2
+    desk.wait(4 * REPEAT_MAX_NS)
+    assert 4 <= len(desk.sent()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("source", "view_id"),
+    [(X, None), (B, ViewId(A, 99)), (B, ViewId(X, 3))],
+    ids=["stranger", "another view", "another maker"],
+)
+def test_acks_that_do_not_count(source: Member, view_id: ViewId | None) -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(D, Join())
+    assert desk.layer.change is not None
+    desk.receive(source, ViewAck(view_id or desk.layer.change.view.id))
+    assert desk.layer.change.awaiting == {B}
+    assert DigestWanted() not in desk.said()
+
+
+def test_an_ack_of_a_joiner_before_its_welcome_does_not_count() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(D, Join())
+    assert desk.layer.change is not None
+    desk.receive(D, ViewAck(desk.layer.change.view.id))
+    assert desk.layer.change.joiners == {D: None}
+
+
+def test_an_ack_of_no_change() -> None:
+    desk = Desk(A).coordinator(B)
+    assert desk.layer.view is not None
+    desk.receive(B, ViewAck(desk.layer.view.id))
+    assert desk.layer.ignored == 1
+
+
+def test_a_digest_that_nobody_waits_for() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.signal(DigestTaken(Digest({})))
+    desk.receive(D, Join())
+    desk.forget()
+    desk.signal(DigestTaken(Digest({})))
+    assert desk.sent() == []
+    assert desk.layer.change is not None
+    assert desk.layer.change.welcome is None
+
+
+def test_one_join_at_a_time_and_those_who_wait_share_the_next() -> None:
+    desk = Desk(A).coordinator()
+    desk.receive(B, Join())
+    desk.receive(C, Join())
+    desk.receive(D, Join())
+    desk.receive(D, Join())
+    assert desk.layer.stats()["joiners_waiting"] == 2
+    assert desk.layer.stats()["joiners_not_in"] == ["B"]
+    desk.answer()
+    assert desk.members == "ABCD"
+    assert desk.view.counter == 3
+    assert desk.layer.stats()["joiners_waiting"] == 0
+
+
+def test_who_is_missed_while_a_join_is_under_way_is_left_out_at_once() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(D, Join())
+    desk.signal(Suspected(C, "silent"))
+    assert desk.layer.change is not None
+    assert desk.layer.change.view.members == (A, B, D)
+    assert desk.layer.change.joiners == {D: None}
+    desk.answer()
+    assert desk.layer.view == view(desk.layer.view.counter if desk.layer.view else 0, A, B, D)
+
+
+def test_who_never_acknowledges_is_left_out_and_so_is_a_silent_joiner() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(D, Join())
+    desk.answer(B)
+    assert desk.layer.stats()["view_not_acked_by"] == ["B"]
+    desk.wait(desk.layer._overdue)
+    assert desk.members == "ACD"
+    desk.answer(D)
+    desk.wait(desk.layer._overdue)
+    assert desk.members == "AC"
+    desk.answer()
+    assert desk.layer.change is None
+
+
+def test_joiners_are_bounded_by_the_size_of_a_view() -> None:
+    desk = Desk(A).coordinator()
+    joiners = [Member(Address("j", port), 1, "") for port in range(VIEW_MEMBERS_MAX + 9)]
+    for joiner in joiners:
+        desk.receive(joiner, Join())
+    assert len(desk.layer._joiners) <= VIEW_MEMBERS_MAX - 2
+    desk.answer()
+    assert desk.layer.view is not None
+    assert len(desk.layer.view) == VIEW_MEMBERS_MAX
+    desk.receive(joiners[-1], Join())
+    assert desk.layer.stats()["joiners_waiting"] == 0
+
+
+def test_the_departed_are_bounded_and_told_that_they_were_left_out() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.signal(Suspected(B, "silent"))
+    desk.forget()
+    desk.receive(B, Join())
+    assert desk.layer.view is not None
+    assert desk.sent() == [("B", ViewIs(desk.layer.view))]
+    for incarnation in range(2, DEPARTED_MAX + 9):
+        other = member("B", incarnation)
+        desk.receive(other, Join())
+        desk.answer()
+        desk.signal(Suspected(other, "silent"))
+    assert len(desk.layer._departed) == DEPARTED_MAX
+
+
+def test_a_restarted_member_takes_the_place_of_the_one_before() -> None:
+    desk = Desk(A).coordinator(B, C)
+    again = member("B", 2)
+    desk.receive(again, Discover())
+    assert desk.said() == [VerifyWanted(B)]
+    desk.receive(again, Join())
+    assert desk.layer.view is not None
+    assert desk.layer.view.members == (A, C, again)
+
+
+def test_a_restarted_joiner_takes_the_place_of_the_one_before() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(C, Join())
+    desk.receive(D, Join())
+    again = member("D", 2)
+    desk.receive(again, Join())
+    assert list(desk.layer._joiners) == [again]
+    reborn = member("C", 2)
+    desk.receive(reborn, Join())  # the one before is in the view that is being made
+    assert desk.members == "AB"
+    desk.answer()
+    assert desk.view.members == (A, B, again, reborn)
+
+
+def test_a_joiner_whose_welcome_was_lost_with_its_maker_is_told_by_the_next() -> None:
+    desk = Desk(B).member(A, B, C)
+    desk.signal(Suspected(A, "silent"))
+    desk.answer(C)
+    desk.forget()
+    desk.receive(C, Join())  # it acknowledges nothing: it does not know the view
+    assert desk.layer.change is not None
+    assert desk.layer.change.awaiting == {C}
+    desk.layer._drop_change()
+    desk.receive(C, Join())
+    assert desk.layer.change.joiners == {C: None}
+    assert desk.said() == [DigestWanted()]
+
+
+def test_only_the_coordinator_lets_in() -> None:
+    desk = Desk(B).member(A, B)
+    desk.receive(C, Join())
+    assert desk.sent() == [("C", Present(A, 2))]
+    desk.receive(C, Discover())
+    assert desk.sent() == [("C", Present(A, 2))]
+    assert desk.layer.change is None
+
+
+# Halves, for a joiner
+
+
+def test_halves_are_sent_in_portions() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(D, Join())
+    assert desk.layer.change is not None
+    made = desk.layer.change.view
+    desk.receive(B, ViewAck(made.id))
+    parts = tuple(b"%d" % index for index in range(HALVES_AT_ONCE + 2))
+    desk.signal(DigestTaken(Digest({Origin(B, FIFO): 99}, {Origin(B, FIFO): parts})))
+    desk.forget()
+    desk.receive(D, HalfWanted(made.counter, 1, FIFO, 0))
+    first = desk.sent()
+    assert [frame.index for _, frame in first if isinstance(frame, Half)] == [*range(16)]
+    assert [frame.is_last for _, frame in first if isinstance(frame, Half)][-2:] == [False, True]
+    desk.receive(D, HalfWanted(made.counter, 1, FIFO, 16))
+    assert desk.sent() == [
+        ("D", Half(made.counter, 1, FIFO, 16, b"16", is_last=False)),
+        ("D", Half(made.counter, 1, FIFO, 17, b"17", is_last=True)),
+    ]
+    for source, wrong in (
+        (D, HalfWanted(made.counter, 1, FIFO, 18)),
+        (D, HalfWanted(made.counter, 0, FIFO, 0)),
+        (D, HalfWanted(made.counter + 1, 1, FIFO, 0)),
+        (D, HalfWanted(made.counter, 3, FIFO, 0)),
+        (B, HalfWanted(made.counter, 1, FIFO, 0)),
+        (X, HalfWanted(made.counter, 1, FIFO, 0)),
+    ):
+        desk.receive(source, wrong)
+        assert desk.sent() == []
+    desk.receive(D, ViewAck(made.id))
+    desk.receive(D, HalfWanted(made.counter, 1, FIFO, 0))
+    assert desk.sent() == []
+
+
+def test_a_joiner_that_gets_on_is_waited_for_and_one_that_does_not_is_not() -> None:
+    desk = Desk(A).coordinator()
+    desk.receive(D, Join())
+    assert desk.layer.change is not None
+    made = desk.layer.change.view
+    parts = (b"x",) * 100
+    desk.signal(DigestTaken(Digest({Origin(A, FIFO): 99}, {Origin(A, FIFO): parts})))
+    for first in range(0, 96, 16):
+        desk.wait(desk.layer._overdue - 1)
+        desk.receive(D, HalfWanted(made.counter, 0, FIFO, first))
+    assert desk.layer.view == made
+    desk.wait(desk.layer._overdue - 1)
+    desk.receive(D, HalfWanted(made.counter, 0, FIFO, 0))
+    desk.wait(1)
+    assert desk.members == "A"
+
+
+# Suspicion
+
+
+def test_a_suspicion_is_told_to_the_coordinator_until_it_has_acted() -> None:
+    desk = Desk(C).member(A, B, C, D)
+    desk.signal(Suspected(D, "silent"))
+    assert desk.sent() == [("A", Suspect(D, is_slow=False))]
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == [("A", Suspect(D, is_slow=False))]
+    desk.signal(Trusted(D))
+    desk.wait(SECOND)
+    assert desk.sent() == []
+    desk.signal(Trusted(D))  # once is enough
+    assert desk.layer.suspects == {}
+
+
+def test_if_the_coordinator_is_suspected_the_next_acts() -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.signal(Suspected(A, "silent"))
+    assert desk.sent() == [("B", Suspect(A, is_slow=False))]
+    assert desk.layer.coordinator == B
+    desk.signal(Suspected(B, "silent"))
+    assert desk.members == "C"
+    desk.wait(SECOND)
+    assert desk.layer.suspects == {}
+
+
+@pytest.mark.parametrize("who", [X, C], ids=["stranger", "oneself"])
+def test_who_cannot_be_suspected(who: Member) -> None:
+    desk = Desk(C).member(A, C)
+    desk.signal(Suspected(who, "silent"))
+    desk.signal(TooSlow(who))
+    assert (desk.sent(), desk.said(), desk.layer.suspects) == ([], [], {})
+
+
+def test_what_another_suspects_is_verified() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(B, Suspect(C, is_slow=False))
+    assert desk.said() == [VerifyWanted(C)]
+    assert desk.layer.change is None
+
+
+def test_suspicions_that_do_not_count() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(X, Suspect(C, is_slow=False), Suspect(C, is_slow=True))
+    desk.receive(B, Suspect(A, is_slow=False))
+    assert (desk.said(), desk.sent(), desk.layer.ignored) == ([], [], 3)
+    desk.receive(B, Suspect(C, is_slow=True), Suspect(A, is_slow=True))  # not agreed upon
+    assert (desk.said(), desk.sent()) == ([], [])
+    desk.receive(B, Suspect(X, is_slow=False))  # it has not heard of the view yet
+    assert desk.layer.view is not None
+    assert desk.sent() == [("B", ViewIs(desk.layer.view))]
+
+
+SLOW = MembershipConfig(slow_member_timeout_s=5.0)
+
+
+def test_a_member_that_is_too_slow() -> None:
+    desk = Desk(A, config=SLOW).coordinator(B, C)
+    desk.receive(B, Suspect(C, is_slow=True))
+    assert desk.members == "AB"
+    desk = Desk(A, config=SLOW).coordinator(B, C)
+    desk.signal(TooSlow(C))
+    assert desk.members == "AB"
+
+
+def test_a_member_complains_to_its_coordinator() -> None:
+    desk = Desk(C, config=SLOW).member(A, B, C)
+    desk.signal(TooSlow(B))
+    assert desk.sent() == [("A", Suspect(B, is_slow=True))]
+    desk.receive(A, Suspect(B, is_slow=True))  # a complaint is for the coordinator
+    assert (desk.sent(), desk.said()) == ([], [])
+
+
+def test_a_coordinator_that_is_too_slow_itself_goes() -> None:
+    desk = Desk(A, config=SLOW).coordinator(B, C)
+    desk.receive(B, Suspect(A, is_slow=True))
+    assert desk.layer.change is not None
+    assert desk.layer.change.view.members == (B, C)
+    desk.answer()
+    assert desk.reasons() == ["held the others up"]
+    assert desk.layer.may_rejoin
+
+
+# Other groups
+
+
+def test_a_coordinator_keeps_looking() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.layer.add_candidates([A.address], desk.now, desk.out)
+    assert desk.out.frames == []
+    desk.wait(2 * SECOND)
+    assert {dest for dest, frame in desk.out.frames if frame == Discover()} == {A.address}
+
+
+def test_a_member_does_not() -> None:
+    desk = Desk(B).member(A, B)
+    desk.layer.add_candidates([X.address], desk.now, desk.out)
+    desk.wait(5 * SECOND)
+    assert desk.sent() == []
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "size", "moves"),
+    [(X, 3, True), (X, 2, False), (A, 2, True), (A, 1, False), (C, 9, False), (None, 0, False)],
+    ids=["larger", "as large", "as large and lower", "smaller", "my own", "no group"],
+)
+def test_the_smaller_group_dissolves(coordinator: Member | None, size: int, moves: bool) -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(coordinator, size))
+    assert desk.layer.is_leaving is moves
+    if moves:
+        desk.signal(Flushed())
+        desk.answer()
+        assert desk.reasons() == ["found a larger group of the same name"]
+        assert desk.layer.may_rejoin
+
+
+def test_only_a_coordinator_compares_groups() -> None:
+    desk = Desk(B).member(A, B)
+    desk.receive(X, Present(X, 99))
+    assert desk.layer.phase is Phase.MEMBER
+
+
+# Leaving
+
+
+def test_a_member_leaves_when_all_is_taken() -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.signal(Flushed())  # nobody asked
+    assert desk.layer.phase is Phase.MEMBER
+    desk.leave()
+    desk.leave()
+    assert (desk.sent(), desk.layer.is_leaving) == ([], True)
+    desk.signal(Flushed())
+    assert desk.sent() == [("A", Leave())]
+    desk.signal(Flushed())
+    assert desk.sent() == []
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == [("A", Leave())]
+    desk.receive(X, Discover())
+    assert desk.sent() == [("X", Present(A, 3))]
+    desk.receive(A, ViewIs(view(6, A, B)))
+    assert desk.reasons() == ["left"]
+    assert not desk.layer.may_rejoin
+    desk.leave()
+    assert not desk.layer.may_rejoin
+
+
+def test_a_member_leaves_by_time() -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.leave()
+    desk.wait(5 * SECOND)
+    assert desk.sent() == [("A", Leave())]
+    desk.wait(5 * SECOND)
+    assert desk.reasons() == ["left without an answer"]
+
+
+def test_a_coordinator_leaves() -> None:
+    desk = Desk(A).coordinator(B, C)
+    assert desk.layer.view is not None
+    made = view(desk.layer.view.counter + 1, B, C, by=A)
+    desk.leave()
+    desk.receive(X, Discover(), Join())
+    assert desk.layer.change is not None  # until it is set out it lets in
+    desk.answer()
+    desk.forget()
+    desk.signal(Flushed())
+    assert desk.layer.change is not None
+    assert desk.layer.change.view.members == (B, C, X)
+    desk.receive(D, Join())
+    assert ("D", Present(B, 4)) in desk.sent()
+    desk.answer()
+    assert desk.reasons() == ["left"]
+    assert made.counter < desk.layer._highest
+
+
+def test_a_coordinator_that_leaves_does_not_come_back_because_somebody_is_silent() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.leave()
+    desk.signal(Flushed())
+    desk.answer(C)
+    desk.wait(desk.layer._overdue)
+    assert desk.layer.change is not None
+    assert desk.layer.change.view.members == (B,)
+    desk.answer()
+    assert desk.reasons() == ["left"]
+
+
+def test_the_last_one_leaves_at_once() -> None:
+    desk = Desk(A).coordinator()
+    desk.leave()
+    desk.signal(Flushed())
+    assert desk.reasons() == ["left"]
+    desk.receive(B, Join())
+    assert desk.layer.change is None
+
+
+def test_who_is_alone_and_going_has_nobody_to_send_a_joiner_to() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.leave()
+    desk.signal(Flushed())
+    desk.layer.suspects[B] = "silent"
+    desk.forget()
+    desk.receive(C, Join())
+    assert desk.sent() == []
+
+
+def test_a_leave_of_a_member_a_joiner_and_a_stranger() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(B, Leave())
+    assert desk.members == "AC"
+    desk.receive(D, Join())
+    desk.forget()
+    desk.receive(D, Leave())
+    assert desk.sent() == [("D", ViewIs(desk.view))]
+    desk.answer()
+    assert desk.members == "AC"
+    desk = Desk(B).member(A, B, C)
+    desk.receive(C, Leave())  # that is for the coordinator to hear
+    assert (desk.sent(), desk.said()) == ([], [])
+
+
+# Statistics and reasons
+
+
+def test_nothing_waits_nothing_is_explained() -> None:
+    assert Desk(A).coordinator(B).layer.explain(SECOND) == []
+    assert Desk(A).layer.explain(SECOND) == []
+
+
+def reason_of(desk: Desk) -> str:
+    (reason,) = desk.layer.explain(desk.now)
+    return reason
+
+
+def test_a_suspect_is_explained() -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.signal(Suspected(B, "no sign of life for 2.5 s"))
+    told = "B is suspected: no sign of life for 2.5 s; A is to leave it out"
+    assert reason_of(desk) == told
+    assert desk.layer.stats()["suspects"] == {"B": "no sign of life for 2.5 s"}
+
+
+def test_looking_joining_and_leaving_are_explained() -> None:
+    desk = Desk(A).looking(B, C)
+    desk.wait(SECOND // 10)
+    told = "looking for the group for 0.1 s: 2 addresses asked; decided in 0.2 s"
+    assert reason_of(desk) == told
+    desk = Desk(A).joining(B)
+    desk.wait(SECOND)
+    told = "join pending: B has not let us in for 1.0 s; if it is silent for 1.0 s more, look for"
+    assert reason_of(desk) == f"{told} another"
+    desk = Desk(C).member(A, B, C)
+    desk.leave()
+    desk.wait(SECOND)
+    told = "leaving for 1.0 s: waits for others to take what was sent; gone in 4.0 s"
+    assert reason_of(desk) == told
+    desk.signal(Flushed())
+    told = "leaving for 1.0 s: waits for the others' goodbye; gone in 5.0 s"
+    assert reason_of(desk) == told
+
+
+def test_joiners_that_wait_are_explained() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(C, Join())
+    desk.receive(D, Join())
+    _, told = desk.layer.explain(desk.now)
+    assert told == "D to be let in, once no other view is being made"
+
+
+def test_a_change_that_others_hold_up_is_explained() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(C, Join())
+    desk.wait(SECOND)
+    told = "View 3: A, B, C is not acknowledged by B for 1.0 s; left out in 3.5 s"
+    assert reason_of(desk) == told
+    desk.answer(C)
+    desk.wait(SECOND)
+    assert reason_of(desk) == "C let in 2.0 s ago, no answer yet; left out in 3.5 s"
+
+
+def test_timers_are_known_by_name() -> None:
+    desk = Desk().looking(B)
+    assert desk.layer._timers.canonical() == {Timer.ASK, Timer.DECIDE}
+
+
+def test_views_and_digests_come_from_here() -> None:
+    desk = Desk(A).coordinator()
+    desk.layer.install_view(view(9, X), desk.now, desk.out)
+    desk.layer.install_digest(Digest({}), desk.now, desk.out)
+    assert desk.layer.view == view(1, A)
+    assert desk.layer.take_ready(9, desk.now, desk.out) == []
+
+
+def every_frame_of(source: Member, about: Iterable[Member]) -> list[Frame]:
+    """What a stranger may say, about these."""
+    frames: list[Frame] = [Present(None, 0), Leave()]
+    for who in about:
+        frames += [
+            Present(who, 1),
+            ViewIs(view(9, who)),
+            ViewIs(view(9, source, who) if who != source else view(9, who)),
+            ViewAck(ViewId(who, 9)),
+            Welcome(view(9, who), Digest({})),
+            HalfWanted(9, 0, FIFO, 0),
+            Half(9, 0, FIFO, 0, b"x", is_last=True),
+            Suspect(who, is_slow=True),
+            Suspect(who, is_slow=False),
+        ]
+    return frames
+
+
+def test_a_stranger_changes_nothing_by_what_it_says() -> None:
+    desk = Desk(A, config=SLOW).coordinator(B, C)
+    mine = desk.layer.view
+    for frame in every_frame_of(X, [X, A, B, C, D]):
+        desk.receive(X, frame)
+        assert desk.layer.view == mine, frame
+        assert desk.layer.phase is Phase.MEMBER, frame
+        assert desk.layer.change is None, frame
+        assert desk.layer.suspects == {}, frame
