@@ -12,11 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ringcast.bench.cluster import free_ports
 from ringcast.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -55,23 +54,32 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-def test_the_first_program_of_the_readme_runs_in_two_terminals(tmp_path: Path) -> None:
+def test_the_first_program_of_the_readme_runs_in_two_terminals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
-    text = program.replace("127.0.0.1:7801", first).replace("127.0.0.1:7802", second)
-    (tmp_path / "hello.py").write_text(text)
-    terminals = [
-        subprocess.Popen(
-            [sys.executable, "-u", tmp_path / "hello.py", mine], stdout=subprocess.PIPE, text=True
-        )
-        for mine in (first, second)
-    ]
+    (tmp_path / "hello.py").write_text(program)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    terminals: list[subprocess.Popen[str]] = []
+
+    def start() -> Callable[[], str]:
+        command = [sys.executable, "-u", tmp_path / "hello.py"]
+        terminals.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        screen = terminals[-1].stdout
+        assert screen is not None
+        return lambda: screen.readline().strip()
+
     try:
-        for terminal in terminals:
-            assert terminal.stdout is not None
-            lines = [terminal.stdout.readline().strip() for _ in range(3)]
-            assert lines[0] == f"View 1: {first}, {second}"
-            assert set(lines[1:]) == {f"{who} 1 b'hello from {who}'" for who in (first, second)}
+        first = start()
+        alone = first()
+        a = alone.removeprefix("View 1: ")
+        assert alone == f"View 1: {a}"
+        assert first() == f"{a} 1 b'hello from {a}'"
+        second = start()
+        both = second()
+        b = both.removeprefix(f"View 2: {a}, ")
+        assert both == f"View 2: {a}, {b}"
+        assert first() == second() == f"{b} 1 b'hello from {b}'"
     finally:
         for terminal in terminals:
             terminal.kill()

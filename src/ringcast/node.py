@@ -40,7 +40,7 @@ class Node:
     """One member of one group, without sockets, clock or threads."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "codec", "config", "rejected", "_owner", "_place", "_turn"}
+        {"me", "codec", "config", "rejected", "_owner", "_turn"}
     )
 
     def __init__(
@@ -60,7 +60,12 @@ class Node:
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         self._layers: list[Layer] = [
-            multicast(me, config.multicast, self.codec.payload_bytes_max),
+            multicast(
+                me,
+                config.multicast,
+                self.codec.payload_bytes_max,
+                slow_member_timeout_s=config.membership.slow_member_timeout_s,
+            ),
             unicast(
                 me,
                 config.unicast,
@@ -71,7 +76,6 @@ class Node:
             *layers,
         ]
         self._owner = _owners(self._layers)
-        self._place: dict[type, int] = {type(layer): at for at, layer in enumerate(self._layers)}
         self._is_closed = False
         self._turn = 0
         self._out = Effects()
@@ -99,9 +103,8 @@ class Node:
         return self._find(FailureDetector)
 
     def _find(self, kind: type[L]) -> L | None:
-        place = self._place.get(kind)
-        layer = None if place is None else self._layers[place]
-        return layer if isinstance(layer, kind) else None
+        found = (layer for layer in self._layers[2:] if isinstance(layer, kind))
+        return next(found, None)
 
     # Inputs
 

@@ -64,7 +64,7 @@ def test_a_group_that_must_exist_and_does_not() -> None:
     me = town.nodes["A"].me
     town.run(1)
     assert "A" not in town.nodes  # nor has it come back
-    assert town.closed(me)[0].reason == "nobody answered at 7 addresses"
+    assert town.closed(me)[0].reason == "nobody answered at 5 addresses"
 
 
 def test_a_group_that_must_exist_and_does() -> None:
@@ -373,6 +373,8 @@ def test_all_pause_at_once_and_nobody_is_suspected() -> None:
     town.now += 60 * SECOND  # as if the machine had slept
     town.run(5)
     assert {node.view for node in town.nodes.values()} == {before}
+    detectors = [node.detector for node in town.nodes.values()]
+    assert [detector.sleeps for detector in detectors if detector is not None] == [1, 1, 1]
 
 
 # Windows and views
@@ -694,7 +696,7 @@ def test_a_joiner_that_never_answers_does_not_keep_others_out() -> None:
 
 
 class Impatient(ReliableMulticast):
-    """As if the node had passed on the configured time-out."""
+    """Complains whatever was agreed."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **(options | {"slow_member_timeout_s": 2.0}))
@@ -703,12 +705,9 @@ class Impatient(ReliableMulticast):
 AGREED = MembershipConfig(slow_member_timeout_s=2.0)
 
 
-@pytest.mark.parametrize("slow", ["A", "C"])
-@pytest.mark.parametrize("sender", ["A", "B"])
+@pytest.mark.parametrize(("slow", "sender"), [("C", "A"), ("C", "B"), ("A", "B")])
 def test_a_slow_member_is_left_out_where_that_was_agreed(slow: str, sender: str) -> None:
-    if slow == sender:
-        pytest.skip("nobody is too slow for himself")
-    town = Town(capacity=4, membership=AGREED, multicast=Impatient)
+    town = Town(capacity=4, membership=AGREED)
     town.form("ABC")
     town.stopped.add(slow)
     member = town.nodes[slow].me
@@ -746,7 +745,7 @@ def test_a_complaint_is_not_acted_upon_where_it_was_not_agreed() -> None:
 
 
 def test_a_lost_complaint_is_repeated() -> None:
-    town = Town(capacity=4, membership=AGREED, multicast=Impatient)
+    town = Town(capacity=4, membership=AGREED)
     town.form("ABC")
     town.stopped.add("C")
     town.lose = lose_once(Suspect)
@@ -758,7 +757,7 @@ def test_a_lost_complaint_is_repeated() -> None:
 
 def test_a_member_that_gets_on_is_not_too_slow() -> None:
     """One message a second is less than the sender would like, but no standstill."""
-    town = Town(capacity=4, membership=AGREED, multicast=Impatient)
+    town = Town(capacity=4, membership=AGREED)
     town.form("ABC")
     town.stopped.add("C")
     for _ in range(20):
@@ -772,7 +771,7 @@ def test_a_member_that_gets_on_is_not_too_slow() -> None:
 
 
 def test_who_is_held_up_by_himself_complains_about_nobody() -> None:
-    town = Town(capacity=4, membership=AGREED, multicast=Impatient)
+    town = Town(capacity=4, membership=AGREED)
     town.form("ABC")
     town.stopped |= {"B", "C"}
     town.send("B", *texts(1, 9))
@@ -814,7 +813,7 @@ def test_every_wait_is_explained() -> None:
     town.start("C")
     town.run(0.1)
     looking = only(town.explain()["C"], "looking")
-    assert looking == "looking for the group for 0.1 s: 7 addresses asked; decided in 0.2 s"
+    assert looking == "looking for the group for 0.1 s: 5 addresses asked; decided in 0.2 s"
 
     town.lose = lambda sent: sent.source == "B" and sent.has(ViewAck)
     town.run_until(lambda: town.membership("C").phase is Phase.JOINING, within=2)

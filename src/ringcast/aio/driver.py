@@ -11,10 +11,11 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.events import ViewInstalled
+from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ringcast.aio.sources import Source
     from ringcast.aio.tap import Tap
@@ -140,12 +141,22 @@ class Driver:
     def explain(self) -> list[str]:
         now = time.monotonic_ns()
         reasons = self.node.explain(now)
+        awaited = self._awaited()
         for address, heard in self.sock.refused.items():
-            if now - heard < REFUSED_RECENTLY_NS:
+            if address in awaited and now - heard < REFUSED_RECENTLY_NS:
                 reasons.append(
                     f"nobody listens at {address}: told so {(now - heard) / 1e9:.1f} s ago"
                 )
         return reasons
+
+    def _awaited(self) -> Collection[Address]:
+        """Whose answers matter now: who looks for its group hopes for any, who is in it counts on
+        its members."""
+        membership = self.membership
+        if membership.is_member:
+            return {member.address for member in self.node.view or ()}
+        is_looking = membership.phase in (Phase.LOOKING, Phase.JOINING)
+        return membership.discovery.candidates if is_looking else ()
 
     def stats(self) -> dict[str, object]:
         return {

@@ -13,12 +13,11 @@ import os
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, NoReturn, assert_never
 
 from ringcast.aio.driver import Driver
 from ringcast.aio.sources import ListSource, runtime_source
-from ringcast.aio.udp import UdpSocket
+from ringcast.aio.udp import UdpSocket, is_loopback
 from ringcast.aio.unread import Unread
 from ringcast.config import (
     DATAGRAM_BYTES_MIN,
@@ -66,7 +65,7 @@ SEND_CHUNK = 8192
 UNREAD_WARNING_S = 5.0
 JOIN_TIMEOUT_S = 30.0
 
-MEMBERS_EXPECTED = 5
+MEMBERS_EXPECTED = 4
 """Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
 
 CANDIDATES_NAMED = 5
@@ -114,7 +113,7 @@ class Group:
         self._is_leaving = False
         self._closed: Closed | None = None
         self._view: View | None = None
-        self._last_read = time.monotonic()
+        self._unread_since: float | None = None  # when messages began to wait for a reader
         self._has_warned = False
         self._readable = _Gate()
         self._writable: dict[Member | None, _Gate] = {}  # by destination; None: the group
@@ -224,7 +223,7 @@ class Group:
         """Wait until there is something to read, and take up to `limit` messages; False once
         there will be no more."""
         while not self._unread:
-            self._last_read = time.monotonic()
+            self._unread_since = None
             self._driver.take(limit)
             self._open_if_settled()
             if self._unread:
@@ -277,7 +276,7 @@ class Group:
             case Writable(to):
                 self._open_writable(to)
             case ViewInstalled(view):
-                self._view = view
+                self._on_view(view)
                 self._notify(event)
             case Undeliverable() | GapSkipped():
                 self._notify(event)
@@ -299,6 +298,13 @@ class Group:
         self._unread.add_notice(notice)
         self._readable.open()
         self._settled.open()
+
+    def _on_view(self, view: View) -> None:
+        is_first = self._view is None or self.me not in self._view
+        if is_first and self._driver.membership.started_alone:
+            searched = self._place.searched
+            log.info("%s started group %r alone: nobody answered at %s", self.me, *searched)
+        self._view = view
 
     def _on_closed(self, closed: Closed) -> None:
         if not self._driver.membership.may_rejoin or self._is_leaving:
@@ -345,7 +351,10 @@ class Group:
             self._settled.open()
 
     def _warn_if_unread(self) -> None:
-        waited = time.monotonic() - self._last_read
+        now = time.monotonic()
+        if self._unread_since is None:
+            self._unread_since = now
+        waited = now - self._unread_since
         if waited > UNREAD_WARNING_S and not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -399,9 +408,6 @@ class Group:
             self._place.raise_join_timeout(self._driver, "")
         except TimeoutError:
             self._place.raise_join_timeout(self._driver, f" within {limit_s:g} s")
-        if self._driver.membership.started_alone:
-            place = self._place
-            log.info("%s started group %r alone: nobody answered at %s", self.me, *place.searched)
 
     async def _leave(self, limit_s: float) -> None:
         """Go, when the others have taken everything and know; or when it takes too long."""
@@ -416,6 +422,7 @@ class Group:
             pass  # what was not taken is in the Closed that follows
 
     def _close(self) -> None:
+        self._is_leaving = True  # there is no coming back
         self._driver.close()
         self._place.close()
         if self._closed is None:
@@ -581,11 +588,7 @@ def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:
 
 def _check_loopback(address: Address) -> None:
     """There is no encryption yet, so nothing leaves the machine."""
-    try:
-        is_local = ip_address(address.host).is_loopback
-    except ValueError:
-        is_local = False
-    if not is_local:
+    if not is_loopback(address):
         raise UsageError(
             f"{address} is not a loopback address: without encryption ringcast stays on one "
             f"machine; use 127.0.0.1 or [::1]"

@@ -12,6 +12,7 @@ import errno
 import socket
 import struct
 import time
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
@@ -24,6 +25,9 @@ BUFFER_BYTES = 8 << 20
 """Asked for; an unprivileged process gets at most net.core.rmem_max."""
 
 DATAGRAM_SPACE = 1 << 16
+
+ADMITTED_MAX = 4096
+"""Addresses remembered as being on this machine."""
 
 # Linux's numbers, which the socket module does not name in all the versions we run on.
 _SO_SNDBUFFORCE = 32
@@ -66,6 +70,7 @@ class UdpSocket:
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.refused: dict[Address, int] = {}
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
+        self._admitted: set[Address] = set()
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
 
@@ -87,6 +92,9 @@ class UdpSocket:
             yield self._view[:size]
 
     def send(self, datagram: bytes, dest: Address) -> None:
+        if dest not in self._admitted and not self._admit(dest):
+            self.dropped += 1
+            return
         # Twice: that an earlier datagram was refused is told in place of sending this one.
         for _ in range(2):
             try:
@@ -103,6 +111,16 @@ class UdpSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def _admit(self, dest: Address) -> bool:
+        """Whether to send there. Peers and files may name any host: none is ever looked up, and
+        without encryption nothing leaves the machine."""
+        is_admitted = is_loopback(dest) and (":" in dest.host) == (":" in self.address.host)
+        if is_admitted:
+            if len(self._admitted) >= ADMITTED_MAX:
+                self._admitted.clear()
+            self._admitted.add(dest)
+        return is_admitted
+
     def _read_errors(self) -> None:
         """Empty the error queue: each entry names the address that a datagram did not reach."""
         while True:
@@ -116,6 +134,14 @@ class UdpSocket:
                 address = Address(*dest[:2])
                 self.refused[address] = time.monotonic_ns()
                 self.hints.add(address)
+
+
+def is_loopback(address: Address) -> bool:
+    """An address on this machine, in numbers."""
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:
+        return False
 
 
 def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:

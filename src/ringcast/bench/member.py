@@ -62,7 +62,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         record_level=place["record_level"],
         lose=(lambda: generator.random() < loss) if loss else None,
     ) as group:
-        _say({"at": time.monotonic_ns(), "listen": str(group.me.address)})
+        _say(_here(group))
         batches = group.batches()
         trade = Trade(group)
         while line := await lines.readline():
@@ -121,13 +121,22 @@ class Trade:
             self._progress.clear()
             await self._progress.wait()
         await self._group.flush()
-        view = [member.name for member in self._group.view]
-        _say({"read": self._read, "view": view, "incarnation": self._group.me.incarnation})
+        _say({**_here(self._group), "read": self._read})
 
 
 async def _view_of(group: Group, names: list[str]) -> dict[str, Any]:
-    view = await group.wait_for_view(lambda view: {who.name for who in view} == set(names))
-    return {"at": time.monotonic_ns(), "view": [member.name for member in view]}
+    await group.wait_for_view(lambda view: {member.name for member in view} == set(names))
+    return _here(group)
+
+
+def _here(group: Group) -> dict[str, Any]:
+    """Who this member is, and with whom, at this moment."""
+    return {
+        "at": time.monotonic_ns(),
+        "listen": str(group.me.address),
+        "incarnation": group.me.incarnation,
+        "view": [member.name for member in group.view],
+    }
 
 
 async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import click
 
 from ringcast.explore.ablations import ABLATIONS
+from ringcast.explore.join import SCENARIOS as JOINS
+from ringcast.explore.join import WithoutFreeze, explore_join
 from ringcast.explore.multicast import SCENARIOS as GROUPS
 from ringcast.explore.multicast import explore_multicast
 from ringcast.explore.ring import SCENARIOS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.unicast import SYNC_SCENARIOS, UNICAST_SCENARIOS, explore_unicast
 from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
+from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.unicast import ReliableUnicast
 
@@ -176,6 +179,55 @@ def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
     if without == "freeze":
         return [replace(GROUPS["join"], digest_first=True)]
     return [GROUPS["loss"]]
+
+
+@explore.command()
+@click.option(
+    "--scenario",
+    "name",
+    type=click.Choice([*JOINS, "all"]),
+    default="all",
+    show_default=True,
+    help="What may happen; each is described in the output.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 4),
+    default=2,
+    show_default=True,
+    help="How many are sent meanwhile. Each more takes several times longer.",
+)
+@click.option(
+    "--without",
+    type=click.Choice(["freeze"]),
+    help="Take the digest before all have the view, to see what that leads to.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def join(name: str, messages: int, without: str | None, seconds: float, as_json: bool) -> None:
+    """Explore how a member joins: views made by real members, every order of events.
+
+    Exits with 1 if a violation was found or an exploration was not completed.
+
+    \b
+    Examples:
+      ringcast explore join
+      ringcast explore join --scenario coordinator --messages 1
+      ringcast explore join --without freeze
+    """
+    if name == "all" and without:
+        name = "quiet"  # it goes wrong even then
+    chosen = list(JOINS.values()) if name == "all" else [JOINS[name]]
+    protocol = WithoutFreeze if without else Membership
+    _explore_all(
+        [replace(scenario, messages=messages) for scenario in chosen],
+        lambda scenario, left: explore_join(scenario, protocol, max_seconds=left),
+        without=without,
+        seconds=seconds,
+        as_json=as_json,
+    )
 
 
 _capacity_option = click.option(

@@ -63,7 +63,8 @@ class TooSlow:
 
 @dataclass(frozen=True, slots=True)
 class Outsider:
-    """A member that is not in the view sends signs of life: it does not know yet."""
+    """A member that is not in the view, or is in an older one, sends signs of life: it does not
+    know yet."""
 
     member: Member
 

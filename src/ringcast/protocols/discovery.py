@@ -8,7 +8,8 @@ On Present with a coordinator: that is whom to ask. Answers of a few moments mor
     of several groups the largest is the one to join.
 On Present without one, and on Discover: a rival that is looking too.
 After `discovery_wait`: nobody is there, so start the group; but of several rivals only the lowest
-    (address, incarnation) does. The others wait once more: by then it has started, or is gone.
+    (address, incarnation) does. The others ask and wait once more: by then it has started, or is
+    gone. So does whoever hears that its predecessor at the same address is still believed in.
 """
 
 from __future__ import annotations
@@ -52,12 +53,15 @@ class Discovery:
         """Who else is looking, as heard since the last decision."""
         self.offers: dict[Member, int] = {}
         """Coordinators that were named, and the size of their groups."""
+        self.is_expected_back = False
+        """Somebody takes my predecessor at this address for the coordinator: they will notice."""
         self.interval = ASK_START_NS
         """Until candidates are asked again."""
 
     def restart(self) -> None:
         self.rivals.clear()
         self.offers.clear()
+        self.is_expected_back = False
         self.interval = ASK_START_NS
 
     def add(self, addresses: Iterable[Address]) -> list[Address]:
@@ -89,8 +93,10 @@ class Discovery:
     def may_start(self) -> bool:
         """Time is up: whether it is this member that starts the group."""
         is_lowest = all(rank(self._me, 0) < rank(rival, 0) for rival in self.rivals)
+        may_start = is_lowest and not self.is_expected_back
         self.rivals.clear()
-        return is_lowest
+        self.is_expected_back = False
+        return may_start
 
     def best_offer(self) -> Member | None:
         """Whom to ask for admission, if anybody is there."""

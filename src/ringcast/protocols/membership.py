@@ -463,6 +463,9 @@ class Membership:
         self._arrival = None
         self._timers.disarm(Timer.REQUEST)
         self._timers.disarm(Timer.PATIENCE)
+        self._ask_around(now, out)
+
+    def _ask_around(self, now: int, out: Effects) -> None:
         self._timers.arm(Timer.DECIDE, now + round(self.config.discovery_wait_s * 1e9))
         self.discovery.restart()
         self._search(now, out)
@@ -489,8 +492,7 @@ class Membership:
                 self.discovery.note_rival(source)
             return
         if self.phase is Phase.LOOKING and coordinator.address == self.me.address:
-            # My predecessor at this address: they will notice. Do not start alone meanwhile.
-            self._timers.arm(Timer.DECIDE, now + round(self.config.discovery_wait_s * 1e9))
+            self.discovery.is_expected_back = True
         elif self.phase is Phase.LOOKING:
             if not self.discovery.offers:
                 self._timers.arm(Timer.DECIDE, now + GATHER_NS)
@@ -515,7 +517,7 @@ class Membership:
             self._timers.disarm(Timer.ASK)
             self._ask_to_join(coordinator, now, out)
         elif not self.discovery.may_start():
-            self._timers.arm(Timer.DECIDE, now + round(self.config.discovery_wait_s * 1e9))
+            self._ask_around(now, out)
         elif self.must_exist:
             self._go(f"nobody answered at {len(self.discovery.candidates)} addresses", out)
         else:
@@ -529,8 +531,8 @@ class Membership:
                 self._arrival = Arrival(welcome)
                 self._coordinator = source
                 self._fetch(now, out)
-        elif self.view is not None and self.view.id == view.id:
-            out.datagram(source, ViewAck(view.id))
+        elif self.is_member:
+            self._on_view_is(source, view, now, out)  # whoever is in needs no more of it
         else:
             self.ignored += 1
 
@@ -803,6 +805,10 @@ class Membership:
             # Its Welcome was lost with the coordinator that made it, or is still on its way.
             if change is None:
                 self._spread(view, view, {source: None}, now, out)
+            elif source in change.awaiting:
+                change.awaiting.discard(source)
+                change.joiners[source] = None
+                self._progress(now, out)
         elif len(view) + len(self._joiners) < VIEW_MEMBERS_MAX:
             others = (who for who in self._joiners if who.address != source.address)
             self._joiners = dict.fromkeys((*others, source))

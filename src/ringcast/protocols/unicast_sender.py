@@ -135,8 +135,9 @@ class SenderEntry:
         if accepted < len(payloads) and not self.is_blocked:
             self.is_blocked = True
             self.blocked_since = now
-        self._step(Input.USED)
-        self._refresh(now)
+        if accepted:
+            self._step(Input.USED)
+            self._refresh(now)
         if was_acked and not self.is_acked:
             self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
         return accepted
@@ -149,21 +150,22 @@ class SenderEntry:
         """The peer said something on the current connection."""
         self.heard_at = now
         self._is_confirmed = True
+        self._is_answer_owed = False
         self._wait_on(now)
 
     def on_ack(self, ack: UnicastAck, now: int, out: Effects) -> None:
         """An ack of the current connection, for nothing that was never sent."""
         window = self.window
+        low, bytes_max = window.low, window.max_bytes
         allowed = max(ack.allowance, self._datagram_bytes)
         window.max_bytes = min(allowed, self._config.window_bytes)
-        low = window.low
         if window.purge(ack.delivered, forced=True):
             self.fragments.purged(low)
             self._quota = 0
             if self.state is State.OPEN:
                 self._refresh(now)
             self._use_room(out)
-        elif not window.is_full:
+        elif window.max_bytes > bytes_max:
             self._use_room(out)
         if self.is_acked:
             self._timers.disarm(Timer.GIVE_UP)

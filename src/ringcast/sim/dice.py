@@ -272,6 +272,12 @@ class _Dice:
             incident("leave", random.choice((0.0, self._log_uniform(1, 1000))), whom())
         for _ in some("F10", max(1, nodes - 2)):
             incident("F10", what=whom(), amount=random.randint(0, nodes))
+        if "F10" in faults and random.random() < 0.5:
+            # Whoever makes a view for a joiner dies of it.
+            before = random.choice(found)
+            at = before.at_ms + self._between(0, 50)
+            incident("F10", what="coordinator", amount=random.randint(1, 2 * nodes))
+            found[-1] = replace(found[-1], at_ms=round(at, 3))
         for _ in some("F11", 2):
             down = random.choice((0.0, self._log_uniform(1, 2 * suspect)))
             incident("F11", down, whom(), random.randint(0, nodes))

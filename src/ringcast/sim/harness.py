@@ -73,6 +73,7 @@ class Harness:
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
         if isinstance(node.multicast, AnnouncedMulticast):
             node.multicast.before_view = self._before_view
+            node.multicast.before_close = self._before_close
         self._scribe.write(trace.START)
 
     def member_at(self, port: int) -> Member | None:
@@ -330,6 +331,11 @@ class Harness:
         self._observe_windows()
         self._outgoing += self._next_packets()
         self._enter_view(view)
+
+    def _before_close(self) -> None:
+        if not self._is_taking:
+            self._unicast.after_timeout()
+            self._observe_windows()
 
     def _write_view(self, event: str, view: View) -> None:
         self._scribe.write(

@@ -132,14 +132,21 @@ class Machine:
         self._is_holding = False
         if not self.is_alive:
             return
-        for dest, packet in self.harness.take_packets():
-            for slot in self._destinations(dest):
-                if self.doom is not None:
-                    if self.doom == 0:
-                        self._world.crash(self)
-                        return
-                    self.doom -= 1
-                self._world.network.send(packet, slot)
+        copies = [
+            (packet, slot)
+            for dest, packet in self.harness.take_packets()
+            for slot in self._destinations(dest)
+        ]
+        if self.doom is not None and self.harness.has_own_views:
+            # Whoever would take its place must not always be the one who hears of it last.
+            self._world.random.shuffle(copies)
+        for packet, slot in copies:
+            if self.doom is not None:
+                if self.doom == 0:
+                    self._world.crash(self)
+                    return
+                self.doom -= 1
+            self._world.network.send(packet, slot)
 
     def _destinations(self, dest: Address | None) -> list[int]:
         if dest is not None:

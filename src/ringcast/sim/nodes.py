@@ -1,7 +1,7 @@
-"""The nodes that are simulated: the real ones, and for membership one that says when a view comes.
+"""The nodes that are simulated: the real ones, and for membership one that says when views come.
 
 Where views are handed in from outside, whoever watches a node knows when. A node that makes its own
-installs them in the middle of an input: then what it did before must be written down before.
+installs them, and goes, in the middle of an input: what it did before must be written down before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ class NodeFactory(Protocol):
 
 
 class AnnouncedMulticast(ReliableMulticast):
-    """Multicast as it is, but it calls `before_view` when a view is about to be installed."""
+    """Multicast as it is, but it calls `before_view` when a view is about to be installed, and
+    `before_close` when the member is about to go."""
 
     before_view: Callable[[View], None] | None = None
+    before_close: Callable[[], None] | None = None
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self.before_view is not None:
             self.before_view(view)
         super().install_view(view, now, out)
+
+    def close(self, reason: str, now: int, out: Effects) -> None:
+        if self.before_close is not None:
+            self.before_close()
+        super().close(reason, now, out)
 
 
 def group_node(me: Member, config: GroupConfig, *, seal: DatagramSeal | None) -> Node:

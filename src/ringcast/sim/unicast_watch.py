@@ -72,6 +72,7 @@ class UnicastWatch:
         self._recorder = recorder
         self._streams: dict[tuple[Member, int], _Stream] = {}
         self._senders: dict[Member, _Side] = {}
+        self._entries: dict[Member, SenderEntry] = {}
         self._receivers: dict[Member, _Side] = {}
         self._loopback = _Side(LOOPBACK, "OPEN", 0, 0, 0, 0, 0, 0, -1)
         self._questions: dict[Member, tuple[int, int]] = {}  # nonce, epoch
@@ -255,7 +256,9 @@ class UnicastWatch:
         """Turn what changed in the node's entries into rows."""
         unicast = self._node.unicast
         self._observe_questions()
+        self._observe_last_acks(unicast.senders)
         self._observe_gone("S", self._senders, unicast.senders)
+        self._entries = dict(unicast.senders)
         for peer, sender in unicast.senders.items():
             self._observe_sender(peer, _sender_side(sender), sender.window)
         self._observe_gone("R", self._receivers, unicast.receivers)
@@ -288,6 +291,14 @@ class UnicastWatch:
 
     def _write_sync(self, peer: Member, nonce: int, epoch: int, detail: str) -> None:
         self._scribe.write_about(trace.SYNC, peer, epoch=epoch, seqno=nonce, detail=detail)
+
+    def _observe_last_acks(self, entries: Mapping[Member, SenderEntry]) -> None:
+        """An entry may end with the very ack that it waited for."""
+        for peer, entry in self._entries.items():
+            side, last = self._senders.get(peer), _sender_side(entry)
+            if side is not None and entries.get(peer) is not entry and last.low > side.low:
+                self._senders[peer] = last._replace(state=side.state)
+                self._write_window("S", peer, last)
 
     def _observe_gone(
         self, kind: str, sides: dict[Member, _Side], entries: Mapping[Member, object]

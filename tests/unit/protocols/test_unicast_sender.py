@@ -419,3 +419,32 @@ def test_stats() -> None:
         "sent": 2,
     }
     assert (stats["sync_nonce"], stats["sync_confirmed"]) == (4, False)
+
+
+# What seeds have found
+
+
+def test_an_answer_asked_for_twice_is_not_repeated_once_it_is_known_to_have_come() -> None:
+    e = Entry()
+    e.send(1)
+    e.sync(1)
+    e.sync(1)
+    e.ack(0)  # on the new connection: B has the answer
+    assert not [frame for frame in e.tick() if isinstance(frame, SyncOk)]
+
+
+def test_a_refused_send_does_not_keep_the_connection_open() -> None:
+    e = Entry(capacity=1, expiry_s=10.0)
+    e.send(1, now=0)
+    assert e.send(1, now=9_000_000_000) == 0
+    e.at(10_000_000_000)
+    assert e.is_in(State.CLOSING)
+
+
+def test_an_ack_that_makes_no_room_wakes_nobody() -> None:
+    e = Entry(window_bytes=4000)
+    assert e.entry.send([bytes(900)] * 3, 0, e.out) == 2  # 2000 bytes under way
+    e.ack(0, allowance=2000)
+    assert e.events() == []
+    e.ack(2, allowance=2000)
+    assert e.events() == [Writable(B)]
