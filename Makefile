@@ -44,6 +44,8 @@ bench: $(READY) ## measure; prints, never judges
 	@$(BIN)/ringcast bench window
 	@$(BIN)/ringcast bench ring
 	@$(BIN)/ringcast bench multicast --matrix
+	@$(BIN)/ringcast bench join
+	@$(BIN)/ringcast bench crash
 
 lock:           ## renew the pinned requirements (needs uv on PATH)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

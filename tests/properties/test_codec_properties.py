@@ -39,7 +39,6 @@ from ringcast.wire.frames import (
     Discover,
     Half,
     HalfWanted,
-    Hello,
     Highest,
     Join,
     Leave,
@@ -160,7 +159,6 @@ pieces = st.one_of(
     acks().map(lambda ack: [ack]),
     nacks().map(lambda nack: [nack]),
     st.builds(Highest, streams, seqnos).map(lambda highest: [highest]),
-    st.builds(Hello, is_question=st.booleans()).map(lambda hello: [hello]),
     st.builds(UnicastAck, conns, seqnos, allowances).map(lambda ack: [ack]),
     st.builds(Close, conns).map(lambda close: [close]),
     st.builds(Sync, conns, counters).map(lambda sync: [sync]),
@@ -225,8 +223,6 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 25
         case Highest():
             return 3 + 9
-        case Hello():
-            return 3 + 1
         case UnicastData():
             return 3 + 12 + 11 + 2 + len(frame.payloads[0])
         case UnicastNack():

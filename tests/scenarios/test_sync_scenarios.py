@@ -599,3 +599,18 @@ def test_a_lost_sync_ack_does_not_make_a_deaf() -> None:
     assert c.sender("A", "B").conn == conn(2)
     assert len(c.frames(SyncOk)) == 1
     assert c.is_quiet()
+
+
+def test_a_clock_that_leaps_ahead_makes_nobody_forget() -> None:
+    """B's window is gone and its clock leaps by an hour; A's ack is lost: 2 came before, once."""
+    c = Pair(expiry_s=0, max_retransmit_s=7200)
+    c.send("A", "B", numbered(2))
+    c.hand_over(c.collect())
+    c.take("B")
+    drop(c, "B", "A")
+    c.collect()  # whatever was under way is lost
+    c.now += 3_600_000_000_000
+    c.nodes["B"].handle_timeout(c.now)
+    c.send("A", "B", numbered(1, first=3))
+    c.run(6 * TAU)
+    assert c.delivered("B", "A") == expected(3)

@@ -327,8 +327,8 @@ def a_close_ends_one_direction(machine: Machine) -> bool:
 
 
 class ClosesBoth(ReliableUnicast):
-    def _on_close(self, source: Member, close: Close, now: int) -> None:
-        super()._on_close(source, close, now)
+    def _on_close(self, source: Member, close: Close) -> None:
+        super()._on_close(source, close)
         self.senders.pop(source, None)
 
 

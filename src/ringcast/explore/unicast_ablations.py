@@ -99,9 +99,9 @@ class WithoutResend(ReliableUnicast):
 class WithoutCloseConn(ReliableUnicast):
     """BROKEN. A Close counts whatever connection it speaks of."""
 
-    def _on_close(self, source: Member, close: Close, now: int) -> None:
+    def _on_close(self, source: Member, close: Close) -> None:
         entry = self.receivers.get(source)
-        super()._on_close(source, close if entry is None else Close(entry.conn), now)
+        super()._on_close(source, close if entry is None else Close(entry.conn))
 
 
 class WithoutFirst(ReliableUnicast):

@@ -33,7 +33,6 @@ On close: acknowledge what was taken, report what is not acknowledged.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
@@ -59,7 +58,7 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects, Signal
@@ -68,10 +67,13 @@ if TYPE_CHECKING:
     from ringcast.protocols.unicast_receiver import Tombstone
     from ringcast.wire.frames import Frame
 
-TOMBSTONES_MAX = 1024
+WINDOWS_MAX = 256
 QUESTIONS_MAX = 256
-"""Beyond these the oldest tombstone goes, and no new question is asked: whoever floods us with
-strangers' connections gets no more memory than this."""
+TOMBSTONES_MAX = 1024
+"""Beyond these no window opens and no question is asked but for members of the view, and the oldest
+tombstone goes: whoever floods us with strangers' connections gets no more memory than this.
+Tombstones do not expire: a clock that leaps ahead would make us forget while the sender still
+remembers."""
 
 REPLACED_MAX = 256
 """Members whose address another incarnation has taken: what still comes of them is late."""
@@ -127,7 +129,6 @@ class ReliableUnicast:
             "_max_message_bytes",
             "_tau",
             "_turn",
-            "_tombstone_ttl",
         }
     )
 
@@ -155,14 +156,13 @@ class ReliableUnicast:
         """Messages to oneself."""
         self.ticks = 0
         self.stale = 0  # frames of connections that are over
-        self.refused = 0  # acks for what was never sent, questions beyond the bound
+        self.refused = 0  # acks for what was never sent; windows and questions beyond the bound
         self._fragment_bytes = fragment_bytes
         self._datagram_bytes = datagram_bytes
         self._max_message_bytes = max_message_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._tombstone_ttl = round(2 * (config.max_retransmit_s + config.close_s) * 1e9)
         self._view: View | None = None
-        self._replaced: deque[Member] = deque(maxlen=REPLACED_MAX)
+        self._replaced: dict[Member, None] = {}
         self._is_closed = False
         self._epoch = LOOPBACK_EPOCH
         self._nonce = 0
@@ -218,7 +218,7 @@ class ReliableUnicast:
                 case UnicastNack():
                     self._on_nack(source, frame, now, out)
                 case Close():
-                    self._on_close(source, frame, now)
+                    self._on_close(source, frame)
                 case Sync():
                     self._on_sync(source, frame, now, out)
                 case SyncOk():
@@ -236,9 +236,11 @@ class ReliableUnicast:
             return
         addresses = {member.address for member in view}
         known = dict.fromkeys([*(self._view or ()), *self.senders, *self.receivers])
-        self._replaced.extend(
-            peer for peer in known if peer not in view and peer.address in addresses
-        )
+        for peer in known:
+            if peer not in view and peer.address in addresses:
+                self._replaced[peer] = None
+        while len(self._replaced) > REPLACED_MAX:
+            del self._replaced[next(iter(self._replaced))]
         self._view = view
         for peer in [*self.senders, *self.receivers]:
             if peer in view:
@@ -254,7 +256,7 @@ class ReliableUnicast:
             if receiver is not None:
                 receiver.end(now)
                 if is_replaced:
-                    self._bury(peer, now, is_final=True)
+                    self._bury(peer, is_final=True)
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
         for peer in [peer for peer in self.questions if peer in self._replaced]:
             del self.questions[peer]
@@ -279,7 +281,7 @@ class ReliableUnicast:
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
         if peer in self.receivers:
-            self._bury(peer, now, is_final=False)
+            self._bury(peer, is_final=False)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         """Nothing of it concerns this layer."""
@@ -308,7 +310,7 @@ class ReliableUnicast:
         for peer, receiver in list(self.receivers.items()):
             receiver.handle_timeout(now, allowance, out)
             if receiver.state is State.CLOSED:
-                self._bury(peer, now, is_final=False)
+                self._bury(peer, is_final=False)
         if self._timers.take_due(now):
             self._tick(now, out)
 
@@ -393,7 +395,6 @@ class ReliableUnicast:
     def check_invariants(self) -> None:
         self.loopback.check_invariants()
         assert len(self.tombstones) <= TOMBSTONES_MAX
-        assert len(self.questions) <= QUESTIONS_MAX
         for peer, sender in self.senders.items():
             assert sender.conn.epoch <= self._epoch
             assert peer != self.me
@@ -449,11 +450,12 @@ class ReliableUnicast:
     # Frames for a receiver
 
     def _on_batch(self, source: Member, batch: list[UnicastData], now: int, out: Effects) -> None:
-        newest = max(data.conn for data in batch)
-        current = [data for data in batch if data.conn == newest]
-        self.stale += len(batch) - len(current)
-        current.sort(key=lambda data: not data.opens)
-        for data in current:
+        if len(batch) > 1:  # most datagrams are one run
+            newest = max(data.conn for data in batch)
+            current = [data for data in batch if data.conn == newest]
+            self.stale += len(batch) - len(current)
+            batch = sorted(current, key=lambda data: not data.opens)
+        for data in batch:
             self._on_data(source, data, now, out)
 
     def _on_data(self, source: Member, data: UnicastData, now: int, out: Effects) -> None:
@@ -463,23 +465,25 @@ class ReliableUnicast:
             return
         known = self._known(source)
         if known is None or data.conn > known:
-            if data.opens:
+            if not data.opens:
+                self._ask(source, data.conn, now)
+            elif self._has_room(self.receivers, WINDOWS_MAX, source):
                 self._open(source, data.conn, 0, (), now).on_data(data, now, out)
             else:
-                self._ask(source, data.conn, now)
+                self.refused += 1
         elif entry is None and data.conn == known and not self.tombstones[source].is_final:
             self._ask(source, data.conn, now)
         else:
             self.stale += 1
 
-    def _on_close(self, source: Member, close: Close, now: int) -> None:
+    def _on_close(self, source: Member, close: Close) -> None:
         entry = self.receivers.get(source)
         tombstone = self.tombstones.get(source)
         question = self.questions.get(source)
         if question is not None and question.conn == close.conn:
             del self.questions[source]
         if entry is not None and entry.conn == close.conn:
-            self._bury(source, now, is_final=True)
+            self._bury(source, is_final=True)
         elif tombstone is not None and tombstone.conn == close.conn:
             tombstone.is_final = True
         else:
@@ -492,6 +496,9 @@ class ReliableUnicast:
                 out.datagram(source, SyncAck(ok.conn, ok.nonce))  # the first one may be lost
             else:
                 self.stale += 1
+            return
+        if not self._has_room(self.receivers, WINDOWS_MAX, source):
+            self.refused += 1
             return
         del self.questions[source]
         entry = self.receivers.get(source)
@@ -544,6 +551,11 @@ class ReliableUnicast:
         tombstone = self.tombstones.get(peer)
         return None if tombstone is None else tombstone.conn
 
+    def _has_room(self, table: Mapping[Member, object], limit: int, peer: Member) -> bool:
+        """Whether this peer may be entered: strangers must not keep members of the view out."""
+        is_member = self._view is not None and peer in self._view
+        return len(table) < limit or peer in table or is_member
+
     def _open(
         self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
     ) -> ReceiverEntry:
@@ -557,28 +569,26 @@ class ReliableUnicast:
         )
         return entry
 
-    def _bury(self, peer: Member, now: int, *, is_final: bool) -> None:
+    def _bury(self, peer: Member, *, is_final: bool) -> None:
         """Remove the entry; a tombstone stays, so that nothing is delivered twice."""
         tombs = self.tombstones
-        tombs[peer] = self.receivers.pop(peer).tombstone(now, is_final=is_final)
-        for other in [peer for peer, t in tombs.items() if now - t.made_at > self._tombstone_ttl]:
-            del tombs[other]
+        tombs[peer] = self.receivers.pop(peer).tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
         # Halves of large messages are kept, but only so many bytes of them.
-        size = sum(len(part) for tomb in tombs.values() for part in tomb.parts or ())
+        size = sum(tomb.size for tomb in tombs.values())
         for tomb in tombs.values():
             if size <= self._max_message_bytes:
                 break
-            size -= sum(map(len, tomb.parts or ()))
-            tomb.parts = tomb.parts and None
+            size -= tomb.size
+            tomb.lose_parts()
 
     def _ask(self, peer: Member, conn: Conn, now: int) -> None:
         """Find out where this sender stands, at the next tick."""
         question = self.questions.get(peer)
         if question is not None and question.conn.epoch >= conn.epoch:
             return
-        if question is None and len(self.questions) >= QUESTIONS_MAX:
+        if not self._has_room(self.questions, QUESTIONS_MAX, peer):
             self.refused += 1
             return
         self._nonce += 1
@@ -624,8 +634,7 @@ class ReliableUnicast:
         payloads = entry.take_ready(limit, now)
         view_id, epoch = self._view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
-        while entry.assembler.given_up:
-            seqno = entry.assembler.given_up.popleft()
+        for seqno in entry.assembler.take_given_up():
             events.append(GapSkipped(entry.peer, epoch, seqno, seqno))
         return len(payloads)
 

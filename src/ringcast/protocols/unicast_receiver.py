@@ -23,7 +23,7 @@ from ringcast.core.timers import Timers
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
-from ringcast.window.assembler import Assembler
+from ringcast.window.assembler import PART_BYTES_MIN, Assembler
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.codec import NACK_RANGES_MAX
 from ringcast.wire.frames import UnicastAck, UnicastNack
@@ -56,8 +56,15 @@ class Tombstone:
     """Fragments taken of a message that is not whole; None: they are lost."""
     is_final: bool
     """The sender has closed this connection: what still comes of it is late."""
-    made_at: int
-    volatile: ClassVar[frozenset[str]] = frozenset({"made_at"})
+    size: int = 0
+    """What `parts` cost in memory, about. Each counts: even an empty one takes a place."""
+    volatile: ClassVar[frozenset[str]] = frozenset({"size"})
+
+    def lose_parts(self) -> None:
+        """There is no room for them; a message that has begun can then not be delivered."""
+        if self.parts:
+            self.parts = None
+            self.size = 0
 
 
 class ReceiverEntry:
@@ -167,8 +174,10 @@ class ReceiverEntry:
         if self._timers.is_armed(Timer.ACK):
             self._ack(allowance, out)
 
-    def tombstone(self, now: int, *, is_final: bool) -> Tombstone:
-        return Tombstone(self.conn, self.window.delivered, self.assembler.parts, is_final, now)
+    def tombstone(self, *, is_final: bool) -> Tombstone:
+        parts = self.assembler.parts
+        size = max(self.assembler.size, PART_BYTES_MIN * len(parts)) if parts else 0
+        return Tombstone(self.conn, self.window.delivered, parts, is_final, size)
 
     # Outputs
 

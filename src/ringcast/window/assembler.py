@@ -7,13 +7,10 @@ a message bears the seqno of its last fragment.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-GIVEN_UP_KEPT_MAX = 64
 
 PART_BYTES_MIN = 64
 PARTS_FREE = 64
@@ -27,7 +24,7 @@ class Assembler:
     `parts` are the fragments that whoever took the digest had; None: it had given the message up.
     """
 
-    __slots__ = ("_continued", "_parts", "_size", "given_up", "max_bytes", "oversized")
+    __slots__ = ("_continued", "_given_up", "_parts", "_size", "max_bytes", "oversized")
 
     def __init__(self, max_bytes: int, parts: Iterable[bytes] | None = ()) -> None:
         self.max_bytes = max_bytes
@@ -42,8 +39,7 @@ class Assembler:
         self.oversized = 0
         """Messages given up: they passed `max_bytes` (a sender with another limit), or their
         beginning is lost."""
-        self.given_up: deque[int] = deque(maxlen=GIVEN_UP_KEPT_MAX)
-        """Their seqnos, for whoever reports them."""
+        self._given_up: list[int] = []  # of these, those of the last call of assemble
 
     @property
     def is_idle(self) -> bool:
@@ -81,11 +77,17 @@ class Assembler:
         if is_middle:
             self._give_up()
 
+    def take_given_up(self) -> list[int]:
+        """The seqnos of messages that the last `assemble` gave up, for whoever reports them."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
+
     def assemble(self, first: int, payloads: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
         """Turn payloads taken from the window into (seqno of the first, whole messages) runs.
 
         What stays behind is kept for the next call.
         """
+        self._given_up = []
         runs: list[tuple[int, list[bytes]]] = []
         start = first  # first seqno of the run of unfragmented messages being gathered
         for seqno, payload in enumerate(payloads, first):
@@ -106,7 +108,7 @@ class Assembler:
                 runs.append((seqno, [b"".join(self._parts)]))
             else:
                 self.oversized += 1
-                self.given_up.append(seqno)
+                self._given_up.append(seqno)
             self._parts = []
             self._size = 0
         if start <= first + len(payloads) - 1:

@@ -53,7 +53,6 @@ from ringcast.wire.frames import (
     Discover,
     Half,
     HalfWanted,
-    Hello,
     Highest,
     Join,
     Leave,
@@ -125,7 +124,7 @@ _ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
 _ANYONE: Final = 0
 _PORT_INCARNATION: Final = Struct("<HQ")
 
-_DATA, _ACK, _NACK, _HIGHEST, _HELLO = 1, 2, 3, 4, 5
+_DATA, _ACK, _NACK, _HIGHEST = range(1, 5)
 _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
 _DISCOVER, _PRESENT, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
 _BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF = range(21, 26)
@@ -222,8 +221,6 @@ class Codec:
                     packing.add_body(_ACK, _encode_ack(frame))
                 case Highest():
                     packing.add_body(_HIGHEST, _encode_highest(frame))
-                case Hello():
-                    packing.add_body(_HELLO, _FLAGS.pack(frame.is_question))
                 case UnicastAck() | UnicastNack() | Close() | Sync() | SyncOk() | SyncAck():
                     assert to is not None, frame
                     packing.add_unicast_control(frame)
@@ -782,15 +779,6 @@ def _decode_highest(view: memoryview, start: int, stop: int) -> Highest:
     return Highest(_stream(stream), seqno)
 
 
-def _decode_hello(view: memoryview, start: int, stop: int) -> Hello:
-    if stop - start != _FLAGS.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    (flags,) = _FLAGS.unpack_from(view, start)
-    if flags > 1:
-        raise DecodeError(Reject.FLAGS)
-    return Hello(is_question=bool(flags))
-
-
 def _decode_close(view: memoryview, start: int, stop: int) -> Close:
     if stop - start != _CONN.size:
         raise DecodeError(Reject.FRAME_LENGTH)
@@ -987,7 +975,6 @@ _DECODERS_FOR_ANYONE: Final[Decoders] = {
     _ACK: _decode_ack,
     _NACK: _decode_nack,
     _HIGHEST: _decode_highest,
-    _HELLO: _decode_hello,
     _DISCOVER: partial(_decode_bare, Discover()),
     _PRESENT: _decode_present,
     _JOIN: partial(_decode_bare, Join()),

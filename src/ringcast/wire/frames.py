@@ -224,13 +224,6 @@ class SyncAck:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """To an address: I am here (who, stands in the datagram). `is_question`: and who are you?"""
-
-    is_question: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Discover:
     """To an address: I look for my group. Are you in it?"""
 
@@ -346,7 +339,6 @@ Frame: TypeAlias = (
     | Sync
     | SyncOk
     | SyncAck
-    | Hello
     | Discover
     | Present
     | Join

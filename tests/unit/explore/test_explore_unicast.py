@@ -215,8 +215,8 @@ class Fragile(ReliableUnicast):
 class Trusting(ReliableUnicast):
     """A late Close does nothing to an open connection, but takes the tombstone with it."""
 
-    def _on_close(self, source: Member, close: Close, now: int) -> None:
-        super()._on_close(source, close, now)
+    def _on_close(self, source: Member, close: Close) -> None:
+        super()._on_close(source, close)
         self.tombstones.pop(source, None)
 
 

@@ -487,15 +487,15 @@ def test_tombstones_are_bounded() -> None:
     assert stranger(5) in m.layer.tombstones
 
 
-def test_tombstones_do_not_stay_for_ever() -> None:
-    m = Machine(B, C, max_retransmit_s=60.0)
+def test_tombstones_do_not_expire() -> None:
+    """The clock may leap while the sender still remembers; their number is bounded."""
+    m = Machine(B, C)
     m.receive(B, data(1, b"1"))
     m.layer.drop_from(B, 0)
-    for seconds, is_there in ((129, True), (131, False)):
-        m.now = seconds * S
-        m.receive(C, data(1, b"1", conn=Conn(seconds, 1)))
-        m.layer.drop_from(C, m.now)
-        assert (B in m.layer.tombstones) is is_there
+    m.now = 10_000 * S
+    m.receive(C, data(1, b"1"))
+    m.layer.drop_from(C, m.now)
+    assert [*m.layer.tombstones] == [B, C]
 
 
 def test_halves_of_messages_in_tombstones_are_bounded() -> None:

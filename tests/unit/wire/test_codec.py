@@ -49,7 +49,6 @@ from ringcast.wire.frames import (
     Frame,
     Half,
     HalfWanted,
-    Hello,
     Highest,
     Join,
     Leave,
@@ -217,8 +216,6 @@ def in_words(frame: Frame) -> str:
             return f"nack {frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
         case Highest():
             return f"highest {frame.stream.name.lower()} {frame.seqno}"
-        case Hello():
-            return "hello, question" if frame.is_question else "hello, answer"
         case UnicastData():
             return f"unicast data {frame.conn} {messages_in_words(frame)}"
         case UnicastAck():
@@ -740,8 +737,8 @@ def test_the_extremes_survive() -> None:
         Nack(FIFO, [range(1, 2**32), range(2**32, 2**32 + 1), range(SEQNO_MAX, SEQNO_MAX + 1)]),
         Highest(UNIFORM, SEQNO_MAX),
         Highest(FIFO, 0),
-        Hello(is_question=True),
-        Hello(is_question=False),
+        Discover(),
+        Beat(3),
         UnicastData(Conn(COUNTER_MAX, CONN_ID_MAX), SEQNO_MAX - 1, [b"x", b""], more=True),
         UnicastAck(Conn(1, 1), 0, 0),
         UnicastAck(CONN, SEQNO_MAX, ALLOWANCE_MAX),
@@ -863,8 +860,7 @@ REFUSED = {
     "kind 26": (HEADER + frame(26, b""), Reject.FRAME_KIND),
     "kind 26 to us": (TO_ME + frame(26, b""), Reject.FRAME_KIND),
     "close for anyone": (HEADER + frame(9, conn()), Reject.ADDRESSEE),
-    "long hello": (HEADER + frame(5, b"\0\0"), Reject.FRAME_LENGTH),
-    "hello with other flags": (HEADER + frame(5, b"\2"), Reject.FLAGS),
+    "kind 5": (HEADER + frame(5, b""), Reject.FRAME_KIND),
     "half a frame header": (HEADER + ack(1, 1) + b"\x02\x19", Reject.FRAME_LENGTH),
     "frame beyond the end": (HEADER + ack(1, 1)[:-1], Reject.FRAME_LENGTH),
     "short ack": (HEADER + frame(2, bytes(24)), Reject.FRAME_LENGTH),

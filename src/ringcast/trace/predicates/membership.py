@@ -187,16 +187,22 @@ class ServedByItsView:
 
     def finish(self, facts: Facts) -> Verdict:
         counted = JoinerServed()
-        counted.opened = [row for row in self.served.opened if self._is_counted(row)]
+        counted.opened = [row for row in self.served.opened if not self._is_left_out(row)]
         counted.delivered = self.served.delivered
         counted.low = self.served.low
         return counted.finish(facts)
 
-    def _is_counted(self, opening: Row) -> bool:
-        """Whether the sender has the member in its view when the window opens."""
-        views = self.views.get((opening.peer, opening.peer_inc), [])
-        earlier = [view for view in views if view.run_idx < opening.run_idx]
-        return bool(earlier) and opening.member in earlier[-1].members
+    def _is_left_out(self, opening: Row) -> bool:
+        """Whether the sender has gone on to a view without the member when the window opens."""
+        mine = self._view_at((opening.node, opening.inc), opening.run_idx)
+        theirs = self._view_at((opening.peer, opening.peer_inc), opening.run_idx)
+        if mine is None or theirs is None:
+            return False
+        return theirs.view > mine.view and opening.member not in theirs.members
+
+    def _view_at(self, member: MemberKey, run_idx: int) -> Row | None:
+        views = self.views.get(member, [])
+        return next((view for view in reversed(views) if view.run_idx < run_idx), None)
 
 
 class Phases:
