@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
+PARTS := tests/properties tests/scenarios $(filter-out tests/unit/explore,$(wildcard tests/unit/*))
+
 .PHONY: help setup demo test check proof bench lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -24,10 +26,15 @@ demo: $(READY)  ## the main job, on this machine
 	@$(BIN)/ringcast demo
 
 test: $(READY)  ## everything that must hold on every commit (minutes)
-	@$(BIN)/coverage run -m pytest -q -m "not proof" tests/unit tests/properties tests/scenarios
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-parts test-whole
+
+# The state machines with their branches counted, and beside it all that runs them.
+.PHONY: test-parts test-whole
+test-parts: $(READY)
+	@$(BIN)/coverage run -m pytest -q -m "not proof" $(PARTS)
 	@$(BIN)/coverage report --include=$(PROVED) --fail-under=98
-	@$(BIN)/pytest -q -m "not proof" --ignore=tests/unit --ignore=tests/properties \
-	    --ignore=tests/scenarios
+test-whole: $(READY)
+	@$(BIN)/pytest -q -m "not proof" $(addprefix --ignore=,$(PARTS))
 
 check: $(READY) ## format, lint, types, tidiness
 	@$(BIN)/ruff format --check .

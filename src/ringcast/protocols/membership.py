@@ -774,7 +774,7 @@ class Membership:
     def _repeat_change(self, now: int, out: Effects) -> None:
         change = self.change
         assert change is not None
-        for member in change.awaiting:
+        for member in (who for who in change.view if who in change.awaiting):
             out.datagram(member, ViewIs(change.view))
         if change.welcome is not None:
             for joiner in change.joiners:

@@ -634,8 +634,8 @@ class ReliableUnicast:
         payloads = entry.take_ready(limit, now)
         view_id, epoch = self._view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
-        for seqno in entry.assembler.take_given_up():
-            events.append(GapSkipped(entry.peer, epoch, seqno, seqno))
+        lost = entry.assembler.take_given_up()
+        events += [GapSkipped(entry.peer, epoch, seqno, seqno) for seqno in lost]
         return len(payloads)
 
     def _send_to_self(self, payloads: Sequence[bytes]) -> int:

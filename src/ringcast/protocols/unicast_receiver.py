@@ -15,7 +15,7 @@ When idle: close (connection.py), but not while messages wait for the applicatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
@@ -56,7 +56,7 @@ class Tombstone:
     """Fragments taken of a message that is not whole; None: they are lost."""
     is_final: bool
     """The sender has closed this connection: what still comes of it is late."""
-    size: int = 0
+    size: int = field(default=0, compare=False)
     """What `parts` cost in memory, about. Each counts: even an empty one takes a place."""
     volatile: ClassVar[frozenset[str]] = frozenset({"size"})
 

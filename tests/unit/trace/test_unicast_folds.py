@@ -799,6 +799,13 @@ def test_a_tick_that_comes_after_giving_up_sends_nothing() -> None:
     assert "S3" not in broken(run)
 
 
+def test_a_wrong_report_is_found_whatever_is_recorded_first() -> None:
+    run = begun()
+    run.at(2_200)(UNDELIVERABLE, "a", peer="b", epoch=2, seqno=3, seqno2=3)
+    run.conn("S", "a", "b", "NONE")
+    assert "S8" in broken(run)
+
+
 def test_the_quiet_is_judged_after_all_bounds_and_towards_the_living() -> None:
     run = clean()
     run.at(30_000).tx("a", "c", "udata", seqno=1, again=1, epoch=3, conn=1)

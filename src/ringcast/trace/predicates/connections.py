@@ -347,10 +347,17 @@ class NothingLostInSilence(Watch):
                     row,
                 )
         for stream, row in self.told.items():
-            if stream not in self.owed:
+            owed = self.owed.get(stream)
+            if owed is None:
                 self.found.violate(
                     f"{row.member} reports {_run(row)} to {row.peer}, which it has not given up",
                     row,
+                )
+            elif (row.seqno, row.seqno2) != (owed.low + 1, owed.hr):
+                self.found.violate(
+                    f"{row.member} gives up {owed.low + 1}..{owed.hr} to {row.peer} and reports "
+                    f"{_run(row)}",
+                    *(owed, row),
                 )
 
     def _remove(self, side: Side, entry: Entry) -> None:
@@ -359,18 +366,9 @@ class NothingLostInSilence(Watch):
             self.owed[side[1], side[2], entry.row.epoch] = entry.row
 
     def _judge(self, row: Row) -> None:
-        stream = row.peer, row.peer_inc, row.epoch
-        owed = self.owed.get(stream)
-        earlier = self.told.get(stream)
-        self.told[stream] = row
-        if earlier is not None:
+        earlier = self.told.setdefault((row.peer, row.peer_inc, row.epoch), row)
+        if earlier is not row:
             self.found.violate(f"{row.member} reports {_run(row)} a second time", earlier, row)
-        elif owed is not None and (row.seqno, row.seqno2) != (owed.low + 1, owed.hr):
-            self.found.violate(
-                f"{row.member} gives up {owed.low + 1}..{owed.hr} to {row.peer} and reports "
-                f"{_run(row)}",
-                *(owed, row),
-            )
 
 
 class Used(NamedTuple):

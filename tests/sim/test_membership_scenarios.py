@@ -180,7 +180,7 @@ def test_a_joiner_that_dies_at_any_step_leaves_nothing_behind() -> None:
         for _ in range(steps):
             town.step()
         town.crash("D")
-        town.run(10)
+        town.run(5)
         assert town.agree("ABC"), steps
         for node in town.nodes.values():
             assert node.explain(town.now) == [], steps

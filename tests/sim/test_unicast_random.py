@@ -121,4 +121,4 @@ class Storm(RuleBasedStateMachine):
 
 
 TestStorm = Storm.TestCase
-TestStorm.settings = settings(max_examples=100, stateful_step_count=40)
+TestStorm.settings = settings(max_examples=30, stateful_step_count=40)
