@@ -26,15 +26,18 @@ demo: $(READY)  ## the main job, on this machine
 	@$(BIN)/ringcast demo
 
 test: $(READY)  ## everything that must hold on every commit (minutes)
-	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-parts test-whole
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-sim test-whole test-parts
 
-# The state machines with their branches counted, and beside it all that runs them.
-.PHONY: test-parts test-whole
+# Two at a time: simulations; real processes, Spark and explorations; and the state machines with
+# their branches counted.
+.PHONY: test-sim test-whole test-parts
+test-sim: $(READY)
+	@$(BIN)/pytest -q -m "not proof" tests/sim
+test-whole: $(READY)
+	@$(BIN)/pytest -q -m "not proof" --ignore=tests/sim $(addprefix --ignore=,$(PARTS))
 test-parts: $(READY)
 	@$(BIN)/coverage run -m pytest -q -m "not proof" $(PARTS)
 	@$(BIN)/coverage report --include=$(PROVED) --fail-under=98
-test-whole: $(READY)
-	@$(BIN)/pytest -q -m "not proof" $(addprefix --ignore=,$(PARTS))
 
 check: $(READY) ## format, lint, types, tidiness
 	@$(BIN)/ruff format --check .
