@@ -459,6 +459,7 @@ class Membership:
 
     def _look(self, now: int, out: Effects) -> None:
         self._enter(Phase.LOOKING, now)
+        self._highest = 0  # another group counts anew
         self._coordinator = None
         self._arrival = None
         self._timers.disarm(Timer.REQUEST)
@@ -526,7 +527,8 @@ class Membership:
 
     def _on_welcome(self, source: Member, welcome: Welcome, now: int, out: Effects) -> None:
         view = welcome.view
-        if self.phase is Phase.JOINING and self.me in view and source in view:
+        is_current = view.counter >= self._highest
+        if self.phase is Phase.JOINING and is_current and self.me in view and source in view:
             if self._arrival is None or self._arrival.welcome.view.id != view.id:
                 self._arrival = Arrival(welcome)
                 self._coordinator = source
@@ -601,10 +603,7 @@ class Membership:
     def _on_view_is(self, source: Member, view: View, now: int, out: Effects) -> None:
         mine = self.view
         if mine is None or not self.is_member:
-            if source == self._coordinator and self.me not in view:
-                self._left_out(view, out)  # we were let in and left out again before we knew
-            else:
-                self.ignored += 1
+            self._on_view_too_early(source, view, now, out)
             return
         self.discovery.add(member.address for member in view)
         is_newer = view.counter > mine.counter
@@ -620,6 +619,24 @@ class Membership:
             self._reconcile(source, view, now, out)
         elif view.counter < mine.counter:  # not if they are equal: it would answer likewise
             out.datagram(source, ViewIs(mine))
+        else:
+            self.ignored += 1
+
+    def _on_view_too_early(self, source: Member, view: View, now: int, out: Effects) -> None:
+        """A view, but not yet where windows open."""
+        if self.me in view and source == view.id.creator:
+            # Who let us in has died on it, and the next one takes us for a member. It need not wait
+            # for us: there is nothing here to hold on to, and from now on no older Welcome counts.
+            self._highest = max(self._highest, view.counter)
+            self._arrival = None
+            out.datagram(source, ViewAck(view.id))
+            if source != self._coordinator:
+                self._enter(Phase.JOINING, now)
+                self._timers.disarm(Timer.ASK)
+                self._timers.disarm(Timer.DECIDE)
+                self._ask_to_join(source, now, out)
+        elif source == self._coordinator and self.me not in view:
+            self._left_out(view, out)  # we were let in and left out again before we knew
         else:
             self.ignored += 1
 
@@ -802,13 +819,10 @@ class Membership:
             return
         change = self.change
         if source in view:
-            # Its Welcome was lost with the coordinator that made it, or is still on its way.
+            # Its Welcome was lost with the coordinator that made it, or is still on its way. While
+            # its ack is awaited it may just as well be a member, and this an old copy of its Join.
             if change is None:
                 self._spread(view, view, {source: None}, now, out)
-            elif source in change.awaiting:
-                change.awaiting.discard(source)
-                change.joiners[source] = None
-                self._progress(now, out)
         elif len(view) + len(self._joiners) < VIEW_MEMBERS_MAX:
             others = (who for who in self._joiners if who.address != source.address)
             self._joiners = dict.fromkeys((*others, source))
