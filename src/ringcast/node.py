@@ -40,7 +40,7 @@ class Node:
     """One member of one group, without sockets, clock or threads."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "codec", "config", "rejected", "_owner", "_turn"}
+        {"me", "codec", "config", "rejected", "_owner", "_places", "_turn"}
     )
 
     def __init__(
@@ -76,6 +76,13 @@ class Node:
             *layers,
         ]
         self._owner = _owners(self._layers)
+        # Places, not references: a node is a tree, and copies of it share nothing.
+        self._places: dict[type, int] = {
+            kind: place
+            for kind in (Membership, FailureDetector)
+            for place, layer in enumerate(self._layers)
+            if isinstance(layer, kind)
+        }
         self._is_closed = False
         self._turn = 0
         self._out = Effects()
@@ -103,8 +110,8 @@ class Node:
         return self._find(FailureDetector)
 
     def _find(self, kind: type[L]) -> L | None:
-        found = (layer for layer in self._layers[2:] if isinstance(layer, kind))
-        return next(found, None)
+        layer = self._layers[self._places[kind]] if kind in self._places else None
+        return layer if isinstance(layer, kind) else None
 
     # Inputs
 
@@ -129,7 +136,8 @@ class Node:
             if detector is not None:
                 detector.heard(source, now)
             self._route(source, frames, now)
-            self._settle(now)
+            if self._out.signals:
+                self._settle(now)
         self._settle(now)
 
     def send(
