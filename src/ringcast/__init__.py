@@ -10,6 +10,8 @@ from ringcast.errors import (
     GroupClosed,
     JoinTimeout,
     RingcastError,
+    StateInterrupted,
+    TooFewMembers,
     UsageError,
 )
 from ringcast.events import (
@@ -17,6 +19,7 @@ from ringcast.events import (
     Delivered,
     Excluded,
     GapSkipped,
+    StateLost,
     Undeliverable,
     ViewInstalled,
 )
@@ -44,7 +47,10 @@ __all__ = [
     "RingcastError",
     "Run",
     "Source",
+    "StateInterrupted",
+    "StateLost",
     "Stream",
+    "TooFewMembers",
     "Undeliverable",
     "UnicastConfig",
     "UsageError",

@@ -15,6 +15,13 @@ CAPACITY_LIMIT = 1 << 20
 NAME_BYTES_MAX = 64
 """Names stand in every datagram and in every log line; longer ones help nobody."""
 
+DISCOVERY_WAIT_MIN_S = 0.02
+"""Less than a round trip, and those who start together decide before they have heard each other:
+each starts a group of its own, again and again."""
+
+MEMBERS_MAX = 128
+"""A view holds no more."""
+
 DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507
 """What IPv4 allows in one UDP datagram."""
@@ -158,8 +165,8 @@ class MembershipConfig:
     """How members find each other, and how they notice that one is gone."""
 
     discovery_wait_s: float = 0.3
-    """How long to look for a group before starting one. Longer makes it less likely that two
-    who start at the same time do not see each other."""
+    """How long to look for a group before starting one. It must be more than a round trip; longer
+    makes it less likely that two who start at the same time do not see each other."""
 
     heartbeat_s: float = 0.25
     """How often a member tells those who watch it that it is alive."""
@@ -178,13 +185,23 @@ class MembershipConfig:
     slow_member_timeout_s: float = 0.0
     """Exclude a member whose application holds a sender up for so long; 0: never."""
 
+    min_members: int = 1
+    """In a view of fewer members nothing is sent to the group: sends raise TooFewMembers. More than
+    half of all members keeps the smaller side of a partition from going on alone."""
+
+    join_buffer_bytes: int = 16 << 20
+    """Messages to the group that a joiner keeps while its state is still on its way. What is more
+    stays with its senders, and holds them up."""
+
     def __post_init__(self) -> None:
-        check_seconds("discovery_wait_s", self.discovery_wait_s, 0.0, 600.0)
+        check_seconds("discovery_wait_s", self.discovery_wait_s, DISCOVERY_WAIT_MIN_S, 600.0)
         check_seconds("heartbeat_s", self.heartbeat_s, 0.001, 60.0)
         check_seconds("suspect_after_s", self.suspect_after_s, 2 * self.heartbeat_s, 3600.0)
         check_seconds("verify_s", self.verify_s, 0.001, 60.0)
         check_seconds("leave_timeout_s", self.leave_timeout_s, 0.0, 3600.0)
         check_seconds("slow_member_timeout_s", self.slow_member_timeout_s, 0.0, 1e6)
+        check_whole("min_members", self.min_members, 1, MEMBERS_MAX)
+        check_whole("join_buffer_bytes", self.join_buffer_bytes, 0, 1 << 40)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

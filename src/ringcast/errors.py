@@ -4,6 +4,8 @@ RingcastError
 ├── UsageError        the caller's mistake: fix the call
 │   └── ConfigError   a configuration value: names the field, the value and what is allowed
 ├── JoinTimeout       nobody, or not everybody, answered in time
+├── TooFewMembers     the view has fewer than `min_members`: nothing is sent to the group
+├── StateInterrupted  a state that does not come to its end here; it may come again
 ├── GroupClosed       the group is gone: nothing more can be sent or received
 └── DecodeError       a peer's bytes: counted and dropped by Node, never seen by applications
 """
@@ -33,6 +35,34 @@ class ConfigError(UsageError):
 
 class JoinTimeout(RingcastError):
     """The group could not be joined in time. The message says who did not answer."""
+
+
+class TooFewMembers(RingcastError):
+    """The view has fewer members than `min_members`: messages to the group are refused.
+
+    `have` of `need` members are here, for `since_s` seconds. `sent` messages of the same call had
+    been sent before, from the first on; the others were not and have taken no number.
+    """
+
+    def __init__(self, have: int, need: int, since_s: float, sent: int = 0) -> None:
+        missing = need - have
+        verb = "is" if missing == 1 else "are"
+        what = f"only the first {sent} went" if sent else "nothing went"
+        super().__init__(
+            f"{have} of {need} members are here, {missing} {verb} missing for {since_s:.1f} s: "
+            f"{what} to the group; send again when it is whole, or join with when_few='wait'"
+        )
+        self.have = have
+        self.need = need
+        self.since_s = since_s
+        self.sent = sent
+
+
+class StateInterrupted(RingcastError):
+    """Raised to `take_state` by its iterator: the state that it was taking is worth nothing.
+
+    It is called again, from the start, if another member can give the state.
+    """
 
 
 class GroupClosed(RingcastError):

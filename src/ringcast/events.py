@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from ringcast.model import Member, Run, Stream, View, ViewId
+    from ringcast.model import Digest, Member, Run, Stream, View, ViewId
 
 
 @dataclass(slots=True)
@@ -37,9 +37,15 @@ class FragmentsTaken:
 
 @dataclass(frozen=True, slots=True)
 class ViewInstalled:
-    """The group changed. From here on nothing plain comes from members that are not in it."""
+    """The group changed. From here on nothing plain comes from members that are not in it.
+
+    `parts` are the views that groups of the same name were in until they came together in this
+    one, as far as their members are in it; empty if it is no merge. Of members from another part,
+    what they sent before they knew of this one is not delivered here.
+    """
 
     view: View
+    parts: tuple[View, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,88 @@ class Excluded:
     unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
+# State transfer: at who provides the state
+
+
+@dataclass(frozen=True, slots=True)
+class StateWanted:
+    """This joiner wants the state as it is here: with all that came before this event, and nothing
+    that comes after it. Node.provide_state takes it, under this number, in chunks."""
+
+    transfer: int
+    joiner: Member
+
+
+@dataclass(frozen=True, slots=True)
+class StateWritable:
+    """A provide_state that was cut short may go on: there is room for more chunks."""
+
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateAbandoned:
+    """This transfer is over before its end: nobody wants the rest. `reason` is for people."""
+
+    transfer: int
+    reason: str
+
+
+# State transfer: at who joins. Until StateReceived or StateLost it gets views and these alone;
+# then, first, the messages that came meanwhile. Their senders may have departed by then, and they
+# bear the id of the view that they came in.
+
+
+@dataclass(frozen=True, slots=True)
+class StateBegun:
+    """A state of this provider follows, with all that is up to `cut`: chunks, then StateReceived.
+    It may come again, if another has to provide it: forget the chunks that came before."""
+
+    provider: Member
+    cut: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class StateChunk:
+    """The next chunk of the state, as it was given."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateReceived:
+    """The state is complete. What comes from here on is not in it."""
+
+    provider: Member
+    chunks: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateLost:
+    """Nobody can give the state; chunks that came are worth nothing. What comes from here on is all
+    that came since this member joined. `reason` is for people."""
+
+    reason: str
+
+
+StateEvent: TypeAlias = (
+    StateWanted
+    | StateWritable
+    | StateAbandoned
+    | StateBegun
+    | StateChunk
+    | StateReceived
+    | StateLost
+)
+
 Event: TypeAlias = (
-    Delivered | FragmentsTaken | ViewInstalled | Writable | Undeliverable | GapSkipped | Closed
+    Delivered
+    | FragmentsTaken
+    | ViewInstalled
+    | Writable
+    | Undeliverable
+    | GapSkipped
+    | Closed
+    | StateEvent
 )

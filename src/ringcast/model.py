@@ -19,6 +19,9 @@ SEQNO_MAX = 2**63 - 1
 INCARNATION_MAX = 2**64 - 1
 CONN_ID_MAX = 2**32 - 1
 
+SYSTEM_EPOCH = 2**62
+"""Unicast epochs from here on are the system's own: their messages are not the application's."""
+
 
 class Address(NamedTuple):
     """Where datagrams go."""

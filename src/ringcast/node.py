@@ -14,14 +14,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
-from ringcast.errors import DecodeError, GroupClosed, UsageError
-from ringcast.events import Delivered, ViewInstalled
-from ringcast.model import Member, Stream
+from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
+from ringcast.events import Delivered, StateChunk, ViewInstalled, Writable
+from ringcast.model import SYSTEM_EPOCH, Member, Stream
+from ringcast.protocols.channel import SystemChannel
 from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.intake import seconds
 from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import Codec, decode_message, encode_message
+from ringcast.wire.frames import (
+    Close,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,12 +47,17 @@ if TYPE_CHECKING:
 
 L = TypeVar("L")
 
+UNICAST = 1
+"""The place of the application's unicast in the stack."""
+
+UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, SyncAck)
+
 
 class Node:
     """One member of one group, without sockets, clock or threads."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "codec", "config", "rejected", "_owner", "_places", "_turn"}
+        {"me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"}
     )
 
     def __init__(
@@ -52,7 +69,10 @@ class Node:
         multicast: type[ReliableMulticast] = ReliableMulticast,
         unicast: type[ReliableUnicast] = ReliableUnicast,
         layers: Sequence[Layer] = (),
+        state: bool = False,
     ) -> None:
+        """`state`: the application gives its state to joiners, and wants it when it joins; in a
+        group all should agree on that. Where there is a membership layer only."""
         self.me = me
         self.config = config
         self.view: View | None = None
@@ -75,15 +95,34 @@ class Node:
             ),
             *layers,
         ]
+        if any(isinstance(layer, Membership) for layer in layers):
+            self._layers += [
+                SystemChannel(
+                    me,
+                    config.unicast,
+                    fragment_bytes=self.codec.payload_bytes_max,
+                    datagram_bytes=config.multicast.datagram_bytes,
+                ),
+                StateTransfer(
+                    me,
+                    config.membership.join_buffer_bytes,
+                    self.codec.payload_bytes_max,
+                    has_state=state,
+                ),
+            ]
+        elif state:
+            raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
         self._owner = _owners(self._layers)
         # Places, not references: a node is a tree, and copies of it share nothing.
         self._places: dict[type, int] = {
             kind: place
-            for kind in (Membership, FailureDetector)
+            for kind in (Membership, FailureDetector, SystemChannel, StateTransfer)
             for place, layer in enumerate(self._layers)
             if isinstance(layer, kind)
         }
         self._is_closed = False
+        self._few_since: int | None = None  # when the view became too small to send to
+        self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
         self._out = Effects()
 
@@ -109,6 +148,11 @@ class Node:
         """None: nobody here notices that a member is gone."""
         return self._find(FailureDetector)
 
+    @property
+    def state(self) -> StateTransfer | None:
+        """Who gets and gives the application's state, to be read only: for traces and tests."""
+        return self._find(StateTransfer)
+
     def _find(self, kind: type[L]) -> L | None:
         layer = self._layers[self._places[kind]] if kind in self._places else None
         return layer if isinstance(layer, kind) else None
@@ -130,8 +174,7 @@ class Node:
             try:
                 source, frames = self.codec.unpack(datagram)
             except DecodeError as error:
-                reason = error.reason.value
-                self.rejected[reason] = self.rejected.get(reason, 0) + 1
+                self._reject(error)
                 continue
             if detector is not None:
                 detector.heard(source, now)
@@ -149,10 +192,14 @@ class Node:
         to: Member | None = None,
     ) -> int:
         """Send to the group, or to one member; return how many were accepted, in order from the
-        first (0: full)."""
+        first (0: full).
+
+        TooFewMembers: the view has fewer than `min_members`. Writable follows when it has enough.
+        """
         if self._is_leaving:
             raise GroupClosed("this member is leaving its group")
         if to is None:
+            self._check_members(now)
             accepted = self.multicast.send(payloads, stream, now, self._out)
         elif stream is Stream.FIFO:
             accepted = self.unicast.send(payloads, to, now, self._out)
@@ -160,6 +207,23 @@ class Node:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
         self._settle(now)
         return accepted
+
+    def provide_state(
+        self, transfer: int, chunks: Sequence[bytes], now: int, *, is_last: bool = False
+    ) -> int:
+        """The next chunks of the state that StateWanted asked for; return how many were accepted,
+        in order from the first. `is_last`: with these it is complete, if all are accepted.
+
+        Fewer than all: StateWritable follows when there is room for more, or StateAbandoned.
+        """
+        accepted = self._with_state().provide(transfer, chunks, self._out, is_last=is_last)
+        self._settle(now)
+        return accepted
+
+    def refuse_state(self, transfer: int, now: int) -> None:
+        """This member cannot provide the state, or not the rest of it: another is to do it."""
+        self._with_state().give_up(transfer, self._out)
+        self._settle(now)
 
     def sync(self, peer: Member, now: int) -> None:
         """Ask a sender where its messages to this member stand, and go on from there."""
@@ -243,11 +307,16 @@ class Node:
         """What happened, and up to `limit` messages: pulled, and this is delivery."""
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
-        self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
-        for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
-            ready = layer.take_ready(limit, now, self._out)
-            limit -= sum(len(event.run.payloads) for event in ready if isinstance(event, Delivered))
-            events += ready
+        state = self.state
+        if state is not None and state.is_behind:
+            events += state.take_ready(limit, now, self._out)
+            limit -= sum(map(_count, events))
+        if state is None or not state.is_behind:
+            self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
+            for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
+                ready = layer.take_ready(limit, now, self._out)
+                limit -= sum(map(_count, ready))
+                events += ready if state is None else state.sift(ready)
         self._settle(now)
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
@@ -256,11 +325,14 @@ class Node:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
+        state = self.state
+        if state is not None and state.is_behind:
+            return state.has_ready
         return self.multicast.has_ready or self.unicast.has_ready
 
     @property
     def is_flushed(self) -> bool:
-        """Others have taken everything that was sent here, to all or to one."""
+        """The others of the view have taken everything that was sent here, to all or to one."""
         return self.multicast.is_flushed and self.unicast.is_flushed
 
     def pending(self) -> list[tuple[Member | Address | None, Frame]]:
@@ -281,12 +353,42 @@ class Node:
 
     def explain(self, now: int) -> list[str]:
         """One sentence for each thing that waits. Nothing waits: an empty list."""
-        return [reason for layer in self._layers for reason in layer.explain(now)]
+        reasons = [reason for layer in self._layers for reason in layer.explain(now)]
+        if self._few_since is not None:
+            assert self.view is not None
+            reasons.append(
+                f"sends are refused: {len(self.view)} of {self._min_members} members "
+                f"since {seconds(now - self._few_since)}"
+            )
+        return reasons
 
     def check_invariants(self) -> None:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
         for layer in self._layers:
             layer.check_invariants()
+
+    # Groups that are too small
+
+    @property
+    def _min_members(self) -> int:
+        return self.config.membership.min_members
+
+    def _check_members(self, now: int) -> None:
+        if self._few_since is not None:
+            assert self.view is not None
+            self._has_refused = True
+            raise TooFewMembers(len(self.view), self._min_members, (now - self._few_since) / 1e9)
+
+    def _count_members(self, view: View, now: int) -> None:
+        if self.me not in view:
+            self._few_since = None  # sends are refused for another reason now
+        elif len(view) < self._min_members:
+            self._few_since = now if self._few_since is None else self._few_since
+        else:
+            self._few_since = None
+            if self._has_refused:
+                self._has_refused = False
+                self._out.event(Writable())
 
     # Run to completion
 
@@ -294,24 +396,71 @@ class Node:
         """Hand each stretch of frames of one layer to it, in order."""
         start = 0
         while start < len(frames):
-            owner = self._owner.get(type(frames[start]))
+            owner = self._place_of(frames[start])
             stop = start + 1
-            while stop < len(frames) and self._owner.get(type(frames[stop])) == owner:
+            while stop < len(frames) and self._place_of(frames[stop]) == owner:
                 stop += 1
             if owner is not None:
                 self._layers[owner].receive(source, frames[start:stop], now, self._out)
             start = stop
+
+    def _place_of(self, frame: Frame) -> int | None:
+        """Whose it is. The system's own connections are told by their epochs."""
+        place = self._owner.get(type(frame))
+        if place == UNICAST and isinstance(frame, UNICAST_FRAMES):
+            return place if frame.conn.epoch < SYSTEM_EPOCH else self._places.get(SystemChannel)
+        return place
 
     def _settle(self, now: int) -> None:
         if self._is_leaving and self.is_flushed:
             self._out.signal(Flushed())
         while self._out.signals:
             self._react(self._out.signals.popleft(), now)
+        state, channel = self.state, self._find(SystemChannel)
+        if state is not None and channel is not None:
+            self._take_messages(state, channel, now)
+            if state.is_catching_up:
+                self._catch_up(state, now)
+            if state.has_asks:
+                state.answer_asks(self.multicast.digest(), now, self._out)
+            self._send_messages(channel, now)
+
+    def _take_messages(self, state: StateTransfer, channel: SystemChannel, now: int) -> None:
+        """What layers of other members have to say."""
+        while channel.has_ready:
+            for source, payload in channel.take_messages(now, self._out):
+                try:
+                    message = decode_message(payload)
+                except DecodeError as error:
+                    self._reject(error)
+                else:
+                    state.receive_message(source, message, now, self._out)
+
+    def _send_messages(self, channel: SystemChannel, now: int) -> None:
+        messages, self._out.messages = self._out.messages, []
+        for dest, message in messages:
+            channel.send(encode_message(message), dest, now, self._out)
+
+    def _reject(self, error: DecodeError) -> None:
+        reason = error.reason.value
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def _catch_up(self, state: StateTransfer, now: int) -> None:
+        """Messages to the group go aside until the state is here, as long as there is room."""
+        while self.multicast.has_ready and state.room:
+            state.keep(self.multicast.take_ready(state.room, now, self._out))
+        state.note_full(self.multicast.has_ready, self._out)
 
     @property
     def _is_leaving(self) -> bool:
         membership = self.membership
         return membership is not None and membership.is_leaving
+
+    def _with_state(self) -> StateTransfer:
+        state = self.state
+        if state is None:
+            raise UsageError("this node has no membership: nobody wants its state")
+        return state
 
     def _joined_by_name(self) -> Membership:
         membership = self.membership
@@ -328,17 +477,22 @@ class Node:
 
     def _react(self, signal: Signal, now: int) -> None:
         match signal:
-            case ViewAgreed(view):
+            case ViewAgreed(view, parts):
                 if self._has_outlived(view):
                     return
                 self.view = view
+                state = self.state
+                if state is not None and state.has_state:
+                    state.before_view(view, self.multicast.digest())
                 if self.me in view:
-                    self._out.event(ViewInstalled(view))
+                    self._out.event(ViewInstalled(view, parts))
                 for layer in self._layers:
                     layer.install_view(view, now, self._out)
+                self._count_members(view, now)
             case Left(reason):
                 if not self._is_closed:
                     self._is_closed = True
+                    self._few_since = None
                     for layer in reversed(self._layers):  # Closed, of the first, is the last event
                         layer.close(reason, now, self._out)
             case DigestAgreed(digest):
@@ -347,6 +501,13 @@ class Node:
             case _:
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
+
+
+def _count(event: Event) -> int:
+    """How many messages it is for who takes so many at a time."""
+    if isinstance(event, Delivered):
+        return len(event.run.payloads)
+    return isinstance(event, StateChunk)
 
 
 def _owners(layers: Sequence[Layer]) -> dict[type[Frame], int]:

@@ -12,6 +12,7 @@ from ringcast import MembershipConfig
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
+from ringcast.config import DISCOVERY_WAIT_MIN_S
 from ringcast.core.effects import Suspected
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PATIENT = MembershipConfig(
 )
 """Nobody is suspected because the machine is busy; who is really gone refuses datagrams."""
 
-FIRST = replace(PATIENT, discovery_wait_s=0.0)
+FIRST = replace(PATIENT, discovery_wait_s=DISCOVERY_WAIT_MIN_S)
 """For whoever is the first: nobody is there to wait for."""
 
 
@@ -41,7 +42,7 @@ def with_members(count: int, **options: Any) -> Callable[[Callable[..., Awaitabl
             groups: list[Group] = []
             async with AsyncExitStack() as stack:
                 for at in range(count):
-                    wait_s = 0.0 if at == 0 else DEADLINE_S
+                    wait_s = DISCOVERY_WAIT_MIN_S if at == 0 else DEADLINE_S
                     found = [group.me.address for group in groups]
                     joining = join(
                         "test",

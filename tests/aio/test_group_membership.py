@@ -198,13 +198,14 @@ def test_two_groups_of_one_name_become_one() -> None:
                 assert (len(a.view), len(b.view), len(c.view)) == (1, 2, 2)
                 was = a.me
                 sources[0].addresses.append(c.me.address)
-                _, excluded, view = await told(a, ViewInstalled, Excluded, ViewInstalled)
-                assert isinstance(excluded, Excluded)
-                assert excluded.reason == "found a larger group of the same name"
-                assert isinstance(view, ViewInstalled)
-                assert [member.name for member in view.view] == ["B", "C", "A"]
-                assert sources[0].registered == [was, was, a.me]
-                assert a.me.incarnation != was.incarnation
+                _, merged = await told(a, ViewInstalled, ViewInstalled)
+                assert isinstance(merged, ViewInstalled)
+                assert [member.name for member in merged.view] == ["B", "C", "A"]
+                parts = [[member.name for member in part] for part in merged.parts]
+                assert parts == [["B", "C"], ["A"]]
+                assert a.me == was
+                await a.send(b"from the other side")
+                assert await read(c, 1) == [("A", b"from the other side")]
 
     bounded(main())
 
@@ -468,7 +469,7 @@ def test_leaving_takes_no_longer_than_allowed(caplog: pytest.LogCaptureFixture) 
         async with join("test", name="B", members=[str(a.me.address)], membership=hasty) as b:
             await b.send(b"A never reads this")
             started = time.monotonic()
-        assert 0.1 <= time.monotonic() - started < 2.0
+        assert 0.07 < time.monotonic() - started < 2.0  # a quarter of it is for the goodbye
         view = await a.wait_for_view(lambda view: len(view) == 1)  # and yet it is missed
         assert [member.name for member in view] == ["A"]
 

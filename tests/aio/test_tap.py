@@ -16,6 +16,7 @@ from ringcast.trace.rows import (
     ACKMAP,
     BLOCK,
     DELIVER,
+    DROP_WINDOW,
     OPEN,
     PURGE,
     REJECT,
@@ -30,7 +31,7 @@ from ringcast.trace.rows import (
     member_key,
 )
 from ringcast.trace.segments import Segment, segment_paths
-from ringcast.wire.frames import Data
+from ringcast.wire.frames import Begin, Data
 from support.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class Tapped:
     def look(self) -> None:
         for tap in self.taps.values():
             tap.look(self.cluster.now)
+
+    def send_from(self, name: str, *payloads: bytes) -> None:
+        """From a member without a tap to all the others, who have it when this returns."""
+        self.cluster.nodes[name].send(payloads, self.cluster.now)
+        self.exchange()
 
     def send(self, name: str, *payloads: bytes) -> int:
         accepted = self.cluster.nodes[name].send(payloads, self.cluster.now)
@@ -240,6 +246,30 @@ def test_other_events_leave_no_row(tmp_path: Path) -> None:
     t = Tapped(tmp_path, "A", "A")
     t.taps["A"].event(Writable(), t.cluster.now)
     assert [row.event for row in t.rows("A")] == [START, STOP]
+
+
+def test_a_window_that_takes_anothers_place_opens_anew(tmp_path: Path) -> None:
+    """Its sender has lost sight of this member and come back between two looks."""
+    t = Tapped(tmp_path, "AB", "A", "full")
+    a, b = t.cluster.nodes.values()
+    t.send_from("B", b"1", b"2", b"3")
+    t.take()
+    begin = Begin(Stream.FIFO, counter=9, offset=7, is_middle=False)
+    a.receive_datagrams(b.codec.pack([begin], a.me), t.cluster.now)
+    t.look()
+    later = Data(Stream.FIFO, 8, [b"8", b"9"])
+    a.receive_datagrams(b.codec.pack([later]), t.cluster.now)
+    t.take()
+    rows = [row for row in t.rows("A") if row.peer == "B" and row.event != BLOCK]
+    assert [(row.event, row.seqno, row.seqno2) for row in rows if row.event not in (WIN, TX)] == [
+        (OPEN, 0, 0),
+        (DELIVER, 1, 3),
+        (DROP_WINDOW, 0, 0),
+        (OPEN, 7, 7),
+        (DELIVER, 8, 9),
+    ]
+    windows = [(row.low, row.hd, row.hr) for row in rows if row.event == WIN]
+    assert windows == [(0, 0, 0), (0, 0, 3), (3, 3, 3), (7, 7, 7), (9, 9, 9)]
 
 
 # Level full

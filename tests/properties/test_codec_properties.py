@@ -34,6 +34,8 @@ from ringcast.wire.frames import (
     Ack,
     Alive,
     Beat,
+    Begin,
+    Begun,
     Close,
     Data,
     Discover,
@@ -42,6 +44,8 @@ from ringcast.wire.frames import (
     Highest,
     Join,
     Leave,
+    Merge,
+    Merged,
     Nack,
     Present,
     Probe,
@@ -142,6 +146,17 @@ def welcomes(draw: st.DrawFn) -> Welcome:
 
 
 @st.composite
+def merges(draw: st.DrawFn) -> Merged:
+    """A view, cut into parts at some places; who is in none of them is left over."""
+    view = draw(views)
+    shuffled = draw(st.permutations(view.members))
+    cuts = draw(st.lists(st.integers(1, len(shuffled)), min_size=1, max_size=4, unique=True))
+    bounds = pairwise([0, *sorted(cuts)])
+    parts = [View(draw(view_ids), tuple(shuffled[start:stop])) for start, stop in bounds]
+    return Merged(view, tuple(parts))
+
+
+@st.composite
 def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
     """A run that continues this one, or nearly."""
     first = draw(st.sampled_from([run.first, min(run.last + 1, SEQNO_MAX)]))
@@ -184,6 +199,10 @@ pieces = st.one_of(
             st.binary(max_size=300),
             st.booleans(),
         ),
+        st.builds(Merge, views),
+        merges(),
+        st.builds(Begin, streams, counters, seqnos, st.booleans()),
+        st.builds(Begun, streams, counters),
     ).map(lambda frame: [frame]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
@@ -249,7 +268,11 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 15
         case Half():
             return 3 + 16 + len(frame.payload)
-        case ViewIs() | Welcome():
+        case Begin():
+            return 3 + 18
+        case Begun():
+            return 3 + 9
+        case ViewIs() | Welcome() | Merge() | Merged():
             raise AssertionError("it shares its datagram with nothing")
 
 
@@ -258,7 +281,7 @@ def bytes_of_member(member: Member) -> int:
 
 
 def has_view(frame: Frame) -> bool:
-    return isinstance(frame, ViewIs | Welcome)
+    return isinstance(frame, ViewIs | Welcome | Merge | Merged)
 
 
 @settings(deadline=None)

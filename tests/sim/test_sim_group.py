@@ -32,7 +32,7 @@ from ringcast.trace import rows as trace
 from ringcast.trace.predicates.membership import LEAVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Effects, Layer
@@ -270,9 +270,15 @@ class DigestBeforeAcks(Membership):
     """Lets joiners in before all old members hold on to what they will need (N9)."""
 
     def _spread(
-        self, view: View, old: View, joiners: dict[Member, None], now: int, out: Effects
+        self,
+        view: View,
+        parts: tuple[View, ...],
+        old: View,
+        joiners: dict[Member, None],
+        now: int,
+        out: Effects,
     ) -> None:
-        super()._spread(view, old, joiners, now, out)
+        super()._spread(view, parts, old, joiners, now, out)
         if self.change is not None and self.change.joiners:
             self.change.awaiting.clear()
             self._progress(now, out)
@@ -281,26 +287,33 @@ class DigestBeforeAcks(Membership):
 class AcksOnce(Membership):
     """A lost acknowledgement is never made good."""
 
-    def _on_view_is(self, source: Member, view: View, now: int, out: Effects) -> None:
+    def _on_view(
+        self, source: Member, view: View, parts: tuple[View, ...], now: int, out: Effects
+    ) -> None:
         if self.view is None or view.id != self.view.id:
-            super()._on_view_is(source, view, now, out)
+            super()._on_view(source, view, parts, now, out)
 
 
 class TurnsTheOrderRound(Membership):
     """Makes views in which the oldest member is not the first (V1)."""
 
     def _make_view(
-        self, gone: set[Member], now: int, out: Effects, new: Sequence[Member] = ()
+        self,
+        gone: set[Member],
+        now: int,
+        out: Effects,
+        new: Sequence[Member] = (),
+        parts: tuple[View, ...] | None = None,
     ) -> None:
         if self.view is not None:
             self.view = View(self.view.id, self.view.members[::-1])
-        super()._make_view(gone, now, out, new)
+        super()._make_view(gone, now, out, new, parts)
 
 
-class NeverMoves(Membership):
+class NeverMeets(Membership):
     """Two groups that find each other stay apart (V-L1)."""
 
-    def _compare_groups(self, coordinator: Member, size: int, now: int, out: Effects) -> None:
+    def _meet(self, other: Member, size: int, now: int, out: Effects) -> None:
         return
 
 
@@ -322,9 +335,9 @@ class WaitsForEver(Membership):
 class CountsJoinersAsServed(Outbox):
     """Lets go of messages though a joiner may still need them: no freeze (N5, N9)."""
 
-    def set_members(self, view: View, now: int, out: Effects) -> None:
+    def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
         known = {member for member, _, _ in self.acks.entries()}
-        super().set_members(view, now, out)
+        super().set_members(view, reunited, now, out)
         for member in view:
             if member not in known:
                 self.acks.update(member, self.window.high, self.window.high)
@@ -363,7 +376,7 @@ def odd_node(
         (partial(odd_node, membership=DigestBeforeAcks), {"N9"}, 30),
         (partial(odd_node, multicast=WithoutFreeze), {"N5", "N9"}, 0),
         (partial(odd_node, membership=TurnsTheOrderRound), {"V1"}, 0),
-        (partial(odd_node, membership=NeverMoves), {"V-L1"}, 0),
+        (partial(odd_node, membership=NeverMeets), {"V-L1"}, 0),
         (partial(odd_node, membership=LooksForEver), {"V-L2"}, 0),
     ],
 )

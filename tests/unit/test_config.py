@@ -105,8 +105,9 @@ def test_half_of_the_window_may_be_under_way() -> None:
 
 
 BAD_MEMBERSHIP: list[tuple[dict[str, Any], str]] = [
-    ({"discovery_wait_s": -0.1}, "discovery_wait_s = -0.1: must be from 0 to 600 seconds"),
-    ({"discovery_wait_s": 601}, "discovery_wait_s = 601: must be from 0 to 600 seconds"),
+    ({"discovery_wait_s": 0.0}, "discovery_wait_s = 0.0: must be from 0.02 to 600 seconds"),
+    ({"discovery_wait_s": 0.019}, "discovery_wait_s = 0.019: must be from 0.02 to 600 seconds"),
+    ({"discovery_wait_s": 601}, "discovery_wait_s = 601: must be from 0.02 to 600 seconds"),
     ({"heartbeat_s": 0}, "heartbeat_s = 0: must be from 0.001 to 60 seconds"),
     ({"heartbeat_s": 61}, "heartbeat_s = 61: must be from 0.001 to 60 seconds"),
     ({"heartbeat_s": math.nan}, "heartbeat_s = nan: must be from 0.001 to 60 seconds"),
@@ -121,6 +122,14 @@ BAD_MEMBERSHIP: list[tuple[dict[str, Any], str]] = [
     ({"leave_timeout_s": -1}, "leave_timeout_s = -1: must be from 0 to 3600 seconds"),
     ({"leave_timeout_s": 3601}, "leave_timeout_s = 3601: must be from 0 to 3600 seconds"),
     ({"slow_member_timeout_s": -1}, "slow_member_timeout_s = -1: must be from 0 to 1e+06 seconds"),
+    (
+        {"join_buffer_bytes": -1},
+        f"join_buffer_bytes = -1: must be a whole number from 0 to {1 << 40}",
+    ),
+    (
+        {"join_buffer_bytes": 1.5},
+        f"join_buffer_bytes = 1.5: must be a whole number from 0 to {1 << 40}",
+    ),
     (
         {"slow_member_timeout_s": math.inf},
         "slow_member_timeout_s = inf: must be from 0 to 1e+06 seconds",
@@ -138,11 +147,12 @@ def test_bad_membership_values(fields: dict[str, Any], message: str) -> None:
 
 def test_the_limits_of_membership_values_are_allowed() -> None:
     MembershipConfig(
-        discovery_wait_s=0,
+        discovery_wait_s=0.02,
         heartbeat_s=60,
         suspect_after_s=120,
         verify_s=60,
         leave_timeout_s=0,
+        join_buffer_bytes=0,
         slow_member_timeout_s=0,
     )
     MembershipConfig(

@@ -110,6 +110,20 @@ class Driver:
         if self._is_open:
             self._flush(now)
 
+    def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
+        """The next chunks of a state; how many were accepted."""
+        now = time.monotonic_ns()
+        accepted = self.node.provide_state(transfer, chunks, now, is_last=is_last)
+        self._after_input(now)
+        return accepted
+
+    def refuse_state(self, transfer: int) -> None:
+        """This state, or the rest of it, is not to be had here."""
+        now = time.monotonic_ns()
+        self.node.refuse_state(transfer, now)
+        if self._is_open:
+            self._after_input(now)
+
     def sync(self, peer: Member) -> None:
         """Ask this sender where its messages to us stand."""
         now = time.monotonic_ns()

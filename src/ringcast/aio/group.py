@@ -13,10 +13,11 @@ import os
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, assert_never
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ringcast.aio.driver import Driver
 from ringcast.aio.sources import ListSource, runtime_source
+from ringcast.aio.state import StateExchange
 from ringcast.aio.udp import UdpSocket, is_loopback
 from ringcast.aio.unread import Unread
 from ringcast.config import (
@@ -26,13 +27,14 @@ from ringcast.config import (
     MulticastConfig,
     UnicastConfig,
 )
-from ringcast.errors import GroupClosed, JoinTimeout, UsageError
+from ringcast.errors import ConfigError, GroupClosed, JoinTimeout, TooFewMembers, UsageError
 from ringcast.events import (
     Closed,
     Delivered,
     Excluded,
     FragmentsTaken,
     GapSkipped,
+    StateLost,
     Undeliverable,
     ViewInstalled,
     Writable,
@@ -47,9 +49,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringcast.aio.sources import Source
+    from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.tap import Tap
     from ringcast.aio.unread import Message, Notice
-    from ringcast.events import Event
+    from ringcast.events import Event, StateEvent
     from ringcast.model import View
     from ringcast.trace.recorder import Recorder
 
@@ -107,9 +110,18 @@ class _Gate:
 class Group:
     """A member's handle on its group. Made by `join`; not to be shared between event loops."""
 
-    def __init__(self, place: _Place, *, receive: bool, must_exist: bool) -> None:
+    def __init__(
+        self,
+        place: _Place,
+        *,
+        receive: bool,
+        must_exist: bool,
+        waits_for_members: bool,
+        hooks: tuple[GiveState, TakeState] | None,
+    ) -> None:
         self._place = place
         self._is_receiving = receive
+        self._waits_for_members = waits_for_members
         self._is_leaving = False
         self._closed: Closed | None = None
         self._view: View | None = None
@@ -120,6 +132,9 @@ class Group:
         self._settled = _Gate()
         self._driver = place.drive(self, must_exist=must_exist)
         self._unread = Unread(self.me)
+        self._state: StateExchange | None = None
+        if hooks is not None:
+            self._state = StateExchange(self._driver, self._unread if receive else None, *hooks)
 
     @property
     def me(self) -> Member:
@@ -139,25 +154,38 @@ class Group:
             await self._settled.wait()
         return self.view
 
+    @property
+    def state_lost(self) -> str | None:
+        """Why this member came into its group without the state: nobody could give it. None: it
+        has it, started the group itself, or wants none."""
+        return None if self._state is None else self._state.lost
+
     async def send(self, payload: bytes, *, to: Member | None = None) -> None:
         """Send to everybody, oneself included, or to one member alone.
 
         Waits only while the window is full: the group's, or that member's. What is sent to one
-        member has an order of its own, beside what is sent to the group.
+        member has an order of its own, beside what is sent to the group. TooFewMembers, or longer
+        waiting, as agreed with `when_few`: the group has fewer than `min_members`.
         """
         await self.send_many([payload], to=to)
 
     async def send_many(self, payloads: Sequence[bytes], *, to: Member | None = None) -> None:
         """Send in order. If it is cancelled, the first so many were sent and the rest were not.
 
-        If this member is excluded meanwhile, the rest is sent when it is back.
+        If this member is excluded meanwhile, the rest is sent when it is back. TooFewMembers has
+        how many were `sent`.
         """
         self._check_peer(to)
         start = 0
         while True:
             await self._until_in()
             chunk = payloads[start : start + SEND_CHUNK]
-            accepted = self._driver.send(chunk, Stream.FIFO, to)
+            try:
+                accepted = self._driver.send(chunk, Stream.FIFO, to)
+            except TooFewMembers as few:
+                if not self._waits_for_members:
+                    raise TooFewMembers(few.have, few.need, few.since_s, sent=start) from None
+                accepted = 0
             start += accepted
             if start == len(payloads):
                 return
@@ -167,7 +195,7 @@ class Group:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
 
     def try_send(self, payload: bytes, *, to: Member | None = None) -> bool:
-        """Send if there is room; False, and nothing is sent, if not."""
+        """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised."""
         self._check_peer(to)
         self._check_open()
         return self._is_in and self._driver.send([payload], Stream.FIFO, to) == 1
@@ -222,22 +250,26 @@ class Group:
     async def _refill(self, limit: int) -> bool:
         """Wait until there is something to read, and take up to `limit` messages; False once
         there will be no more."""
-        while not self._unread:
+        while True:
+            if self._state is not None:
+                await self._state.settle()
+            if self._unread:
+                return True
             self._unread_since = None
             self._driver.take(limit)
             self._open_if_settled()
             if self._unread:
-                break
+                continue
             if self._closed is not None:
                 return False
             if self._is_receiving and self._driver.node.has_ready:
                 await asyncio.sleep(0)  # those were fragments; the rest of the message is coming
             else:
                 await self._readable.wait()
-        return True
 
     async def flush(self) -> None:
-        """Wait until others have taken everything that was sent here, to all or to one.
+        """Wait until others have taken everything that was sent here, to all or to one. Who is no
+        longer in the view is not waited for: Undeliverable tells of that one.
 
         GroupClosed if this member is out of its group before they have.
         """
@@ -258,7 +290,8 @@ class Group:
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
-        return self._driver.explain()
+        reasons = self._driver.explain()
+        return reasons if self._state is None else reasons + self._state.explain()
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""
@@ -283,11 +316,15 @@ class Group:
             case Closed():
                 self._on_closed(event)
             case _:
-                assert_never(event)
+                self._on_state_event(event)
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""
-        if not self._is_receiving:
+        if self._state is not None:
+            self._state.on_input()
+        if self._state is not None and self._state.is_due:
+            pass  # there are no messages before the state
+        elif not self._is_receiving:
             while self._driver.node.has_ready:
                 self._driver.take(BATCH_MAX)
         elif self._driver.node.has_ready and not self._readable.open():
@@ -299,12 +336,21 @@ class Group:
         self._readable.open()
         self._settled.open()
 
+    def _on_state_event(self, event: StateEvent) -> None:
+        assert self._state is not None  # else nobody asks for one, and none comes
+        self._state.on_event(event)
+        if isinstance(event, StateLost):
+            self._notify(event)
+        else:
+            self._readable.open()  # whoever waits to read may have come to where it is wanted
+
     def _on_view(self, view: View) -> None:
         is_first = self._view is None or self.me not in self._view
         if is_first and self._driver.membership.started_alone:
             searched = self._place.searched
             log.info("%s started group %r alone: nobody answered at %s", self.me, *searched)
         self._view = view
+        self._open_writable(None)  # who waits for room may have to be told of too few members
 
     def _on_closed(self, closed: Closed) -> None:
         if not self._driver.membership.may_rejoin or self._is_leaving:
@@ -324,6 +370,8 @@ class Group:
         old.close()
         known = [member.address for member in old.node.view or ()]
         self._driver = self._place.drive(self)
+        if self._state is not None:
+            self._state.renew(self._driver)
         try:
             self._driver.start([*known, *old.membership.discovery.candidates])
         except Exception as error:  # whatever a source raises, nobody shall wait for ever
@@ -408,6 +456,9 @@ class Group:
             self._place.raise_join_timeout(self._driver, "")
         except TimeoutError:
             self._place.raise_join_timeout(self._driver, f" within {limit_s:g} s")
+        while self._state is not None and self._state.is_due:  # which may take long
+            await self._state.take()
+            await self._until_in()
 
     async def _leave(self, limit_s: float) -> None:
         """Go, when the others have taken everything and know; or when it takes too long."""
@@ -423,6 +474,8 @@ class Group:
 
     def _close(self) -> None:
         self._is_leaving = True  # there is no coming back
+        if self._state is not None:
+            self._state.close()
         self._driver.close()
         self._place.close()
         if self._closed is None:
@@ -441,18 +494,22 @@ class _Place:
         sock: UdpSocket,
         source: Source,
         *,
+        advertise: Address | None,
         record: Path | None,
         record_level: str,
         run_id: str,
         lose: Callable[[], bool] | None,
+        has_state: bool,
     ) -> None:
         self._config = config
         self._sock = sock
+        self._address = advertise or sock.address  # where others reach this member
         self._source = source
         self._record = record
         self._record_level = record_level
         self._run_id = run_id or config.group
         self._lose = lose
+        self._has_state = has_state
         self._recorders: list[Recorder] = []
 
     @property
@@ -463,14 +520,12 @@ class _Place:
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
         """A new incarnation; it has not begun yet."""
         config = self._config
-        me = Member(
-            self._sock.address, 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX, config.name
-        )
+        me = Member(self._address, 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX, config.name)
         layers = (
             Membership(me, config.membership, must_exist=must_exist),
             FailureDetector(me, config.membership),
         )
-        node = Node(me, config, layers=layers)
+        node = Node(me, config, layers=layers, state=self._has_state)
         node.multicast.receive_buffer = node.unicast.receive_buffer = self._sock.receive_buffer
         loop = asyncio.get_running_loop()
         tap = self._tap(node)
@@ -513,10 +568,15 @@ async def join(
     *,
     name: str = "",
     listen: str = "127.0.0.1:0",
+    advertise: str | None = None,
     members: Sequence[str] = (),
     discovery: Source | None = None,
     must_exist: bool = False,
+    min_members: int | None = None,
+    when_few: Literal["raise", "wait"] = "raise",
     receive: bool = True,
+    give_state: GiveState | None = None,
+    take_state: TakeState | None = None,
     record: Path | None = None,
     record_level: str = "deliveries",
     run_id: str = "",
@@ -532,7 +592,18 @@ async def join(
     `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
     else with its three methods. If nobody is there this member starts the group, unless it
     `must_exist`: then JoinTimeout is raised. `listen` is the address to use, by default any free
-    port on loopback.
+    port on loopback. If others reach it at another address, because a forwarder stands between,
+    say which with `advertise`: that is this member's address then.
+
+    With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
+    the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
+
+    `give_state` and `take_state` go together, and are for groups whose members keep a state that is
+    made of messages. A joiner gets that of a member, and then all messages that are not in it.
+    `give_state()` returns the state as it is when it is called, as an iterable of bytes, async or
+    not; what changes later must not change it. `await take_state(chunks)` runs before the block
+    starts, unless this member starts the group; it is called again from the start if another member
+    has to give the state, and if this member was excluded and comes back.
 
     `config` is for messages to the group, `unicast` for those to one member, `membership` for how
     long things may take. `receive=False` is for members that only send: what arrives is taken and
@@ -544,16 +615,23 @@ async def join(
     """
     own = Address.parse(listen)
     addresses = [Address.parse(text) for text in members]
-    for address in (own, *addresses):
+    forwarder = None if advertise is None else Address.parse(advertise)
+    for address in (own, *addresses, *filter(None, [forwarder])):
         _check_loopback(address)
     if addresses and discovery is not None:
         raise UsageError("say where to look with members= or with discovery=, not with both")
+    if when_few not in ("raise", "wait"):
+        raise ConfigError("when_few", when_few, "'raise' or 'wait'")
+    hooks = _state_hooks(give_state, take_state)
+    membership = membership or MembershipConfig()
+    if min_members is not None:
+        membership = replace(membership, min_members=min_members)
     group_config = GroupConfig(
         group=group,
         name=name,
         multicast=config or MulticastConfig(),
         unicast=unicast or UnicastConfig(),
-        membership=membership or MembershipConfig(),
+        membership=membership,
     )
     source = discovery or (ListSource(addresses) if addresses else runtime_source(group))
     sock = UdpSocket(own)
@@ -561,13 +639,21 @@ async def join(
         replace(group_config, multicast=_fit(group_config.multicast, sock.receive_buffer)),
         sock,
         source,
+        advertise=forwarder,
         record=record,
         record_level=record_level,
         run_id=run_id,
         lose=lose,
+        has_state=hooks is not None,
     )
     try:
-        handle = Group(place, receive=receive, must_exist=must_exist)
+        handle = Group(
+            place,
+            receive=receive,
+            must_exist=must_exist,
+            waits_for_members=when_few == "wait",
+            hooks=hooks,
+        )
     except BaseException:
         sock.close()
         raise
@@ -584,6 +670,19 @@ def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:
     share = receive_buffer // (MEMBERS_EXPECTED - 1)
     datagram_bytes = max(DATAGRAM_BYTES_MIN, min(config.datagram_bytes, share // 2))
     return replace(config, datagram_bytes=datagram_bytes)
+
+
+def _state_hooks(
+    give: GiveState | None, take: TakeState | None
+) -> tuple[GiveState, TakeState] | None:
+    if give is not None and take is not None:
+        return give, take
+    if give is not None or take is not None:
+        raise UsageError(
+            "give_state= and take_state= go together: who has taken the state may be the next to "
+            "give it"
+        )
+    return None
 
 
 def _check_loopback(address: Address) -> None:

@@ -45,7 +45,7 @@ class Tap:
         self._detail = Detail(node, recorder) if recorder.level == "full" else None
         self._multicast = node.multicast
         self._sent: dict[Stream, _Sent] = {}
-        self._open: set[Origin] = set()
+        self._open: dict[Origin, ReceiveWindow] = {}
         self._generation = -1
 
     def start(self, now: int) -> None:
@@ -98,19 +98,23 @@ class Tap:
         return self._recorder.stats()
 
     def _note_windows(self, windows: Mapping[Origin, SendWindow | ReceiveWindow], now: int) -> None:
+        # One may have taken another's place since the last look: for a sender that was away.
+        gone = [
+            origin for origin, window in self._open.items() if windows.get(origin) is not window
+        ]
+        for origin in gone:
+            del self._open[origin]
+            self._recorder.dropped(origin, now)
+            if self._detail is not None:
+                self._detail.forget(origin)
         for origin, window in windows.items():
             if isinstance(window, SendWindow):
                 if origin.stream not in self._sent:
                     assembler = Assembler(self._node.config.multicast.max_message_bytes)
                     self._sent[origin.stream] = _Sent(origin.stream, window, assembler)
             elif origin not in self._open:
-                self._open.add(origin)
+                self._open[origin] = window
                 self._recorder.opened(origin, window.delivered, now)
-        for origin in [origin for origin in self._open if origin not in windows]:
-            self._open.discard(origin)
-            self._recorder.dropped(origin, now)
-            if self._detail is not None:
-                self._detail.forget(origin)
 
     def _note_sent(self, sent: _Sent, now: int) -> None:
         for data in self._multicast.sent_since(sent.stream, sent.through + 1):

@@ -2,7 +2,8 @@
 
 Messages are taken from the node only when somebody reads, so few of them wait here. Notices come
 by themselves and are bounded. Whoever reads messages only passes over the notices; but that
-messages were lost is then logged, so that no loss is silent.
+messages were lost is then logged, so that no loss is silent. A Gift marks a place at which the
+state of the application is wanted: whoever reads stops there until it is made.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.events import Delivered, Excluded, GapSkipped, Undeliverable, ViewInstalled
+from ringcast.aio.state import Gift
+from ringcast.events import Delivered, Excluded, GapSkipped, StateLost, Undeliverable, ViewInstalled
 from ringcast.model import Run
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 NOTICES_MAX = 1024
 """Notices that wait for a reader; beyond this the oldest goes."""
 
-Loss: TypeAlias = Undeliverable | GapSkipped | Excluded
+Loss: TypeAlias = Undeliverable | GapSkipped | Excluded | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
 
 log = logging.getLogger("ringcast")
@@ -46,7 +48,7 @@ class Unread:
         self.dropped = 0
         """Notices that nobody read in time."""
         self._me = me
-        self._items: deque[Delivered | Notice] = deque()
+        self._items: deque[Delivered | Notice | Gift] = deque()
         self._read_of_first = 0  # messages of the first item that have been handed out
         self._notices = 0
         self._untold: deque[Loss] = deque()  # waiting, and not logged
@@ -67,8 +69,23 @@ class Unread:
             if not self.watchers:
                 self.tell_losses()
 
+    def add_gift(self, gift: Gift) -> None:
+        self._items.append(gift)
+
+    def remove_gift(self, gift: Gift) -> None:
+        """It has been made, or is not wanted any more."""
+        if gift in self._items:
+            self._items.remove(gift)
+
+    @property
+    def gift(self) -> Gift | None:
+        """What is to be made before anything more is taken."""
+        first = self._items[0] if self._items else None
+        return first if isinstance(first, Gift) else None
+
     def take_message(self) -> Message | None:
-        """The next message; notices before it are passed over."""
+        """The next message; notices before it are passed over. None: there is none, or a gift
+        is first."""
         delivered = self._first_messages()
         if delivered is None:
             return None
@@ -97,11 +114,12 @@ class Unread:
 
     def take(self) -> Delivered | Notice | None:
         """The next messages or the next notice, whatever comes first."""
-        if not self._items:
+        if not self._items or self.gift is not None:
             return None
         item = self._items.popleft()
         if isinstance(item, Delivered):
             return self._rest_of(item)
+        assert not isinstance(item, Gift)
         self._leaves(item, is_read=True)
         return item
 
@@ -112,7 +130,7 @@ class Unread:
 
     def stats(self) -> dict[str, object]:
         return {
-            "runs": len(self._items) - self._notices,
+            "runs": sum(isinstance(item, Delivered) for item in self._items),
             "notices": self._notices,
             "notices_dropped": self.dropped,
         }
@@ -122,6 +140,8 @@ class Unread:
             item = self._items[0]
             if isinstance(item, Delivered):
                 return item
+            if isinstance(item, Gift):
+                return None
             self._items.popleft()
             self._leaves(item, is_read=False)
         return None
@@ -144,7 +164,7 @@ class Unread:
             )
         self.dropped += 1
         for at, item in enumerate(self._items):
-            if not isinstance(item, Delivered):
+            if isinstance(item, Notice):
                 del self._items[at]
                 self._leaves(item, is_read=False)
                 return
@@ -176,3 +196,5 @@ class Unread:
                     "the group, not known to have reached everybody: %s",
                     *(self._me, loss.reason, may_be_lost),
                 )
+            case StateLost(reason):
+                log.warning("%s is in its group without the state: %s", self._me, reason)

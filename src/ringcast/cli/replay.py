@@ -26,6 +26,7 @@ FAILURES_SHOWN = 5
     default="multicast",
     help="Whose seed; options from a file know theirs.",
 )
+@click.option("--partitions", is_flag=True, help="Its seed with partitions.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
 @click.option(
     "--options",
@@ -44,6 +45,7 @@ FAILURES_SHOWN = 5
 def replay(
     ctx: click.Context,
     protocol: str,
+    partitions: bool,
     seed: int | None,
     options_file: Path | None,
     shrink: bool,
@@ -62,7 +64,7 @@ def replay(
         raise click.UsageError("give either --seed or --options")
     node_factory = ctx.obj  # tests put another node there, which must be caught
     if seed is not None:
-        options = expand(seed, protocol)
+        options = expand(seed, protocol, partitions=partitions)
     else:
         options = from_json(Path(options_file or "").read_text())
     result = run(options, node_factory)

@@ -53,6 +53,11 @@ class SeedRange(click.ParamType[range]):
     default="multicast",
     help="Messages to the group (if not given), between two members, or a group on its own.",
 )
+@click.option(
+    "--partitions",
+    is_flag=True,
+    help="Cut members off until their group falls apart; with --protocol group.",
+)
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
 @click.option(
@@ -71,6 +76,7 @@ class SeedRange(click.ParamType[range]):
 def simulate(
     ctx: click.Context,
     protocol: str,
+    partitions: bool,
     seeds: range,
     jobs: int,
     json_file: Path | None,
@@ -86,22 +92,34 @@ def simulate(
     Examples:
       ringcast simulate --seeds 0:500 --jobs 2
       ringcast simulate --protocol group --seeds 0:500 --matrix
+      ringcast simulate --protocol group --partitions --seeds 0:500
     """
+    if partitions and protocol != "group":
+        raise click.UsageError("--partitions needs --protocol group")
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     tally = Tally()
     started = perf_counter()
     # Tests put another node there, which must be caught.
-    results = run_seeds(seeds, protocol=protocol, jobs=jobs, record=record, node_factory=ctx.obj)
+    results = run_seeds(
+        seeds,
+        protocol=protocol,
+        partitions=partitions,
+        jobs=jobs,
+        record=record,
+        node_factory=ctx.obj,
+    )
     with _progress(results, len(seeds)) as counted:
         for summary in counted:
             tally.add(summary)
     seconds = perf_counter() - started
     for summary in tally.failed[:FAILED_SEEDS_SHOWN]:
-        _show_failures(summary, protocol)
+        _show_failures(summary, f"--protocol {protocol}" + " --partitions" * partitions)
     if len(tally.failed) > FAILED_SEEDS_SHOWN:
         click.echo(f"… and {len(tally.failed) - FAILED_SEEDS_SHOWN} more failing seeds\n")
     _show_predicates(tally)
+    for what, count in tally.happenings.items():
+        click.echo(f"{what:20} {count}" + ("" if count else "  never happened"))
     if matrix:
         _show_matrix(tally, protocol)
     if json_file is not None:
@@ -120,14 +138,14 @@ def _progress(results: Iterator[Summary], count: int) -> AbstractContextManager[
     return click.progressbar(results, length=count, label="seeds", file=sys.stderr)
 
 
-def _show_failures(summary: Summary, protocol: str) -> None:
+def _show_failures(summary: Summary, which: str) -> None:
     for failure in summary.failures[:FAILURES_SHOWN]:
         click.echo(f"seed {summary.seed}: {failure.predicate} violated: {failure.text}")
         for line in time_line(failure.rows, [row.run_idx for row in failure.rows]):
             click.echo(f"  {line}")
     if len(summary.failures) > FAILURES_SHOWN:
         click.echo(f"  … and {len(summary.failures) - FAILURES_SHOWN} more violations")
-    click.echo(f"  ringcast replay --protocol {protocol} --seed {summary.seed}\n")
+    click.echo(f"  ringcast replay {which} --seed {summary.seed}\n")
 
 
 def _show_predicates(tally: Tally) -> None:
@@ -172,6 +190,7 @@ def _figures(tally: Tally, protocol: str, seeds: range, seconds: float) -> dict[
             }
             for predicate, judged in tally.judged.items()
         },
+        "happenings": dict(tally.happenings),
         "matrix": {fault: {kind: tally.matrix[fault, kind] for kind in kinds} for fault in FAULTS},
         "failures": [
             {"seed": summary.seed, "predicate": failure.predicate, "text": failure.text}

@@ -17,14 +17,24 @@ if TYPE_CHECKING:
 
     from ringcast.events import Event
     from ringcast.model import Address, Digest, Member, View
-    from ringcast.wire.frames import Frame
+    from ringcast.wire.frames import Frame, SystemMessage
 
 
 @dataclass(frozen=True, slots=True)
 class ViewAgreed:
-    """A new view is decided: every layer installs it, in stack order."""
+    """A new view is decided: every layer installs it, in stack order. `parts` are the views of the
+    groups that come together in it, if it is a merge."""
 
     view: View
+    parts: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reunited:
+    """Ahead of a view in which groups have come together: these members of it are new to us, but
+    not new. Each names the place in its streams from which on it counts us."""
+
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,22 @@ class DigestWanted:
 class DigestTaken:
     """In answer."""
 
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """At whoever lets joiners in: their windows open at this digest, which was taken just now."""
+
+    joiners: tuple[Member, ...]
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class LetIn:
+    """At a joiner: it is in, and its windows have opened at this digest."""
+
+    by: Member
     digest: Digest
 
 
@@ -97,9 +123,12 @@ class Flushed:
 
 Signal: TypeAlias = (
     ViewAgreed
+    | Reunited
     | DigestAgreed
     | DigestWanted
     | DigestTaken
+    | Admitted
+    | LetIn
     | Suspected
     | TooSlow
     | Outsider
@@ -114,10 +143,11 @@ Signal: TypeAlias = (
 class Effects:
     """Wishes of protocols, in the order they were made. Appended by layers, drained by Node."""
 
-    __slots__ = ("events", "frames", "signals")
+    __slots__ = ("events", "frames", "messages", "signals")
 
     def __init__(self) -> None:
         self.frames: list[tuple[Member | Address | None, Frame]] = []
+        self.messages: list[tuple[Member, SystemMessage]] = []
         self.signals: deque[Signal] = deque()
         self.events: deque[Event] = deque()
 
@@ -125,6 +155,11 @@ class Effects:
         """Send once, best effort: to a member, to whoever is at an address, or (None) to every
         other member of the view."""
         self.frames.append((dest, frame))
+
+    def message(self, dest: Member, message: SystemMessage) -> None:
+        """Send to a member of the view: it comes there once, after what was sent to it before. Who
+        sends much waits for answers: what finds no room yet is kept here."""
+        self.messages.append((dest, message))
 
     def signal(self, signal: Signal) -> None:
         """Tell the other layers of this node."""

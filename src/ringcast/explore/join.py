@@ -142,11 +142,17 @@ class WithoutFreeze(Membership):
     _early: Digest | None = None
 
     def _spread(
-        self, view: View, old: View, joiners: dict[Member, None], now: int, out: Effects
+        self,
+        view: View,
+        parts: tuple[View, ...],
+        old: View,
+        joiners: dict[Member, None],
+        now: int,
+        out: Effects,
     ) -> None:
         self._early = None
         out.signal(DigestWanted())
-        super()._spread(view, old, joiners, now, out)
+        super()._spread(view, parts, old, joiners, now, out)
 
     def _on_digest(self, digest: Digest, now: int, out: Effects) -> None:
         if self._early is None:

@@ -68,10 +68,13 @@ class Inbox:
         offset: int,
         parts: Iterable[bytes] | None,
         now: int,
+        counter: int = 0,
     ) -> None:
         self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(config.max_message_bytes, parts)
+        self.counter = counter
+        """The counter of the view in which the sender began to count us, or of ours then."""
         self.last_data: int | None = None
         self.acks_sent = 0
         self.nacked = 0  # seqnos asked for

@@ -20,35 +20,45 @@ Making a view: install it; send ViewIs to its old members and to those it leaves
     middle of a large message, they fetch the part that was taken already. They acknowledge too.
     One join at a time; but who leaves or is missed meanwhile is left out by yet another view, and
     the waiting starts over with that. Who does not acknowledge for too long is left out as well.
-On ViewIs from a member, if newer and made by one: install it and acknowledge. Without me in it: I
-    am out; whoever did not ask for that may come back as another incarnation.
-    If older, or of another maker: say what mine is. A coordinator that hears of a view that it does
-    not know (its predecessor died making it) makes another above it, of those who are in both.
+On ViewIs from a member, if newer and made by one: install it and acknowledge. If older, or of
+    another maker: say what mine is. A coordinator that hears of a view that it does not know (its
+    predecessor died making it) makes another above it, of those who are in both.
+    Without me in it: if most of my others are there, it is I who am out; whoever did not ask for
+    that may come back as another incarnation. If not, they have parted from us: the coordinator
+    goes on without them. Both sides have excluded each other then, and may come together again.
 On Suspected: leave that member out, or tell whoever acts as coordinator. On Suspect from a member:
     see for oneself first. On signs of life from an outsider, or from a member that is behind: say
     what the view is. On TooSlow, if that was agreed: as on Leave of that member. A coordinator that
     is too slow itself goes, and may come back.
 On leave: once everything sent is taken, Leave to the coordinator until a view leaves us out. A
     coordinator makes that view itself. After `leave_timeout` we are gone all the same.
-A coordinator keeps looking, slowly. If it finds another group that is larger (or as large, with a
-    lower coordinator), it leaves its own to join that one; so do its successors. (Groups that were
-    parted by the network come together again that way too, one member at a time.)
+A coordinator keeps looking, slowly (reunion.py). On Present of another group: the lesser of the two
+    coordinators asks the other with Merge, as long as it makes no view itself.
+On Merge, as coordinator, when no view is being made: make one of both groups, above both, and tell
+    everybody in it with Merged. The parts must have nobody in common: of whoever is in both, the
+    older view lets go first. If the asker's group changes meanwhile, so does the merged view.
+On Merged, if it was made from the view that I am in: install it and acknowledge. Each member keeps
+    the windows it has; for those that are new to it but not new, each sender itself says where
+    they begin (multicast.py). So nothing depends on who dies in between: the next coordinator
+    tells of the parts as well, until all have acknowledged.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import (
+    Admitted,
     DigestAgreed,
     DigestTaken,
     DigestWanted,
     Flushed,
     Left,
+    LetIn,
     Outsider,
+    Reunited,
     Suspected,
     TooSlow,
     Trusted,
@@ -57,8 +67,11 @@ from ringcast.core.effects import (
 )
 from ringcast.core.timers import Timers
 from ringcast.model import Digest, Origin, Stream, View, ViewId
+from ringcast.protocols.arrival import Arrival
+from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
 from ringcast.protocols.discovery import GATHER_NS, Discovery, rank
 from ringcast.protocols.intake import seconds
+from ringcast.protocols.reunion import Reunion
 from ringcast.wire.codec import VIEW_MEMBERS_MAX
 from ringcast.wire.frames import (
     Discover,
@@ -66,6 +79,8 @@ from ringcast.wire.frames import (
     HalfWanted,
     Join,
     Leave,
+    Merge,
+    Merged,
     Present,
     Suspect,
     ViewAck,
@@ -74,7 +89,7 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
@@ -82,16 +97,11 @@ if TYPE_CHECKING:
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
 
-REPEAT_START_NS = 40_000_000
-REPEAT_MAX_NS = 500_000_000
-"""How soon a request is repeated: at first, and in the long run."""
-
 JOIN_PATIENCE_NS = 2_000_000_000
 """How long a joiner waits for a sign of its coordinator before it looks for another."""
 
-
-HALVES_AT_ONCE = 16
-"""Fragments sent for one request."""
+GOODBYE_SHARE = 4
+"""Of the time that leaving may take, one part in so many is kept for the others to let us go."""
 
 DEPARTED_MAX = 256
 """Members that left and are remembered: what they still ask for is late."""
@@ -119,73 +129,8 @@ class Timer(Enum):
     """A view that I made is not acknowledged by all: repeat it."""
     OVERDUE = auto()
     """Nor will it be."""
-
-
-@dataclass(slots=True)
-class Change:
-    """A view that I made, until everybody has it."""
-
-    view: View
-    awaiting: set[Member]
-    """Old members that have not acknowledged it."""
-    joiners: dict[Member, None]
-    """New ones that have not."""
-    since: int
-    welcome: Welcome | None = None
-    halves: Mapping[Origin, tuple[bytes, ...] | None] = field(default_factory=dict)
-    """What was taken of messages that are not whole: for the joiners to fetch."""
-    fetched: dict[Member, tuple[int, Stream, int]] = field(default_factory=dict)
-    """How far each joiner has come with that."""
-    interval: int = field(default=REPEAT_START_NS)
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "interval"})
-
-
-@dataclass(slots=True)
-class Arrival:
-    """A Welcome of which not all has come yet."""
-
-    welcome: Welcome
-    halves: dict[Origin, list[bytes]] = field(default_factory=dict)
-    early: dict[int, Half] = field(default_factory=dict)
-    """Fragments that have overtaken the one that is wanted, by index."""
-
-    def wanted(self) -> tuple[Origin, int] | None:
-        """The first fragment that is missing, if any is."""
-        for origin, count in self.welcome.halves.items():
-            held = len(self.halves.get(origin, ()))
-            if count is not None and held < count:
-                return origin, held
-        return None
-
-    def add(self, half: Half) -> bool:
-        """Whether this completes what was asked for."""
-        wanted = self.wanted()
-        view = self.welcome.view
-        if wanted is None or half.counter != view.counter or half.place >= len(view):
-            return False
-        origin, first = wanted
-        count = self.welcome.halves[origin] or 0
-        if origin != Origin(view.members[half.place], half.stream):
-            return False
-        if not first <= half.index < min(first + HALVES_AT_ONCE, count):
-            return False
-        self.early[half.index] = half
-        held = self.halves.setdefault(origin, [])
-        while len(held) in self.early:
-            half = self.early.pop(len(held))
-            held.append(half.payload)
-        if len(held) > first and half.is_last:
-            self.early.clear()
-            return True
-        return False
-
-    def digest(self) -> Digest:
-        """Where windows open, and what came before."""
-        partials = {
-            origin: None if count is None else tuple(self.halves[origin])
-            for origin, count in self.welcome.halves.items()
-        }
-        return Digest(self.welcome.digest.entries, partials)
+    MERGE = auto()
+    """Another group has not answered: ask it again."""
 
 
 class Membership:
@@ -202,6 +147,8 @@ class Membership:
         Half,
         Leave,
         Suspect,
+        Merge,
+        Merged,
     )
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
@@ -240,14 +187,16 @@ class Membership:
         self.change: Change | None = None
         self.ignored = 0  # frames that came too late or from nobody known
         self.discovery = Discovery(me)
+        self.reunion = Reunion()
         self._coordinator: Member | None = None  # whom a joiner asks
         self._arrival: Arrival | None = None
         self._joiners: dict[Member, None] = {}  # waiting for the next view
         self._leavers: set[Member] = set()
+        self._strayed: dict[Member, View] = {}  # of my view, but gone on to this one without me
         self._departed: deque[Member] = deque(maxlen=DEPARTED_MAX)
         self._highest = 0  # the highest counter heard of
         self._is_flushed = False
-        self._is_moving = False  # leaving for a better group
+        self._parts: tuple[View, ...] = ()  # of which the view was made, if it was a merge
         self._since = 0  # when this phase began
         self._interval = REPEAT_START_NS
         self._overdue = round((2 * config.suspect_after_s + config.verify_s) * 1e9)
@@ -269,7 +218,8 @@ class Membership:
         if self.phase is Phase.MEMBER:
             self._enter(Phase.LEAVING, now)
             self._timers.disarm(Timer.ASK)
-            self._timers.arm(Timer.PATIENCE, now + round(self.config.leave_timeout_s * 1e9))
+            timeout = round(self.config.leave_timeout_s * 1e9)
+            self._timers.arm(Timer.PATIENCE, now + timeout - timeout // GOODBYE_SHARE)
         elif self.phase is not Phase.LEAVING:
             if self._coordinator is not None:
                 out.datagram(self._coordinator, Leave())
@@ -288,7 +238,11 @@ class Membership:
                 case Join():
                     self._on_join(source, now, out)
                 case ViewIs(view):
-                    self._on_view_is(source, view, now, out)
+                    self._on_view(source, view, (), now, out)
+                case Merged(view, parts):
+                    self._on_view(source, view, parts, now, out)
+                case Merge(view):
+                    self._on_merge(source, view, now, out)
                 case ViewAck(view_id):
                     self._on_view_ack(source, view_id, now, out)
                 case Welcome():
@@ -341,6 +295,8 @@ class Membership:
                     self._repeat_change(now, out)
                 case Timer.OVERDUE:
                     self._leave_out_the_silent(now, out)
+                case Timer.MERGE:
+                    self._ask_to_merge(now, out)
 
     def next_timeout(self) -> int | None:
         return self._timers.next_timeout()
@@ -348,6 +304,7 @@ class Membership:
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.phase = Phase.OUT
         self.change = None
+        self.reunion.end()
         for timer in Timer:
             self._timers.disarm(timer)
 
@@ -364,11 +321,11 @@ class Membership:
 
     @property
     def coordinator(self) -> Member | None:
-        """Whoever acts as one: the first of the view that is not suspected."""
+        """Whoever acts as one: the first of the view that is not suspected, nor gone astray."""
         if self.view is None:
             return None
-        trusted = (member for member in self.view if member not in self.suspects)
-        return next(trusted, self.me)
+        gone = self.suspects.keys() | self._strayed.keys()
+        return next((member for member in self.view if member not in gone), self.me)
 
     @property
     def _host(self) -> Member | None:
@@ -378,6 +335,11 @@ class Membership:
         staying = (who for who in self.view if who not in self.suspects and who != self.me)
         return next(staying, None) if self._is_flushed else self.coordinator
 
+    @property
+    def _gone_by(self) -> int:
+        """Until when leaving may take."""
+        return self._since + round(self.config.leave_timeout_s * 1e9)
+
     def stats(self) -> dict[str, object]:
         change = self.change
         return {
@@ -385,6 +347,7 @@ class Membership:
             "view": str(self.view),
             "candidates": len(self.discovery.candidates),
             "rivals": len(self.discovery.rivals),
+            "groups_that_would_merge": len(self.reunion.requests),
             "suspects": {str(member): reason for member, reason in self.suspects.items()},
             "joiners_waiting": len(self._joiners),
             "leavers": len(self._leavers),
@@ -410,7 +373,7 @@ class Membership:
                 f"if it is silent for {seconds(left)} more, look for another"
             )
         elif self.phase is Phase.LEAVING:
-            left = self._timers.until(Timer.PATIENCE, now)
+            left = max(0, self._gone_by - now)
             waits = "the others' goodbye" if self._is_flushed else "others to take what was sent"
             reasons.append(f"leaving for {so_far}: waits for {waits}; gone in {seconds(left)}")
         for member, reason in self.suspects.items():
@@ -432,6 +395,18 @@ class Membership:
                 f"{names} let in {seconds(now - change.since)} ago, no answer yet; "
                 f"left out in {seconds(left)}"
             )
+        wait = self.reunion.waits(now)
+        if self.reunion.leader is not None:
+            reasons.append(
+                f"{self.reunion.leader} is asked to make one group of its own and this one; "
+                f"given up in {seconds(max(0, self.reunion.until - now))}"
+            )
+        elif self.reunion.requests and wait:
+            names = ", ".join(map(str, self.reunion.requests))
+            reasons.append(
+                f"the group of {names} would come back; not for {seconds(wait)}, since the link "
+                "to it has failed of late"
+            )
         if self._joiners:
             names = ", ".join(map(str, self._joiners))
             reasons.append(f"{names} to be let in, once no other view is being made")
@@ -445,9 +420,9 @@ class Membership:
             assert all(member in view for member in self.suspects)
         change = self.change
         if change is not None and self.phase is not Phase.OUT:
-            assert change.awaiting or change.joiners
+            change.check_invariants()
             assert self._timers.is_armed(Timer.CHANGE)
-            assert not change.awaiting & set(change.joiners)
+        assert self.reunion.leader is None or self._timers.is_armed(Timer.MERGE)
         assert len(self._joiners) <= VIEW_MEMBERS_MAX
 
     # Looking and joining
@@ -502,8 +477,8 @@ class Membership:
             self._timers.arm(Timer.PATIENCE, now + JOIN_PATIENCE_NS)
             if coordinator not in (self._coordinator, self.me):
                 self._ask_to_join(coordinator, now, out)
-        elif self.phase is Phase.MEMBER and self.coordinator == self.me:
-            self._compare_groups(coordinator, present.size, now, out)
+        else:
+            self._meet(coordinator, present.size, now, out)
 
     def _ask_to_join(self, coordinator: Member, now: int, out: Effects) -> None:
         self._coordinator = coordinator
@@ -534,7 +509,7 @@ class Membership:
                 self._coordinator = source
                 self._fetch(now, out)
         elif self.is_member:
-            self._on_view_is(source, view, now, out)  # whoever is in needs no more of it
+            self._on_view(source, view, (), now, out)  # whoever is in needs no more of it
         else:
             self.ignored += 1
 
@@ -563,26 +538,20 @@ class Membership:
         self._timers.disarm(Timer.PATIENCE)
         self._timers.disarm(Timer.REQUEST)
         self._install(welcome.view, now, out)
-        out.signal(DigestAgreed(arrival.digest()))
+        digest = arrival.digest()
+        out.signal(DigestAgreed(digest))
         assert self._coordinator is not None
+        out.signal(LetIn(self._coordinator, digest))
         out.datagram(self._coordinator, ViewAck(welcome.view.id))
-
-    def _compare_groups(self, coordinator: Member, size: int, now: int, out: Effects) -> None:
-        """Another group of the same name: the smaller one dissolves into the larger."""
-        assert self.view is not None
-        if coordinator in self.view:
-            return
-        if rank(coordinator, size) < rank(self.me, len(self.view)):
-            self._is_moving = True
-            self.leave(now, out)
 
     # Views
 
-    def _install(self, view: View, now: int, out: Effects) -> None:
-        """This is the view now. Windows for members that are new to us open at their beginning:
-        nobody sends before everybody has acknowledged it."""
+    def _install(self, view: View, now: int, out: Effects, parts: tuple[View, ...] = ()) -> None:
+        """This is the view now. Windows for joiners open at their beginning: nobody of them sends
+        before everybody has acknowledged it. Those who come from another part have sent before."""
         previous = self.view
         self.view = view
+        self._parts = parts
         self._highest = max(self._highest, view.counter)
         if not self.is_member:
             self._enter(Phase.MEMBER, now)
@@ -590,37 +559,57 @@ class Membership:
             self._timers.disarm(Timer.DECIDE)
         if self.change is not None and self.change.view.id != view.id:
             self._drop_change()
-        self._departed.extend(who for who in previous or () if who not in view)
+        departed = [who for who in (*self._departed, *(previous or ())) if who not in view]
+        self._departed = deque(dict.fromkeys(departed), maxlen=DEPARTED_MAX)
         self.suspects = {who: why for who, why in self.suspects.items() if who in view}
         self._leavers = {who for who in self._leavers if who in view}
+        self._strayed = {}
         self._joiners = {who: None for who in self._joiners if who not in view}
-        out.signal(ViewAgreed(view))
+        if self.coordinator != self.me:
+            self._stop_merging()
         new = [member for member in view if previous is not None and member not in previous]
-        if new:
-            entries = {Origin(member, stream): 0 for member in new for stream in self.streams}
+        far = {member for part in parts if self.me not in part for member in part}
+        reunited = tuple(member for member in new if member in far)
+        if reunited:
+            self.reunion.merge()
+            out.signal(Reunited(reunited))
+        out.signal(ViewAgreed(view, parts if reunited else ()))
+        joined = [member for member in new if member not in far]
+        if joined:
+            entries = {Origin(member, stream): 0 for member in joined for stream in self.streams}
             out.signal(DigestAgreed(Digest(entries)))
 
-    def _on_view_is(self, source: Member, view: View, now: int, out: Effects) -> None:
+    def _on_view(
+        self, source: Member, view: View, parts: tuple[View, ...], now: int, out: Effects
+    ) -> None:
         mine = self.view
         if mine is None or not self.is_member:
             self._on_view_too_early(source, view, now, out)
             return
         self.discovery.add(member.address for member in view)
         is_newer = view.counter > mine.counter
+        is_next = source in mine and view.id.creator in mine
+        is_merge = any(part.id == mine.id for part in parts)
         if view.id == mine.id:
             out.datagram(source, ViewAck(view.id))
-        elif is_newer and source in mine and self.me not in view:
-            self._left_out(view, out)
-        elif is_newer and source in mine and view.id.creator in mine:
-            self._install(view, now, out)
+        elif is_newer and self.me in view and (is_next or is_merge):
+            self._install(view, now, out, parts)
             out.datagram(source, ViewAck(view.id))
             self._advance(now, out)  # it may be on us now: to see ourselves out, for one
-        elif source in mine and self.coordinator == self.me:
+        elif source not in mine:
+            self._on_foreign_view(source, view, now, out)
+        elif is_newer and self.me not in view:
+            self._on_view_without_me(view, now, out)
+        elif self.coordinator == self.me:
             self._reconcile(source, view, now, out)
         elif view.counter < mine.counter:  # not if they are equal: it would answer likewise
-            out.datagram(source, ViewIs(mine))
+            out.datagram(source, self._my_view())
         else:
             self.ignored += 1
+
+    def _my_view(self) -> ViewIs | Merged:
+        assert self.view is not None
+        return announcement(self.view, self._parts)
 
     def _on_view_too_early(self, source: Member, view: View, now: int, out: Effects) -> None:
         """A view, but not yet where windows open."""
@@ -640,8 +629,25 @@ class Membership:
         else:
             self.ignored += 1
 
+    def _on_view_without_me(self, view: View, now: int, out: Effects) -> None:
+        """From a member of mine, and newer: which of us is out?"""
+        assert self.view is not None
+        others = [member for member in self.view if member != self.me]
+        there = {member for member in others if member in view}
+        if self.phase is Phase.LEAVING or 2 * len(there) > len(others):
+            self._left_out(view, out)
+        elif self.coordinator == self.me:
+            self._highest = max(self._highest, view.counter)
+            self.reunion.part(now)
+            self._make_view(there, now, out)
+        elif not there <= self._strayed.keys():
+            # For the coordinator to see to; or the next one, if that is where it is.
+            self._highest = max(self._highest, view.counter)
+            self._strayed.update(dict.fromkeys(there, view))
+            self._act_on_suspects(now, out)
+
     def _left_out(self, view: View, out: Effects) -> None:
-        if self.phase is Phase.LEAVING and not self._is_moving:
+        if self.phase is Phase.LEAVING:
             self._go("left", out)
         else:
             self.may_rejoin = True
@@ -652,7 +658,10 @@ class Membership:
         in both: who was left out somewhere has lost its windows there."""
         assert self.view is not None
         if view.counter < self.view.counter:
-            out.datagram(source, ViewIs(self.view))
+            out.datagram(source, self._my_view())
+            return
+        if view.id.creator == self.reunion.leader:
+            self._ask_to_merge(now, out)  # it has merged with what my group was before
             return
         self._highest = max(self._highest, view.counter)
         if self.me in view:
@@ -663,7 +672,7 @@ class Membership:
 
     def _tell_outsider(self, member: Member, out: Effects) -> None:
         if self.is_member and self.view is not None:
-            out.datagram(member, ViewIs(self.view))
+            out.datagram(member, self._my_view())
 
     # What a coordinator does
 
@@ -672,45 +681,70 @@ class Membership:
         view = self.view
         if not self.is_member or view is None or self.coordinator != self.me:
             return
-        gone = {member for member in view if member in self.suspects or member in self._leavers}
+        lost = self.suspects.keys() | self._strayed.keys()
+        gone = {member for member in view if member in lost or member in self._leavers}
         if self._is_flushed:
             gone.add(self.me)
         taken = {joiner.address for joiner in self._joiners}
         gone |= {member for member in view if member.address in taken}
         new = list(self._joiners) if self.change is None else []
+        if gone & lost:
+            self.reunion.part(now)
         if gone or new:
             self._make_view(gone, now, out, new)
+        elif self.change is None and self.phase is Phase.MEMBER and not self.reunion.waits(now):
+            others = self.reunion.take(view, now)
+            if others:
+                self._highest = max(self._highest, *(other.counter for other in others))
+                self._make_view(set(), now, out, parts=(view, *others))
 
     def _make_view(
-        self, gone: set[Member], now: int, out: Effects, new: Sequence[Member] = ()
+        self,
+        gone: set[Member],
+        now: int,
+        out: Effects,
+        new: Sequence[Member] = (),
+        parts: tuple[View, ...] | None = None,
     ) -> None:
+        """The next view: without some, with joiners, or of several parts. Where these are not
+        given they stay what they were for as long as somebody may not have heard of them."""
         old = self.view
         assert old is not None
-        members = (*(member for member in old if member not in gone), *new)
+        if parts is None:
+            parts = self._parts if self.change is not None or old.id.creator != self.me else ()
+        far = dict.fromkeys(member for part in parts for member in part)
+        members = tuple(who for who in dict.fromkeys((*old, *new, *far)) if who not in gone)
         if not members:
             self._go("left", out)
             return
+        parts = _within(members, parts)
         unopened = {} if self.change is None else self.change.joiners
         joiners = {who: None for who in (*unopened, *new) if who in members}
         view = View(ViewId(self.me, self._highest + 1), members)
         self._highest = view.counter
         self._drop_change()
         if self.me in view:
-            self._install(view, now, out)
-        self._spread(view, old, joiners, now, out)
+            self._install(view, now, out, parts)
+        self._spread(view, parts, old, joiners, now, out)
 
     def _spread(
-        self, view: View, old: View, joiners: dict[Member, None], now: int, out: Effects
+        self,
+        view: View,
+        parts: tuple[View, ...],
+        old: View,
+        joiners: dict[Member, None],
+        now: int,
+        out: Effects,
     ) -> None:
-        """Tell the old members, also those who are left out, and wait for the others' acks."""
+        """Tell all but joiners, also those who are left out, and wait for acks of who is in."""
         awaiting = {who for who in view if who != self.me and who not in joiners}
+        change = Change(view, parts, awaiting, joiners, now)
+        everybody = dict.fromkeys((*old, *view))
+        change.tell((who for who in everybody if who != self.me and who not in joiners), out)
         if awaiting or joiners:
-            self.change = Change(view, awaiting, joiners, now)
+            self.change = change
             self._timers.arm(Timer.CHANGE, now + REPEAT_START_NS)
             self._timers.arm(Timer.OVERDUE, now + self._overdue)
-        for member in old:
-            if member != self.me and member not in joiners:
-                out.datagram(member, ViewIs(view))
         self._progress(now, out)
 
     def _drop_change(self) -> None:
@@ -723,9 +757,7 @@ class Membership:
         if change is None or change.view.id != view_id:
             self.ignored += 1
             return
-        change.awaiting.discard(source)
-        if change.welcome is not None:
-            change.joiners.pop(source, None)
+        change.acked(source)
         self._progress(now, out)
 
     def _progress(self, now: int, out: Effects) -> None:
@@ -746,63 +778,34 @@ class Membership:
 
     def _on_half_wanted(self, source: Member, wanted: HalfWanted, now: int, out: Effects) -> None:
         change = self.change
-        if (
-            change is None
-            or source not in change.joiners
-            or change.view.counter != wanted.counter
-            or wanted.place >= len(change.view)
-        ):
+        if change is None or not change.knows(source, wanted):
             self.ignored += 1
-            return
-        place = (wanted.place, wanted.stream, wanted.first)
-        if source not in change.fetched or place > change.fetched[source]:
-            change.fetched[source] = place
-            self._timers.arm(Timer.OVERDUE, now + self._overdue)  # it gets on
-        origin = Origin(change.view.members[wanted.place], wanted.stream)
-        parts = change.halves.get(origin) or ()
-        first, stop = wanted.first, min(wanted.first + HALVES_AT_ONCE, len(parts))
-        for index in range(first, stop):
-            half = Half(
-                wanted.counter, wanted.place, wanted.stream, index, parts[index], index == stop - 1
-            )
-            out.datagram(source, half)
+        elif change.fetch(source, wanted, out):
+            self._timers.arm(Timer.OVERDUE, now + self._overdue)
 
     def _on_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Everybody holds on to what the joiners will need: tell them where to begin."""
         change = self.change
         if change is None or change.awaiting or not change.joiners:
             return
-        origins = [Origin(member, stream) for member in change.view for stream in self.streams]
-        change.halves = {
-            origin: parts for origin, parts in digest.partials.items() if origin in origins
-        }
-        change.welcome = Welcome(
-            change.view,
-            Digest({origin: digest.entries.get(origin, 0) for origin in origins}),
-            {
-                origin: None if parts is None else len(parts)
-                for origin, parts in change.halves.items()
-            },
-        )
+        change.open(digest, self.streams)
+        assert change.welcome is not None
+        out.signal(Admitted(tuple(change.joiners), change.welcome.digest))
         self._timers.arm(Timer.OVERDUE, now + self._overdue)
-        for joiner in change.joiners:
-            out.datagram(joiner, change.welcome)
+        change.let_in(out)
 
     def _repeat_change(self, now: int, out: Effects) -> None:
         change = self.change
         assert change is not None
-        for member in (who for who in change.view if who in change.awaiting):
-            out.datagram(member, ViewIs(change.view))
-        if change.welcome is not None:
-            for joiner in change.joiners:
-                out.datagram(joiner, change.welcome)
-        change.interval = min(2 * change.interval, REPEAT_MAX_NS)
+        change.repeat(out)
         self._timers.arm(Timer.CHANGE, now + change.interval)
 
     def _leave_out_the_silent(self, now: int, out: Effects) -> None:
         change = self.change
         assert change is not None
         silent = change.awaiting or set(change.joiners)
+        if change.parts:
+            self.reunion.part(now)
         self._make_view(silent if self.me in change.view else {self.me, *silent}, now, out)
 
     def _on_join(self, source: Member, now: int, out: Effects) -> None:
@@ -812,7 +815,7 @@ class Membership:
             self.ignored += 1
             return
         if source in self._departed:
-            out.datagram(source, ViewIs(view))
+            out.datagram(source, self._my_view())
             return
         out.datagram(source, Present(host, len(view)))
         if host != self.me:
@@ -822,7 +825,7 @@ class Membership:
             # Its Welcome was lost with the coordinator that made it, or is still on its way. While
             # its ack is awaited it may just as well be a member, and this an old copy of its Join.
             if change is None:
-                self._spread(view, view, {source: None}, now, out)
+                self._spread(view, self._parts, view, {source: None}, now, out)
         elif len(view) + len(self._joiners) < VIEW_MEMBERS_MAX:
             others = (who for who in self._joiners if who.address != source.address)
             self._joiners = dict.fromkeys((*others, source))
@@ -834,10 +837,92 @@ class Membership:
             return
         if source not in view:
             self._joiners.pop(source, None)
-            out.datagram(source, ViewIs(view))
+            out.datagram(source, self._my_view())
+        elif self.change is not None and self.me not in self.change.view:
+            self.change.tell([source], out)  # I am going, too
         elif self.coordinator == self.me:
             self._leavers.add(source)
             self._advance(now, out)
+
+    # Groups come together
+
+    def _meet(self, other: Member, size: int, now: int, out: Effects) -> None:
+        """Another group of the same name has been heard of."""
+        view = self.view
+        if view is None or other in view or self.phase is not Phase.MEMBER:
+            return
+        if self.coordinator != self.me:
+            return
+        if rank(self.me, len(view)) < rank(other, size):
+            out.datagram(other, Present(self.me, len(view)))
+        elif self.reunion.leader is None and not self.reunion.waits(now):
+            self.reunion.ask(other, now)
+            self._ask_to_merge(now, out)
+
+    def _ask_to_merge(self, now: int, out: Effects) -> None:
+        view, leader, reunion = self.view, self.reunion.leader, self.reunion
+        is_over = now >= reunion.until or self.phase is not Phase.MEMBER
+        if view is None or leader is None or leader in view or is_over:
+            self._stop_merging()
+            return
+        if self.change is None:
+            out.datagram(leader, Merge(view))
+        self._timers.arm(Timer.MERGE, now + reunion.interval)
+        reunion.interval = min(2 * reunion.interval, REPEAT_MAX_NS)
+
+    def _stop_merging(self) -> None:
+        self.reunion.end()
+        self._timers.disarm(Timer.MERGE)
+
+    def _on_merge(self, source: Member, theirs: View, now: int, out: Effects) -> None:
+        view, host = self.view, self._host
+        is_apart = source in theirs and self.me not in theirs
+        if view is None or host is None or not is_apart or self.phase is Phase.LEAVING:
+            self.ignored += 1
+            return
+        both = {member for member in theirs if member in view}
+        if host != self.me or rank(source, len(theirs)) < rank(host, len(view)):
+            out.datagram(source, Present(host, len(view)))
+        elif source in view:
+            self._on_late_merge(source, theirs, now, out)
+        elif not both:
+            self.reunion.note(source, theirs, now)
+            self._advance(now, out)
+        elif theirs.counter > view.counter:
+            self._highest = max(self._highest, theirs.counter)
+            self._make_view(both, now, out)
+        else:
+            out.datagram(source, self._my_view())
+
+    def _on_late_merge(self, source: Member, theirs: View, now: int, out: Effects) -> None:
+        """It is in my view already. It may not have heard; or its group has changed since."""
+        assert self.view is not None
+        before = next((part for part in self._parts if source in part), None)
+        if self.change is None or before is None or theirs.counter <= before.counter:
+            out.datagram(source, self._my_view())
+            return
+        parts = tuple(theirs if part == before else part for part in self._parts)
+        gone = {member for member in before if member not in theirs}
+        others = {member for member in self.view if member not in before}
+        if len(others) + len(theirs) > VIEW_MEMBERS_MAX or not others.isdisjoint(theirs):
+            gone = {*before, *theirs}  # too many, or in two parts at once: go on without them
+        self._highest = max(self._highest, theirs.counter)
+        self._make_view(gone, now, out, parts=parts)
+
+    def _on_foreign_view(self, source: Member, view: View, now: int, out: Effects) -> None:
+        """Of a group that is not mine."""
+        mine = self.view
+        assert mine is not None
+        both = {member for member in mine if member in view}
+        if source == self.reunion.leader and self.me in view:
+            self._ask_to_merge(now, out)  # it has merged with what my group was before
+        elif source == self.reunion.leader and both and view.counter >= mine.counter:
+            self._highest = max(self._highest, view.counter)
+            self._make_view(both, now, out)  # they are there: let go of them, then merge
+        elif view.counter < mine.counter and self.me in view:
+            out.datagram(source, self._my_view())  # it does not know yet that we have parted
+        else:
+            self._meet(view.coordinator, len(view), now, out)
 
     # Suspicion
 
@@ -869,10 +954,11 @@ class Membership:
         self, source: Member, member: Member, is_slow: bool, now: int, out: Effects
     ) -> None:
         view = self.view
-        if view is None or source not in view or (member == self.me and not is_slow):
+        is_known = view is not None and (source in view or source in self._departed)
+        if view is None or not is_known or (member == self.me and not is_slow):
             self.ignored += 1
-        elif member not in view:
-            out.datagram(source, ViewIs(view))  # it has not heard yet
+        elif source not in view or member not in view:
+            out.datagram(source, self._my_view())  # it has not heard yet
         elif not is_slow:
             out.signal(VerifyWanted(member))
         elif self.coordinator == self.me and self.config.slow_member_timeout_s:
@@ -898,7 +984,12 @@ class Membership:
             out.datagram(coordinator, Leave())
         for member in self.suspects:
             out.datagram(coordinator, Suspect(member, is_slow=False))
-        if self.phase is Phase.JOINING or self._is_flushed or self.suspects:
+        if self.view is not None and coordinator != self.view.coordinator:
+            for elsewhere in dict.fromkeys(self._strayed.values()):
+                out.datagram(coordinator, ViewIs(elsewhere))  # so it is on it to act
+        if self._strayed or (self.suspects and self._interval > REPEAT_START_NS):
+            out.signal(VerifyWanted(coordinator))  # is it there? not everybody watches it
+        if self.phase is Phase.JOINING or self._is_flushed or self.suspects or self._strayed:
             self._timers.arm(Timer.REQUEST, now + self._interval)
             self._interval = min(2 * self._interval, REPEAT_MAX_NS)
 
@@ -907,7 +998,7 @@ class Membership:
     def _set_out(self, now: int, out: Effects) -> None:
         """Everything is taken, or it takes too long: go."""
         self._is_flushed = True
-        self._timers.arm(Timer.PATIENCE, now + round(self.config.leave_timeout_s * 1e9))
+        self._timers.arm(Timer.PATIENCE, self._gone_by)
         if self.coordinator == self.me:
             self._advance(now, out)
         else:
@@ -922,11 +1013,14 @@ class Membership:
             self._go("left without an answer", out)
 
     def _go(self, reason: str, out: Effects) -> None:
-        if self._is_moving:
-            self.may_rejoin = True
-            reason = "found a larger group of the same name"
-        elif self.me in self._leavers:
+        if self.me in self._leavers:
             self.may_rejoin = True
             reason = "held the others up"
         self.phase = Phase.OUT
         out.signal(Left(reason))
+
+
+def _within(members: tuple[Member, ...], parts: tuple[View, ...]) -> tuple[View, ...]:
+    """The parts as far as their members are among these."""
+    left = [(part.id, tuple(who for who in part if who in members)) for part in parts]
+    return tuple(View(view_id, staying) for view_id, staying in left if staying)

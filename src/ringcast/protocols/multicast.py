@@ -18,7 +18,13 @@ On Data, Highest, take: the Inbox of that sender and stream (inbox.py). Data of 
     a window waits in a small queue: the view or the digest that opens one may be on its way.
 On view: forget the departed: their windows with what is in them (N8), their acks, their queue.
     New members count in every outbox at once (the freeze). A view without oneself closes.
+    With members that come from another group (a merge), or back to us, it is each sender who says
+    where they begin (outbox.py).
 On digest: open windows for members that are new to me (N9). One that exists never moves.
+On Begin of a member: open a window there; if there is one already, it stays. But a Begin from a
+    later view than what opened it: the sender had lost sight of us meanwhile and has let go of
+    what we lack, so this window ends and another opens. One from before this sender last departed
+    from us is late. Say Begun.
 On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed.
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
@@ -29,7 +35,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import DigestTaken, DigestWanted
+from ringcast.core.effects import DigestTaken, DigestWanted, Reunited
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Stream
@@ -37,7 +43,7 @@ from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
 from ringcast.window.fragmenter import check_payloads
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Begin, Begun, Data, Highest, Nack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,14 +60,13 @@ EARLY_MAX = 50
 """Data frames kept from senders without a window; beyond this, repair brings them again."""
 
 DEPARTED_MAX = 256
-"""Members that left and are remembered, so that what they still send waits for no window. A
-member never comes back: who returns has another incarnation."""
+"""Members that departed and are remembered, so that what they still send waits for no window."""
 
 
 class ReliableMulticast:
     """The state machine of one member."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = (Data, Ack, Nack, Highest)
+    frames: ClassVar[tuple[type[Frame], ...]] = (Data, Ack, Nack, Highest, Begin, Begun)
     outbox: ClassVar[type[Outbox]] = Outbox
     inbox: ClassVar[type[Inbox]] = Inbox
     volatile: ClassVar[frozenset[str]] = frozenset(
@@ -108,7 +113,8 @@ class ReliableMulticast:
         self._outboxes: dict[Stream, Outbox] = {}
         self._inboxes: dict[Origin, Inbox] = {}
         self._early: deque[tuple[Member, Data]] = deque()
-        self._departed: deque[Member] = deque(maxlen=DEPARTED_MAX)
+        self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
+        self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
         self._turn = 0  # who is first to be taken from, so that nobody starves
 
     # Inputs
@@ -141,6 +147,10 @@ class ReliableMulticast:
                     self._on_nack(source, frame, out)
                 case Highest():
                     self._on_highest(source, frame, now, out)
+                case Begin():
+                    self._on_begin(source, frame, now, out)
+                case Begun():
+                    self._on_begun(source, frame)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         previous = self._view
@@ -150,15 +160,14 @@ class ReliableMulticast:
             self._shut(f"{view} goes on without this member", out)
             return
         self._view = view
-        for origin in [origin for origin in self._inboxes if origin.sender not in view]:
-            del self._inboxes[origin]
-        self.generation += 1
         departed = [member for member in previous or () if member not in view]
-        self._departed.extend(departed)
-        self._early = deque(entry for entry in self._early if entry[0] not in departed)
+        self._forget(departed, view)
+        reunited = [member for member in self._reunited if member in view]
+        self._reunited = ()
+        self.generation += 1
         for stream in self.streams:
             if stream in self._outboxes:
-                self._outboxes[stream].set_members(view, now, out)
+                self._outboxes[stream].set_members(view, reunited, now, out)
             else:
                 self._outboxes[stream] = self.outbox(
                     self.me,
@@ -174,15 +183,16 @@ class ReliableMulticast:
             is_new = origin.stream in self.streams and origin not in self._inboxes
             if is_new and self._is_peer(origin.sender):
                 parts = digest.partials.get(origin, ())
-                self._inboxes[origin] = self.inbox(origin, self.config, offset, parts, now)
-                self.generation += 1
-        early, self._early = self._early, deque()
-        for sender, data in early:
-            self._on_data(sender, data, now, out)
+                assert self._view is not None
+                self._open(origin, offset, parts, self._view.counter, now)
+        self._replay_early(now, out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        if isinstance(signal, DigestWanted):
-            out.signal(DigestTaken(self.digest()))
+        match signal:
+            case DigestWanted():
+                out.signal(DigestTaken(self.digest()))
+            case Reunited(members):
+                self._reunited = members
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all senders in turn: calling this is delivery."""
@@ -314,7 +324,7 @@ class ReliableMulticast:
         elif (
             self._is_closed
             or source == self.me
-            or source in self._departed
+            or (source in self._departed and not self._is_peer(source))
             or data.stream not in self.streams
         ):
             self.refused += 1
@@ -324,6 +334,54 @@ class ReliableMulticast:
             self._early.append((source, kept))
         else:
             self.early_dropped += 1
+
+    def _open(
+        self,
+        origin: Origin,
+        offset: int,
+        parts: tuple[bytes, ...] | None,
+        counter: int,
+        now: int,
+    ) -> None:
+        self._inboxes[origin] = self.inbox(origin, self.config, offset, parts, now, counter)
+        self.generation += 1
+
+    def _forget(self, departed: Sequence[Member], view: View) -> None:
+        """Their windows with what is in them. A Begin that they may have sent by now is late."""
+        for member in departed:
+            since = view.counter
+            for stream in self.streams:
+                inbox = self._inboxes.pop(Origin(member, stream), None)
+                since = since if inbox is None else max(since, inbox.counter)
+            self._departed.pop(member, None)
+            self._departed[member] = since
+        while len(self._departed) > DEPARTED_MAX:
+            del self._departed[next(iter(self._departed))]
+        self._early = deque(entry for entry in self._early if entry[0] not in departed)
+
+    def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
+        origin = Origin(source, begin.stream)
+        is_late = begin.counter <= self._departed.get(source, 0)
+        if not self._is_peer(source) or is_late or begin.stream not in self.streams:
+            self.refused += 1
+            return
+        inbox = self._inboxes.get(origin)
+        if inbox is None or begin.counter > inbox.counter:
+            parts = None if begin.is_middle else ()
+            self._open(origin, begin.offset, parts, begin.counter, now)
+            self._replay_early(now, out)
+        out.datagram(source, Begun(begin.stream, begin.counter))
+
+    def _on_begun(self, source: Member, begun: Begun) -> None:
+        outbox = self._outboxes.get(begun.stream)
+        if outbox is not None:
+            outbox.on_begun(source, begun.counter)
+
+    def _replay_early(self, now: int, out: Effects) -> None:
+        """A window has opened: perhaps for something that came before it."""
+        early, self._early = self._early, deque()
+        for sender, data in early:
+            self._on_data(sender, data, now, out)
 
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         outbox = self._outboxes.get(ack.stream)

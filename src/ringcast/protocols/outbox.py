@@ -12,7 +12,10 @@ Every probe interval: while some current member's ack is behind, tell the group 
     Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
     slow, and again after as long; but not while this member's own application is no faster.
 On new members: the departed are forgotten; new ones count at once, at `low`: nothing more is
-    purged without them, which makes a digest taken later safe to open windows at (N9).
+    purged without them, which makes a digest taken later safe to open windows at (N9). Those with
+    whom we are reunited are told where to begin, again and again until they have a window: after
+    what was sent before they counted. What they may have had of it in earlier days lies below.
+On Begun: that member has a window.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from ringcast.window.acks import AckTable
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow
-from ringcast.wire.frames import Data, Highest
+from ringcast.wire.frames import Begin, Data, Highest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
@@ -48,6 +51,8 @@ PROBE_MIN_NS = 1_000_000
 class Timer(Enum):
     PROBE = auto()
     """Some member's ack is behind: tell the highest seqno."""
+    BEGIN = auto()
+    """Some member does not know where to begin: tell it again."""
 
 
 class Outbox:
@@ -63,6 +68,7 @@ class Outbox:
             "resent",
             "_quota",
             "_probe_interval",
+            "_begin_interval",
             "_ack_time",
             "_timed",
             "blocked_since",
@@ -91,6 +97,8 @@ class Outbox:
         self.blocked_since = 0
         self.heard: dict[Member, int] = {}
         """When each member last acknowledged anything."""
+        self.beginners: dict[Member, Begin] = {}
+        """Members with whom we are reunited and who have not said yet that they have begun."""
         self.resent = 0
         self._me = me
         self._stream = stream
@@ -100,6 +108,7 @@ class Outbox:
         self._quota: dict[Member, int] = {}  # messages sent again to each since then
         self._timers: Timers[Timer] = Timers()
         self._probe_interval = PROBE_START_NS
+        self._begin_interval = PROBE_START_NS
         self._ack_time = 0  # from sending to the first ack, as measured
         self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
         self._slow_after = round(slow_member_timeout_s * 1e9)  # 0: bear with everybody
@@ -149,7 +158,18 @@ class Outbox:
                 self.resent += data.count
         self._quota[source] = self._config.capacity - quota
 
-    def set_members(self, view: View, now: int, out: Effects) -> None:
+    def on_begun(self, source: Member, counter: int) -> None:
+        begin = self.beginners.get(source)
+        if begin is not None and begin.counter == counter:
+            del self.beginners[source]
+
+    def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
+        begin = Begin(self._stream, view.counter, self.window.high, self.fragments.is_half_sent)
+        self.beginners = {who: what for who, what in self.beginners.items() if who in view}
+        self.beginners.update((member, begin) for member in reunited)
+        if reunited:
+            self._begin_interval = PROBE_START_NS
+            self._tell_beginners(now, out)
         self.acks.set_members(view.members, self.window.low)
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
@@ -166,13 +186,17 @@ class Outbox:
         return payloads
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self._timers.take_due(now):
+        due = self._timers.take_due(now)
+        if Timer.PROBE in due:
             self._quota.clear()
             if self.is_behind:
                 out.datagram(None, Highest(self._stream, self.window.high))
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.PROBE, now + self._probe_interval)
+        if Timer.BEGIN in due:
+            self._begin_interval = min(2 * self._begin_interval, self._tau)
+            self._tell_beginners(now, out)
 
     def next_timeout(self) -> int | None:
         return self._timers.next_timeout()
@@ -210,15 +234,20 @@ class Outbox:
             "bytes": window.charged,
             "bytes_max": window.max_bytes,
             "fragments_waiting": len(self.fragments.rest),
+            "beginners": len(self.beginners),
             "resent": self.resent,
             "acks": {str(who): [held, taken] for who, held, taken in self.acks.entries()},
         }
 
     def explain(self, now: int) -> list[str]:
-        if not self.is_behind:
-            return []
-        window = self.window
         name = self._stream.name.lower()
+        reasons = [
+            f"{member} has not said yet that it has begun with {name} after {begin.offset}"
+            for member, begin in self.beginners.items()
+        ]
+        if not self.is_behind:
+            return reasons
+        window = self.window
         taken = self.acks.min_delivered
         if self.is_blocked:
             what = (
@@ -228,7 +257,7 @@ class Outbox:
             )
         else:
             what = f"{window.high - taken} messages sent on {name} are not yet taken by"
-        return [
+        return reasons + [
             f"{what} {member}, which has taken {taken} of {window.high}; "
             f"{self._last_sign(member, now)}"
             for member in self.acks.slowest()
@@ -246,6 +275,8 @@ class Outbox:
         assert tuple(member for member, _, _ in entries) == view.members
         assert all(delivered <= held <= self.window.high for _, held, delivered in entries)
         assert self._timers.is_armed(Timer.PROBE) or not self.is_behind
+        assert self._timers.is_armed(Timer.BEGIN) or not self.beginners
+        assert self.beginners.keys() <= set(view.members)
         assert self.is_behind or not self.fragments.rest
         self.fragments.check_invariants()
 
@@ -298,6 +329,12 @@ class Outbox:
             slow_rise = self._ack_time + (sample - self._ack_time) // 8
             self._ack_time = min(sample, slow_rise) if self._ack_time else sample
             self._timed = None
+
+    def _tell_beginners(self, now: int, out: Effects) -> None:
+        for member, begin in self.beginners.items():
+            out.datagram(member, begin)
+        if self.beginners:
+            self._timers.arm(Timer.BEGIN, now + self._begin_interval)
 
     def _complain(self, now: int, out: Effects) -> None:
         """Nobody need be held up for ever, if that was agreed."""

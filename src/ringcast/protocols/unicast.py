@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ringcast.core.timers import Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
-from ringcast.model import FIRST_CONN_ID, Conn, Run, Stream
+from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.protocols.unicast_receiver import ReceiverEntry
@@ -126,6 +126,7 @@ class ReliableUnicast:
             "refused",
             "_fragment_bytes",
             "_datagram_bytes",
+            "_is_system",
             "_max_message_bytes",
             "_tau",
             "_turn",
@@ -140,7 +141,9 @@ class ReliableUnicast:
         fragment_bytes: int,
         datagram_bytes: int,
         max_message_bytes: int,
+        is_system: bool = False,
     ) -> None:
+        """`is_system`: what it carries is not the application's, which its epochs show."""
         self.me = me
         self.config = config
         self.receive_buffer = config.window_bytes
@@ -164,7 +167,8 @@ class ReliableUnicast:
         self._view: View | None = None
         self._replaced: dict[Member, None] = {}
         self._is_closed = False
-        self._epoch = LOOPBACK_EPOCH
+        self._epoch = SYSTEM_EPOCH if is_system else LOOPBACK_EPOCH
+        self._is_system = is_system
         self._nonce = 0
         self._is_loopback_blocked = False
         self._turn = 0  # who is first to be taken from, so that nobody starves
@@ -278,6 +282,10 @@ class ReliableUnicast:
         if entry is not None:
             entry.end(now)
 
+    def drop_to(self, peer: Member) -> None:
+        """Forget what goes to this peer, without a word; a send begins anew."""
+        self.senders.pop(peer, None)
+
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
         if peer in self.receivers:
@@ -344,8 +352,10 @@ class ReliableUnicast:
 
     @property
     def is_flushed(self) -> bool:
-        """Every peer has taken everything that was sent to it."""
-        return all(sender.is_acked for sender in self.senders.values())
+        """Every other member of the view has taken everything that was sent to it. Who is not in
+        it may be dead: nobody is to wait for that one, and what it lacks is reported."""
+        view = self._view or ()
+        return all(sender.is_acked for peer, sender in self.senders.items() if peer in view)
 
     def is_blocked(self, to: Member) -> bool:
         """A send was cut short, and no Writable has followed yet."""
@@ -394,6 +404,7 @@ class ReliableUnicast:
 
     def check_invariants(self) -> None:
         self.loopback.check_invariants()
+        assert (self._epoch >= SYSTEM_EPOCH) == self._is_system
         assert len(self.tombstones) <= TOMBSTONES_MAX
         for peer, sender in self.senders.items():
             assert sender.conn.epoch <= self._epoch

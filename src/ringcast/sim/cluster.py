@@ -145,6 +145,10 @@ class Cluster:
             self.options.membership_config(),
             nodes=self.options.nodes,
             late_members=frozenset(late),
+            component={
+                member_key(each.harness.me): self.network.component(each.harness.slot)
+                for each in self.machines
+            },
         )
 
     def _warm(self) -> None:
@@ -271,7 +275,11 @@ class Cluster:
         pairs = dict.fromkeys(self.options.pairs)
         pairs.update(dict.fromkeys((dest, slot) for slot, dest in self.options.pairs))
         members = [machine.harness.slot for machine in self._members()]
-        among = [pair for pair in pairs if pair[0] in members and pair[1] in members]
+        among = [
+            pair
+            for pair in pairs
+            if pair[0] in members and pair[1] in members and pair not in self.network.severed
+        ]
         return [*everybody, *among] if self._has_own_views else among
 
     def _quiet_after(self) -> int:

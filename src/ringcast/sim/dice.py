@@ -12,6 +12,7 @@ from math import exp, log
 from random import Random
 
 from ringcast.sim.options import FAULTS, Incident, Options
+from ringcast.sim.partitions import with_partitions
 
 TARGETS = ("ack", "nack", "highest", "every second data", "last data")
 UNICAST_TARGETS = (
@@ -24,8 +25,11 @@ GROUP_TARGETS = (
 )
 
 
-def expand(seed: int, protocol: str = "multicast") -> Options:
-    """The options of this seed."""
+def expand(seed: int, protocol: str = "multicast", *, partitions: bool = False) -> Options:
+    """The options of this seed; with `partitions`, those of a group that falls apart."""
+    if partitions:
+        group = _Dice(seed, Random(f"partitions {seed}")).group_options()
+        return with_partitions(replace(group, protocol=protocol), Random(f"cuts {seed}"))
     if protocol == "unicast":
         return _Dice(seed, Random(f"unicast {seed}")).unicast_options()
     if protocol == "group":

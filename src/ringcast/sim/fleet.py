@@ -30,6 +30,7 @@ class Tally:
         self.seeds = 0
         self.judged: dict[str, Judged] = {}
         self.matrix: Counter[tuple[str, str]] = Counter()
+        self.happenings: Counter[str] = Counter()
         self.deliveries = 0
         self.faults = 0
         self.rows = 0
@@ -40,6 +41,7 @@ class Tally:
         for predicate, judged in summary.judged.items():
             self.judged[predicate] = self.judged.get(predicate, VACUOUS).plus(judged)
         self.matrix.update(summary.matrix)
+        self.happenings.update(summary.happenings)
         self.deliveries += summary.deliveries
         self.faults += summary.faults
         self.rows += summary.rows
@@ -52,20 +54,23 @@ class Tally:
 
     @property
     def vacuous(self) -> list[str]:
-        """Predicates whose premise never came true: they have shown nothing."""
-        return [predicate for predicate, judged in self.judged.items() if not judged.premises]
+        """Predicates whose premise never came true, and what should have happened and has not:
+        they have shown nothing."""
+        never = [predicate for predicate, judged in self.judged.items() if not judged.premises]
+        return never + [what for what, count in self.happenings.items() if not count]
 
 
 def run_seeds(
     seeds: Sequence[int],
     *,
     protocol: str = "multicast",
+    partitions: bool = False,
     jobs: int = 1,
     record: Path | None = None,
     node_factory: NodeFactory | None = None,
 ) -> Iterator[Summary]:
     """Run the seeds; `record` keeps their traces as files. Another node runs in this process."""
-    work = partial(_run_one, protocol=protocol, record=record)
+    work = partial(_run_one, protocol=protocol, partitions=partitions, record=record)
     if node_factory is not None:
         yield from (work(seed, node_factory=node_factory) for seed in seeds)
     elif jobs <= 1 or len(seeds) == 1:
@@ -77,9 +82,14 @@ def run_seeds(
 
 
 def _run_one(
-    seed: int, *, protocol: str, record: Path | None, node_factory: NodeFactory | None = None
+    seed: int,
+    *,
+    protocol: str,
+    partitions: bool,
+    record: Path | None,
+    node_factory: NodeFactory | None = None,
 ) -> Summary:
-    options = expand(seed, protocol)
+    options = expand(seed, protocol, partitions=partitions)
     result = run(options, node_factory)
     if record is not None:
         write_trace(record / f"seed-{seed}.jsonl.gz", result.trace)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ringcast.model import Address, Member
     from ringcast.sim.agenda import Agenda
     from ringcast.sim.machine import Machine
+    from ringcast.sim.network import Network
     from ringcast.sim.options import Options
 
 
@@ -27,6 +28,8 @@ class Ground(Protocol):
     def options(self) -> Options: ...
     @property
     def agenda(self) -> Agenda: ...
+    @property
+    def network(self) -> Network: ...
     @property
     def machines(self) -> list[Machine]: ...
 
@@ -94,13 +97,13 @@ class Gathering:
 
     @property
     def is_settled(self) -> bool:
-        """Everybody who lives is in one view of exactly those, and nothing is being changed."""
-        living = self._living()
-        views = [machine.harness.node.view for machine in living]
-        everybody = {machine.harness.me for machine in living}
-        return all(
-            view is not None and view == views[0] and set(view) == everybody for view in views
-        ) and all(map(_is_at_rest, living))
+        """Everybody who lives is in one view of exactly those, and nothing is being changed. So it
+        is in each component, if some cannot hear each other."""
+        components: dict[int, list[Machine]] = {}
+        for machine in self._living():
+            component = self._ground.network.component(machine.harness.slot)
+            components.setdefault(component, []).append(machine)
+        return all(map(_are_one, components.values()))
 
     def _living(self) -> list[Machine]:
         return [
@@ -108,6 +111,14 @@ class Gathering:
             for machine in self._ground.machines
             if machine.is_alive and not machine.harness.is_closed
         ]
+
+
+def _are_one(machines: list[Machine]) -> bool:
+    views = [machine.harness.node.view for machine in machines]
+    everybody = {machine.harness.me for machine in machines}
+    return all(
+        view is not None and view == views[0] and set(view) == everybody for view in views
+    ) and all(map(_is_at_rest, machines))
 
 
 def _is_at_rest(machine: Machine) -> bool:

@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
-from ringcast.events import Closed, Delivered, FragmentsTaken, GapSkipped, Undeliverable
+from ringcast.events import (
+    Closed,
+    Delivered,
+    FragmentsTaken,
+    GapSkipped,
+    Undeliverable,
+    ViewInstalled,
+)
 from ringcast.model import Member
 from ringcast.sim import membership_watch
 from ringcast.sim.multicast_watch import MulticastWatch
@@ -221,6 +228,8 @@ class Harness:
                     watch.delivered(event)
                 case Undeliverable() | GapSkipped():
                     self._unicast.lost(event)
+                case ViewInstalled(view, parts):
+                    self._write_parts(view, parts)
                 case Closed(reason):
                     self.is_closed = True
                     self._last_word = "excluded" if self.may_rejoin else reason
@@ -336,6 +345,17 @@ class Harness:
         if not self._is_taking:
             self._unicast.after_timeout()
             self._observe_windows()
+
+    def _write_parts(self, view: View, parts: tuple[View, ...]) -> None:
+        for part in parts:
+            self._scribe.write_about(
+                trace.PART,
+                part.id.creator,
+                seqno=part.counter,
+                view=view.counter,
+                view_creator=member_key(view.id.creator),
+                members=tuple(map(member_key, part.members)),
+            )
 
     def _write_view(self, event: str, view: View) -> None:
         self._scribe.write(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.sim.agenda import ns
 from ringcast.sim.machine import FIRST_PORT
+from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
 
 if TYPE_CHECKING:
     from ringcast.model import Member
@@ -106,24 +107,37 @@ class Incidents:
             self._stage.agenda.after(incident.ms, self._stage.join, machine.harness.slot)
 
     def _cut(self, incident: Incident) -> None:
-        slots = range(self._stage.options.nodes)
-        side = incident.nodes
-        if incident.fault == "F9":
-            links = [(side[0], side[1]), (side[1], side[0])]
+        stage = self._stage
+        links = cut_links(incident, stage.options.nodes)
+        stage.network.faults.partitions.update(kinds_of(incident, stage.options.safety_ms))
+        if incident.what == FOR_GOOD:
+            stage.network.severed.update(links)
+            return
+        end = stage.agenda.now + ns(incident.ms)
+        if incident.amount:
+            self._flap(incident, links, end)
         else:
-            links = [(a, b) for a in slots for b in slots if a in side and b not in side]
-            if incident.fault == "F7":
-                links += [(b, a) for a, b in links]
-        for source, dest in links:
-            self._stage.network.cuts[source, dest, incident.fault] += 1
-        self._stage.agenda.after(incident.ms, self._mend, incident, links)
+            self._set_cut(incident, links, 1)
+            stage.agenda.at(end, self._mend, incident, links)
+
+    def _flap(self, incident: Incident, links: list[tuple[int, int]], end: int) -> None:
+        """Cut for half a period, whole for the other half, and so on."""
+        agenda = self._stage.agenda
+        if self._stage.network.is_calm or agenda.now >= end:
+            return
+        self._set_cut(incident, links, 1)
+        half_ms = 500 / incident.amount
+        agenda.after(half_ms, self._mend, incident, links)
+        agenda.after(2 * half_ms, self._flap, incident, links, end)
 
     def _mend(self, incident: Incident, links: list[tuple[int, int]]) -> None:
-        if self._stage.network.is_calm:
-            return
+        if not self._stage.network.is_calm:
+            self._set_cut(incident, links, -1)
+            self._stage.recorder.fault_off(incident.fault, str(incident).strip())
+
+    def _set_cut(self, incident: Incident, links: list[tuple[int, int]], change: int) -> None:
         for source, dest in links:
-            self._stage.network.cuts[source, dest, incident.fault] -= 1
-        self._stage.recorder.fault_off(incident.fault, str(incident).strip())
+            self._stage.network.cuts[source, dest, incident.fault] += change
 
     def _call(self, machine: Machine, incident: Incident) -> None:
         """An application or an operator calls the node about a peer."""

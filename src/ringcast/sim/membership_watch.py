@@ -8,11 +8,15 @@ from ringcast.sim.network import Seen
 from ringcast.wire.frames import (
     Alive,
     Beat,
+    Begin,
+    Begun,
     Discover,
     Half,
     HalfWanted,
     Join,
     Leave,
+    Merge,
+    Merged,
     Present,
     Probe,
     Suspect,
@@ -35,6 +39,10 @@ KINDS: dict[type, str] = {
     Half: "half",
     Leave: "leave",
     Suspect: "suspect",
+    Merge: "merge",
+    Merged: "merged",
+    Begin: "begin",
+    Begun: "begun",
     Beat: "beat",
     Probe: "probe",
     Alive: "alive",
@@ -47,8 +55,12 @@ def look_at(frame: Frame) -> Seen | None:
     if kind is None:
         return None
     match frame:
-        case ViewIs(view) | Welcome(view):
+        case ViewIs(view) | Welcome(view) | Merge(view) | Merged(view):
             return Seen(kind, -1, view.counter, view.counter, size=len(view))
         case ViewAck(view_id):
             return Seen(kind, -1, view_id.counter, view_id.counter)
+        case Begin(stream, counter, offset):
+            return Seen(kind, int(stream), counter, counter, low=offset)
+        case Begun(stream, counter):
+            return Seen(kind, int(stream), counter, counter)
     return Seen(kind, -1)

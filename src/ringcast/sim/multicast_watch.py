@@ -34,6 +34,7 @@ class MulticastWatch:
         self._scribe = scribe
         self._recorder = recorder
         self._states: dict[Origin, tuple[int, ...]] = {}
+        self._seen: dict[Origin, ReceiveWindow] = {}  # the window that each state is of
         self._hashes: dict[Origin, BlockHasher] = {}
         self._ackers = 0
         self._was_blocked = False
@@ -178,10 +179,14 @@ class MulticastWatch:
 
     def _observe_dropped(self, windows: Mapping[Origin, object]) -> None:
         for origin in [origin for origin in self._states if origin not in windows]:
-            del self._states[origin]
-            self._hashes.pop(origin, None)
-            if origin != self._mine:
-                self._write_origin(trace.DROP_WINDOW, origin)
+            self._drop(origin)
+
+    def _drop(self, origin: Origin) -> None:
+        del self._states[origin]
+        self._hashes.pop(origin, None)
+        if origin != self._mine:
+            del self._seen[origin]
+            self._write_origin(trace.DROP_WINDOW, origin)
 
     def _observe_send(self, origin: Origin, window: SendWindow) -> None:
         state = (window.low, window.delivered, window.high, window.charged, window.max_bytes)
@@ -237,10 +242,13 @@ class MulticastWatch:
             window.dropped_high,
             window.dropped_low,
         )
+        if self._seen.get(origin, window) is not window:
+            self._drop(origin)  # another one has taken its place
         before = self._states.get(origin)
         if state == before:
             return
         if before is None:
+            self._seen[origin] = window
             self._hashes[origin] = BlockHasher(window.delivered, BLOCK_MESSAGES)
             self._write_origin(trace.OPEN, origin, seqno=window.delivered)
             before = (0, 0, 0, 0, 0, 0, 0)

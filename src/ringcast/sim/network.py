@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ringcast.sim.agenda import ns
+from ringcast.sim.partitions import CUTS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ KINDS = {
     "unicast": ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
     "group": (
         *("discover", "present", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
-        *("beat", "probe", "alive", "data", "ack", "udata"),
+        *("merge", "merged", "begin", "begun", "beat", "probe", "alive", "data", "ack", "udata"),
     ),
 }
 """The frames of each protocol, as traces name them."""
@@ -101,6 +102,8 @@ class FaultLog:
         self.matrix: Counter[tuple[str, str]] = Counter()
         self.total = 0
         self.names: list[str] = []
+        self.partitions: Counter[str] = Counter()
+        """Cuts, by what they are."""
 
     def count(self, fault: str, kinds: tuple[str, ...], name: str = "") -> None:
         self.total += 1
@@ -140,6 +143,8 @@ class Network:
         self.is_calm = True
         self.cuts: Counter[tuple[int, int, str]] = Counter()
         """Links that are cut, and by which fault class."""
+        self.severed: set[tuple[int, int]] = set()
+        """Links that are cut for good, healing or not."""
         self._options = options
         self._kinds = KINDS[options.protocol]
         self._agenda = agenda
@@ -167,7 +172,9 @@ class Network:
         link = self._links[packet.source][dest]
         link.sent += 1
         if self.is_calm:
-            self._travel(link, packet, dest, round(self._delta * link.random.uniform(0.2, 1.0)))
+            delay = round(self._delta * link.random.uniform(0.2, 1.0))
+            if not self._is_cut(packet, dest):
+                self._travel(link, packet, dest, delay)
             return
         # The same number of draws for every packet, whatever happens to it.
         lost, copied, late, spoiled, spiked = (link.random.random() for _ in range(5))
@@ -243,12 +250,19 @@ class Network:
         return round(base)
 
     def _is_cut(self, packet: Packet, dest: int) -> bool:
-        for fault in ("F7", "F8", "F9"):
-            if self.cuts[packet.source, dest, fault] > 0:
+        if not self.cuts and not self.severed:
+            return False
+        for fault in CUTS:
+            if self.cuts[packet.source, dest, fault] > 0 or (packet.source, dest) in self.severed:
                 self.faults.count(fault, packet.kinds)
                 self._witness.packet_fault(NET_DROP, fault, packet, dest)
                 return True
         return False
+
+    def component(self, slot: int) -> int:
+        """The first of those whom this node can hear in the end."""
+        slots = range(self._options.nodes)
+        return next(each for each in slots if (slot, each) not in self.severed)
 
     def _is_lost(self, link: _Link, packet: Packet, dest: int, draw: float) -> bool:
         fault = ""

@@ -65,7 +65,9 @@ class Incident:
     """How long it lasts, or how long a node stays down."""
     nodes: tuple[int, ...] = ()
     what: str = ""
+    """Its flavour. A partition of more than two parts: the sizes of all but the last, "2+1"."""
     amount: float = 0.0
+    """How much of it. A cut: how often it comes and goes, in Hz; 0: it stays."""
 
     def __str__(self) -> str:
         names = "".join(map(slot_name, self.nodes))
@@ -82,6 +84,8 @@ class Options:
 
     seed: int
     protocol: str = "multicast"
+    partitions: bool = False
+    """Whether members are cut off for so long that their group falls apart."""
     # The members
     nodes: int = 3
     initial: int = 3
@@ -174,6 +178,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise UsageError(f"{self.protocol!r} is not a protocol: {', '.join(PROTOCOLS)}")
+        if self.partitions and self.protocol != "group":
+            raise UsageError(f"partitions need the protocol group, not {self.protocol}")
         if not 1 <= self.initial <= self.nodes <= NODES_MAX:
             raise UsageError(f"1 ≤ initial ≤ nodes ≤ {NODES_MAX}: {self.initial}, {self.nodes}")
         if len(self.capacities) != self.nodes or len(self.tau_ms) != self.nodes:
@@ -264,7 +270,9 @@ class Options:
         taus = "/".join(f"{tau:.0f}" for tau in dict.fromkeys(self.tau_ms))
         capacities = "/".join(map(str, dict.fromkeys(self.capacities)))
         lines = [
-            f"seed {self.seed}" + (f" of {self.protocol}" if self.protocol != "multicast" else ""),
+            f"seed {self.seed}"
+            + (f" of {self.protocol}" if self.protocol != "multicast" else "")
+            + (" with partitions" if self.partitions else ""),
             f"  nodes      {' '.join(names)}; {self.initial} from the start",
             f"  windows    {capacities} messages, {self.window_bytes} bytes; "
             f"datagrams {self.datagram_bytes} bytes",

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.sim.cluster import Cluster
+from ringcast.sim.partitions import KINDS
 from ringcast.trace.files import trace_hash
 from ringcast.trace.folds import audit
+from ringcast.trace.rows import PART, STOP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +63,8 @@ class Summary:
     faults: int
     deliveries: int
     rows: int
+    happenings: Mapping[str, int]
+    """In runs with partitions: how often the group fell apart in which way, and what followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,14 @@ class Result:
 def _when(failure: Failure) -> int:
     """The earliest violation comes first: later ones may follow from it."""
     return failure.rows[-1].run_idx if failure.rows else 0
+
+
+def _happenings(cluster: Cluster) -> dict[str, int]:
+    rows = cluster.recorder.rows
+    merges = {(row.view_creator, row.view) for row in rows if row.event == PART}
+    excluded = sum(row.event == STOP and row.detail == "excluded" for row in rows)
+    kinds = {kind: cluster.network.faults.partitions[kind] for kind in KINDS}
+    return {**kinds, "merges": len(merges), "exclusions": excluded}
 
 
 def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
@@ -119,5 +131,6 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         faults=cluster.network.faults.total,
         deliveries=cluster.recorder.deliveries,
         rows=len(trace.rows),
+        happenings=_happenings(cluster) if options.partitions else {},
     )
     return Result(options, trace, verdicts, summary, tuple(cluster.network.faults.names))

@@ -114,6 +114,13 @@ class _Judge:
             for stretch in stretches:
                 idx = stretch.first_idx
                 if stretch.is_opened:
+                    if stretch.first < due:  # of a sender that was away meanwhile
+                        self._violate(
+                            "N1",
+                            f"{self._name(member)} opens {self._names.of_origin(track.origin)} at "
+                            f"{stretch.first - 1} and has delivered {due - 1}",
+                            *(at_idx(trace, due_idx), at_idx(trace, idx)),
+                        )
                     low = due = stretch.first
                     opened_idx = due_idx = idx
                 fault = ""

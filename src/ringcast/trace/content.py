@@ -42,19 +42,21 @@ class BlockHasher:
     one stands.
     """
 
-    __slots__ = ("_digests", "_due", "_every", "_size", "_start", "_stop")
+    __slots__ = ("_digests", "_due", "_every", "_is_beginning", "_size", "_start", "_stop")
 
     def __init__(
         self, offset: int = 0, block_messages: int = BLOCK_MESSAGES, every: int = 1
     ) -> None:
         self._size = block_messages
         self._every = every
+        self._is_beginning = offset > 0  # perhaps in a message that is never delivered here
         self._resume(offset + 1)
 
     def add_run(self, first: int, payloads: Sequence[bytes]) -> list[Block]:
         """Take in a run; return the blocks that end with it."""
         if first > self._due:
             self._resume(first)
+        self._is_beginning = False
         start = self._due - first  # what comes again is not hashed again
         count = len(payloads)
         ended: list[Block] = []
@@ -70,6 +72,8 @@ class BlockHasher:
         """Pass over the seqnos of fragments; return the blocks that end with them."""
         if first > self._due:
             self._resume(first)
+        if self._is_beginning and last >= self._due:
+            self._resume(last + 1)
         ended: list[Block] = []
         while self._due <= last:
             self._advance_to(min(last + 1, self._stop), ended)

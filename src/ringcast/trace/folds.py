@@ -55,6 +55,7 @@ from ringcast.trace.predicates.membership import (
     OneView,
     ServedByItsView,
 )
+from ringcast.trace.predicates.merging import BeginsWhereNamed, Restful, WindowsStay
 from ringcast.trace.predicates.replay import Replay
 from ringcast.trace.predicates.sequential import Sequential
 from ringcast.trace.predicates.sync import (
@@ -164,12 +165,15 @@ GROUP: tuple[Callable[[], Fold], ...] = (
     InTurn,
     partial(Replay, Acknowledged),
     partial(Replay, NothingLostInSilence),
+    WindowsStay,
     Agreement,
+    BeginsWhereNamed,
     OneView,
     JoinedInTime,
     LeftInTime,
+    Restful,
 )
-"""Makers of the folds for whole nodes that make their own views, G1 to V-L3."""
+"""Makers of the folds for whole nodes that make their own views, G1 to V-L4."""
 
 BY_PROTOCOL = {"multicast": ALL, "unicast": UNICAST, "group": GROUP}
 

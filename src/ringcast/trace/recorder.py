@@ -112,7 +112,6 @@ class Recorder:
         self._block_messages = block_messages
         self._sent: dict[Stream, _Track] = {}
         self._delivered: dict[tuple[Member, Stream], _Track] = {}
-        self._is_stopped = False
         self._oldest = 0  # when the oldest row that still grows began; 0: none does
         self._queue = _Queue(queue_rows)
         recording = Recording(
@@ -207,11 +206,10 @@ class Recorder:
             if block is not None:
                 self._put_blocks([block], track, now)
         self._put(STOP, now)
-        self._is_stopped = True
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Write what is queued and end; False if that takes longer than allowed."""
-        return self._scribe.close(self._is_stopped, timeout_s)
+        return self._scribe.close(timeout_s)
 
     def stats(self) -> dict[str, object]:
         """What was recorded, what waits, what was lost and why."""
@@ -370,7 +368,7 @@ class _Scribe:
         self._segment_rows = segment_rows
         self._segment_seconds = segment_seconds
         self._segment: SegmentWriter | None = None
-        self._is_stopped = False
+        self._has_stop = False
         self._closing = threading.Event()
         # A daemon: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="ringcast-recorder", daemon=True)
@@ -378,8 +376,7 @@ class _Scribe:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self, is_stopped: bool, timeout_s: float) -> bool:
-        self._is_stopped = is_stopped
+    def close(self, timeout_s: float) -> bool:
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -396,7 +393,7 @@ class _Scribe:
                 self._finish()
                 due_s = time.monotonic() + self._segment_seconds
         self._write_queued()
-        self._finish(is_last=self._is_stopped)
+        self._finish()
 
     def _write_queued(self) -> None:
         while rows := self._queue.take(_WRITE_ROWS):
@@ -406,6 +403,7 @@ class _Scribe:
     def _add(self, rows: list[Row]) -> None:
         from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
 
+        self._has_stop = rows[-1].event == STOP  # nothing comes after it
         if self._segment is None:
             self._segment = SegmentWriter(self._directory, self._recording)
         try:
@@ -416,13 +414,13 @@ class _Scribe:
         if self._segment.rows >= self._segment_rows:
             self._finish()
 
-    def _finish(self, *, is_last: bool = False) -> None:
+    def _finish(self) -> None:
         from ringcast.trace.segments import STORAGE_ERRORS
 
         if self._segment is None:
             return
         try:
-            self._segment.finish(lost=self._queue.lost + self.lost, is_last=is_last)
+            self._segment.finish(lost=self._queue.lost + self.lost, is_last=self._has_stop)
         except STORAGE_ERRORS as error:
             self._give_up(error)
             return

@@ -26,6 +26,9 @@ RESUME = "resume"
 VIEW_INPUT = "view_input"
 """The harness hands a view to the node; `view` follows when the node installs it."""
 VIEW = "view"
+PART = "part"
+"""The view brings groups together, and this is one of them: `members` were in the view `seqno` of
+`peer`. Written beside `view`, once for each."""
 OPEN = "open"
 DROP_WINDOW = "drop_window"
 WIN = "win"
@@ -82,7 +85,7 @@ PHASE = "phase"
 
 EVENTS = (
     *(START, CRASH, STOP, PAUSE, RESUME),
-    *(VIEW_INPUT, VIEW, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE),
+    *(VIEW_INPUT, VIEW, PART, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE),
     *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK),
     *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
     *(CONN, TICK, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),

@@ -56,6 +56,11 @@ class Fragmenter:
     def rest_bytes(self) -> int:
         return sum(map(len, self.rest))
 
+    @property
+    def is_half_sent(self) -> bool:
+        """The last seqno given is that of a fragment, and the next will continue it."""
+        return bool(self.rest)
+
     def admit(self, payloads: Sequence[bytes]) -> tuple[int, list[Piece]]:
         """How many messages were accepted, from the first on, and what got seqnos for them."""
         if self.rest:

@@ -48,18 +48,31 @@ from ringcast.wire.frames import (
     Ack,
     Alive,
     Beat,
+    Begin,
+    Begun,
     Close,
     Data,
     Discover,
     Half,
     HalfWanted,
+    HeldUp,
     Highest,
     Join,
     Leave,
+    Merge,
+    Merged,
     Messages,
     Nack,
     Present,
     Probe,
+    Refusal,
+    StateAsk,
+    StateBegin,
+    StateEnd,
+    StatePart,
+    StateRefused,
+    StateStop,
+    StateTaken,
     Suspect,
     Sync,
     SyncAck,
@@ -75,10 +88,11 @@ from ringcast.wire.frames import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringcast.wire.frames import Frame
+    from ringcast.wire.frames import Frame, SystemMessage
 
     Buffer: TypeAlias = bytes | bytearray | memoryview
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
+    MessageDecoders: TypeAlias = dict[int, Callable[[memoryview], SystemMessage]]
 
 VERSION: Final = 1
 
@@ -101,6 +115,12 @@ COUNTER_MAX: Final = 2**63 - 1
 VIEW_MEMBERS_MAX: Final = 128
 """Members of one view. One may take as little as 16 bytes of a datagram and, with its part of a
 digest, 800 once decoded. So few also fit one datagram, however long their names are."""
+
+PARTS_MAX: Final = 64
+"""Groups that come together in one view. Each is a view of its own once decoded."""
+
+DIGEST_ENTRIES_MAX: Final = 1024
+"""Entries of a digest in a message: of all members of a view, and of many that have departed."""
 
 IDENTITIES_MAX: Final = 1024
 """Decoded senders kept. More may talk to us; the oldest is then decoded again."""
@@ -127,8 +147,10 @@ _PORT_INCARNATION: Final = Struct("<HQ")
 _DATA, _ACK, _NACK, _HIGHEST = range(1, 5)
 _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
 _DISCOVER, _PRESENT, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
-_BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF = range(21, 26)
-_WITH_VIEW: Final = frozenset([_VIEW_IS, _WELCOME])
+_BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF, _MERGE, _MERGED, _BEGIN, _BEGUN = range(21, 30)
+_STATE_ASK, _STATE_REFUSED, _STATE_BEGIN, _STATE_PART, _STATE_END = range(30, 35)
+_STATE_TAKEN, _STATE_STOP, _HELD_UP = range(35, 38)  # in messages; from 30 on none in a datagram
+_WITH_VIEW: Final = frozenset([_VIEW_IS, _WELCOME, _MERGE, _MERGED])
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _STREAM: Final = Struct("<B")
 _CONN: Final = Struct("<QI")  # epoch, id
@@ -143,7 +165,11 @@ _COUNTER: Final = Struct("<Q")
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 _MEMBER_COUNT: Final = Struct("<H")
 _ENTRY: Final = Struct("<HBQI")  # place of the sender in the view, stream, seqno, fragments
+_PLACE: Final = Struct("<H")  # of a member in the view
+_BEGINNING: Final = Struct("<BQQB")  # stream, counter, offset, flags
+_BEGUN_AT: Final = Struct("<BQ")  # stream, counter
 _FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
+_NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
 _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
 
@@ -228,6 +254,13 @@ class Codec:
                     packing.add_alone(_VIEW_IS, _encode_view(frame.view))
                 case Welcome():
                     packing.add_alone(_WELCOME, _encode_welcome(frame))
+                case Merge():
+                    packing.add_alone(_MERGE, _encode_view(frame.view))
+                case Merged():
+                    packing.add_alone(_MERGED, _encode_merged(frame))
+                case Begin() | Begun():
+                    assert to is not None, frame
+                    packing.add_body(*_encode_beginning(frame))
                 case _:
                     packing.add_body(*_encode_membership(frame))
         if runs:
@@ -566,6 +599,30 @@ def _encode_welcome(welcome: Welcome) -> bytes:
     return _encode_view(welcome.view) + b"".join([_ENTRY.pack(*entry) for entry in entries])
 
 
+def _encode_merged(merged: Merged) -> bytes:
+    places = {member: place for place, member in enumerate(merged.view.members)}
+    placed = [member for part in merged.parts for member in part]
+    assert 1 <= len(merged.parts) <= PARTS_MAX, len(merged.parts)
+    assert len(set(placed)) == len(placed), merged
+    assert set(placed) <= places.keys(), merged
+    parts = [
+        _encode_view_id(part.id)
+        + _MEMBER_COUNT.pack(len(part))
+        + b"".join([_PLACE.pack(places[member]) for member in part])
+        for part in merged.parts
+    ]
+    return _encode_view(merged.view) + b"".join(parts)
+
+
+def _encode_beginning(frame: Begin | Begun) -> tuple[int, bytes]:
+    assert 1 <= frame.counter <= COUNTER_MAX, frame
+    if isinstance(frame, Begun):
+        return _BEGUN, _BEGUN_AT.pack(frame.stream, frame.counter)
+    assert 0 <= frame.offset <= SEQNO_MAX, frame
+    flags = frame.is_middle * _MIDDLE
+    return _BEGIN, _BEGINNING.pack(frame.stream, frame.counter, frame.offset, flags)
+
+
 def _encode_count(fragments: int | None) -> int:
     assert fragments is None or 0 <= fragments < _GIVEN_UP, fragments
     return _GIVEN_UP if fragments is None else fragments
@@ -840,6 +897,59 @@ def _decode_view_is(view: memoryview, start: int, stop: int) -> ViewIs:
     return ViewIs(decoded)
 
 
+def _decode_merge(view: memoryview, start: int, stop: int) -> Merge:
+    return Merge(_decode_view_is(view, start, stop).view)
+
+
+def _decode_merged(view: memoryview, start: int, stop: int) -> Merged:
+    merged, offset = _decode_view(view[:stop], start)
+    parts: list[View] = []
+    placed: set[int] = set()
+    while offset < stop:
+        if len(parts) == PARTS_MAX:
+            raise DecodeError(Reject.COUNT)
+        view_id, offset = _decode_view_id(view[:stop], offset)
+        if stop - offset < _MEMBER_COUNT.size:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        (count,) = _MEMBER_COUNT.unpack_from(view, offset)
+        offset += _MEMBER_COUNT.size
+        if not 1 <= count <= len(merged) - len(placed):
+            raise DecodeError(Reject.COUNT)
+        if stop - offset < count * _PLACE.size:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        end = offset + count * _PLACE.size
+        places = [place for (place,) in _PLACE.iter_unpack(view[offset:end])]
+        offset = end
+        placed.update(places)
+        members = [merged.members[place] for place in places if place < len(merged)]
+        if len(members) < count or len(placed) < sum(map(len, parts)) + count:
+            raise DecodeError(Reject.VIEW)
+        parts.append(View(view_id, tuple(members)))
+    if not parts:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return Merged(merged, tuple(parts))
+
+
+def _decode_begin(view: memoryview, start: int, stop: int) -> Begin:
+    if stop - start != _BEGINNING.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    stream, counter, offset, flags = _BEGINNING.unpack_from(view, start)
+    if not 1 <= counter <= COUNTER_MAX or offset > SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    if flags & ~_MIDDLE:
+        raise DecodeError(Reject.FLAGS)
+    return Begin(_stream(stream), counter, offset, bool(flags & _MIDDLE))
+
+
+def _decode_begun(view: memoryview, start: int, stop: int) -> Begun:
+    if stop - start != _BEGUN_AT.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    stream, counter = _BEGUN_AT.unpack_from(view, start)
+    if not 1 <= counter <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return Begun(_stream(stream), counter)
+
+
 def _decode_view_ack(view: memoryview, start: int, stop: int) -> ViewAck:
     view_id, end = _decode_view_id(view[:stop], start)
     if end != stop:
@@ -988,10 +1098,12 @@ _DECODERS_FOR_ANYONE: Final[Decoders] = {
     _ALIVE: _decode_alive,
     _HALF_WANTED: _decode_half_wanted,
     _HALF: _decode_half,
+    _MERGE: _decode_merge,
+    _MERGED: _decode_merged,
 }
 
-# A connection is between two incarnations. What is said about it to anyone could reach the
-# process that has the address now, and be taken for news about one of its own.
+# A connection is between two incarnations, and so is what begins with a merge. What is said about
+# it to anyone could reach the process that has the address now, and be taken for news of its own.
 _DECODERS: Final[Decoders] = {
     **_DECODERS_FOR_ANYONE,
     _UNICAST_DATA: _decode_unicast_data,
@@ -1001,6 +1113,8 @@ _DECODERS: Final[Decoders] = {
     _SYNC: _decode_sync,
     _SYNC_OK: _decode_sync_ok,
     _SYNC_ACK: _decode_sync_ack,
+    _BEGIN: _decode_begin,
+    _BEGUN: _decode_begun,
 }
 
 
@@ -1034,3 +1148,164 @@ def _cut_mixed(view: memoryview, start: int, stop: int, lengths: array[int]) -> 
 @lru_cache(_STRUCTS_MAX)
 def _struct_of(size: int, count: int) -> Struct:
     return Struct("<" + f"{size}s" * count)
+
+
+# The system's own messages: payloads of connections that are not the application's
+
+
+def encode_message(message: SystemMessage) -> bytes:
+    """The payload that carries it to one member."""
+    match message:
+        case StateAsk():
+            kind, head = _STATE_ASK, _encode_counter(message.attempt)
+            body = _encode_view_id(message.view_id) + _encode_digest(message.opened)
+        case StateRefused():
+            kind, head = _STATE_REFUSED, _encode_counter(message.attempt)
+            body = _FLAGS.pack(message.reason)
+        case StateBegin():
+            kind, head = _STATE_BEGIN, _encode_numbers(message.transfer, message.attempt)
+            body = _encode_digest(message.cut)
+        case StatePart():
+            kind, head = _STATE_PART, _encode_numbers(message.transfer, message.index)
+            body = message.payload
+        case StateEnd():
+            kind, head, body = _STATE_END, _encode_numbers(message.transfer, message.count), b""
+        case StateTaken():
+            kind, head, body = _STATE_TAKEN, _encode_numbers(message.transfer, message.taken), b""
+        case StateStop():
+            kind, head, body = _STATE_STOP, _encode_counter(message.attempt), b""
+        case HeldUp():
+            kind, head, body = _HELD_UP, b"", _FLAGS.pack(message.is_full)
+        case _:
+            assert_never(message)
+    return b"".join((bytes([kind]), head, body))
+
+
+def _encode_numbers(transfer: int, other: int) -> bytes:
+    assert 1 <= transfer <= COUNTER_MAX, transfer
+    assert 0 <= other <= COUNTER_MAX, other
+    return _NUMBERS.pack(transfer, other)
+
+
+def _encode_digest(digest: Digest) -> bytes:
+    assert not digest.partials, digest
+    assert len(digest.entries) <= DIGEST_ENTRIES_MAX, len(digest.entries)
+    entries = [
+        _STREAM_SEQNO.pack(stream, seqno) + _encode_member(sender)
+        for (sender, stream), seqno in digest.entries.items()
+    ]
+    return b"".join(entries)
+
+
+def decode_message(payload: bytes) -> SystemMessage:
+    """What the payload says; DecodeError if any byte of it is not as it must be."""
+    if not payload:
+        raise DecodeError(Reject.TOO_SHORT)
+    decode = _MESSAGE_DECODERS.get(payload[0])
+    if decode is None:
+        raise DecodeError(Reject.FRAME_KIND)
+    return decode(memoryview(payload)[1:])
+
+
+def _decode_state_ask(body: memoryview) -> StateAsk:
+    attempt = _decode_counter(body[: _COUNTER.size], 0, min(_COUNTER.size, len(body)))
+    view_id, end = _decode_view_id(body, _COUNTER.size)
+    return StateAsk(attempt, view_id, _decode_digest(body[end:]))
+
+
+def _decode_state_refused(body: memoryview) -> StateRefused:
+    if len(body) != _COUNTER.size + _FLAGS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    attempt = _decode_counter(body, 0, _COUNTER.size)
+    (reason,) = _FLAGS.unpack_from(body, _COUNTER.size)
+    if reason not in _REFUSALS:
+        raise DecodeError(Reject.FLAGS)
+    return StateRefused(attempt, _REFUSALS[reason])
+
+
+def _decode_state_begin(body: memoryview) -> StateBegin:
+    transfer, attempt, rest = _decode_numbers(body)
+    if not attempt:
+        raise DecodeError(Reject.SEQNO)
+    return StateBegin(transfer, attempt, _decode_digest(rest))
+
+
+def _decode_state_part(body: memoryview) -> StatePart:
+    transfer, index, rest = _decode_numbers(body)
+    return StatePart(transfer, index, bytes(rest))
+
+
+def _decode_state_end(body: memoryview) -> StateEnd:
+    transfer, count, rest = _decode_numbers(body)
+    _check_end(rest)
+    return StateEnd(transfer, count)
+
+
+def _decode_state_taken(body: memoryview) -> StateTaken:
+    transfer, taken, rest = _decode_numbers(body)
+    _check_end(rest)
+    return StateTaken(transfer, taken)
+
+
+def _decode_state_stop(body: memoryview) -> StateStop:
+    return StateStop(_decode_counter(body, 0, len(body)))
+
+
+def _decode_held_up(body: memoryview) -> HeldUp:
+    if len(body) != _FLAGS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    if body[0] > 1:
+        raise DecodeError(Reject.FLAGS)
+    return HeldUp(bool(body[0]))
+
+
+def _decode_numbers(body: memoryview) -> tuple[int, int, memoryview]:
+    """The number of the transfer, the other one, and what comes after them."""
+    if len(body) < _NUMBERS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    transfer, other = _NUMBERS.unpack_from(body)
+    if not 1 <= transfer <= COUNTER_MAX or other > COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return transfer, other, body[_NUMBERS.size :]
+
+
+def _check_end(rest: memoryview) -> None:
+    if rest:
+        raise DecodeError(Reject.FRAME_LENGTH)
+
+
+def _decode_digest(body: memoryview) -> Digest:
+    """All of it; each origin at most once."""
+    entries: dict[Origin, int] = {}
+    offset = 0
+    while offset < len(body):
+        if len(entries) == DIGEST_ENTRIES_MAX:
+            raise DecodeError(Reject.COUNT)
+        if len(body) - offset < _STREAM_SEQNO.size:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        stream, seqno = _STREAM_SEQNO.unpack_from(body, offset)
+        if seqno > SEQNO_MAX:
+            raise DecodeError(Reject.SEQNO)
+        try:
+            sender, offset = _cut_member(body, offset + _STREAM_SEQNO.size)
+        except _MALFORMED:
+            raise DecodeError(Reject.MEMBER) from None
+        origin = Origin(sender, _stream(stream))
+        if origin in entries:
+            raise DecodeError(Reject.MEMBER)
+        entries[origin] = seqno
+    return Digest(entries)
+
+
+_REFUSALS: Final = {int(reason): reason for reason in Refusal}
+
+_MESSAGE_DECODERS: Final[MessageDecoders] = {
+    _STATE_ASK: _decode_state_ask,
+    _STATE_REFUSED: _decode_state_refused,
+    _STATE_BEGIN: _decode_state_begin,
+    _STATE_PART: _decode_state_part,
+    _STATE_END: _decode_state_end,
+    _STATE_TAKEN: _decode_state_taken,
+    _STATE_STOP: _decode_state_stop,
+    _HELD_UP: _decode_held_up,
+}

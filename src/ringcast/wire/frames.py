@@ -2,11 +2,15 @@
 
 Hot frames are plain slotted classes, immutable by agreement; cold ones are frozen. The byte
 layouts stand in docs/wire.md and are known to codec.py alone.
+
+At the end stand the system's own messages: they are no frames, but travel as messages to one
+member, each in its turn and once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.model import FIRST_CONN_ID
@@ -307,6 +311,47 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """To the coordinator of another group of the same name: my group is this. Make one of both."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """To a member of any of the groups that have come together in this view: install it.
+
+    `parts` are the views they were in until then, as far as their members are in this one.
+    """
+
+    view: View
+    parts: tuple[View, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """To a member that is in my view again, or with another group: what I send on this stream after
+    `offset` is for you.
+
+    `counter` is that of the first such view at the sender. `is_middle`: what comes after `offset`
+    continues a message of which the beginning is not for you.
+    """
+
+    stream: Stream
+    counter: int
+    offset: int
+    is_middle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """To the sender of a Begin with this counter: I have a window for it."""
+
+    stream: Stream
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """To a member that watches me: I am alive, and in the view with this counter."""
 
@@ -349,7 +394,102 @@ Frame: TypeAlias = (
     | Half
     | Leave
     | Suspect
+    | Merge
+    | Merged
+    | Begin
+    | Begun
     | Beat
     | Probe
     | Alive
+)
+
+
+# The system's own messages
+
+
+class Refusal(IntEnum):
+    """Why somebody gives a joiner no state."""
+
+    STATELESS = 0
+    WAITING = 1
+    FAILED = 2
+
+    def __str__(self) -> str:
+        return _REFUSALS[self]
+
+
+_REFUSALS = ("gives no state", "waits for its own state", "could not give its state")
+
+
+@dataclass(frozen=True, slots=True)
+class StateAsk:
+    """To a provider: give me the state. My windows opened at this digest, and I am in this view.
+
+    `attempt` grows with each request of this member; a repeated one repeats it.
+    """
+
+    attempt: int
+    view_id: ViewId
+    opened: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class StateRefused:
+    """To a joiner, in answer to that attempt: not from me."""
+
+    attempt: int
+    reason: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class StateBegin:
+    """To a joiner, in answer to that attempt: a state with all that is up to `cut` follows."""
+
+    transfer: int
+    attempt: int
+    cut: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """To a joiner: one chunk of the state. They count from 0."""
+
+    transfer: int
+    index: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateEnd:
+    """To a joiner: that was all, in so many chunks."""
+
+    transfer: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateTaken:
+    """To a provider: the application has taken so much of the state. That makes room for more."""
+
+    transfer: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateStop:
+    """To a provider: forget that attempt, I get the state from somebody else."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """To a member: my state is still on its way, and there is no more room for what comes
+    meanwhile: I hold senders up. Or, if not `is_full`, no longer."""
+
+    is_full: bool
+
+
+SystemMessage: TypeAlias = (
+    StateAsk | StateRefused | StateBegin | StatePart | StateEnd | StateTaken | StateStop | HeldUp
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,9 @@ from ringcast.core.effects import (
     Effects,
     Flushed,
     Left,
+    LetIn,
     Outsider,
+    Reunited,
     Suspected,
     TooSlow,
     Trusted,
@@ -22,17 +25,17 @@ from ringcast.core.effects import (
     ViewAgreed,
 )
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.protocols.arrival import HALVES_AT_ONCE
+from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.protocols.discovery import GATHER_NS
 from ringcast.protocols.membership import (
     DEPARTED_MAX,
-    HALVES_AT_ONCE,
     JOIN_PATIENCE_NS,
-    REPEAT_MAX_NS,
-    REPEAT_START_NS,
     Membership,
     Phase,
     Timer,
 )
+from ringcast.protocols.reunion import FRESH_NS, PATIENCE_NS
 from ringcast.wire.codec import VIEW_MEMBERS_MAX
 from ringcast.wire.frames import (
     Discover,
@@ -40,6 +43,8 @@ from ringcast.wire.frames import (
     HalfWanted,
     Join,
     Leave,
+    Merge,
+    Merged,
     Present,
     Suspect,
     ViewAck,
@@ -61,7 +66,7 @@ def member(name: str, incarnation: int = 1) -> Member:
     return Member(Address("h", ord(name)), incarnation, name)
 
 
-A, B, C, D, E, X = map(member, "ABCDEX")
+A, B, C, D, E, X, Y, Z = map(member, "ABCDEXYZ")
 
 
 def view(counter: int, *members: Member, by: Member | None = None) -> View:
@@ -297,7 +302,7 @@ def test_a_joiner_is_in_when_it_is_told_where_to_begin() -> None:
     desk = Desk().joining(B)
     digest = Digest({Origin(B, FIFO): 7, Origin(A, FIFO): 0})
     desk.receive(B, Welcome(view(3, B, A), digest))
-    assert desk.said() == [ViewAgreed(view(3, B, A)), DigestAgreed(digest)]
+    assert desk.said() == [ViewAgreed(view(3, B, A)), DigestAgreed(digest), LetIn(B, digest)]
     assert desk.sent() == [("B", ViewAck(ViewId(B, 3)))]
     assert desk.layer.is_member
     desk.receive(B, Welcome(view(3, B, A), digest))  # the ack was lost
@@ -437,6 +442,22 @@ def test_a_joiner_that_was_left_out_again_may_come_back() -> None:
     assert desk.layer.may_rejoin
 
 
+def test_a_joiner_whose_coordinator_died_on_it_asks_the_one_that_takes_it_for_a_member() -> None:
+    desk = Desk().joining(B)
+    desk.receive(B, halves_of(3))
+    desk.forget()
+    desk.receive(C, ViewIs(view(4, C, A)))
+    assert desk.sent() == [("C", ViewAck(ViewId(C, 4))), ("C", Join())]
+    assert desk.layer._arrival is None
+    assert not desk.layer.is_member
+    desk.receive(C, ViewIs(view(4, C, A)))  # it has not heard the ack
+    assert desk.sent() == [("C", ViewAck(ViewId(C, 4)))]
+    desk.receive(C, Welcome(view(3, C, A), Digest({})))  # older than what we have heard of
+    assert not desk.layer.is_member
+    desk.receive(C, Welcome(view(4, C, A), Digest({})))
+    assert desk.members == "CA"
+
+
 def test_who_gives_up_joining_says_so() -> None:
     desk = Desk().joining(B)
     desk.leave()
@@ -471,30 +492,33 @@ def test_every_stream_of_a_joiner_opens_at_its_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "strange"),
+    ("source", "strange", "ignored"),
     [
-        (X, view(6, X, C)),
-        (A, view(6, X, C)),
-        (X, view(6, X)),
-        (X, view(6, A, B, C, X)),
-        (X, view(6, A, B)),
-        (X, view(5, X, C)),
-        (A, view(5, B, C)),
+        (A, view(6, X, C), 1),
+        (A, view(5, B, C), 1),
+        (X, view(6, X, C), 0),
+        (X, view(6, X), 0),
+        (X, view(6, A, B, C, X), 0),
+        (X, view(6, A, B), 0),
+        (X, view(5, X, C), 0),
     ],
     ids=[
-        "stranger's",
         "of a stranger",
+        "member's as new",
+        "stranger's",
         "stranger's without me",
         "hearsay",
         "hearsay without me",
         "stranger's as new",
-        "member's as new",
     ],
 )
-def test_a_view_that_does_not_count_changes_nothing(source: Member, strange: View) -> None:
+def test_a_view_that_does_not_count_changes_nothing(
+    source: Member, strange: View, ignored: int
+) -> None:
+    """A stranger's is a sign of another group: for the coordinator to see to."""
     desk = Desk(C).member(A, B, C)
     desk.receive(source, ViewIs(strange))
-    assert (desk.said(), desk.sent(), desk.layer.ignored) == ([], [], 1)
+    assert (desk.said(), desk.sent(), desk.layer.ignored) == ([], [], ignored)
     assert desk.layer.view == view(5, A, B, C)
 
 
@@ -865,8 +889,10 @@ def test_a_suspicion_is_told_to_the_coordinator_until_it_has_acted() -> None:
     desk = Desk(C).member(A, B, C, D)
     desk.signal(Suspected(D, "silent"))
     assert desk.sent() == [("A", Suspect(D, is_slow=False))]
+    assert desk.said() == []
     desk.wait(REPEAT_START_NS)
     assert desk.sent() == [("A", Suspect(D, is_slow=False))]
+    assert desk.said() == [VerifyWanted(A)]  # it does not answer: is it there?
     desk.signal(Trusted(D))
     desk.wait(SECOND)
     assert desk.sent() == []
@@ -960,26 +986,635 @@ def test_a_member_does_not() -> None:
     assert desk.sent() == []
 
 
+# Groups come together
+
+
 @pytest.mark.parametrize(
-    ("coordinator", "size", "moves"),
-    [(X, 3, True), (X, 2, False), (A, 2, True), (A, 1, False), (C, 9, False), (None, 0, False)],
-    ids=["larger", "as large", "as large and lower", "smaller", "my own", "no group"],
+    ("coordinator", "size", "answer"),
+    [
+        (X, 3, Merge(view(2, B, C))),
+        (A, 2, Merge(view(2, B, C))),
+        (X, 2, Present(B, 2)),
+        (A, 1, Present(B, 2)),
+        (C, 9, None),
+        (None, 0, None),
+    ],
+    ids=["larger", "as large and lower", "as large", "smaller", "my own", "no group"],
 )
-def test_the_smaller_group_dissolves(coordinator: Member | None, size: int, moves: bool) -> None:
+def test_the_lesser_group_asks_and_the_greater_says_that_it_leads(
+    coordinator: Member | None, size: int, answer: Frame | None
+) -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(coordinator, size))
-    assert desk.layer.is_leaving is moves
-    if moves:
-        desk.signal(Flushed())
-        desk.answer()
-        assert desk.reasons() == ["found a larger group of the same name"]
-        assert desk.layer.may_rejoin
+    desk.receive(D, Present(coordinator, size))
+    expected = [] if coordinator is None or answer is None else [(coordinator.name, answer)]
+    assert desk.sent() == expected
+    assert desk.layer.phase is Phase.MEMBER
+    assert desk.view == view(2, B, C)
 
 
 def test_only_a_coordinator_compares_groups() -> None:
     desk = Desk(B).member(A, B)
-    desk.receive(X, Present(X, 99))
+    desk.receive(X, Present(X, 99), ViewIs(view(9, X, Y, Z)))
+    assert (desk.sent(), desk.said()) == ([], [])
     assert desk.layer.phase is Phase.MEMBER
+
+
+def test_who_leaves_meets_nobody() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.leave()
+    desk.receive(X, Present(X, 99), Present(X, 1), Merge(view(9, X)))
+    assert (desk.sent(), desk.layer.ignored) == ([], 1)
+    assert desk.members == "BC"
+
+
+def test_a_view_of_another_group_is_heard_as_its_presence() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(Y, ViewIs(view(9, X, Y)))
+    assert desk.sent() == [("X", Present(B, 2))]
+    desk.receive(Y, ViewIs(view(9, X, Y, Z)))
+    assert desk.sent() == [("X", Merge(view(2, B, C)))]
+
+
+def asked(desk: Desk) -> list[str]:
+    """Who was asked to merge since this was last looked at."""
+    frames, desk.out.frames = desk.out.frames, []
+    return [str(dest) for dest, frame in frames if isinstance(frame, Merge)]
+
+
+def test_another_group_is_asked_ever_less_often_and_not_for_ever() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    times = []
+    while desk.now < 2 * SECOND + PATIENCE_NS:
+        times += [desk.now] * len(asked(desk))
+        desk.wait(SECOND // 100)
+    steps = [(after - before) * 1000 // SECOND for before, after in pairwise(times)]
+    assert steps == [40, 80, 160, 320, 500, 500]
+    assert times[-1] < times[0] + PATIENCE_NS
+    desk.wait(5 * SECOND)
+    assert asked(desk) == []
+    assert desk.layer.reunion.leader is None
+    desk.receive(X, Present(X, 3))  # heard of anew
+    assert asked(desk) == ["X"]
+
+
+def test_one_group_is_asked_at_a_time() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.receive(Y, Present(Y, 9))
+    desk.wait(SECOND)
+    assert set(asked(desk)) == {"X"}
+
+
+def test_who_is_asked_is_explained() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.wait(SECOND // 2)
+    told = "X is asked to make one group of its own and this one; given up in 1.5 s"
+    assert reason_of(desk) == told
+
+
+def test_nobody_is_asked_while_a_view_is_made() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(D, Join())
+    desk.receive(X, Present(X, 9))
+    desk.wait(SECOND)
+    assert asked(desk) == []
+    assert desk.layer.reunion.leader == X
+    desk.answer()
+    desk.forget()
+    desk.wait(REPEAT_MAX_NS)
+    assert ("X", Merge(desk.view)) in desk.sent()
+    assert desk.members == "BCD"
+
+
+def test_who_begins_to_leave_asks_no_more() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.leave()
+    desk.forget()
+    desk.wait(SECOND)
+    assert asked(desk) == []
+    assert desk.layer.reunion.leader is None
+
+
+def test_who_is_out_asks_no_more() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.layer.close("closed", desk.now, desk.out)
+    assert desk.layer.reunion.leader is None
+    assert desk.layer.next_timeout() is None
+
+
+def test_who_no_longer_coordinates_asks_no_more() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.receive(C, ViewIs(view(9, C, B)))
+    desk.forget()
+    desk.wait(SECOND)
+    assert asked(desk) == []
+    assert desk.layer.reunion.leader is None
+
+
+def test_who_has_come_over_is_asked_no_more() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.receive(X, Merge(view(4, X)))  # it has lost the others and is the lesser now
+    assert desk.members == "BCX"
+    desk.forget()
+    desk.wait(SECOND)
+    assert asked(desk) == []
+    assert desk.layer.reunion.leader is None
+
+
+# A view of both
+
+
+def test_on_merge_one_view_above_both_is_made_and_told_to_all() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(X, Merge(view(7, X, Y)))
+    made, parts = view(8, A, B, X, Y), (view(2, A, B), view(7, X, Y))
+    assert desk.said() == [Reunited((X, Y)), ViewAgreed(made, parts)]
+    assert desk.sent() == to_all("BXY", Merged(made, parts))
+    assert desk.layer.stats()["view_not_acked_by"] == ["B", "X", "Y"]
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == to_all("BXY", Merged(made, parts))
+    desk.answer()
+    assert desk.said() == []  # nobody has joined: no digest is wanted
+    assert desk.layer.change is None
+
+
+def test_once_all_have_it_the_parts_are_of_the_past() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(X, Merge(view(7, X, Y)))
+    desk.answer()
+    desk.forget()
+    desk.receive(Y, Leave())
+    assert desk.sent() == to_all("BXY", ViewIs(view(9, A, B, X)))
+
+
+def test_whoever_is_left_out_of_a_merge_is_left_out_of_its_parts() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(X, Merge(view(7, X, Y)))
+    desk.forget()
+    desk.signal(Suspected(Y, "silent"))
+    parts = (view(2, A, B), view(7, X))
+    assert desk.sent() == to_all("BXY", Merged(view(9, A, B, X), parts))
+    desk.signal(Suspected(X, "silent"))
+    assert desk.sent() == to_all("BX", Merged(view(10, A, B), parts[:1]))
+
+
+@pytest.mark.parametrize(
+    ("source", "theirs"),
+    [(X, view(9, X, Y, Z)), (member("@"), view(9, member("@"), Y))],
+    ids=["larger", "as large and lower"],
+)
+def test_who_should_lead_is_not_led(source: Member, theirs: View) -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(source, Merge(theirs))
+    assert desk.sent() == [(source.name, Present(A, 2))]
+    assert desk.members == "AB"
+
+
+def test_who_does_not_coordinate_says_who_does() -> None:
+    desk = Desk(B).member(A, B)
+    desk.receive(X, Merge(view(9, X)))
+    assert desk.sent() == [("X", Present(A, 2))]
+    assert desk.layer.view == view(5, A, B)
+
+
+@pytest.mark.parametrize(
+    "theirs", [view(9, Y), view(9, A, X), view(9, X, A)], ids=["without", "mine", "with me"]
+)
+def test_a_merge_that_cannot_be_meant_is_ignored(theirs: View) -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(X, Merge(theirs))
+    assert (desk.sent(), desk.said(), desk.layer.ignored) == ([], [], 1)
+    assert desk.members == "AB"
+
+
+def test_a_merge_before_there_is_a_view_is_ignored() -> None:
+    desk = Desk(A).looking()
+    desk.receive(X, Merge(view(9, X)))
+    assert (desk.sent(), desk.layer.ignored) == ([], 1)
+
+
+def test_groups_that_ask_while_a_view_is_made_share_the_next() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(D, Join())
+    desk.receive(X, Merge(view(3, X)))
+    desk.receive(Y, Merge(view(9, Y, Z)))
+    assert desk.layer.stats()["groups_that_would_merge"] == 2
+    assert desk.members == "ABD"
+    before = desk.view
+    desk.answer()
+    assert desk.members == "ABDXYZ"
+    parts = (before, view(3, X), view(9, Y, Z))
+    assert ViewAgreed(desk.view, parts) in desk.said()
+    assert desk.view.counter == 10
+    assert desk.layer.stats()["groups_that_would_merge"] == 0
+
+
+@pytest.mark.parametrize(("age", "members"), [(FRESH_NS - 1, "ABDX"), (FRESH_NS, "ABD")])
+def test_a_request_that_was_not_repeated_gets_stale(age: int, members: str) -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(D, Join())
+    desk.receive(X, Merge(view(3, X)))
+    desk.wait(age)
+    desk.answer()
+    assert desk.members == members
+
+
+def test_joiners_come_before_groups() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(C, Join())
+    desk.receive(X, Merge(view(3, X)))
+    desk.receive(D, Join())
+    desk.answer(D)
+    assert desk.members == "ABCD"
+    desk.answer()
+    assert desk.members == "ABCDX"
+
+
+def full_group(desk: Desk, count: int) -> Desk:
+    """So many members, all let in."""
+    for port in range(1, count):
+        desk.receive(Member(Address("j", port), 1, f"j{port}"), Join())
+    desk.answer()
+    assert len(desk.view) == count
+    desk.forget()
+    return desk
+
+
+def test_groups_that_are_too_large_together_stay_apart() -> None:
+    desk = full_group(Desk(A).coordinator(), VIEW_MEMBERS_MAX - 1)
+    mine = desk.view
+    desk.receive(X, Merge(view(9, X, Y)))
+    assert desk.view == mine
+    assert desk.sent() == []
+    desk.receive(X, Merge(view(10, X)))
+    assert len(desk.view) == VIEW_MEMBERS_MAX
+
+
+# Parts that overlap, or change meanwhile
+
+
+def test_of_whoever_is_in_both_the_older_view_lets_go() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(X, Merge(view(9, X, C)))
+    assert desk.view == view(10, A, B)
+    assert desk.sent() == to_all("BC", ViewIs(view(10, A, B)))
+    desk.answer()
+    desk.receive(X, Merge(view(9, X, C)))
+    assert desk.members == "ABXC"
+
+
+def test_if_theirs_is_older_they_are_told() -> None:
+    desk = Desk(A).coordinator(B, C)
+    mine = desk.view
+    desk.receive(X, Merge(view(mine.counter, X, C)))
+    assert desk.sent() == [("X", ViewIs(mine))]
+    assert desk.view == mine
+
+
+def test_who_asks_lets_go_of_whom_the_other_has_in_a_newer_view() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, Present(X, 3))
+    desk.forget()
+    desk.receive(X, ViewIs(view(1, X, Y, C)))  # older: it will let go itself
+    assert (desk.sent(), desk.members) == ([], "BC")
+    desk.receive(X, ViewIs(view(9, X, Y, C)))
+    assert desk.view == view(10, B)
+    assert desk.sent() == [("C", ViewIs(view(10, B)))]
+    desk.wait(REPEAT_START_NS)
+    assert asked(desk) == ["X"]
+
+
+def test_nobody_is_let_go_of_because_of_a_group_that_was_not_asked() -> None:
+    desk = Desk(B).coordinator(C)
+    desk.receive(X, ViewIs(view(9, X, C)))
+    assert desk.members == "BC"
+    assert desk.sent() == [("X", Present(B, 2))]
+
+
+def merging(*theirs: Member) -> Desk:
+    """A is about to make one group of A and B (view 2), and of these (7)."""
+    desk = Desk(A).coordinator(B)
+    desk.receive(theirs[0], Merge(view(7, *theirs)))
+    assert desk.view == view(8, A, B, *theirs)
+    desk.forget()
+    return desk
+
+
+def test_if_somebody_leaves_the_other_group_meanwhile_the_merged_view_changes() -> None:
+    desk = merging(X, Y)
+    desk.receive(X, Merge(view(8, X)))
+    parts = (view(2, A, B), view(8, X))
+    assert desk.sent() == to_all("BXY", Merged(view(9, A, B, X), parts))
+    desk.answer()
+    assert desk.members == "ABX"
+
+
+def test_if_somebody_joins_it_meanwhile_the_merged_view_changes_too() -> None:
+    desk = merging(X)
+    desk.receive(X, Merge(view(12, X, Y)))
+    parts = (view(2, A, B), view(12, X, Y))
+    assert desk.said() == [Reunited((Y,)), ViewAgreed(view(13, A, B, X, Y), parts)]
+    assert desk.sent() == to_all("BXY", Merged(view(13, A, B, X, Y), parts))
+
+
+def test_a_merge_that_is_repeated_is_answered_with_what_was_made() -> None:
+    desk = merging(X)
+    answer = [("X", Merged(view(8, A, B, X), (view(2, A, B), view(7, X))))]
+    desk.receive(X, Merge(view(7, X)))
+    assert desk.sent() == answer
+    desk.answer()
+    desk.forget()
+    desk.receive(X, Merge(view(99, X)))  # it has acknowledged: this was long under way
+    assert desk.sent() == answer
+    assert desk.members == "ABX"
+
+
+def test_a_member_of_mine_that_asks_is_told() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(D, Join())
+    desk.forget()
+    desk.receive(C, Merge(view(99, C)))
+    assert desk.sent() == [("C", ViewIs(desk.view))]
+    assert desk.members == "ABCD"
+
+
+def test_a_group_that_has_become_too_large_meanwhile_is_left_alone() -> None:
+    desk = full_group(Desk(A).coordinator(), VIEW_MEMBERS_MAX - 1)
+    desk.receive(X, Merge(view(99, X)))
+    assert len(desk.view) == VIEW_MEMBERS_MAX
+    desk.receive(X, Merge(view(100, X, Y)))
+    assert len(desk.view) == VIEW_MEMBERS_MAX - 1
+    assert X not in desk.view
+
+
+def test_a_group_that_has_merged_with_another_meanwhile_is_asked_again_as_one() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(D, Join())
+    desk.receive(X, Merge(view(7, X)))
+    desk.receive(Y, Merge(view(7, Y)))
+    desk.answer(X, Y)
+    assert desk.members == "ABDXY"
+    desk.receive(X, Merge(view(8, X, Y)))  # Y would be in two parts
+    assert desk.members == "ABD"
+    desk.answer()
+    desk.receive(X, Merge(view(8, X, Y)))
+    assert desk.members == "ABDXY"
+
+
+def test_a_merge_with_what_my_group_was_before_is_asked_for_again() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(X, Present(X, 3))
+    desk.receive(C, Join())
+    desk.forget()
+    late = Merged(view(9, X, Y, Z, A, B), (view(8, X, Y, Z), view(2, A, B)))
+    desk.receive(X, late)
+    assert desk.view == view(3, A, B, C)
+    assert (desk.sent(), desk.said()) == ([], [])  # not while a view is made
+    desk.answer()
+    desk.forget()
+    desk.receive(X, late)
+    assert desk.sent() == [("X", Merge(view(3, A, B, C)))]
+    desk.receive(B, late)  # which has followed it: to be told apart from a view of mine
+    assert desk.sent() == [("X", Merge(view(3, A, B, C)))]
+    assert desk.view == view(3, A, B, C)
+    assert desk.layer.phase is Phase.MEMBER
+
+
+# On Merged
+
+
+FAR = view(8, X, Y)
+
+
+def test_a_view_that_was_made_from_mine_and_others_is_installed() -> None:
+    desk = Desk(C).member(A, B, C)
+    merged = view(9, X, Y, A, B, C)
+    parts = (FAR, view(5, A, B, C))
+    for _ in range(2):
+        desk.receive(X, Merged(merged, parts))
+        assert desk.sent() == [("X", ViewAck(merged.id))]
+    assert desk.said() == [Reunited((X, Y)), ViewAgreed(merged, parts)]
+    assert desk.view == merged
+
+
+@pytest.mark.parametrize(
+    "part",
+    [view(4, A, B, C), view(6, A, B, C), view(5, B, A, C), view(5, X)],
+    ids=["older", "newer", "of another maker", "theirs alone"],
+)
+def test_a_view_that_was_not_made_from_mine_is_not(part: View) -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.receive(X, Merged(view(9, X, Y, A, B, C), (FAR, part)))
+    assert (desk.sent(), desk.said()) == ([], [])
+    assert desk.view == view(5, A, B, C)
+
+
+def test_nor_one_that_is_not_newer_or_is_without_me() -> None:
+    desk = Desk(C).member(A, B, C)
+    desk.receive(X, Merged(view(5, X, A, B, C), (FAR, view(5, A, B, C))))
+    desk.receive(X, Merged(view(9, X, A, B), (FAR, view(5, A, B))))
+    assert (desk.sent(), desk.said()) == ([], [])
+    assert desk.view == view(5, A, B, C)
+
+
+def test_who_comes_from_another_part_says_itself_where_it_begins_and_a_joiner_begins_at_0() -> None:
+    desk = Desk(C, streams=(FIFO, UNIFORM)).member(A, B, C)
+    merged = view(9, A, B, C, X, D)
+    desk.receive(A, Merged(merged, (view(5, A, B, C), view(8, X))))
+    assert desk.said() == [
+        Reunited((X,)),
+        ViewAgreed(merged, (view(5, A, B, C), view(8, X))),
+        DigestAgreed(Digest({Origin(D, FIFO): 0, Origin(D, UNIFORM): 0})),
+    ]
+
+
+def test_the_next_coordinator_tells_of_the_parts_as_well() -> None:
+    desk = Desk(B).member(A, B)
+    desk.receive(A, Merged(view(9, A, B, X, Y), (view(5, A, B), FAR)))
+    desk.forget()
+    desk.signal(Suspected(A, "silent"))
+    after = view(10, B, X, Y)
+    told = Merged(after, (View(ViewId(A, 5), (B,)), FAR))
+    assert desk.sent() == to_all("AXY", told)
+    assert desk.said() == [ViewAgreed(after)]  # nobody is new here
+    desk.receive(X, ViewAck(after.id))
+    desk.wait(REPEAT_START_NS)
+    assert desk.sent() == [("Y", told)]
+    desk.answer()
+    desk.receive(X, Leave())
+    assert desk.sent() == to_all("XY", ViewIs(view(11, B, Y)))
+
+
+def test_whoever_missed_the_merge_installs_the_view_after_it() -> None:
+    desk = Desk(Y).member(X, Y)
+    after, parts = view(10, B, X, Y), (view(4, B), view(5, X, Y))
+    desk.receive(B, Merged(after, parts))
+    assert desk.said() == [Reunited((B,)), ViewAgreed(after, parts)]
+    assert desk.sent() == [("B", ViewAck(after.id))]
+
+
+def test_whoever_is_behind_is_told_of_the_parts() -> None:
+    desk = Desk(C).member(A, C)
+    merged = Merged(view(9, A, C, X, Y), (view(5, A, C), FAR))
+    desk.receive(A, merged)
+    desk.forget()
+    desk.signal(Outsider(Y))
+    assert desk.sent() == [("Y", merged)]
+
+
+# Excluded or parted
+
+
+@pytest.mark.parametrize(
+    ("others", "is_out"),
+    [([B], False), ([B, C], False), ([B, C, D], True), ([B, C, X], False)],
+    ids=["one", "half", "most", "half and a stranger"],
+)
+def test_if_most_of_my_others_are_there_it_is_i_who_am_out(
+    others: list[Member], is_out: bool
+) -> None:
+    desk = Desk(A).coordinator(B, C, D, E)
+    desk.receive(B, ViewIs(view(9, *others)))
+    if is_out:
+        assert desk.reasons() == ["View 9: B, C, D goes on without this member"]
+        assert desk.layer.may_rejoin
+    else:
+        staying = [who for who in (A, B, C, D, E) if who not in others]
+        assert desk.view == view(10, *staying)
+        assert desk.layer.reunion.waits(desk.now) == SECOND
+        assert desk.layer.phase is Phase.MEMBER
+
+
+def test_of_two_the_one_that_was_left_out_is_out() -> None:
+    desk = Desk(A).coordinator(B)
+    desk.receive(B, ViewIs(view(9, B)))
+    assert desk.reasons() == ["View 9: B goes on without this member"]
+
+
+def test_that_others_have_parted_is_for_the_coordinator_to_see_to() -> None:
+    desk = Desk(C).member(A, B, C, D, E)
+    desk.receive(D, ViewIs(view(6, D, E)))
+    assert desk.said() == [VerifyWanted(A)]  # if it is there
+    desk.receive(D, ViewIs(view(6, D, E)))  # nothing new
+    assert (desk.sent(), desk.said()) == ([], [])
+    desk.wait(REPEAT_START_NS)
+    assert desk.said() == [VerifyWanted(A)]
+    assert desk.layer.coordinator == A
+    assert desk.members == "ABCDE"
+    desk.receive(A, ViewIs(view(9, A, B, C)))  # it has seen to it
+    desk.forget()
+    desk.wait(SECOND)
+    assert desk.said() == []
+
+
+def test_if_the_coordinator_is_among_those_who_have_parted_the_next_acts() -> None:
+    desk = Desk(C).member(A, B, C, D, E)
+    desk.receive(B, ViewIs(view(8, A, B)))
+    assert desk.view == view(9, C, D, E)
+    assert desk.sent() == to_all("ABDE", ViewIs(view(9, C, D, E)))
+    assert desk.layer.reunion.waits(desk.now) == SECOND
+
+
+def test_if_the_coordinator_is_gone_when_others_have_parted_the_next_acts() -> None:
+    desk = Desk(C).member(A, B, C, D, E)
+    desk.receive(D, ViewIs(view(8, D, E)))
+    desk.signal(Suspected(A, "silent"))
+    assert desk.layer.coordinator == B
+    desk.signal(Suspected(B, "silent"))
+    assert desk.view == view(9, C)
+
+
+def test_who_leaves_takes_any_view_without_it_for_the_goodbye() -> None:
+    desk = Desk(C).member(A, B, C, D, E)
+    desk.leave()
+    desk.receive(D, ViewIs(view(6, D, E)))
+    assert desk.reasons() == ["left"]
+
+
+def test_who_was_left_out_may_come_back_as_the_same_incarnation() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.signal(Suspected(C, "silent"))
+    desk.answer()
+    desk.wait(SECOND)
+    desk.receive(C, Merge(view(9, C)))
+    assert desk.view.members == (A, B, C)
+    desk.answer()
+    assert desk.layer.suspects == {}
+    desk.forget()
+    desk.receive(C, Join())  # it is a member again, and not one that has departed
+    assert ("C", Present(A, 3)) in desk.sent()
+
+
+# The wait after a loss
+
+
+def test_after_a_loss_no_group_is_asked_for_a_while() -> None:
+    desk = Desk(B).coordinator(C, D)
+    desk.signal(Suspected(D, "silent"))
+    desk.answer()
+    desk.forget()
+    desk.wait(SECOND - 1)
+    desk.receive(X, Present(X, 9))
+    assert asked(desk) == []
+    desk.wait(1)
+    desk.receive(X, Present(X, 9))
+    assert asked(desk) == ["X"]
+
+
+def test_after_a_loss_no_group_is_let_in_for_a_while_and_that_is_explained() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.signal(Suspected(C, "silent"))
+    desk.answer()
+    desk.wait(SECOND // 2)
+    desk.receive(C, Merge(view(9, C)))
+    assert desk.members == "AB"
+    told = "the group of C would come back; not for 0.5 s, since the link to it has failed of late"
+    assert reason_of(desk) == told
+    desk.wait(SECOND // 2)
+    assert desk.layer.explain(desk.now) == []
+    desk.receive(C, Merge(view(9, C)))
+    assert desk.members == "ABC"
+
+
+def test_a_merge_that_breaks_again_is_waited_for_longer() -> None:
+    desk = merging(X)
+    desk.answer()
+    for wait in (1, 2, 4):
+        desk.signal(Suspected(X, "silent"))
+        desk.answer()
+        assert desk.layer.reunion.waits(desk.now) == wait * SECOND
+        desk.wait(wait * SECOND)
+        desk.receive(X, Merge(view(desk.view.counter, X)))
+        desk.answer()
+        assert desk.members == "ABX"
+
+
+def test_who_says_goodbye_is_no_loss() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.receive(C, Leave())
+    desk.answer()
+    desk.receive(X, Merge(view(9, X)))
+    assert desk.members == "ABX"
+
+
+def test_a_group_that_does_not_acknowledge_the_merge_is_a_loss() -> None:
+    desk = merging(X, Y)
+    desk.answer(X, Y)
+    desk.wait(desk.layer._overdue)
+    assert desk.members == "AB"
+    assert desk.layer.reunion.waits(desk.now) == SECOND
+    desk = Desk(A).coordinator(B)
+    desk.receive(C, Join())
+    desk.answer(C)
+    desk.wait(desk.layer._overdue)
+    assert desk.members == "AB"
+    assert desk.layer.reunion.waits(desk.now) == 0  # a joiner was never here
 
 
 # Leaving
@@ -1010,9 +1645,13 @@ def test_a_member_leaves_when_all_is_taken() -> None:
 def test_a_member_leaves_by_time() -> None:
     desk = Desk(C).member(A, B, C)
     desk.leave()
-    desk.wait(5 * SECOND)
+    desk.wait(SECOND * 15 // 4 - 1)
+    assert desk.sent() == []
+    desk.wait(1)  # a quarter of the time is kept for the goodbye
     assert desk.sent() == [("A", Leave())]
-    desk.wait(5 * SECOND)
+    desk.wait(SECOND * 5 // 4 - 1)
+    assert desk.reasons() == []
+    desk.wait(1)
     assert desk.reasons() == ["left without an answer"]
 
 
@@ -1033,6 +1672,18 @@ def test_a_coordinator_leaves() -> None:
     desk.answer()
     assert desk.reasons() == ["left"]
     assert made.counter < desk.layer._highest
+
+
+def test_who_leaves_after_the_coordinator_has_said_goodbye_is_told_who_goes_on() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.leave()
+    desk.signal(Flushed())
+    assert desk.layer.change is not None
+    made = desk.layer.change.view
+    desk.forget()
+    desk.receive(C, Leave())
+    assert desk.sent() == [("C", ViewIs(made))]
+    assert desk.layer.change.view == made
 
 
 def test_a_coordinator_that_leaves_does_not_come_back_because_somebody_is_silent() -> None:
@@ -1117,7 +1768,7 @@ def test_looking_joining_and_leaving_are_explained() -> None:
     told = "leaving for 1.0 s: waits for others to take what was sent; gone in 4.0 s"
     assert reason_of(desk) == told
     desk.signal(Flushed())
-    told = "leaving for 1.0 s: waits for the others' goodbye; gone in 5.0 s"
+    told = "leaving for 1.0 s: waits for the others' goodbye; gone in 4.0 s"
     assert reason_of(desk) == told
 
 
@@ -1167,7 +1818,10 @@ def every_frame_of(source: Member, about: Iterable[Member]) -> list[Frame]:
             Half(9, 0, FIFO, 0, b"x", is_last=True),
             Suspect(who, is_slow=True),
             Suspect(who, is_slow=False),
+            Merged(view(9, who), (view(8, who),)),
         ]
+        if who != source:
+            frames += [Merge(view(9, who)), Merged(view(9, source, who), (view(8, source, who),))]
     return frames
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringcast.config import MulticastConfig
-from ringcast.core.effects import Effects
+from ringcast.core.effects import Effects, Reunited
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed, Delivered, FragmentsTaken
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 from ringcast.protocols.multicast import DEPARTED_MAX, EARLY_MAX, ReliableMulticast
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Begin, Begun, Data, Highest, Nack
 
 if TYPE_CHECKING:
     from ringcast.events import Event
@@ -235,7 +235,7 @@ def test_a_view_keeps_windows_of_those_who_stay_and_drops_those_who_left() -> No
     m.receive(C, data(2, b"c2"), Ack(FIFO, 1, 1, 0), Nack(FIFO, [range(1, 2)]), Highest(FIFO, 9))
     assert m.take() == []
     assert m.layer.refused == 4
-    assert len(m.layer._early) == 0  # it will never come back: nothing waits for its window
+    assert len(m.layer._early) == 0  # if it comes back, it is with what it sends from then on
 
 
 def test_early_data_of_the_departed_goes_with_them() -> None:
@@ -361,6 +361,179 @@ def test_ones_own_digest_tells_what_was_taken() -> None:
     m.take()
     entries = {Origin(A, FIFO): 2, Origin(B, FIFO): 2, Origin(C, FIFO): 0}
     assert m.layer.digest() == Digest(entries, {Origin(B, FIFO): (b"part",)})
+
+
+# Members that come from another group, or back to us
+
+
+def begin(counter: int, offset: int, *, is_middle: bool = False, stream: Stream = FIFO) -> Begin:
+    return Begin(stream, counter, offset, is_middle)
+
+
+def reunited(*members: Member, counter: int = 5) -> Machine:
+    """A and B, and since this view these."""
+    m = Machine(B)
+    reunite(m, *members, counter=counter)
+    return m
+
+
+def reunite(m: Machine, *members: Member, counter: int) -> None:
+    m.layer.handle_signal(Reunited(members), 0, m.out)
+    m.view(A, B, *members, counter=counter)
+
+
+def answers(m: Machine) -> list[tuple[object, Frame]]:
+    """What was said about beginnings since this was last looked at."""
+    frames, m.out.frames = m.out.frames, []
+    return [(dest, frame) for dest, frame in frames if isinstance(frame, Begin | Begun)]
+
+
+def taken(m: Machine) -> list[tuple[str, list[bytes]]]:
+    return [(e.sender.name, e.run.payloads) for e in m.take() if isinstance(e, Delivered)]
+
+
+def test_whoever_is_reunited_is_told_where_to_begin_and_a_joiner_is_not() -> None:
+    m = Machine(B)
+    m.send(b"1", b"2")
+    m.layer.handle_signal(Reunited((C,)), 0, m.out)
+    m.view(A, B, C, X, counter=5)
+    assert answers(m) == [(C, begin(5, 2))]
+    m.receive(C, Begun(FIFO, 5))
+    m.layer.handle_timeout(500_000_000, m.out)
+    assert answers(m) == []
+
+
+def test_the_signal_is_for_the_view_that_follows() -> None:
+    m = reunited(C)
+    m.receive(C, Begun(FIFO, 5))
+    answers(m)
+    m.view(A, B, C, X, counter=6)
+    assert answers(m) == []
+
+
+def test_a_window_opens_where_its_sender_says() -> None:
+    m = reunited(C)
+    answers(m)
+    m.receive(C, data(8, b"8"))
+    assert m.take() == []
+    m.receive(C, begin(5, 7), data(6, b"6", b"7", b"8", b"9"))
+    assert answers(m) == [(C, Begun(FIFO, 5))]
+    assert taken(m) == [("C", [b"8", b"9"])]
+
+
+def test_what_came_before_the_window_waits_for_it() -> None:
+    m = reunited(C)
+    m.receive(C, data(7, b"7", b"8"))
+    assert m.layer.stats()["early"] == 1
+    m.receive(C, begin(5, 7))
+    assert taken(m) == [("C", [b"8"])]
+    assert m.layer.stats()["early"] == 0
+
+
+@pytest.mark.parametrize("counter", [5, 4])
+def test_the_same_beginning_again_or_an_older_one_leaves_the_window_alone(counter: int) -> None:
+    m = reunited(C)
+    m.receive(C, begin(5, 7), data(8, b"8"))
+    assert taken(m) == [("C", [b"8"])]
+    answers(m)
+    m.receive(C, begin(counter, 3), data(4, b"4"), data(9, b"9"))
+    assert answers(m) == [(C, Begun(FIFO, counter))]
+    assert taken(m) == [("C", [b"9"])]
+
+
+def test_a_newer_beginning_opens_another_window() -> None:
+    """The sender had left us out and has come back: what lies between is gone."""
+    m = reunited(C)
+    m.receive(C, begin(5, 7), data(8, b"8"), data(10, b"10"))
+    m.receive(C, begin(6, 20), data(9, b"9"), data(21, b"21"))
+    assert taken(m) == [("C", [b"21"])]
+    assert m.layer.digest().entries[Origin(C, FIFO)] == 21
+
+
+def test_a_member_of_old_may_begin_anew_too() -> None:
+    m = Machine(B)
+    m.receive(B, data(1, b"1"))
+    m.view(A, B, counter=3)
+    m.receive(B, begin(2, 4), data(5, b"5"))  # from a later view than what opened its window
+    assert taken(m) == [("B", [b"5"])]
+
+
+def test_who_departed_and_is_back_begins_where_it_says() -> None:
+    m = Machine(B, C)
+    m.receive(C, data(1, b"1", b"2"))
+    assert taken(m) == [("C", [b"1", b"2"])]
+    m.view(A, B, counter=3)
+    m.receive(C, data(3, b"3"))  # for those it is with now
+    reunite(m, C, counter=7)
+    m.receive(C, data(6, b"6"))
+    m.receive(C, begin(7, 5))
+    assert taken(m) == [("C", [b"6"])]
+
+
+@pytest.mark.parametrize("counter", [2, 3])
+def test_a_beginning_from_before_it_departed_is_late(counter: int) -> None:
+    m = Machine(B, C)
+    m.view(A, B, counter=3)
+    reunite(m, C, counter=7)
+    answers(m)
+    m.receive(C, begin(counter, 9), data(10, b"10"))
+    assert (answers(m), taken(m), m.layer.refused) == ([], [], 1)
+    m.receive(C, begin(4, 9))
+    assert answers(m) == [(C, Begun(FIFO, 4))]
+    assert taken(m) == [("C", [b"10"])]
+
+
+def test_so_is_one_that_had_a_window_already() -> None:
+    m = reunited(C)
+    m.receive(C, begin(12, 7))  # in a view that has not come here yet
+    m.view(A, B, counter=6)
+    reunite(m, C, counter=13)
+    answers(m)
+    m.receive(C, begin(12, 7))
+    assert (answers(m), m.layer.refused) == ([], 1)
+    m.receive(C, begin(13, 9), data(10, b"10"))
+    assert taken(m) == [("C", [b"10"])]
+
+
+def test_beginnings_that_do_not_count() -> None:
+    m = reunited(C)
+    answers(m)
+    m.receive(X, begin(5, 7))
+    m.receive(A, begin(5, 7))
+    m.receive(C, begin(5, 7, stream=Stream.UNIFORM), Begun(Stream.UNIFORM, 5))
+    assert (answers(m), m.layer.refused) == ([], 3)
+    assert set(m.layer.windows()) == {Origin(A, FIFO), Origin(B, FIFO)}
+
+
+def test_nothing_begins_before_the_view_or_after_the_end() -> None:
+    m = Machine()
+    m.receive(C, begin(5, 7), Begun(FIFO, 5))
+    assert (answers(m), m.layer.refused) == ([], 1)
+    m = reunited(C)
+    m.layer.close("closed", 0, m.out)
+    answers(m)
+    m.receive(C, begin(5, 7), Begun(FIFO, 5))
+    assert (answers(m), m.layer.refused) == ([], 1)
+
+
+def test_the_rest_of_a_message_whose_beginning_is_not_for_me_is_left_out() -> None:
+    m = reunited(C)
+    m.receive(C, begin(5, 7, is_middle=True))
+    m.receive(C, Data(FIFO, 8, [b"mid"], more=True), data(9, b"end", b"next"))
+    assert taken(m) == [("C", [b"next"])]
+    m.receive(C, Data(FIFO, 11, [b"a"], more=True), data(12, b"b"))
+    assert taken(m) == [("C", [b"ab"])]
+    assert m.layer.digest().entries[Origin(C, FIFO)] == 12
+
+
+def test_a_half_message_of_the_time_before_is_not_continued() -> None:
+    m = Machine(B, C)
+    m.receive(C, Data(FIFO, 1, [b"half"], more=True))
+    assert taken(m) == []
+    m.view(A, B, counter=3)
+    reunite(m, C, counter=7)
+    m.receive(C, begin(7, 5), data(6, b"whole"))
+    assert taken(m) == [("C", [b"whole"])]
 
 
 # Taking

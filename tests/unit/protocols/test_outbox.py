@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ringcast.config import MulticastConfig
-from ringcast.core.effects import Effects
+from ringcast.core.effects import Effects, TooSlow
 from ringcast.events import Writable
 from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.outbox import PROBE_MIN_NS, PROBE_START_NS, Outbox
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Begin, Data, Highest, Nack
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
@@ -27,11 +28,19 @@ def view(*members: Member, counter: int = 1) -> View:
 class Sender:
     """A's outbox and what came out of it."""
 
-    def __init__(self, *others: Member, fragment_bytes: int = 900, **config: Any) -> None:
+    def __init__(
+        self,
+        *others: Member,
+        fragment_bytes: int = 900,
+        slow_member_timeout_s: float = 0.0,
+        **config: Any,
+    ) -> None:
         defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
         self.config = MulticastConfig(**(defaults | config))
         members = view(A, *(others or (B,)))
-        self.box = Outbox(A, Stream.FIFO, self.config, members, fragment_bytes)
+        self.box = Outbox(
+            A, Stream.FIFO, self.config, members, fragment_bytes, slow_member_timeout_s
+        )
         self.view = members
         self.out = Effects()
 
@@ -156,11 +165,11 @@ def test_a_view_forgets_the_departed_and_enters_the_new_at_low() -> None:
     s.ack(C, 1)
     newcomer = C._replace(incarnation=99)
     s.view = view(A, B, newcomer, counter=2)
-    s.box.set_members(s.view, 0, s.out)
+    s.box.set_members(s.view, (), 0, s.out)
     assert s.box.acks.entries() == [(A, 4, 4), (B, 3, 3), (newcomer, 1, 1)]
     assert s.box.window.low == 1
     s.view = view(A, B, counter=3)
-    s.box.set_members(s.view, 0, s.out)
+    s.box.set_members(s.view, (), 0, s.out)
     assert s.box.window.low == 3  # nobody slower is left
     assert C not in s.box.heard
     assert s.box.window.low <= s.box.acks.min_delivered
@@ -174,7 +183,7 @@ def test_a_view_wakes_a_blocked_sender() -> None:
     s.take()
     s.ack(B, 2)
     s.view = view(A, B, counter=2)
-    s.box.set_members(s.view, 0, s.out)
+    s.box.set_members(s.view, (), 0, s.out)
     assert list(s.out.events) == [Writable()]
 
 
@@ -280,7 +289,7 @@ def test_a_joiner_is_probed_for() -> None:
     s.take()
     s.ack(B, 1)
     s.view = view(A, C, counter=2)
-    s.box.set_members(s.view, 0, s.out)
+    s.box.set_members(s.view, (), 0, s.out)
     assert s.box.is_behind
     assert len(s.probes_until(TAU)) > 0
 
@@ -396,12 +405,12 @@ def test_the_smallest_allowance_of_a_current_member_counts() -> None:
     s.ack(B, 0, allowance=0)
     assert s.box.window.max_bytes == 1000  # at least one datagram
     s.view = view(A, C, counter=2)
-    s.box.set_members(s.view, 0, s.out)
+    s.box.set_members(s.view, (), 0, s.out)
     assert s.box.window.max_bytes == 30_000
     s.ack(C, 0, allowance=1 << 40)
     assert s.box.window.max_bytes == 50_000  # never more than configured
     s.view = view(A, counter=3)
-    s.box.set_members(s.view, 0, s.out)
+    s.box.set_members(s.view, (), 0, s.out)
     assert s.box.window.max_bytes == 25_000
 
 
@@ -550,3 +559,180 @@ def test_whoever_is_behind_is_named_blocked_or_not(count: int, what: str) -> Non
     assert reason.endswith("not yet taken by B, which has taken 1 of 2; last ack 2.0 s ago")
     s.ack(B, 2)
     assert s.box.explain(3 * 10**9) == []
+
+
+# Too slow
+
+
+def complaints(s: Sender, stop: int) -> list[tuple[int, Member]]:
+    """Who was reported as too slow, and when, up to a time."""
+    found = []
+    while (at := s.box.next_timeout()) is not None and at <= stop:
+        s.box.handle_timeout(at, s.out)
+        found += [(at, signal.member) for signal in s.out.signals if isinstance(signal, TooSlow)]
+        s.out.signals.clear()
+    return found
+
+
+def test_whoever_holds_a_blocked_sender_up_for_too_long_is_reported_and_again() -> None:
+    s = Sender(B, C, capacity=2, slow_member_timeout_s=2.0)
+    s.send(b"1", b"2", b"3")
+    s.take()
+    s.ack(C, 2)
+    times, members = zip(*complaints(s, 9 * TAU), strict=True)
+    assert set(members) == {B}
+    assert [at // (4 * TAU) for at in times] == [1, 2]
+
+
+def test_nobody_is_reported_if_that_was_not_agreed_or_nothing_is_held_up() -> None:
+    s = Sender(B, C, capacity=2)
+    s.send(b"1", b"2", b"3")
+    s.take()
+    assert complaints(s, 20 * TAU) == []
+    s = Sender(B, C, capacity=4, slow_member_timeout_s=2.0)
+    s.send(b"1", b"2", b"3")
+    s.take()
+    assert complaints(s, 20 * TAU) == []
+
+
+def test_nobody_is_reported_who_is_no_slower_than_the_own_application() -> None:
+    s = Sender(B, capacity=2, slow_member_timeout_s=2.0)
+    s.send(b"1", b"2", b"3")
+    assert complaints(s, 20 * TAU) == []
+
+
+# Members that come from another group, or back to us
+
+
+class Reunited(Sender):
+    """A and B have sent and taken five; C is with them since view 7."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(B, **config)
+        self.send(*[b"x"] * 5)
+        self.take()
+        self.sent()
+        self.enter(C, counter=7)
+
+    def enter(self, *reunited: Member, counter: int, now: int = 0) -> None:
+        self.view = view(A, B, C, counter=counter)
+        self.box.set_members(self.view, reunited, now, self.out)
+
+    def begins_until(self, stop: int) -> list[int]:
+        """When somebody was told where to begin, up to a time."""
+        times = []
+        while (at := self.box.next_timeout()) is not None and at <= stop:
+            self.box.handle_timeout(at, self.out)
+            times += [at for _, frame in self.sent() if isinstance(frame, Begin)]
+        return times
+
+
+def begin(counter: int, offset: int, *, is_middle: bool = False) -> Begin:
+    return Begin(Stream.FIFO, counter, offset, is_middle)
+
+
+def test_who_is_reunited_is_told_to_begin_after_what_was_sent_before() -> None:
+    s = Reunited()
+    assert s.sent() == [(C, begin(7, 5))]
+    s.send(b"6")
+    assert s.sent() == [(None, Data(Stream.FIFO, 6, [b"6"]))]
+    s.box.handle_timeout(PROBE_START_NS, s.out)
+    assert (C, begin(7, 5)) in s.sent()  # the place does not move with what is sent since
+
+
+def test_who_is_reunited_counts_at_once() -> None:
+    s = Reunited()
+    assert s.box.acks.entries() == [(A, 5, 5), (B, 0, 0), (C, 0, 0)]
+    s.send(b"6")
+    s.take()
+    s.ack(B, 6)
+    assert s.box.window.low == 0
+    s.ack(C, 5)  # its window has opened there
+    assert s.box.window.low == 5
+    s.ack(C, 6)
+    assert s.box.window.low == 6
+
+
+def test_a_joiner_is_told_nothing() -> None:
+    s = Sender(B)
+    s.send(b"1")
+    s.sent()
+    s.view = view(A, B, C, counter=2)
+    s.box.set_members(s.view, (), 0, s.out)
+    assert s.sent() == []
+    assert s.box.beginners == {}
+
+
+def test_it_is_told_ever_less_often_until_it_has_begun() -> None:
+    s = Reunited()
+    s.sent()
+    times = s.begins_until(5 * TAU)
+    steps = [after - before for before, after in pairwise(times)]
+    assert times[0] == PROBE_START_NS
+    assert steps[:3] == [2 * PROBE_START_NS, 4 * PROBE_START_NS, 8 * PROBE_START_NS]
+    assert steps[-1] == TAU
+    s.box.on_begun(C, 7)
+    assert s.begins_until(20 * TAU) == []
+    assert s.box.beginners == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "counter"), [(B, 7), (C, 6), (C, 8)], ids=["other", "older", "newer"]
+)
+def test_the_beginning_of_another_does_not_count(source: Member, counter: int) -> None:
+    s = Reunited()
+    s.box.on_begun(source, counter)
+    assert s.box.beginners == {C: begin(7, 5)}
+
+
+def test_further_views_do_not_move_the_beginning() -> None:
+    s = Reunited()
+    s.send(b"6")
+    s.enter(counter=8)
+    assert s.box.beginners == {C: begin(7, 5)}
+    s.box.on_begun(C, 7)
+    s.enter(counter=9)
+    assert s.box.beginners == {}
+
+
+def test_who_comes_back_once_more_begins_anew_and_soon() -> None:
+    s = Reunited()
+    s.begins_until(3 * TAU)
+    s.send(b"6")
+    s.view = view(A, B, counter=8)
+    s.box.set_members(s.view, (), 3 * TAU, s.out)
+    assert s.box.beginners == {}
+    s.sent()
+    s.enter(C, counter=9, now=3 * TAU)
+    assert s.sent() == [(C, begin(9, 6))]
+    assert s.begins_until(3 * TAU + PROBE_START_NS) == [3 * TAU + PROBE_START_NS]
+
+
+def test_nobody_who_has_departed_is_told() -> None:
+    s = Reunited()
+    s.view = view(A, B, counter=8)
+    s.box.set_members(s.view, (), 0, s.out)
+    s.sent()
+    assert s.begins_until(5 * TAU) == []
+
+
+def test_where_a_large_message_is_half_sent_they_begin_in_its_middle() -> None:
+    s = Sender(B, fragment_bytes=10, capacity=2)
+    s.send(bytes(35))
+    s.sent()
+    s.view = view(A, B, C, counter=2)
+    s.box.set_members(s.view, (C,), 0, s.out)
+    assert s.sent() == [(C, begin(2, 2, is_middle=True))]
+
+
+def test_who_has_not_begun_is_counted_and_explained() -> None:
+    s = Reunited()
+    assert s.box.stats()["beginners"] == 1
+    told = "C has not said yet that it has begun with fifo after 5"
+    assert s.box.explain(0)[0] == told
+    s.ack(B, 5)
+    s.ack(C, 5)
+    assert s.box.explain(0) == [told]
+    s.box.on_begun(C, 7)
+    assert s.box.explain(0) == []
+    assert s.box.stats()["beginners"] == 0

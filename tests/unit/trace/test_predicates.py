@@ -349,7 +349,16 @@ def joiner_opened_too_low() -> Plant:
     run = clean()
     purge = next(row for row in reversed(run.rows) if row.event == "purge")
     row = run.open("b", "a", 3)
-    return run.trace(), {"N9"}, [purge, row]
+    return run.trace(), {"N1", "N9"}, [purge, row]
+
+
+def opened_again_too_low() -> Plant:
+    run = clean()
+    run.send("d", 1, 2, low=0)
+    for node in "abd":
+        run.deliver(node, "d", 1, 2)
+    row = run.open("a", "d", 1)
+    return run.trace(), {"N1"}, [row]
 
 
 def joiner_starts_one_late() -> Plant:
@@ -488,6 +497,7 @@ PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("N1", two_change_places),
     ("N1", before_its_window),
     ("N1", backwards),
+    ("N1", opened_again_too_low),
     ("N3", seqno_skipped),
     ("N3", blocked_send_took_a_seqno),
     ("N3", sent_into_a_full_window),

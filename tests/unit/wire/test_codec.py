@@ -36,6 +36,7 @@ from ringcast.wire.codec import (
     IDENTITIES_MAX,
     MESSAGES_MAX,
     NACK_RANGES_MAX,
+    PARTS_MAX,
     VIEW_MEMBERS_MAX,
     Codec,
 )
@@ -43,6 +44,8 @@ from ringcast.wire.frames import (
     Ack,
     Alive,
     Beat,
+    Begin,
+    Begun,
     Close,
     Data,
     Discover,
@@ -52,6 +55,8 @@ from ringcast.wire.frames import (
     Highest,
     Join,
     Leave,
+    Merge,
+    Merged,
     Messages,
     Nack,
     Present,
@@ -75,6 +80,8 @@ FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
 OTHER = Member(Address("127.0.0.1", 7801), 7, "b")
 VIEW = View(ViewId(ME, 2), (ME, OTHER))
+PARTS = (View(ViewId(OTHER, 1), (OTHER,)), View(ViewId(ME, 1), (ME,)))
+MANY = View(ViewId(ME, 2), tuple(ME._replace(incarnation=i) for i in range(1, PARTS_MAX + 2)))
 CONN = Conn(3, 1)
 HEADER = Codec("orders", ME, 512).pack([Highest(FIFO, 0)])[0][:-12]
 TO_ME = HEADER[:-8] + struct.pack("<Q", ME.incarnation)
@@ -158,6 +165,20 @@ def digest(*entries: tuple[int, int, int], fragments: int = 0) -> bytes:
 
 def fragment(counter: int = 1, place: int = 0, stream: int = 0, index: int = 0) -> bytes:
     return struct.pack("<QHBI", counter, place, stream, index)
+
+
+def part(*places: int, counter: int = 1, count: int | None = None) -> bytes:
+    size = len(places) if count is None else count
+    numbers = struct.pack(f"<H{len(places)}H", size, *places)
+    return struct.pack("<Q", counter) + member() + numbers
+
+
+def begin(counter: int = 1, offset: int = 0, *, stream: int = 0, flags: int = 0) -> bytes:
+    return frame(28, struct.pack("<BQQB", stream, counter, offset, flags))
+
+
+def begun(counter: int = 1, *, stream: int = 0) -> bytes:
+    return frame(29, struct.pack("<BQ", stream, counter))
 
 
 def counted(kind: int, counter: int) -> bytes:
@@ -264,6 +285,21 @@ def in_words(frame: Frame) -> str:
             )
         case Suspect():
             return f"suspect {who(frame.member)}{', slow' if frame.is_slow else ''}"
+        case Merge():
+            return f"merge {view_in_words(frame.view)}"
+        case Merged():
+            parts = ", ".join(
+                f"{part.counter} by {who(part.id.creator)}: "
+                + " ".join(str(frame.view.members.index(member)) for member in part)
+                for part in frame.parts
+            )
+            return f"merged {view_in_words(frame.view)}; parts {parts}"
+        case Begin():
+            middle = ", middle" if frame.is_middle else ""
+            place = f"{frame.stream.name.lower()} after {frame.offset}"
+            return f"begin in view {frame.counter}, {place}{middle}"
+        case Begun():
+            return f"begun in view {frame.counter}, {frame.stream.name.lower()}"
         case Beat():
             return f"beat {frame.counter}"
         case Probe():
@@ -603,6 +639,18 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         HalfWanted(1, 0, FIFO, -1),
         HalfWanted(1, 0, FIFO, 2**32 - 1),
         Half(0, 0, FIFO, 0, b"x", is_last=True),
+        Merge(View(ViewId(ME, COUNTER_MAX + 1), (ME,))),
+        Merged(VIEW, ()),
+        Merged(MANY, tuple(View(ViewId(who, 1), (who,)) for who in MANY)),
+        Merged(VIEW, (View(ViewId(ME, COUNTER_MAX + 1), (ME,)),)),
+        Merged(VIEW, (View(ViewId(ME, 1), (ME,)), View(ViewId(OTHER, 1), (OTHER, ME)))),
+        Merged(VIEW, (View(ViewId(ME, 1), (ME._replace(incarnation=43),)),)),
+        Begin(FIFO, 0, 0, is_middle=False),
+        Begin(FIFO, COUNTER_MAX + 1, 0, is_middle=False),
+        Begin(FIFO, 1, -1, is_middle=False),
+        Begin(FIFO, 1, SEQNO_MAX + 1, is_middle=False),
+        Begun(FIFO, 0),
+        Begun(FIFO, COUNTER_MAX + 1),
     ],
     ids=repr,
 )
@@ -620,10 +668,11 @@ UNICAST: list[Frame] = [
     SyncOk(CONN, 1, 2, 3, is_middle=True),
     SyncAck(CONN, 1),
 ]
+BEGINNINGS: list[Frame] = [Begin(UNIFORM, 3, 7, is_middle=True), Begun(UNIFORM, 3)]
 
 
-@pytest.mark.parametrize("ours", UNICAST, ids=lambda frame: type(frame).__name__)
-def test_what_speaks_of_a_connection_is_for_one_member(ours: Frame) -> None:
+@pytest.mark.parametrize("ours", UNICAST + BEGINNINGS, ids=lambda frame: type(frame).__name__)
+def test_what_two_incarnations_have_between_them_is_for_one_member(ours: Frame) -> None:
     with pytest.raises(AssertionError):
         codec().pack([ours])
     (datagram,) = codec().pack([ours], to=ME)
@@ -656,6 +705,9 @@ MEMBERSHIP: list[Frame] = [
     HalfWanted(2, 1, UNIFORM, 16),
     Half(2, 1, UNIFORM, 16, b"part", is_last=False),
     Half(2, 0, FIFO, 0, b"", is_last=True),
+    Merge(VIEW),
+    Merged(VIEW, PARTS),
+    Merged(VIEW, PARTS[:1]),
 ]
 
 
@@ -677,7 +729,11 @@ def test_a_member_that_cannot_be_is_not_sent() -> None:
             codec().pack([Suspect(wrong, is_slow=False)])
 
 
-@pytest.mark.parametrize("with_view", [ViewIs(VIEW), WELCOME], ids=["view", "welcome"])
+@pytest.mark.parametrize(
+    "with_view",
+    [ViewIs(VIEW), WELCOME, Merge(VIEW), Merged(VIEW, PARTS)],
+    ids=["view", "welcome", "merge", "merged"],
+)
 def test_a_view_has_a_datagram_of_its_own(with_view: Frame) -> None:
     frames: list[Frame] = [Beat(1), with_view, with_view, Data(FIFO, 1, [b"x"]), Beat(2)]
     datagrams = codec().pack(frames)
@@ -720,6 +776,23 @@ def test_the_largest_view_fits_one_datagram_however_small_the_others_are() -> No
     assert sender.unpack(datagram) == (members[0], frames)
 
 
+def test_the_largest_merge_of_the_most_groups_fits_one_datagram() -> None:
+    members = tuple(
+        Member(Address("h" * 64, port), INCARNATION_MAX, "n" * 64)
+        for port in range(VIEW_MEMBERS_MAX)
+    )
+    largest = View(ViewId(members[0], COUNTER_MAX), members)
+    pairs = tuple(
+        View(ViewId(pair[0], COUNTER_MAX), pair)
+        for pair in zip(members[::2], members[1::2], strict=True)
+    )
+    assert len(pairs) == PARTS_MAX
+    sender = Codec("g" * 64, members[0], 512, ChecksumSeal())
+    (datagram,) = sender.pack([Merged(largest, pairs)])
+    assert 512 < len(datagram) <= DATAGRAM_BYTES_MAX
+    assert sender.unpack(datagram) == (members[0], [Merged(largest, pairs)])
+
+
 def test_encoded_views_are_bounded() -> None:
     limit = codec_module._encode_view.cache_parameters()["maxsize"]
     for counter in range(1, limit + 3):
@@ -753,6 +826,9 @@ def test_the_extremes_survive() -> None:
         ViewAck(ViewId(OTHER, COUNTER_MAX)),
         HalfWanted(COUNTER_MAX, VIEW_MEMBERS_MAX - 1, UNIFORM, 2**32 - 2),
         Half(1, 0, FIFO, 0, b"x", is_last=True),
+        Begin(UNIFORM, COUNTER_MAX, SEQNO_MAX, is_middle=True),
+        Begin(FIFO, 1, 0, is_middle=False),
+        Begun(UNIFORM, COUNTER_MAX),
         Beat(COUNTER_MAX),
         Probe(COUNTER_MAX),
         Alive(1),
@@ -833,6 +909,8 @@ def test_runs_read_well() -> None:
     assert repr(UnicastData(CONN, 7, [b"a"], more=True)) == "UnicastData(3.1, 7..7, more)"
 
 
+TWO = view(member(), member(b"i"))
+CROWD = view(*(member(incarnation=i) for i in range(1, PARTS_MAX + 2)))
 REFUSED = {
     "nothing": (b"", Reject.TOO_SHORT),
     "one byte": (b"R", Reject.TOO_SHORT),
@@ -857,8 +935,8 @@ REFUSED = {
     "no identity": (identified(b""), Reject.IDENTITY),
     "for another incarnation": (HEADER[:-8] + b"\7" + bytes(7) + ack(1, 1), Reject.ADDRESSEE),
     "kind 0": (HEADER + frame(0, b""), Reject.FRAME_KIND),
-    "kind 26": (HEADER + frame(26, b""), Reject.FRAME_KIND),
-    "kind 26 to us": (TO_ME + frame(26, b""), Reject.FRAME_KIND),
+    "kind 255": (HEADER + frame(255, b""), Reject.FRAME_KIND),
+    "kind 255 to us": (TO_ME + frame(255, b""), Reject.FRAME_KIND),
     "close for anyone": (HEADER + frame(9, conn()), Reject.ADDRESSEE),
     "kind 5": (HEADER + frame(5, b""), Reject.FRAME_KIND),
     "half a frame header": (HEADER + ack(1, 1) + b"\x02\x19", Reject.FRAME_LENGTH),
@@ -1028,6 +1106,47 @@ REFUSED = {
     "half with other flags": (HEADER + frame(25, fragment() + b"\2x"), Reject.FLAGS),
     "half in view 0": (HEADER + frame(25, fragment(counter=0) + b"\1x"), Reject.SEQNO),
     "half number 2**32-1": (HEADER + frame(25, fragment(index=2**32 - 1) + b"\1x"), Reject.COUNT),
+    "merge with nobody": (HEADER + frame(26, view()), Reject.COUNT),
+    "merge and more": (HEADER + frame(26, view(member()) + b"\0"), Reject.FRAME_LENGTH),
+    "merge after a beat": (HEADER + counted(21, 1) + frame(26, view(member())), Reject.COUNT),
+    "beat after a merge of two": (
+        HEADER + frame(27, TWO + part(0) + part(1)) + counted(21, 1),
+        Reject.COUNT,
+    ),
+    "merge of nobody": (HEADER + frame(27, view() + part()), Reject.COUNT),
+    "no part": (HEADER + frame(27, TWO), Reject.FRAME_LENGTH),
+    "part without id": (HEADER + frame(27, TWO + bytes(7)), Reject.FRAME_LENGTH),
+    "part of view 0": (HEADER + frame(27, TWO + part(0, counter=0)), Reject.SEQNO),
+    "part of view 2**63": (HEADER + frame(27, TWO + part(0, counter=2**63)), Reject.SEQNO),
+    "part made by nobody": (HEADER + frame(27, TWO + part(0)[:8] + b"\0"), Reject.MEMBER),
+    "part without count": (HEADER + frame(27, TWO + part()[:-1]), Reject.FRAME_LENGTH),
+    "part of nobody": (HEADER + frame(27, TWO + part()), Reject.COUNT),
+    "part of more than there are": (HEADER + frame(27, TWO + part(0, 1, 1)), Reject.COUNT),
+    "part of more than are left": (HEADER + frame(27, TWO + part(0) + part(1, 1)), Reject.COUNT),
+    "part when none is left": (HEADER + frame(27, TWO + part(1, 0) + part(0)), Reject.COUNT),
+    "part of fewer than it says": (HEADER + frame(27, TWO + part(0, count=2)), Reject.FRAME_LENGTH),
+    "part of half a place": (HEADER + frame(27, TWO + part(0)[:-1]), Reject.FRAME_LENGTH),
+    "part of nobody there": (HEADER + frame(27, TWO + part(0) + part(2)), Reject.VIEW),
+    "parts": (
+        HEADER + frame(27, CROWD + b"".join(map(part, range(PARTS_MAX + 1)))),
+        Reject.COUNT,
+    ),
+    "place twice in a part": (HEADER + frame(27, TWO + part(0, 0)), Reject.VIEW),
+    "place in two parts": (HEADER + frame(27, TWO + part(1) + part(1)), Reject.VIEW),
+    "begin for anyone": (HEADER + begin(), Reject.ADDRESSEE),
+    "begun for anyone": (HEADER + begun(), Reject.ADDRESSEE),
+    "short begin": (TO_ME + frame(28, bytes(17)), Reject.FRAME_LENGTH),
+    "long begin": (TO_ME + frame(28, bytes(19)), Reject.FRAME_LENGTH),
+    "begin in view 0": (TO_ME + begin(0), Reject.SEQNO),
+    "begin in view 2**63": (TO_ME + begin(2**63), Reject.SEQNO),
+    "begin after 2**63": (TO_ME + begin(1, 2**63), Reject.SEQNO),
+    "begin with other flags": (TO_ME + begin(flags=2), Reject.FLAGS),
+    "begin of stream 2": (TO_ME + begin(stream=2), Reject.STREAM),
+    "short begun": (TO_ME + frame(29, bytes(8)), Reject.FRAME_LENGTH),
+    "long begun": (TO_ME + frame(29, bytes(10)), Reject.FRAME_LENGTH),
+    "begun in view 0": (TO_ME + begun(0), Reject.SEQNO),
+    "begun in view 2**63": (TO_ME + begun(2**63), Reject.SEQNO),
+    "begun of stream 2": (TO_ME + begun(stream=2), Reject.STREAM),
 }
 
 
@@ -1052,6 +1171,7 @@ def test_every_reason_is_tested() -> None:
         UnicastData(CONN, 1, [b"abc", b"de"]),
         *UNICAST,
         *MEMBERSHIP,
+        *BEGINNINGS,
     ],
     ids=repr,
 )
@@ -1062,7 +1182,7 @@ def test_cut_short_at_any_byte_it_is_refused(only: Frame) -> None:
 
 
 def test_one_bad_frame_refuses_the_datagram() -> None:
-    assert refusal(HEADER + ack(2, 1) + frame(26, b"")) is Reject.FRAME_KIND
+    assert refusal(HEADER + ack(2, 1) + frame(255, b"")) is Reject.FRAME_KIND
 
 
 # Identities
@@ -1189,6 +1309,10 @@ MOST_DIGEST = digest(
     *((place, stream, 2**62 + place) for place in range(VIEW_MEMBERS_MAX) for stream in Stream),
     fragments=2**31,
 )
+MOST_PARTS = b"".join(
+    struct.pack("<Q", 2**62 + place) + maker + struct.pack("<3H", 2, place, 127 - place)
+    for place, maker in enumerate(small_members(PARTS_MAX))
+)
 MOST_NACK = nack(*((2**62 + 1000 * i, 500) for i in range(128)))
 
 MEMORY = {
@@ -1217,6 +1341,9 @@ MEMORY = {
     "many answers": TO_ME + sync_ok(2**62, 2**61, 2**62) * FRAMES_MAX,
     "most members": HEADER + frame(16, MOST_VIEW),
     "most members and entries": HEADER + frame(18, MOST_VIEW + MOST_DIGEST),
+    "most groups that merge": HEADER + frame(27, MOST_VIEW + MOST_PARTS),
+    "one group more than can be": HEADER + frame(27, MOST_VIEW + MOST_PARTS + part(99)),
+    "many beginnings": TO_ME + begin(2**62, 2**61) * 127 + MOST_NACK,
     "most members but the last is wrong": HEADER + frame(16, MOST_VIEW[:-1]),
     "most members after most of all": HEADER
     + run(2**62, 2, bytes(4), flags=0) * 126
@@ -1240,6 +1367,7 @@ MEMORY_REFUSED = {
     "ranges one too many",
     "more than most of all",
     "more than most unicast of all",
+    "one group more than can be",
     "most members but the last is wrong",
     "most members after most of all",
     "most members many times",

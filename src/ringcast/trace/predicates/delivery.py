@@ -23,16 +23,34 @@ class _Reach:
     would extend it there is put aside, for the earlier segment's reach to judge.
     """
 
-    __slots__ = ("aside", "due", "is_known", "low")
+    __slots__ = ("aside", "due", "is_known", "low", "opening")
 
     def __init__(self) -> None:
         self.aside: list[Row] = []
+        self.opening: tuple[Row, int] | None = None  # put aside likewise, and what was due then
         self.is_known = False
         self.low = self.due = 0
 
-    def open(self, offset: int) -> None:
+    def start(self, offset: int) -> None:
         self.is_known = True
         self.low = self.due = offset + 1
+
+    def open(self, row: Row, found: Findings) -> None:
+        """A window opens; or another one does, for a sender that was away meanwhile."""
+        if not self.is_known:
+            self.opening = row, self.due
+        elif row.seqno + 1 < self.due:
+            found.violate(
+                f"{row.member} opens {row.peer} at {row.seqno} and has delivered {self.due - 1}",
+                row,
+            )
+        self.start(row.seqno)
+
+    def reopen(self, opening: tuple[Row, int], found: Findings) -> None:
+        """What a later segment has put aside."""
+        row, due = opening
+        self.due = max(self.due, due)
+        self.open(row, found)
 
     def extend(self, row: Row, found: Findings) -> None:
         if not self.is_known and (not self.aside or not self.low <= row.seqno <= self.due):
@@ -49,7 +67,8 @@ class _Reach:
 
 class InOrder:
     """From its window's offset on, a receiver delivers each next seqno. Fragments count as the
-    seqnos they cover. Only what is new is judged: repeats are for G2."""
+    seqnos they cover. Only what is new is judged: repeats are for G2. A window that opens anew does
+    so at or above what was delivered before."""
 
     id = "N1"
     title = "each sender's messages are delivered in order, without a gap"
@@ -61,7 +80,7 @@ class InOrder:
 
     def feed(self, row: Row) -> None:
         if row.event == OPEN:
-            self.reached[row.pair].open(row.seqno)
+            self.reached[row.pair].open(row, self.found)
             return
         self.found.premises += 1
         if row.seqno2 < row.seqno:
@@ -77,8 +96,8 @@ class InOrder:
                 continue
             for row in later.aside:
                 mine.extend(row, self.found)
-            if later.is_known:
-                mine.is_known = True
+            if later.opening is not None:
+                mine.reopen(later.opening, self.found)
                 mine.low, mine.due = later.low, later.due
             else:
                 mine.due = max(mine.due, later.due)
@@ -87,9 +106,11 @@ class InOrder:
         found = self.found.copy()
         for reach in self.reached.values():
             first = _Reach()
-            first.open(0)  # Of a member's own stream, which has no `open`.
+            first.start(0)  # Of a member's own stream, which has no `open`.
             for row in reach.aside:
                 first.extend(row, found)
+            if reach.opening is not None:
+                first.reopen(reach.opening, found)
         return found.verdict(self.id, self.title)
 
 

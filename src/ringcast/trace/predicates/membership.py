@@ -6,18 +6,20 @@ That views come in order and are the same everywhere is G4.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from ringcast.protocols.change import REPEAT_MAX_NS
 from ringcast.protocols.discovery import ASK_MAX_NS, GATHER_NS
-from ringcast.protocols.membership import JOIN_PATIENCE_NS, REPEAT_MAX_NS
+from ringcast.protocols.membership import JOIN_PATIENCE_NS
+from ringcast.protocols.reunion import PATIENCE_NS, WAIT_MAX_NS
 from ringcast.trace.predicates.algebra import Lives
 from ringcast.trace.predicates.delivery import JoinerServed
 from ringcast.trace.predicates.findings import Findings
-from ringcast.trace.rows import PHASE, START, STOP, VIEW, Facts, split_key
+from ringcast.trace.rows import PART, PHASE, START, STOP, VIEW, Facts, split_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ringcast.config import MembershipConfig
     from ringcast.trace.predicates.findings import Verdict
@@ -40,10 +42,18 @@ class GroupFacts(Facts):
     leave_ns: int = 0
     late_members: frozenset[str] = frozenset()
     """Member keys of those that slept, or whose clocks or timers were wrong, at some time."""
+    component: Mapping[str, int] = field(default_factory=dict)
+    """Who hears whom in the end, by member key: those with the same number. All do, by default."""
 
     @classmethod
     def of(
-        cls, facts: Facts, config: MembershipConfig, *, nodes: int, late_members: frozenset[str]
+        cls,
+        facts: Facts,
+        config: MembershipConfig,
+        *,
+        nodes: int,
+        late_members: frozenset[str],
+        component: Mapping[str, int],
     ) -> GroupFacts:
         return cls(
             **{item.name: getattr(facts, item.name) for item in fields(Facts)},
@@ -54,6 +64,7 @@ class GroupFacts(Facts):
             verify_ns=round(config.verify_s * 1e9),
             leave_ns=round(config.leave_timeout_s * 1e9),
             late_members=late_members,
+            component=component,
         )
 
     @property
@@ -85,13 +96,33 @@ class GroupFacts(Facts):
 
     @property
     def one_view_bound_ns(self) -> int:
-        """Until all that live are in one view, whatever was the case before.
+        """Until all that live and hear each other are in one view, whatever was the case before.
 
-        Groups that did not know each other find out. The members of all but the largest move over,
-        those of one group one after the other: each leaves and joins again.
+        Who was left out joins again. Whoever last had to leave somebody out waits; then groups find
+        out about each other, and come together two by two at the worst: each time one hears of the
+        other, asks it, and all members of both are told.
         """
-        move = ASK_MAX_NS + self.leave_bound_ns + self.discovery_ns + GATHER_NS
-        return self.join_bound_ns + self.nodes // 2 * (move + self._rounds_ns(4))
+        reunion = ASK_MAX_NS + PATIENCE_NS + self._rounds_ns(3)
+        return self.join_bound_ns + WAIT_MAX_NS + (self.nodes - 1) * reunion
+
+    @property
+    def merges_per_minute(self) -> int:
+        """In how many merges a member may take part in a minute, whatever befalls the network.
+
+        After each parting the next merge waits for twice as long: 1 + 2 + 4 + 8 + 16 + 16 seconds.
+        So two members come together seven times at most.
+        """
+        return 7 * (self.nodes - 1)
+
+    @property
+    def views_per_minute(self) -> int:
+        """How many views it may install then.
+
+        Parting and coming together are two. Who is out and joins again does not wait, but a link
+        that comes and goes must be down for long enough to be noticed, and up for as long.
+        """
+        rejoins = 30_000_000_000 // (self.suspect_ns + self.verify_ns)
+        return 2 * (self.merges_per_minute + rejoins * (self.nodes - 1))
 
     def _rounds_ns(self, rounds: int) -> int:
         """A request that is repeated less and less often, and its answer; so many in a row."""
@@ -103,22 +134,31 @@ class Agreement:
 
     A view lists those who stay, in the order in which they stood, and then those who are new. It
     is made by a member of the view before, or it is a first view: the maker alone. A member that
-    has a view installs only what was made by a member of that.
+    has a view installs only what was made by a member of that; or what brings that very view
+    together with others. Of which ones, all say the same, and nobody was in two of them.
     """
 
     id = "V1"
     title = "every view follows from one that its maker was in"
-    events = (VIEW,)
+    events = (VIEW, PART)
 
     def __init__(self) -> None:
         self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
+        self.parts: defaultdict[tuple[str, int], dict[MemberKey, list[Row]]] = defaultdict(dict)
 
     def feed(self, row: Row) -> None:
-        self.views[row.node, row.inc].append(row)
+        if row.event == VIEW:
+            self.views[row.node, row.inc].append(row)
+        else:
+            by_member = self.parts[row.view_creator, row.view]
+            by_member.setdefault((row.node, row.inc), []).append(row)
 
     def merge(self, other: Agreement) -> None:
         for member, views in other.views.items():
             self.views[member] += views
+        for view, by_member in other.parts.items():
+            for member, rows in by_member.items():
+                self.parts[view].setdefault(member, []).extend(rows)
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
@@ -129,16 +169,37 @@ class Agreement:
                 self._judge_maker(before, row, found)
                 self._judge_order(row, found)
                 before = row
+        for by_member in self.parts.values():
+            self._judge_parts(list(by_member.values()), found)
         return found.verdict(self.id, self.title)
 
-    @staticmethod
-    def _judge_maker(before: Row | None, row: Row, found: Findings) -> None:
-        if before is not None and row.view_creator not in before.members:
+    def _judge_maker(self, before: Row | None, row: Row, found: Findings) -> None:
+        if before is None or row.view_creator in before.members:
+            return
+        parts = self.parts.get((row.view_creator, row.view), {}).get((row.node, row.inc), [])
+        if not any(_part_id(part) == (before.view_creator, before.view) for part in parts):
             found.violate(
                 f"{row.member} installs view {row.view} of {row.view_creator}, who is not in its "
-                f"view {before.view}",
-                *(before, row),
+                f"view {before.view}, nor is that a part of it",
+                *(before, row, *parts),
             )
+
+    @staticmethod
+    def _judge_parts(told: list[list[Row]], found: Findings) -> None:
+        found.premises += 1
+        first = told[0]
+        everybody = [key for part in first for key in part.members]
+        if len(set(everybody)) < len(everybody):
+            found.violate(f"somebody was in two parts of view {first[0].view}", *first)
+        for parts in told[1:]:
+            if [(*_part_id(part), part.members) for part in parts] != [
+                (*_part_id(part), part.members) for part in first
+            ]:
+                found.violate(
+                    f"{first[0].member} and {parts[0].member} were told of different parts of "
+                    f"view {first[0].view}",
+                    *(*first, *parts),
+                )
 
     def _judge_order(self, row: Row, found: Findings) -> None:
         maker = self.views.get(split_key(row.view_creator), [])
@@ -258,7 +319,16 @@ class OneView:
         heal = self.phases.heal
         if not isinstance(facts, GroupFacts) or heal is None:
             return found.verdict(self.id, self.title)
-        living = [row for member, row in self.started.items() if self.lives.is_live(member)]
+        components: defaultdict[int, list[Row]] = defaultdict(list)
+        for member, row in self.started.items():
+            if self.lives.is_live(member):
+                components[facts.component.get(row.member, 0)].append(row)
+        for living in components.values():
+            self._judge(living, heal, facts, found)
+        return found.verdict(self.id, self.title)
+
+    def _judge(self, living: list[Row], heal: Row, facts: GroupFacts, found: Findings) -> None:
+        """Those who hear each other."""
         everybody = {row.member for row in living}
         views = [self.lives.last_view((row.node, row.inc)) for row in living]
         late = [
@@ -271,7 +341,7 @@ class OneView:
         settled_ns = max((view.mono_ns for view in views if view is not None), default=since_ns)
         if late and facts.end_ns <= since_ns + bound_ns:
             found.unknown.add("whether all come to one view: the run ended too early")
-            return found.verdict(self.id, self.title)
+            return
         found.premises += 1
         waited_ns = max(0, (facts.end_ns if late else settled_ns) - since_ns)
         found.waited(waited_ns, bound_ns)
@@ -284,7 +354,10 @@ class OneView:
         elif waited_ns > bound_ns:
             last = max((view for view in views if view is not None), key=_time)
             found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
-        return found.verdict(self.id, self.title)
+
+
+def _part_id(part: Row) -> tuple[str, int]:
+    return f"{part.peer}#{part.peer_inc}", part.seqno
 
 
 def _is_same(view: Row, other: Row | None) -> bool:

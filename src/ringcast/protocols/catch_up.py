@@ -1,0 +1,190 @@
+"""CatchUp: messages to the group that come to a joiner while its state is on its way.
+
+They are kept in the order in which they came, so many bytes of them. When the state is there, its
+cut says how much of each sender is in it:
+
+On cut: leave out what is in the state, now and of all that still comes.
+    Of a sender that has departed the state may not reach the place where this member's window had
+    opened: whoever provides it got less of that sender. What came here would not follow on it, and
+    is left out as well: then both have the same messages of that sender, and no gap.
+    (Of all others it does reach it: the provider sees to that before it makes the cut.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ringcast.events import Delivered, FragmentsTaken
+from ringcast.model import Origin, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ringcast.events import Event
+    from ringcast.model import View
+
+MESSAGE_OVERHEAD = 64
+"""What a message takes besides its bytes, about: empty ones are not for nothing."""
+
+DEPARTED_MAX = 256
+"""Streams of departed senders that are kept apart; of older ones nothing is kept."""
+
+
+class CatchUp:
+    """A bounded queue of deliveries, and what is to be left out of it."""
+
+    __slots__ = (
+        "_events",
+        "_fragment_bytes",
+        "_halves",
+        "_room",
+        "accepted",
+        "ends",
+        "opened",
+        "size",
+        "skips",
+    )
+
+    def __init__(self, opened: Mapping[Origin, int], max_bytes: int, fragment_bytes: int) -> None:
+        self.opened: dict[Origin, int] = dict(opened)
+        """Where this member's windows opened."""
+        self.accepted: dict[Origin, int] = dict(opened)
+        """How far each stream has been taken into this buffer."""
+        self.ends: dict[Origin, int] = {}
+        """How far those had come whose sender has departed since."""
+        self.skips: dict[Origin, int] = {}
+        """What is still to come and is in the state: up to here."""
+        self.size = 0
+        """Bytes that are kept, with what each message takes besides."""
+        self._room = max_bytes
+        self._fragment_bytes = fragment_bytes
+        self._halves: dict[Origin, int] = {}  # bytes of messages that are not whole yet
+        self._events: deque[Event] = deque()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def room(self) -> int:
+        """How many more messages, or fragments of such, may be kept however large they are."""
+        left = self._room - self.size - sum(self._halves.values())
+        return max(0, left // (self._fragment_bytes + MESSAGE_OVERHEAD))
+
+    def keep(self, events: Sequence[Event]) -> None:
+        """Deliveries that the application will get later."""
+        for event in events:
+            found = _span(event)
+            if found is not None:
+                origin, first, last = found
+                self.opened.setdefault(origin, first - 1)
+                self.accepted[origin] = last
+                if isinstance(event, Delivered):
+                    self._halves.pop(origin, None)
+                else:
+                    size = (last - first + 1) * self._fragment_bytes
+                    self._halves[origin] = self._halves.get(origin, 0) + size
+            self.append(event)
+
+    def append(self, event: Event) -> None:
+        """Something that comes after all that is kept."""
+        self.size += _cost(event)
+        self._events.append(event)
+
+    def depart(self, view: View) -> None:
+        """Whoever is not in this view has departed, for now at least."""
+        for origin in self.accepted:
+            if origin.sender not in view:
+                self.ends.setdefault(origin, self.accepted[origin])
+                self.skips.pop(origin, None)
+                self._halves.pop(origin, None)
+        while len(self.ends) > DEPARTED_MAX:
+            oldest = next(iter(self.ends))
+            self._leave_out({oldest: self.ends.pop(oldest)})
+            self.opened.pop(oldest, None)
+            self.accepted.pop(oldest, None)
+
+    def cut(self, cut: Mapping[Origin, int], view: View) -> list[Origin]:
+        """The state reaches this far. Return whose messages do not follow on it."""
+        orphans = [origin for origin in self.ends if cut.get(origin, -1) < self.opened[origin]]
+        self._leave_out({**cut, **{origin: self.ends[origin] for origin in orphans}})
+        self.skips = {
+            origin: last
+            for origin, last in cut.items()
+            if origin.sender in view and last > self.accepted.get(origin, 0)
+        }
+        return orphans
+
+    def sift(self, events: Sequence[Event]) -> list[Event]:
+        """Those of these deliveries that are not in the state. Called until `skips` is empty."""
+        kept = []
+        for event in events:
+            found = _span(event)
+            through = 0 if found is None else self.skips.get(found[0], 0)
+            if found is not None and found[2] >= through:
+                self.skips.pop(found[0], None)
+            after = _after(event, through)
+            if after is not None:
+                kept.append(after)
+        return kept
+
+    def take(self, limit: int) -> list[Event]:
+        """What is kept, from the first on: up to `limit` messages."""
+        taken: list[Event] = []
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, Delivered):
+                if limit <= 0:
+                    self._events.appendleft(event)
+                    break
+                count = len(event.run.payloads)
+                if count > limit:
+                    self._events.appendleft(_part(event, limit, count))
+                    event = _part(event, 0, limit)
+                limit -= count
+            taken.append(event)
+            self.size -= _cost(event)
+        return taken
+
+    def _leave_out(self, through: Mapping[Origin, int]) -> None:
+        events, self._events = self._events, deque()
+        self.size = 0
+        for event in events:
+            found = _span(event)
+            after = event if found is None else _after(event, through.get(found[0], 0))
+            if after is not None:
+                self.append(after)
+
+
+def _span(event: Event) -> tuple[Origin, int, int] | None:
+    """Whose messages these are and which; None if it is no delivery of messages to the group."""
+    match event:
+        case Delivered(sender, run) if not event.epoch:
+            return Origin(sender, run.stream), run.first, run.last
+        case FragmentsTaken(sender, stream, first, last) if not event.epoch:
+            return Origin(sender, stream), first, last
+    return None
+
+
+def _after(event: Event, through: int) -> Event | None:
+    """What is left of it without seqnos up to `through`."""
+    match event:
+        case Delivered(_, run) if run.first <= through:
+            is_any = run.last > through
+            return _part(event, through + 1 - run.first, len(run.payloads)) if is_any else None
+        case FragmentsTaken(_, _, first, last) if first <= through:
+            return replace(event, first=through + 1) if last > through else None
+    return event
+
+
+def _part(event: Delivered, start: int, stop: int) -> Delivered:
+    run = event.run
+    return replace(event, run=Run(run.stream, run.first + start, run.payloads[start:stop]))
+
+
+def _cost(event: Event) -> int:
+    if isinstance(event, Delivered):
+        payloads = event.run.payloads
+        return sum(map(len, payloads)) + MESSAGE_OVERHEAD * len(payloads)
+    return MESSAGE_OVERHEAD

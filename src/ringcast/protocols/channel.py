@@ -1,0 +1,204 @@
+"""SystemChannel: what the layers of one member say to those of another, in order and once.
+
+It is reliable unicast (unicast.py) on epochs of its own, so that it shares neither windows nor
+events with the application's messages. It takes what arrives at once: whoever may send much over
+it waits for answers before sending more, and is never held up by somebody else's messages.
+
+On send: into the connection to that member, or, while its window is full, behind it.
+On view: what is for members that are not in it is forgotten, and so are their connections.
+
+A connection may break (a member that answers nothing for long, and yet is not left out). Messages
+are then lost; whoever counts on them numbers them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.effects import Effects
+from ringcast.events import Delivered, Writable
+from ringcast.protocols.unicast import ReliableUnicast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.config import UnicastConfig
+    from ringcast.core.effects import Signal
+    from ringcast.events import Event
+    from ringcast.model import Digest, Member, View
+    from ringcast.wire.frames import Frame
+
+MESSAGE_BYTES_MAX = 2 << 20
+"""The largest message of a layer: a chunk of state, with its heading."""
+
+WINDOW_BYTES = 1 << 20
+"""Bytes in flight to one member: few enough not to be in the way of the application's."""
+
+RECEIVE_BUFFER = 256 << 10
+"""Bytes that may be under way to this member: the socket buffer is the application's first."""
+
+TICK_S = 0.1
+"""The repair tick, at most: somebody always waits for what is said here."""
+
+WAITING_MAX = 1024
+"""Messages for one member that wait for room in its window. Layers keep far below it."""
+
+
+class SystemChannel:
+    """Both directions, all members of the view."""
+
+    frames: ClassVar[tuple[type[Frame], ...]] = ()  # they are unicast's: Node tells them by epoch
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"dropped", "_me", "_config", "_fragment_bytes", "_datagram_bytes"}
+    )
+
+    def __init__(
+        self, me: Member, config: UnicastConfig, *, fragment_bytes: int, datagram_bytes: int
+    ) -> None:
+        self.unicast: ReliableUnicast | None = None
+        """None: nobody has said anything yet."""
+        self.waiting: dict[Member, deque[bytes]] = {}
+        self.dropped = 0  # beyond WAITING_MAX
+        self._me = me
+        self._config = replace(
+            config,
+            window_bytes=max(WINDOW_BYTES, 4 * datagram_bytes),
+            xmit_interval_s=min(config.xmit_interval_s, TICK_S),
+            ack_interval_s=min(config.ack_interval_s, TICK_S / 2),
+        )
+        self._fragment_bytes = fragment_bytes
+        self._datagram_bytes = datagram_bytes
+        self._view: View | None = None
+        self._inner = Effects()
+
+    # Inputs
+
+    def start(self, now: int, out: Effects) -> None:
+        """Nothing to do before somebody sends."""
+
+    def send(self, payload: bytes, to: Member, now: int, out: Effects) -> None:
+        """Send to a member of the view. There is no telling whether it is."""
+        if self._view is None or to not in self._view:
+            self.dropped += 1
+            return
+        waiting = self.waiting.setdefault(to, deque())
+        if len(waiting) < WAITING_MAX:
+            waiting.append(payload)
+        else:
+            self.dropped += 1
+        self._send_waiting(to, now, out)
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        self._open(now).receive(source, frames, now, self._inner)
+        self._settle(now, out)
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        if self._me not in view:
+            self.close("", now, out)
+            return
+        self._view = view
+        for peer in [peer for peer in self.waiting if peer not in view]:
+            del self.waiting[peer]
+        if self.unicast is not None:
+            for peer in [peer for peer in self.unicast.senders if peer not in view]:
+                self.unicast.drop_to(peer)
+            self.unicast.install_view(view, now, self._inner)
+            self._settle(now, out)
+
+    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
+        """Digests speak of what is sent to the group."""
+
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        """Nothing of it concerns this layer."""
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        """Nothing here is for the application."""
+        return []
+
+    def take_messages(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
+        """What has arrived, each message with its sender."""
+        if self.unicast is None:
+            return []
+        events = self.unicast.take_ready(self._config.capacity, now, self._inner)
+        self._settle(now, out)
+        return [
+            (event.sender, payload)
+            for event in events
+            if isinstance(event, Delivered)
+            for payload in event.run.payloads
+        ]
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        if self.unicast is not None:
+            self.unicast.handle_timeout(now, self._inner)
+            self._settle(now, out)
+
+    def close(self, reason: str, now: int, out: Effects) -> None:
+        self._view = None
+        self.waiting.clear()
+        if self.unicast is not None:
+            self.unicast.close(reason, now, self._inner)
+            self._settle(now, out)
+
+    # Outputs
+
+    def next_timeout(self) -> int | None:
+        return None if self.unicast is None else self.unicast.next_timeout()
+
+    @property
+    def has_ready(self) -> bool:
+        """Some message could be taken now."""
+        return self.unicast is not None and self.unicast.has_ready
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "waiting": {str(peer): len(waiting) for peer, waiting in self.waiting.items()},
+            "dropped": self.dropped,
+            **({} if self.unicast is None else self.unicast.stats()),
+        }
+
+    def explain(self, now: int) -> list[str]:
+        """Whoever waits for an answer says so in its own words."""
+        return []
+
+    def check_invariants(self) -> None:
+        assert all(0 < len(waiting) <= WAITING_MAX for waiting in self.waiting.values())
+        if self.unicast is not None:
+            self.unicast.check_invariants()
+
+    # Helpers
+
+    def _open(self, now: int) -> ReliableUnicast:
+        if self.unicast is None:
+            self.unicast = ReliableUnicast(
+                self._me,
+                self._config,
+                fragment_bytes=self._fragment_bytes,
+                datagram_bytes=self._datagram_bytes,
+                max_message_bytes=MESSAGE_BYTES_MAX,
+                is_system=True,
+            )
+            self.unicast.receive_buffer = RECEIVE_BUFFER
+            if self._view is not None:
+                self.unicast.install_view(self._view, now, self._inner)
+        return self.unicast
+
+    def _send_waiting(self, to: Member, now: int, out: Effects) -> None:
+        waiting = self.waiting[to]
+        accepted = self._open(now).send(list(waiting), to, now, self._inner)
+        for _ in range(accepted):
+            waiting.popleft()
+        if not waiting:
+            del self.waiting[to]
+        self._settle(now, out)
+
+    def _settle(self, now: int, out: Effects) -> None:
+        """Datagrams go out. Of the events one matters: there is room for what waits."""
+        out.frames += self._inner.frames
+        self._inner.frames.clear()
+        events, self._inner.events = self._inner.events, deque()
+        for event in events:
+            if isinstance(event, Writable) and event.to in self.waiting:
+                self._send_waiting(event.to, now, out)

@@ -1,0 +1,73 @@
+"""One member and the state of its application: what reaches which layer, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringcast.config import GroupConfig
+from ringcast.errors import Reject, UsageError
+from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
+from ringcast.node import Node
+from ringcast.protocols.membership import Membership
+from ringcast.wire.codec import Codec, encode_message
+from ringcast.wire.frames import HeldUp, UnicastAck, UnicastData
+
+A, B = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("AB", 1))
+BOTH = View(ViewId(A, 1), (A, B))
+CONFIG = GroupConfig(group="g", name="A")
+
+
+def from_b(*frames: UnicastData | UnicastAck) -> list[bytes]:
+    return Codec("g", B, 1000).pack(frames, A)
+
+
+def node(*, state: bool = True) -> Node:
+    made = Node(A, CONFIG, layers=[Membership(A, CONFIG.membership)], state=state)
+    made.install_view(BOTH, 0)
+    made.take_events(0, 0)
+    return made
+
+
+def test_state_needs_membership() -> None:
+    with pytest.raises(UsageError, match="state transfer needs a membership layer"):
+        Node(A, CONFIG, state=True)
+    plain = Node(A, CONFIG)
+    assert plain.state is None
+    for call in (lambda: plain.provide_state(1, [], 0), lambda: plain.refuse_state(1, 0)):
+        with pytest.raises(UsageError, match="nobody wants its state"):
+            call()
+
+
+def test_all_members_of_a_group_with_membership_can_answer_questions() -> None:
+    state = node(state=False).state
+    assert state is not None
+    assert not state.has_state
+
+
+def test_the_systems_messages_do_not_reach_the_application() -> None:
+    a = node()
+    payload = encode_message(HeldUp(is_full=True))
+    theirs = UnicastData(Conn(SYSTEM_EPOCH + 1, 1), 1, [payload])
+    ours = UnicastData(Conn(5, 1), 1, [b"for the application"])
+    a.receive_datagrams(from_b(theirs, ours), 0)
+    assert a.state is not None
+    assert a.state.held_up == {B: 0}
+    (delivered,) = a.take_events(10, 0)
+    assert "for the application" in repr(delivered)
+    assert list(a.unicast.receivers) == [B]
+    assert a.unicast.receivers[B].conn.epoch == 5
+
+
+def test_what_the_system_cannot_read_is_counted() -> None:
+    a = node()
+    a.receive_datagrams(from_b(UnicastData(Conn(SYSTEM_EPOCH + 1, 1), 1, [b"", b"\xff?"])), 0)
+    assert a.rejected == {Reject.TOO_SHORT.value: 1, Reject.FRAME_KIND.value: 1}
+
+
+def test_without_a_channel_the_systems_connections_are_nobodys() -> None:
+    a = Node(A, CONFIG)
+    a.install_view(BOTH, 0)
+    a.receive_datagrams(from_b(UnicastData(Conn(SYSTEM_EPOCH, 1), 1, [b"x"])), 0)
+    a.receive_datagrams(from_b(UnicastAck(Conn(SYSTEM_EPOCH, 1), 0, 0)), 0)
+    assert a.unicast.receivers == {}
+    assert (a.unicast.stale, a.rejected) == (0, {})
