@@ -27,6 +27,8 @@ from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.codec import Codec, decode_message, encode_message
 from ringcast.wire.frames import (
     Close,
+    EstateRun,
+    EstateWanted,
     Sync,
     SyncAck,
     SyncOk,
@@ -70,6 +72,7 @@ class Node:
         unicast: type[ReliableUnicast] = ReliableUnicast,
         layers: Sequence[Layer] = (),
         state: bool = False,
+        streams: tuple[Stream, ...] = (Stream.FIFO,),
     ) -> None:
         """`state`: the application gives its state to joiners, and wants it when it joins; in a
         group all should agree on that. Where there is a membership layer only."""
@@ -84,6 +87,7 @@ class Node:
                 me,
                 config.multicast,
                 self.codec.payload_bytes_max,
+                streams=streams,
                 slow_member_timeout_s=config.membership.slow_member_timeout_s,
             ),
             unicast(
@@ -414,16 +418,20 @@ class Node:
     def _settle(self, now: int) -> None:
         if self._is_leaving and self.is_flushed:
             self._out.signal(Flushed())
-        while self._out.signals:
-            self._react(self._out.signals.popleft(), now)
+        self._drain(now)
         state, channel = self.state, self._find(SystemChannel)
         if state is not None and channel is not None:
             self._take_messages(state, channel, now)
+            self._drain(now)
             if state.is_catching_up:
                 self._catch_up(state, now)
             if state.has_asks:
                 state.answer_asks(self.multicast.digest(), now, self._out)
             self._send_messages(channel, now)
+
+    def _drain(self, now: int) -> None:
+        while self._out.signals:
+            self._react(self._out.signals.popleft(), now)
 
     def _take_messages(self, state: StateTransfer, channel: SystemChannel, now: int) -> None:
         """What layers of other members have to say."""
@@ -434,7 +442,10 @@ class Node:
                 except DecodeError as error:
                     self._reject(error)
                 else:
-                    state.receive_message(source, message, now, self._out)
+                    if isinstance(message, EstateWanted | EstateRun):
+                        self.multicast.receive_message(source, message, now, self._out)
+                    else:
+                        state.receive_message(source, message, now, self._out)
 
     def _send_messages(self, channel: SystemChannel, now: int) -> None:
         messages, self._out.messages = self._out.messages, []

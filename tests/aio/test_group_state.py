@@ -290,7 +290,7 @@ async def _async_chunks() -> AsyncIterator[bytes]:
     [
         (lambda: [b"0\n"], [2]),
         (lambda: [b"", b"0", b"", b"\n", b""], [2]),
-        (lambda: (b"0\n",) + (b"word ",) * 100_000, [CHUNK_BYTES] * 3 + [106_786]),
+        (lambda: [b"0\n", *[b"word" * 16] * 20_000], [CHUNK_BYTES] * 2 + [231_426]),
         (lambda: [b"0\n" + bytes(3 * CHUNK_BYTES)], [CHUNK_BYTES] * 3 + [2]),
         (lambda: [b"0\n" + bytes(CHUNK_BYTES - 2)], [CHUNK_BYTES]),
         (lambda: [bytearray(b"0\n"), memoryview(b"word")], [6]),

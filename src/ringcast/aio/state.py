@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 GiveState: TypeAlias = Callable[[], Iterable[bytes] | AsyncIterable[bytes]]
 TakeState: TypeAlias = Callable[[AsyncIterator[bytes]], Awaitable[None]]
 
-CHUNK_BYTES = 1 << 17
-"""What the application gives is cut and bundled to chunks of this size: a few datagrams each, and
-several of them in the window of a transfer."""
+CHUNK_BYTES = 1 << 19
+"""What the application gives is cut and bundled to chunks of this size: each costs a few
+milliseconds at both ends, and two make a window."""
 
 log = logging.getLogger("ringcast")
 

@@ -1,7 +1,7 @@
 """Cluster: member processes on loopback, and how to talk to them. For benchmarks, the demo, tests.
 
-Each member is a process of its own (member.py) that talks JSON lines. They meet in a directory of
-the cluster's own, and find out for themselves who is gone.
+Each member is a process of its own (member.py, or another module) that talks JSON lines. They meet
+in a directory of the cluster's own, and find out for themselves who is gone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Cluster:
         record_level: str = "deliveries",
         config: dict[str, Any] | None = None,
         membership: dict[str, Any] | None = None,
+        module: str = "ringcast.bench.member",
+        **place: Any,
     ) -> None:
         self.names: list[str] = []
         """Those who are running, in the order they came: that of the view."""
@@ -48,7 +50,9 @@ class Cluster:
             "record_level": record_level,
             "config": config or {},
             "membership": membership or {},
+            **place,
         }
+        self._module = module
         self._seed = seed
         self._stack = ExitStack()
 
@@ -77,7 +81,7 @@ class Cluster:
     def start(self, **place: Any) -> subprocess.Popen[str]:
         """Another process; it does not join before it is told to."""
         name = f"m{self._started}"
-        process = self._stack.enter_context(child("ringcast.bench.member"))
+        process = self._stack.enter_context(child(self._module))
         seed = self._seed * 1000 + self._started
         self._started += 1
         self.names.append(name)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SEND_BATCH = 512
 
 
-async def _lines() -> asyncio.StreamReader:
+async def input_lines() -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -42,7 +42,7 @@ async def _lines() -> asyncio.StreamReader:
     return reader
 
 
-def _say(answer: dict[str, Any]) -> None:
+def say(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
@@ -62,22 +62,22 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         record_level=place["record_level"],
         lose=(lambda: generator.random() < loss) if loss else None,
     ) as group:
-        _say(_here(group))
+        say(_here(group))
         batches = group.batches()
         trade = Trade(group)
         while line := await lines.readline():
             task = json.loads(line)
             match task["op"]:
                 case "round":
-                    _say(await _round(group, batches, task))
+                    say(await _round(group, batches, task))
                 case "trade":
                     trade.start(task)
                 case "finish":
                     trade.finish(task)
                 case "view":
-                    _say(await _view_of(group, task["names"]))
+                    say(await _view_of(group, task["names"]))
                 case "stats":
-                    _say(group.stats())
+                    say(group.stats())
 
 
 class Trade:
@@ -114,14 +114,14 @@ class Trade:
             await self._group.send_many([order.encode() for order in orders])
             sent += len(orders)
             await asyncio.sleep(task["batch"] / task["rate"])
-        _say({"sent": sent})
+        say({"sent": sent})
 
     async def _finishing(self, expect: dict[str, int]) -> None:
         while any(self._read.get(name, 0) < count for name, count in expect.items()):
             self._progress.clear()
             await self._progress.wait()
         await self._group.flush()
-        _say({**_here(self._group), "read": self._read})
+        say({**_here(self._group), "read": self._read})
 
 
 async def _view_of(group: Group, names: list[str]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ async def _send(group: Group, count: int, size: int) -> None:
 
 
 async def _main() -> None:
-    lines = await _lines()
+    lines = await input_lines()
     place = json.loads(await lines.readline())
     if await lines.readline():
         await _member(place, lines)

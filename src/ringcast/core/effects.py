@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View
+    from ringcast.model import Address, Digest, Member, View, ViewId
     from ringcast.wire.frames import Frame, SystemMessage
 
 
@@ -46,7 +46,9 @@ class DigestAgreed:
 
 @dataclass(frozen=True, slots=True)
 class DigestWanted:
-    """A joiner is to be let in: how far has everybody's stream come here?"""
+    """These joiners are to be let in: how far has everybody's stream come here?"""
+
+    joiners: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,21 @@ class DigestTaken:
     """In answer."""
 
     digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Whether the uniform messages of everybody who departed are resolved here."""
+
+    is_settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewerView:
+    """At whoever is not in a view yet: members of this one count on that. An older one must not
+    open its windows any more."""
+
+    view_id: ViewId
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,8 @@ Signal: TypeAlias = (
     | DigestAgreed
     | DigestWanted
     | DigestTaken
+    | Settled
+    | NewerView
     | Admitted
     | LetIn
     | Suspected

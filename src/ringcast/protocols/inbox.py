@@ -6,6 +6,8 @@ On Data: buffer what fits the window, drop the rest (N4). A duplicate is acknowl
 On take: the application pulls, in order and without gaps (N1); only then does `delivered`
     advance. Acknowledge after so many messages or datagrams, when the last gap has closed (the
     sender may have stood still for it), or after `ack_delay_s`.
+On Commit, on a stream that has a gate: what is up to it may be taken. There each datagram that
+    advances `held` is acknowledged at once: the sender's next commit waits for it.
 On Highest: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
     sender asks because it stands still, and paces its questions.
 Every gap-tick: ask for what is missing (repair.py).
@@ -20,6 +22,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.timers import Timers
+from ringcast.model import SEQNO_MAX
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import Assembler
@@ -69,8 +72,18 @@ class Inbox:
         parts: Iterable[bytes] | None,
         now: int,
         counter: int = 0,
+        *,
+        is_gated: bool = False,
     ) -> None:
-        self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)
+        self.window = ReceiveWindow(
+            config.capacity,
+            offset=offset,
+            max_bytes=config.window_bytes,
+            gate=offset if is_gated else SEQNO_MAX,
+        )
+        self.is_gated = is_gated
+        self.committed_in = 0
+        """The counter of the view in which the sender told last what it has committed."""
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(config.max_message_bytes, parts)
         self.counter = counter
@@ -103,9 +116,19 @@ class Inbox:
         if self.repair.gaps and self._datagrams >= self._ack_datagrams:
             self._ack(allowance, out)
         elif window.held > self._acked_held:
-            self._ack_later(now)
+            if self.is_gated:  # the sender waits for it: what all hold may be delivered
+                self._ack(allowance, out)
+            else:
+                self._ack_later(now)
         if self.repair.has_proof:
             self._ask(now, out)
+        self._arm_repair()
+
+    def on_commit(self, seqno: int, counter: int, now: int) -> None:
+        """Everybody holds what is up to this."""
+        self.committed_in = max(self.committed_in, counter)
+        self.window.open_gate(seqno)
+        self.repair.saw_highest(self.window, seqno, now)
         self._arm_repair()
 
     def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:

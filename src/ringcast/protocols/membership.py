@@ -57,8 +57,10 @@ from ringcast.core.effects import (
     Flushed,
     Left,
     LetIn,
+    NewerView,
     Outsider,
     Reunited,
+    Settled,
     Suspected,
     TooSlow,
     Trusted,
@@ -196,6 +198,7 @@ class Membership:
         self._departed: deque[Member] = deque(maxlen=DEPARTED_MAX)
         self._highest = 0  # the highest counter heard of
         self._is_flushed = False
+        self._is_settled = True  # nothing of the departed is left to be done
         self._parts: tuple[View, ...] = ()  # of which the view was made, if it was a merge
         self._since = 0  # when this phase began
         self._interval = REPEAT_START_NS
@@ -264,6 +267,11 @@ class Membership:
                 self._suspect(member, reason, now, out)
             case TooSlow(member):
                 self._complain(member, now, out)
+            case NewerView(view_id) if not self.is_member:
+                self._expect(view_id)
+            case Settled(is_settled):
+                self._is_settled = is_settled
+                self._advance(now, out)
             case Trusted(member):
                 self.suspects.pop(member, None)
             case Outsider(member):
@@ -616,8 +624,7 @@ class Membership:
         if self.me in view and source == view.id.creator:
             # Who let us in has died on it, and the next one takes us for a member. It need not wait
             # for us: there is nothing here to hold on to, and from now on no older Welcome counts.
-            self._highest = max(self._highest, view.counter)
-            self._arrival = None
+            self._expect(view.id)
             out.datagram(source, ViewAck(view.id))
             if source != self._coordinator:
                 self._enter(Phase.JOINING, now)
@@ -628,6 +635,12 @@ class Membership:
             self._left_out(view, out)  # we were let in and left out again before we knew
         else:
             self.ignored += 1
+
+    def _expect(self, view_id: ViewId) -> None:
+        """Nothing older opens windows here any more."""
+        self._highest = max(self._highest, view_id.counter)
+        if self._arrival is not None and self._arrival.welcome.view.counter < self._highest:
+            self._arrival = None
 
     def _on_view_without_me(self, view: View, now: int, out: Effects) -> None:
         """From a member of mine, and newer: which of us is out?"""
@@ -692,7 +705,7 @@ class Membership:
             self.reunion.part(now)
         if gone or new:
             self._make_view(gone, now, out, new)
-        elif self.change is None and self.phase is Phase.MEMBER and not self.reunion.waits(now):
+        elif self._may_merge(now):
             others = self.reunion.take(view, now)
             if others:
                 self._highest = max(self._highest, *(other.counter for other in others))
@@ -770,7 +783,7 @@ class Membership:
             if change.joiners:
                 if change.welcome is None:
                     self._timers.disarm(Timer.OVERDUE)
-                    out.signal(DigestWanted())
+                    out.signal(DigestWanted(tuple(change.joiners)))
                 return
             self._drop_change()
         if self.change is None:
@@ -865,10 +878,16 @@ class Membership:
         if view is None or leader is None or leader in view or is_over:
             self._stop_merging()
             return
-        if self.change is None:
+        if self.change is None and self._is_settled:
             out.datagram(leader, Merge(view))
         self._timers.arm(Timer.MERGE, now + reunion.interval)
         reunion.interval = min(2 * reunion.interval, REPEAT_MAX_NS)
+
+    def _may_merge(self, now: int) -> bool:
+        """Neither is a view being made, nor is anything left to do for who departed: whoever comes
+        to lead may know nothing of them."""
+        is_idle = self.change is None and self.phase is Phase.MEMBER
+        return is_idle and self._is_settled and not self.reunion.waits(now)
 
     def _stop_merging(self) -> None:
         self.reunion.end()

@@ -33,17 +33,33 @@ A frame counts only if its sender is in my view: the departed are deaf and mute 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import DigestTaken, DigestWanted, Reunited
+from ringcast.core.effects import DigestTaken, DigestWanted, Reunited, Settled
+from ringcast.core.timers import Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.uniform import Uniform
 from ringcast.window.fragmenter import check_payloads
-from ringcast.wire.frames import Ack, Begin, Begun, Data, Highest, Nack
+from ringcast.wire.frames import (
+    Ack,
+    Begin,
+    Begun,
+    Commit,
+    CommitWanted,
+    Data,
+    EstateRun,
+    EstateWanted,
+    Highest,
+    Nack,
+    Standing,
+    Takeover,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,12 +79,33 @@ DEPARTED_MAX = 256
 """Members that departed and are remembered, so that what they still send waits for no window."""
 
 
+ASK_NS = 40_000_000
+"""How often senders are asked what they have committed, while a joiner waits for that."""
+
+
+class Timer(Enum):
+    SETTLE = auto()
+    """A digest is wanted, and not everybody has said yet what it has committed."""
+
+
 class ReliableMulticast:
     """The state machine of one member."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = (Data, Ack, Nack, Highest, Begin, Begun)
+    frames: ClassVar[tuple[type[Frame], ...]] = (
+        Data,
+        Ack,
+        Nack,
+        Highest,
+        Begin,
+        Begun,
+        Commit,
+        CommitWanted,
+        Takeover,
+        Standing,
+    )
     outbox: ClassVar[type[Outbox]] = Outbox
     inbox: ClassVar[type[Inbox]] = Inbox
+    estates: ClassVar[type[Uniform]] = Uniform
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
             "me",
@@ -114,6 +151,10 @@ class ReliableMulticast:
         self._inboxes: dict[Origin, Inbox] = {}
         self._early: deque[tuple[Member, Data]] = deque()
         self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
+        self.uniform = self.estates(me, config)
+        self._joiners: tuple[Member, ...] | None = None  # who waits for a digest
+        self._was_settled = True
+        self._timers: Timers[Timer] = Timers()
         self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
         self._turn = 0  # who is first to be taken from, so that nobody starves
 
@@ -151,6 +192,26 @@ class ReliableMulticast:
                     self._on_begin(source, frame, now, out)
                 case Begun():
                     self._on_begun(source, frame)
+                case Commit():
+                    self._on_commit(source, frame, now)
+                case CommitWanted():
+                    self._on_commit_wanted(source, frame, out)
+                case Takeover() if not self._is_closed:
+                    self.uniform.on_takeover(source, frame, now, out)
+                case Standing():
+                    self.uniform.on_standing(source, frame, now, out)
+        self._settle(now, out)
+
+    def receive_message(
+        self, source: Member, message: EstateWanted | EstateRun, now: int, out: Effects
+    ) -> None:
+        """What travels from one member to another in its turn and once."""
+        match message:
+            case EstateWanted():
+                self.uniform.on_wanted(source, message, out)
+            case EstateRun():
+                self.uniform.on_run(source, message, now, out)
+        self._settle(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         previous = self._view
@@ -161,7 +222,8 @@ class ReliableMulticast:
             return
         self._view = view
         departed = [member for member in previous or () if member not in view]
-        self._forget(departed, view)
+        self._forget(departed, view, now)
+        self._joiners = None
         reunited = [member for member in self._reunited if member in view]
         self._reunited = ()
         self.generation += 1
@@ -178,6 +240,10 @@ class ReliableMulticast:
                     self._slow_member_timeout_s,
                 )
 
+        if self._is_uniform:
+            self.uniform.install_view(view, now, out)
+            self._settle(now, out)
+
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         for origin, offset in digest.entries.items():
             is_new = origin.stream in self.streams and origin not in self._inboxes
@@ -189,8 +255,10 @@ class ReliableMulticast:
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
-            case DigestWanted():
-                out.signal(DigestTaken(self.digest()))
+            case DigestWanted(joiners):
+                self._joiners = joiners
+                self._timers.arm(Timer.SETTLE, now)
+                self._settle(now, out)
             case Reunited(members):
                 self._reunited = members
 
@@ -213,6 +281,9 @@ class ReliableMulticast:
                 limit -= len(payloads)
                 assert self._view is not None
                 deliver(*origin, box.assembler, first, payloads, self._view.id, events)
+        if self.uniform.estates:
+            self.uniform.take_ready(limit, now, events, out)
+        self._settle(now, out)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -221,9 +292,13 @@ class ReliableMulticast:
         allowance = self._allowance(now)
         for inbox in self._inboxes.values():
             inbox.handle_timeout(now, allowance, out)
+        self.uniform.handle_timeout(now, out)
+        if self._timers.take_due(now):
+            self._ask_commitments(now, out)
 
     def next_timeout(self) -> int | None:
-        deadlines = [at for box in self._boxes() if (at := box.next_timeout()) is not None]
+        machines = [*self._boxes(), self.uniform, self._timers]
+        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
         return min(deadlines, default=None)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
@@ -277,7 +352,7 @@ class ReliableMulticast:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        return any(box.window.ready for box in self._boxes())
+        return any(box.window.ready for box in self._boxes()) or self.uniform.has_ready
 
     @property
     def is_flushed(self) -> bool:
@@ -294,10 +369,15 @@ class ReliableMulticast:
                 stream.name.lower(): outbox.stats() for stream, outbox in self._outboxes.items()
             },
             "received": {str(origin): inbox.stats() for origin, inbox in self._inboxes.items()},
+            **self.uniform.stats(),
         }
 
     def explain(self, now: int) -> list[str]:
-        return [reason for box in self._boxes() for reason in box.explain(now)]
+        reasons = [reason for box in self._boxes() for reason in box.explain(now)]
+        if self._joiners is not None:
+            names = ", ".join(map(str, self._joiners))
+            reasons += [f"{names} cannot be let in yet: {why}" for why in self._unsettled()]
+        return reasons + self.uniform.explain(now)
 
     def check_invariants(self) -> None:
         assert len(self._early) <= EARLY_MAX
@@ -307,6 +387,7 @@ class ReliableMulticast:
         for origin, inbox in self._inboxes.items():
             assert self._is_peer(origin.sender)
             inbox.check_invariants()
+        self.uniform.check_invariants()
 
     # From and to the boxes
 
@@ -343,16 +424,22 @@ class ReliableMulticast:
         counter: int,
         now: int,
     ) -> None:
-        self._inboxes[origin] = self.inbox(origin, self.config, offset, parts, now, counter)
+        is_gated = origin.stream is Stream.UNIFORM
+        self._inboxes[origin] = self.inbox(
+            origin, self.config, offset, parts, now, counter, is_gated=is_gated
+        )
         self.generation += 1
 
-    def _forget(self, departed: Sequence[Member], view: View) -> None:
-        """Their windows with what is in them. A Begin that they may have sent by now is late."""
+    def _forget(self, departed: Sequence[Member], view: View, now: int) -> None:
+        """Their windows with what is in them, but for uniform ones: these are taken over. A Begin
+        that they may have sent by now is late."""
         for member in departed:
             since = view.counter
             for stream in self.streams:
                 inbox = self._inboxes.pop(Origin(member, stream), None)
                 since = since if inbox is None else max(since, inbox.counter)
+                if stream is Stream.UNIFORM:
+                    self.uniform.take_over(member, inbox, now)
             self._departed.pop(member, None)
             self._departed[member] = since
         while len(self._departed) > DEPARTED_MAX:
@@ -376,6 +463,68 @@ class ReliableMulticast:
         outbox = self._outboxes.get(begun.stream)
         if outbox is not None:
             outbox.on_begun(source, begun.counter)
+
+    def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
+        inbox = self._inboxes.get(Origin(source, Stream.UNIFORM))
+        if inbox is None:
+            self.refused += 1
+        else:
+            inbox.on_commit(commit.seqno, commit.counter, now)
+
+    def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
+        outbox = self._outboxes.get(Stream.UNIFORM)
+        view = self._view
+        if outbox is None or view is None or wanted.counter > view.counter:
+            self.refused += 1
+        elif self._is_peer(source):
+            out.datagram(source, outbox.commitment())
+
+    # Letting joiners in
+
+    @property
+    def _is_uniform(self) -> bool:
+        return Stream.UNIFORM in self.streams
+
+    def _settle(self, now: int, out: Effects) -> None:
+        """A digest may be given once whatever is committed has been delivered here, and whatever
+        the departed have left is resolved: a joiner begins after that, and needs none of it."""
+        if self.uniform.is_settled != self._was_settled:
+            self._was_settled = self.uniform.is_settled
+            out.signal(Settled(self._was_settled))
+        if self._joiners is not None and not self._unsettled():
+            self._joiners = None
+            self._timers.disarm(Timer.SETTLE)
+            out.signal(DigestTaken(self.digest()))
+
+    def _unsettled(self) -> list[str]:
+        """What stands between a joiner and its digest, in words."""
+        view = self._view
+        if not self._is_uniform or view is None:
+            return []
+        reasons = [f"{sender} is not resolved" for sender in self.uniform.estates]
+        reasons += [f"{who} has not said what it has committed" for who in self._uncommitted()]
+        boxes = [box for box in self._boxes() if box.is_gated]
+        if any(box.window.delivered < box.window.gate for box in boxes):
+            reasons.append("this member has not taken all that is committed")
+        return reasons
+
+    def _uncommitted(self) -> list[Member]:
+        """Old members of whom it is not known what they have committed in this view."""
+        view, joiners = self._view, self._joiners or ()
+        assert view is not None
+        found = []
+        for member in view:
+            inbox = self._inboxes.get(Origin(member, Stream.UNIFORM))
+            is_told = inbox is not None and inbox.committed_in >= view.counter
+            if member != self.me and member not in joiners and not is_told:
+                found.append(member)
+        return found
+
+    def _ask_commitments(self, now: int, out: Effects) -> None:
+        if self._joiners is not None and self._is_uniform and self._view is not None:
+            for member in self._uncommitted():
+                out.datagram(member, CommitWanted(self._view.counter))
+            self._timers.arm(Timer.SETTLE, now + ASK_NS)
 
     def _replay_early(self, now: int, out: Effects) -> None:
         """A window has opened: perhaps for something that came before it."""
@@ -430,4 +579,7 @@ class ReliableMulticast:
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()
+        self.uniform.close()
+        self._joiners = None
+        self._timers.disarm(Timer.SETTLE)
         out.event(Closed(reason, half_sent, unacked))

@@ -16,6 +16,9 @@ On new members: the departed are forgotten; new ones count at once, at `low`: no
     whom we are reunited are told where to begin, again and again until they have a window: after
     what was sent before they counted. What they may have had of it in earlier days lies below.
 On Begun: that member has a window.
+On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
+    delivers more of it than that, the sender included. Commit tells the group, and is told again
+    with every probe.
 """
 
 from __future__ import annotations
@@ -26,19 +29,20 @@ from typing import TYPE_CHECKING, ClassVar
 from ringcast.core.effects import TooSlow
 from ringcast.core.timers import Timers
 from ringcast.events import Writable
+from ringcast.model import SEQNO_MAX, Stream
 from ringcast.protocols.intake import seconds
 from ringcast.window.acks import AckTable
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow
-from ringcast.wire.frames import Begin, Data, Highest
+from ringcast.wire.frames import Begin, Commit, Data, Highest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.model import Member, Stream, View
+    from ringcast.model import Member, View
     from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Ack, Nack
 
@@ -86,9 +90,14 @@ class Outbox:
         fragment_bytes: int,
         slow_member_timeout_s: float = 0.0,
     ) -> None:
+        self.is_gated = stream is Stream.UNIFORM
         window = SendWindow(
-            config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=config.datagram_bytes
+            config.capacity,
+            max_bytes=config.in_flight_bytes,
+            datagram_bytes=config.datagram_bytes,
+            gate=0 if self.is_gated else SEQNO_MAX,
         )
+        self._counter = view.counter
         self.fragments = Fragmenter(window, fragment_bytes)
         self.acks = AckTable(view.members, window.low)
         self.assembler = Assembler(config.max_message_bytes)
@@ -125,6 +134,8 @@ class Outbox:
         first = self.window.high + 1
         accepted, pieces = self.fragments.admit(payloads)
         self._send_out(pieces, out)
+        if self.is_gated:
+            self._hold(out)
         if accepted < len(payloads) and not self.is_blocked:
             self.is_blocked = True
             self.blocked_since = self._stuck_since = now
@@ -143,6 +154,7 @@ class Outbox:
             self._allowances[source] = ack.allowance
             has_room = self._limit_bytes()
         if self.acks.update(source, ack.held, ack.delivered):
+            self._commit(out)
             self._purge(now, out)
         elif has_room:
             self._use_room(now, out)
@@ -174,9 +186,15 @@ class Outbox:
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
+        self._counter = view.counter
         self._limit_bytes()
+        self._commit(out)
         self._purge(now, out)
         self._expect_acks(now)
+
+    def commitment(self) -> Commit:
+        """What all members of the current view hold, and the first view in which that is said."""
+        return Commit(self.window.gate, self._counter)
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
         """One's own messages, for one's own application."""
@@ -191,6 +209,8 @@ class Outbox:
             self._quota.clear()
             if self.is_behind:
                 out.datagram(None, Highest(self._stream, self.window.high))
+                if self.is_gated:
+                    out.datagram(None, self.commitment())
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.PROBE, now + self._probe_interval)
@@ -293,6 +313,8 @@ class Outbox:
         """Room may have appeared: for the rest of a large message first, then for the sender."""
         if self.fragments.rest:
             self._send_out(self.fragments.admit_rest(), out)
+            if self.is_gated:
+                self._hold(out)
             self._expect_acks(now)
         if self.is_blocked and not self.fragments.rest and not self.window.is_full:
             self.is_blocked = False
@@ -307,6 +329,16 @@ class Outbox:
         return self.window.max_bytes > before
 
     # Acknowledgement
+
+    def _hold(self, out: Effects) -> None:
+        """What I send I hold."""
+        if self.acks.update(self._me, self.window.high, self.window.delivered):
+            self._commit(out)
+
+    def _commit(self, out: Effects) -> None:
+        if self.is_gated and self.acks.min_held > self.window.gate:
+            self.window.gate = self.acks.min_held
+            out.datagram(None, self.commitment())
 
     def _purge(self, now: int, out: Effects) -> None:
         """Let go of what every current member has delivered."""

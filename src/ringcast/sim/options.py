@@ -108,7 +108,7 @@ class Options:
     suspect_ms: float = 300.0
     verify_ms: float = 100.0
     leave_ms: float = 500.0
-    """How long leaving may take, twice."""
+    """How long leaving may take."""
     start_ms: float = 0.0
     """The first nodes start within this time; 0: at the same instant."""
     told: float = 1.0

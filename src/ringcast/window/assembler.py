@@ -60,6 +60,10 @@ class Assembler:
         """These seqnos, still in the window, are continued by the next one."""
         self._continued.update(seqnos)
 
+    def is_continued(self, seqno: int) -> bool:
+        """Whether the next seqno continues this one, which is still in the window."""
+        return seqno in self._continued
+
     @property
     def _parts_max(self) -> int:
         return self.max_bytes // PART_BYTES_MIN + PARTS_FREE

@@ -23,6 +23,8 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.model import SEQNO_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -109,6 +111,7 @@ class ReceiveWindow:
         "dropped_high",
         "dropped_low",
         "duplicates",
+        "gate",
         "held",
         "high",
         "low",
@@ -120,13 +123,21 @@ class ReceiveWindow:
     )
 
     def __init__(
-        self, capacity: int, *, offset: int = 0, max_bytes: int, retain: bool = False
+        self,
+        capacity: int,
+        *,
+        offset: int = 0,
+        max_bytes: int,
+        retain: bool = False,
+        gate: int = SEQNO_MAX,
     ) -> None:
         assert capacity >= 1
         assert max_bytes >= 0
         self.capacity = capacity
         self.max_bytes = max_bytes
         self.retain = retain
+        self.gate = gate
+        """Nothing beyond this is ready, even if it is here. It only rises; see open_gate."""
         self.low = self.delivered = self.held = self.high = offset
         self.ahead_bytes = 0  # sum of the payloads beyond the first gap
         self.duplicates = 0  # already here
@@ -229,7 +240,7 @@ class ReceiveWindow:
 
     def take_ready(self, limit: int) -> list[bytes]:
         """The next messages in order, at most `limit`. Calling this is delivery (RB5)."""
-        count = min(limit, self.held - self.delivered)
+        count = min(limit, self.held - self.delivered, self.gate - self.delivered)
         if count <= 0:
             return []
         first = self.delivered + 1
@@ -267,6 +278,7 @@ class ReceiveWindow:
         self._ring.clear(self.low + 1, low - self.low)
         self.low = low
         self.delivered = max(self.delivered, low)
+        self.gate = max(self.gate, low)
         if beyond > 0:
             self._absorb()
         return emptied
@@ -305,7 +317,7 @@ class ReceiveWindow:
     @property
     def size(self) -> int:
         """How many messages are here and not delivered (RB8)."""
-        return self.ready + self._ahead.count(1)
+        return self.held - self.delivered + self._ahead.count(1)
 
     @property
     def missing_count(self) -> int:
@@ -315,13 +327,20 @@ class ReceiveWindow:
     @property
     def ready(self) -> int:
         """How many messages `take_ready` could give."""
-        return self.held - self.delivered
+        return min(self.held, self.gate) - self.delivered
+
+    def open_gate(self, through: int) -> bool:
+        """Let everything ≤ `through` be taken; whether that is more than before."""
+        is_more = through > self.gate
+        self.gate = max(self.gate, through)
+        return is_more
 
     def check_invariants(self) -> None:
         """Assert RB1–RB3 and RB8, slot by slot."""
         assert self.low <= self.delivered <= self.held <= self.high
         assert self.high - self.low <= self.capacity
         assert self.retain or self.low == self.delivered
+        assert self.delivered <= self.gate
         ahead = self._ahead
         assert len(ahead) == self.high - self.held
         if self.high == self.low:  # nothing is here, as mostly when a simulation looks
@@ -357,19 +376,28 @@ class SendWindow:
         "charged",
         "datagram_bytes",
         "delivered",
+        "gate",
         "high",
         "low",
         "max_bytes",
     )
 
     def __init__(
-        self, capacity: int, *, max_bytes: int, datagram_bytes: int, offset: int = 0
+        self,
+        capacity: int,
+        *,
+        max_bytes: int,
+        datagram_bytes: int,
+        offset: int = 0,
+        gate: int = SEQNO_MAX,
     ) -> None:
         assert capacity >= 1
         assert datagram_bytes >= 1
         self.capacity = capacity
         self.max_bytes = max_bytes
         self.datagram_bytes = datagram_bytes
+        self.gate = gate
+        """Nothing beyond this is ready for the own application. It only rises."""
         self.low = self.delivered = self.high = offset
         self.charged = 0
         self._ring = _Ring(capacity)
@@ -425,7 +453,7 @@ class SendWindow:
 
     def take_ready(self, limit: int) -> list[bytes]:
         """Own messages for the own application, at most `limit`. Calling this is delivery."""
-        count = min(limit, self.high - self.delivered)
+        count = min(limit, self.ready)
         if count <= 0:
             return []
         ready = self._ring.get(self.delivered + 1, count)
@@ -475,8 +503,8 @@ class SendWindow:
 
     @property
     def ready(self) -> int:
-        """How many messages `take_ready` could give: all that are here, there are no gaps."""
-        return self.high - self.delivered
+        """How many messages `take_ready` could give: there are no gaps."""
+        return min(self.high, self.gate) - self.delivered
 
     def check_invariants(self) -> None:
         """Assert RB1–RB3 for a retaining window, and that every byte charged is in flight."""

@@ -21,9 +21,11 @@ from itertools import accumulate, chain, pairwise, repeat
 from struct import Struct
 from struct import error as StructError
 from struct import pack as struct_pack
+from struct import unpack as struct_unpack
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, assert_never
 
 from ringcast.config import (
+    CAPACITY_LIMIT,
     DATAGRAM_BYTES_MAX,
     DATAGRAM_BYTES_MIN,
     check_name,
@@ -50,9 +52,14 @@ from ringcast.wire.frames import (
     Beat,
     Begin,
     Begun,
+    Claim,
     Close,
+    Commit,
+    CommitWanted,
     Data,
     Discover,
+    EstateRun,
+    EstateWanted,
     Half,
     HalfWanted,
     HeldUp,
@@ -66,6 +73,9 @@ from ringcast.wire.frames import (
     Present,
     Probe,
     Refusal,
+    Share,
+    Stage,
+    Standing,
     StateAsk,
     StateBegin,
     StateEnd,
@@ -77,6 +87,7 @@ from ringcast.wire.frames import (
     Sync,
     SyncAck,
     SyncOk,
+    Takeover,
     UnicastAck,
     UnicastData,
     UnicastNack,
@@ -119,6 +130,9 @@ digest, 800 once decoded. So few also fit one datagram, however long their names
 PARTS_MAX: Final = 64
 """Groups that come together in one view. Each is a view of its own once decoded."""
 
+ESTATES_MAX: Final = 256
+"""Departed senders that one frame speaks of."""
+
 DIGEST_ENTRIES_MAX: Final = 1024
 """Entries of a digest in a message: of all members of a view, and of many that have departed."""
 
@@ -149,8 +163,11 @@ _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK =
 _DISCOVER, _PRESENT, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
 _BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF, _MERGE, _MERGED, _BEGIN, _BEGUN = range(21, 30)
 _STATE_ASK, _STATE_REFUSED, _STATE_BEGIN, _STATE_PART, _STATE_END = range(30, 35)
-_STATE_TAKEN, _STATE_STOP, _HELD_UP = range(35, 38)  # in messages; from 30 on none in a datagram
-_WITH_VIEW: Final = frozenset([_VIEW_IS, _WELCOME, _MERGE, _MERGED])
+_STATE_TAKEN, _STATE_STOP, _HELD_UP, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
+# Kinds 30 to 39 are in messages to one member, never in a datagram of their own.
+_COMMIT, _COMMIT_WANTED, _TAKEOVER, _STANDING = range(40, 44)
+_WITH_VIEW: Final = frozenset([_VIEW_IS, _WELCOME, _MERGE, _MERGED, _TAKEOVER, _STANDING])
+"""Frames that have a datagram to themselves: they name many members."""
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _STREAM: Final = Struct("<B")
 _CONN: Final = Struct("<QI")  # epoch, id
@@ -168,6 +185,10 @@ _ENTRY: Final = Struct("<HBQI")  # place of the sender in the view, stream, seqn
 _PLACE: Final = Struct("<H")  # of a member in the view
 _BEGINNING: Final = Struct("<BQQB")  # stream, counter, offset, flags
 _BEGUN_AT: Final = Struct("<BQ")  # stream, counter
+_COMMITTED: Final = Struct("<QQ")  # seqno, counter of the view
+_CLAIM: Final = Struct("<BQ")  # stage, high
+_SHARE: Final = Struct("<BQQ")  # flags, delivered, held
+_SPAN: Final = Struct("<QQ")  # first, last
 _FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
 _NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
@@ -176,10 +197,13 @@ _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one 
 _EQUAL, _MORE = 1, 2  # flags of a run
 _MIDDLE: Final = 1  # flag of an answer
 _SLOW: Final = 1  # flag of a suspicion
+_OPEN: Final = 1  # flag of a standing
+_WINDOW: Final = 1  # flag of a share
 _LAST: Final = 1  # flag of a half
 _GIVEN_UP: Final = 2**32 - 1  # in place of a count of fragments: nobody has them
 
 _STREAMS: Final = {int(stream): stream for stream in Stream}
+_STAGES: Final = {int(stage): stage for stage in Stage}
 
 
 class DatagramSeal(Protocol):
@@ -258,6 +282,12 @@ class Codec:
                     packing.add_alone(_MERGE, _encode_view(frame.view))
                 case Merged():
                     packing.add_alone(_MERGED, _encode_merged(frame))
+                case Takeover():
+                    packing.add_alone(_TAKEOVER, _encode_takeover(frame))
+                case Standing():
+                    packing.add_alone(_STANDING, _encode_standing(frame))
+                case Commit() | CommitWanted():
+                    packing.add_body(*_encode_commitment(frame))
                 case Begin() | Begun():
                     assert to is not None, frame
                     packing.add_body(*_encode_beginning(frame))
@@ -623,6 +653,34 @@ def _encode_beginning(frame: Begin | Begun) -> tuple[int, bytes]:
     return _BEGIN, _BEGINNING.pack(frame.stream, frame.counter, frame.offset, flags)
 
 
+def _encode_commitment(frame: Commit | CommitWanted) -> tuple[int, bytes]:
+    if isinstance(frame, CommitWanted):
+        return _COMMIT_WANTED, _encode_counter(frame.counter)
+    assert 0 <= frame.seqno <= SEQNO_MAX, frame
+    assert 1 <= frame.counter <= COUNTER_MAX, frame
+    return _COMMIT, _COMMITTED.pack(frame.seqno, frame.counter)
+
+
+def _encode_takeover(frame: Takeover) -> bytes:
+    assert len(frame.claims) <= ESTATES_MAX, frame
+    claims = [
+        _CLAIM.pack(claim.stage, claim.high) + _encode_member(claim.sender)
+        for claim in frame.claims
+    ]
+    return _encode_view_id(frame.view_id) + b"".join(claims)
+
+
+def _encode_standing(frame: Standing) -> bytes:
+    assert len(frame.shares) <= ESTATES_MAX, frame
+    shares = [
+        _SHARE.pack(share.has_window * _WINDOW, share.delivered, share.held)
+        + _encode_member(share.sender)
+        for share in frame.shares
+    ]
+    flags = _FLAGS.pack(frame.is_open * _OPEN)
+    return flags + _encode_view_id(frame.view_id) + b"".join(shares)
+
+
 def _encode_count(fragments: int | None) -> int:
     assert fragments is None or 0 <= fragments < _GIVEN_UP, fragments
     return _GIVEN_UP if fragments is None else fragments
@@ -950,6 +1008,69 @@ def _decode_begun(view: memoryview, start: int, stop: int) -> Begun:
     return Begun(_stream(stream), counter)
 
 
+def _decode_commit(view: memoryview, start: int, stop: int) -> Commit:
+    if stop - start != _COMMITTED.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    seqno, counter = _COMMITTED.unpack_from(view, start)
+    if seqno > SEQNO_MAX or not 1 <= counter <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return Commit(seqno, counter)
+
+
+def _decode_commit_wanted(view: memoryview, start: int, stop: int) -> CommitWanted:
+    return CommitWanted(_decode_counter(view, start, stop))
+
+
+def _decode_takeover(view: memoryview, start: int, stop: int) -> Takeover:
+    view_id, offset = _decode_view_id(view[:stop], start)
+    claims = []
+    for (stage, high), sender in _decode_of_members(view[:stop], offset, _CLAIM):
+        if stage not in _STAGES:
+            raise DecodeError(Reject.FLAGS)
+        if high > SEQNO_MAX:
+            raise DecodeError(Reject.SEQNO)
+        claims.append(Claim(sender, _STAGES[stage], high))
+    return Takeover(view_id, tuple(claims))
+
+
+def _decode_standing(view: memoryview, start: int, stop: int) -> Standing:
+    if start == stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (is_open,) = _FLAGS.unpack_from(view, start)
+    view_id, offset = _decode_view_id(view[:stop], start + _FLAGS.size)
+    shares = []
+    for (flags, delivered, held), sender in _decode_of_members(view[:stop], offset, _SHARE):
+        if flags & ~_WINDOW:
+            raise DecodeError(Reject.FLAGS)
+        if not delivered <= held <= SEQNO_MAX:
+            raise DecodeError(Reject.SEQNO)
+        shares.append(Share(sender, delivered, held, bool(flags & _WINDOW)))
+    if is_open & ~_OPEN:
+        raise DecodeError(Reject.FLAGS)
+    return Standing(view_id, bool(is_open & _OPEN), tuple(shares))
+
+
+def _decode_of_members(
+    view: memoryview, offset: int, numbers: Struct
+) -> list[tuple[tuple[int, ...], Member]]:
+    """What is said of each of several members, each at most once, up to the end."""
+    found: list[tuple[tuple[int, ...], Member]] = []
+    while offset < len(view):
+        if len(found) == ESTATES_MAX:
+            raise DecodeError(Reject.COUNT)
+        if len(view) - offset < numbers.size:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        said = numbers.unpack_from(view, offset)
+        try:
+            member, offset = _cut_member(view, offset + numbers.size)
+        except _MALFORMED:
+            raise DecodeError(Reject.MEMBER) from None
+        found.append((said, member))
+    if not _are_distinct([member for _, member in found]):
+        raise DecodeError(Reject.VIEW)
+    return found
+
+
 def _decode_view_ack(view: memoryview, start: int, stop: int) -> ViewAck:
     view_id, end = _decode_view_id(view[:stop], start)
     if end != stop:
@@ -1100,6 +1221,10 @@ _DECODERS_FOR_ANYONE: Final[Decoders] = {
     _HALF: _decode_half,
     _MERGE: _decode_merge,
     _MERGED: _decode_merged,
+    _COMMIT: _decode_commit,
+    _COMMIT_WANTED: _decode_commit_wanted,
+    _TAKEOVER: _decode_takeover,
+    _STANDING: _decode_standing,
 }
 
 # A connection is between two incarnations, and so is what begins with a merge. What is said about
@@ -1176,9 +1301,22 @@ def encode_message(message: SystemMessage) -> bytes:
             kind, head, body = _STATE_STOP, _encode_counter(message.attempt), b""
         case HeldUp():
             kind, head, body = _HELD_UP, b"", _FLAGS.pack(message.is_full)
+        case EstateWanted():
+            kind, head = _ESTATE_WANTED, _SPAN.pack(message.first, message.last)
+            body = _encode_view_id(message.view_id) + _encode_member(message.sender)
+        case EstateRun():
+            kind, head = _ESTATE_RUN, _encode_member(message.sender)
+            body = _encode_estate_run(message)
         case _:
             assert_never(message)
     return b"".join((bytes([kind]), head, body))
+
+
+def _encode_estate_run(run: EstateRun) -> bytes:
+    count = len(run.payloads)
+    assert 1 <= count <= CAPACITY_LIMIT, count
+    sizes = struct_pack(f"<{count}I", *map(len, run.payloads))
+    return _RANGE.pack(run.first, count) + bytes(run.more) + sizes + b"".join(run.payloads)
 
 
 def _encode_numbers(transfer: int, other: int) -> bytes:
@@ -1205,6 +1343,43 @@ def decode_message(payload: bytes) -> SystemMessage:
     if decode is None:
         raise DecodeError(Reject.FRAME_KIND)
     return decode(memoryview(payload)[1:])
+
+
+def _decode_estate_wanted(body: memoryview) -> EstateWanted:
+    if len(body) < _SPAN.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    first, last = _SPAN.unpack_from(body)
+    if not 1 <= first <= last <= SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    view_id, end = _decode_view_id(body, _SPAN.size)
+    return EstateWanted(view_id, _decode_member(body, end, len(body)), first, last)
+
+
+def _decode_estate_run(body: memoryview) -> EstateRun:
+    try:
+        sender, offset = _cut_member(body, 0)
+    except _MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    if len(body) - offset < _RANGE.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    first, count = _RANGE.unpack_from(body, offset)
+    flags = offset + _RANGE.size
+    sizes = flags + count
+    blob = sizes + 4 * count
+    if not 1 <= count <= CAPACITY_LIMIT:
+        raise DecodeError(Reject.COUNT)
+    if not 1 <= first <= SEQNO_MAX + 1 - count:
+        raise DecodeError(Reject.SEQNO)
+    if blob > len(body):
+        raise DecodeError(Reject.FRAME_LENGTH)
+    more = bytes(body[flags:sizes])
+    if set(more) - {0, 1}:
+        raise DecodeError(Reject.FLAGS)
+    lengths = struct_unpack(f"<{count}I", body[sizes:blob])
+    if blob + sum(lengths) != len(body):
+        raise DecodeError(Reject.LENGTHS)
+    payloads = tuple(map(BytesIO(body[blob:]).read, lengths))
+    return EstateRun(sender, first, payloads, tuple(map(bool, more)))
 
 
 def _decode_state_ask(body: memoryview) -> StateAsk:
@@ -1308,4 +1483,6 @@ _MESSAGE_DECODERS: Final[MessageDecoders] = {
     _STATE_TAKEN: _decode_state_taken,
     _STATE_STOP: _decode_state_stop,
     _HELD_UP: _decode_held_up,
+    _ESTATE_WANTED: _decode_estate_wanted,
+    _ESTATE_RUN: _decode_estate_run,
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.model import FIRST_CONN_ID
 
@@ -352,6 +352,70 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    """To the group: all members of my view, of which this is the counter, hold my uniform messages
+    up to `seqno`. They may be delivered."""
+
+    seqno: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitWanted:
+    """To a member: in the view with this counter, what have you committed?"""
+
+    counter: int
+
+
+class Stage(IntEnum):
+    """How far the messages of a departed sender have come."""
+
+    COLLECT = 0
+    """Say what you have of them."""
+    HOLD = 1
+    """Fetch what you lack, up to `high`: I have it all."""
+    COMMIT = 2
+    """All hold them: deliver."""
+
+
+class Claim(NamedTuple):
+    """What a departed sender has left behind, as far as its taker knows."""
+
+    sender: Member
+    stage: Stage
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """To the members of this view, of which I am the first: these departed senders are not
+    resolved, and no others are."""
+
+    view_id: ViewId
+    claims: tuple[Claim, ...]
+
+
+class Share(NamedTuple):
+    """What one member has of a departed sender's uniform messages. `has_window`: or would have, if
+    that one had ever said where to begin."""
+
+    sender: Member
+    delivered: int
+    held: int
+    has_window: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """To the taker of this view: what I have of senders that are not resolved here. `is_open`:
+    otherwise I am not in yet, and have nothing of anybody."""
+
+    view_id: ViewId
+    is_open: bool
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """To a member that watches me: I am alive, and in the view with this counter."""
 
@@ -398,6 +462,10 @@ Frame: TypeAlias = (
     | Merged
     | Begin
     | Begun
+    | Commit
+    | CommitWanted
+    | Takeover
+    | Standing
     | Beat
     | Probe
     | Alive
@@ -490,6 +558,35 @@ class HeldUp:
     is_full: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EstateWanted:
+    """To a member: I lack these uniform messages of a departed sender."""
+
+    view_id: ViewId
+    sender: Member
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class EstateRun:
+    """To whoever asked: some of them. `more` says which ones the next seqno continues."""
+
+    sender: Member
+    first: int
+    payloads: tuple[bytes, ...]
+    more: tuple[bool, ...]
+
+
 SystemMessage: TypeAlias = (
-    StateAsk | StateRefused | StateBegin | StatePart | StateEnd | StateTaken | StateStop | HeldUp
+    StateAsk
+    | StateRefused
+    | StateBegin
+    | StatePart
+    | StateEnd
+    | StateTaken
+    | StateStop
+    | HeldUp
+    | EstateWanted
+    | EstateRun
 )

@@ -622,7 +622,7 @@ def test_a_join_is_a_view_then_its_acks_then_the_digest() -> None:
     desk.receive(B, ViewAck(made.id))
     assert DigestWanted() not in desk.said()
     desk.receive(C, ViewAck(made.id))
-    assert desk.said() == [DigestWanted()]
+    assert desk.said() == [DigestWanted((C,))]
     digest = Digest(
         {Origin(B, FIFO): 3, Origin(X, FIFO): 9},
         {Origin(B, FIFO): (b"x", b"y"), Origin(C, FIFO): None, Origin(X, FIFO): (b"z",)},
@@ -794,7 +794,7 @@ def test_a_joiner_whose_welcome_was_lost_with_its_maker_is_told_by_the_next() ->
     desk.receive(C, ViewAck(desk.view.id))
     assert desk.layer.change is None
     desk.receive(C, Join())
-    assert desk.said() == [DigestWanted()]
+    assert desk.said() == [DigestWanted((C,))]
     desk.signal(DigestTaken(Digest({})))
     assert Welcome(desk.view, Digest(dict.fromkeys([Origin(B, FIFO), Origin(C, FIFO)], 0))) in [
         frame for _, frame in desk.sent()

@@ -100,7 +100,7 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
     [
         (b"", Reject.TOO_SHORT),
         (b"\x1d", Reject.FRAME_KIND),
-        (b"\x26", Reject.FRAME_KIND),
+        (b"\xff", Reject.FRAME_KIND),
         (b"\x01" + bytes(20), Reject.FRAME_KIND),
         (b"\x1e", Reject.FRAME_LENGTH),
         (b"\x1e" + numbers(0) + VIEW_ID, Reject.SEQNO),

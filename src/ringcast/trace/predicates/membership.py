@@ -92,7 +92,7 @@ class GroupFacts(Facts):
     @property
     def leave_bound_ns(self) -> int:
         """Until whoever leaves is out: others take what it sent, then say goodbye."""
-        return 2 * self.leave_ns + 2 * self.delta_ns
+        return self.leave_ns + 2 * self.delta_ns
 
     @property
     def one_view_bound_ns(self) -> int:

@@ -1,0 +1,211 @@
+"""BROKEN on purpose, not for use: uniform delivery with one of its rules taken away.
+
+Each shows that the rule is needed: the exploration finds what it prevents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.effects import Effects
+from ringcast.model import Origin, Stream
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.uniform import Round, Uniform
+from ringcast.wire.frames import Share, Stage, Standing, Takeover
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ringcast.model import Member, View
+    from ringcast.wire.frames import Ack, Data, Frame
+
+
+class WithoutCatchUp(ReliableMulticast):
+    """BROKEN (C1). A joiner is let in below what has been delivered."""
+
+    def _unsettled(self) -> list[str]:
+        return []
+
+
+class Forgetful(Uniform):
+    """BROKEN (C2). What is resolved is said once, and whoever missed it is not answered."""
+
+    def on_standing(self, source: Member, told: Standing, now: int, out: Effects) -> None:
+        aside = Effects()
+        super().on_standing(source, told, now, aside)
+        known = all(share.sender in self.estates for share in told.shares)
+        if known:
+            out.frames += aside.frames
+            out.messages += aside.messages
+
+
+class WithoutMemory(ReliableMulticast):
+    """BROKEN (C2)."""
+
+    estates: ClassVar[type[Uniform]] = Forgetful
+
+
+class Stubborn(Uniform):
+    """BROKEN (C3). A taker goes on after a view where it was."""
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        before = {sender: (estate.goal, estate.stage) for sender, estate in self.estates.items()}
+        answers = self._round
+        super().install_view(view, now, Effects())
+        if self._is_taker:
+            for sender, (goal, stage) in before.items():
+                if sender in self.estates:
+                    self.estates[sender].goal, self.estates[sender].stage = goal, stage
+            self._round = Round(
+                {who: told for who, told in answers.standings.items() if who in view},
+                set(answers.not_open),
+            )
+        if self.estates:
+            self._say(now, out)
+            self._progress(now, out)
+
+
+class WithoutRestart(ReliableMulticast):
+    """BROKEN (C3)."""
+
+    estates: ClassVar[type[Uniform]] = Stubborn
+
+
+class HearsTheDeparted(ReliableMulticast):
+    """BROKEN (C4). What a departed sender still has under way is taken in."""
+
+    def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
+        estate = self.uniform.estates.get(source)
+        if estate is not None and estate.window is not None and data.stream is Stream.UNIFORM:
+            estate.window.add_run(data.first, data.payloads)
+        else:
+            super()._on_data(source, data, now, out)
+
+
+class Hasty(Uniform):
+    """BROKEN. A taker commits before all hold what is committed."""
+
+    def _step(self, sender: Member, out: Effects) -> bool:
+        estate = self.estates[sender]
+        if estate.stage is Stage.HOLD and estate.window is not None and estate.goal is not None:
+            estate.stage = Stage.COMMIT
+            estate.window.open_gate(estate.goal)
+            return True
+        return super()._step(sender, out)
+
+
+class WithoutWaiting(ReliableMulticast):
+    """BROKEN."""
+
+    estates: ClassVar[type[Uniform]] = Hasty
+
+
+class OpenHandedOutbox(Outbox):
+    """BROKEN. Commits what it has sent before anybody holds it."""
+
+    def _hold(self, out: Effects) -> None:
+        super()._hold(out)
+        if self.window.high > self.window.gate:
+            self.window.gate = self.window.high
+            out.datagram(None, self.commitment())
+
+
+class CommitsEarly(ReliableMulticast):
+    """BROKEN. COMMIT before all hold."""
+
+    outbox: ClassVar[type[Outbox]] = OpenHandedOutbox
+
+
+class OldMembersOutbox(Outbox):
+    """BROKEN. New members do not count until their first ack comes (no freeze)."""
+
+    def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
+        known = [member for member, _, _ in self.acks.entries()]
+        super().set_members(view, reunited, now, out)
+        self.acks.set_members([who for who in view if who in known], self.window.low)
+        self._commit(out)
+        self._purge(now, out)
+
+    def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
+        known = [member for member, _, _ in self.acks.entries()]
+        if source not in known:
+            self.acks.set_members([*known, source], ack.delivered)
+        super().on_ack(source, ack, now, out)
+
+    def check_invariants(self, view: View) -> None:
+        self.window.check_invariants()
+
+
+class WithoutFreeze(ReliableMulticast):
+    """BROKEN."""
+
+    outbox: ClassVar[type[Outbox]] = OldMembersOutbox
+
+
+class WaitsForNobodyOutbox(Outbox):
+    """BROKEN. Departed members are dropped from the minimum, but joiners never enter it."""
+
+    def _commit(self, out: Effects) -> None:
+        held = [held for who, held, _ in self.acks.entries() if who in self._olds()]
+        if held and min(held) > self.window.gate:
+            self.window.gate = min(held)
+            out.datagram(None, self.commitment())
+
+    def _olds(self) -> list[Member]:
+        return [who for who, _, _ in self.acks.entries() if who.name != "C"]
+
+
+class CountsOldMembers(ReliableMulticast):
+    """BROKEN. The minimum is taken over the view before the join."""
+
+    outbox: ClassVar[type[Outbox]] = WaitsForNobodyOutbox
+
+
+class NewestOnly(Uniform):
+    """BROKEN. A new taker sees to whoever departed last, and to nobody else."""
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        if view.coordinator == self.me and self._view is not None and len(self.estates) > 1:
+            departed = [who for who in self._view if who not in view]
+            for sender in [sender for sender in self.estates if sender not in departed]:
+                del self.estates[sender]
+        super().install_view(view, now, out)
+
+
+class WithoutTheOthers(ReliableMulticast):
+    """BROKEN."""
+
+    estates: ClassVar[type[Uniform]] = NewestOnly
+
+
+class AnswersEarly(ReliableMulticast):
+    """BROKEN. A taker is answered by whoever has not installed its view yet."""
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        for frame in frames:
+            counter = 0 if self._view is None else self._view.counter
+            if isinstance(frame, Takeover) and 0 < counter < frame.view_id.counter:
+                shares = tuple(
+                    Share(claim.sender, box.window.delivered, box.window.held, True)
+                    for claim in frame.claims
+                    if (box := self._inboxes.get(Origin(claim.sender, Stream.UNIFORM)))
+                )
+                out.datagram(source, Standing(frame.view_id, True, shares))
+            else:
+                super().receive(source, [frame], now, out)
+
+
+ABLATIONS: Mapping[str, type[ReliableMulticast]] = {
+    "catch-up": WithoutCatchUp,
+    "memory": WithoutMemory,
+    "restart": WithoutRestart,
+    "deafness": HearsTheDeparted,
+    "freeze": WithoutFreeze,
+    "defer": AnswersEarly,
+    "all hold": CommitsEarly,
+    "all hold at the taker": WithoutWaiting,
+    "joiners count": CountsOldMembers,
+    "all departed": WithoutTheOthers,
+}
+"""What is taken away → the protocol without it."""

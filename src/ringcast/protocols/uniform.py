@@ -1,0 +1,458 @@
+"""Uniform: what a sender that is gone has left behind is delivered by all survivors, or by none.
+
+JGroups' UNIFORM note designed this and nobody has built it. There a message is prepared, committed
+and acknowledged one by one, with four tables at each member. Streams are FIFO, so here the tables
+are ranges of one window per sender, and the note's messages are watermarks:
+
+    PREPARE(M)                  Data on the uniform stream
+    PREPARE-ACK                 `held` in the Ack
+    preparing-table             (commit, sent] at the sender: not held by all of its current view
+    prepared-table              (delivered, held] at a member
+    COMMIT(M)                   Commit(k): all hold what is up to k; it opens the windows' gates
+    COMMIT-ACK, its two tables  `delivered` in the Ack; (low, delivered]
+    ACK(M)                      the sender's purge; nothing else depends on it
+    COLLECT, COLLECT-ACK        Takeover, Standing
+    re-driving L1 and L2        the stages of a Takeover
+
+While a sender lives, its Outbox commits and Inboxes have gates (outbox.py, inbox.py). What is here
+begins when a view comes without it:
+
+On view: the windows of departed senders stay, as estates, deaf to the departed. The first member of
+    the view is the taker: it begins anew, for all senders that it has not resolved (C3). Everybody
+    else who has an estate tells it so.
+As taker, for each of them:
+    COLLECT  ask all members of this view what they have. Who has not installed it does not answer
+             (they still might hear of the departed); who is not open yet says that, and does not
+             count. Somebody has no estate of that sender: it was resolved before, so it is (C2).
+    HOLD     what anybody has, fetch it oneself (C5); then all the others fetch it from here.
+    COMMIT   all hold it: all deliver it, the taker too.
+    Then, when all have delivered it, it is resolved: the estate goes, and is named no more.
+On Takeover of the first member of my view, about this view: let go of estates that it does not
+    name; fetch or deliver as it says; answer with a Standing. Who is in no view yet answers that
+    it is not open; and no older Welcome counts for it any more.
+On Standing, as taker: note it; go on. If it names somebody that I have resolved, say so.
+On EstateWanted: hand over what is here. These travel as messages to one member, so once is enough;
+    but each view begins anew.
+Every interval until all is resolved: Takeover again, or Standing again.
+
+A merge may bring somebody a sender whose messages it never began with (multicast.py). If that one
+dies it has no window of it, and delivers nothing of it; but it is no proof of anything either, and
+as taker it gets a window only to pass messages on.
+
+Bounded by the windows that were there before. Guarantees are for those who go on together: in each
+component of a partition by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.effects import NewerView
+from ringcast.core.timers import Timers
+from ringcast.model import Stream
+from ringcast.protocols.intake import deliver, seconds
+from ringcast.window.assembler import Assembler
+from ringcast.window.windows import ReceiveWindow
+from ringcast.wire.frames import (
+    Claim,
+    EstateRun,
+    EstateWanted,
+    Share,
+    Stage,
+    Standing,
+    Takeover,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.events import Event
+    from ringcast.model import Member, View
+    from ringcast.protocols.inbox import Inbox
+
+REPEAT_START_NS = 20_000_000
+
+RUN_BYTES = 1 << 20
+"""Payloads of an estate are handed over in messages of about this size."""
+
+
+class Timer(Enum):
+    REPEAT = auto()
+    """Something is not resolved: say so again."""
+
+
+@dataclass(slots=True)
+class Estate:
+    """What this member has of one departed sender."""
+
+    window: ReceiveWindow | None
+    """None: that sender never said where this member begins."""
+    assembler: Assembler
+    is_relay: bool = False
+    """The window is there for others: nothing of it is delivered here."""
+    goal: int | None = None
+    """What to fetch up to, in this view."""
+    stage: Stage = Stage.COLLECT
+    """As taker: how far it has come; else how far the taker said it has."""
+    since: int = 0
+    volatile: ClassVar[frozenset[str]] = frozenset({"since"})
+
+    @property
+    def is_mine(self) -> bool:
+        return self.window is not None and not self.is_relay
+
+    @property
+    def held(self) -> int:
+        return 0 if self.window is None else self.window.held
+
+    @property
+    def delivered(self) -> int:
+        """A relay has no application to wait for."""
+        if self.window is None:
+            return 0
+        return self.window.held if self.is_relay else self.window.delivered
+
+    def share(self, sender: Member) -> Share:
+        return Share(sender, self.delivered, self.held, self.is_mine)
+
+
+@dataclass(slots=True)
+class Round:
+    """What a taker has been told in this view."""
+
+    standings: dict[Member, dict[Member, Share]] = field(default_factory=dict)
+    """By member: what it has of each sender that is not resolved there."""
+    not_open: set[Member] = field(default_factory=set)
+
+
+class Uniform:
+    """The estates of departed senders at one member."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset({"me", "_config", "_tau", "_interval"})
+
+    def __init__(self, me: Member, config: MulticastConfig) -> None:
+        self.me = me
+        self.estates: dict[Member, Estate] = {}
+        self._config = config
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._view: View | None = None
+        self._round = Round()
+        self._interval = REPEAT_START_NS
+        self._timers: Timers[Timer] = Timers()
+
+    # Inputs
+
+    def take_over(self, sender: Member, inbox: Inbox | None, now: int) -> None:
+        """That sender is not in the next view."""
+        if inbox is None:
+            estate = Estate(None, Assembler(self._config.max_message_bytes), since=now)
+        else:
+            estate = Estate(inbox.window, inbox.assembler, since=now)
+        self.estates[sender] = estate
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        self._view = view
+        self._round = Round()
+        for sender in [sender for sender in self.estates if sender in view]:
+            del self.estates[sender]  # it is back: what it sends now is another matter
+        for estate in self.estates.values():
+            estate.goal = None
+            estate.stage = Stage.COLLECT
+        self._interval = REPEAT_START_NS
+        self._timers.disarm(Timer.REPEAT)
+        if self.estates:
+            self._say(now, out)
+            self._progress(now, out)
+
+    def on_takeover(self, source: Member, told: Takeover, now: int, out: Effects) -> None:
+        view = self._view
+        if view is None:
+            out.signal(NewerView(told.view_id))
+            out.datagram(source, Standing(told.view_id, False, ()))
+            return
+        if told.view_id != view.id or source != view.coordinator or source == self.me:
+            return
+        named = {claim.sender: claim for claim in told.claims}
+        for sender in [sender for sender in self.estates if sender not in named]:
+            self._resolve(sender)
+        for sender, estate in self.estates.items():
+            self._follow(sender, estate, named[sender], source, out)
+        self._stand(out)
+
+    def on_standing(self, source: Member, told: Standing, now: int, out: Effects) -> None:
+        view = self._view
+        if view is None or told.view_id != view.id or view.coordinator != self.me:
+            return
+        if source not in view:
+            return
+        if told.is_open:
+            shares = {share.sender: share for share in told.shares}
+            self._round.standings[source] = shares
+            self._round.not_open.discard(source)
+            if any(sender not in self.estates for sender in shares):
+                out.datagram(source, self._takeover())
+        else:
+            self._round.not_open.add(source)
+        self._progress(now, out)
+
+    def on_wanted(self, source: Member, wanted: EstateWanted, out: Effects) -> None:
+        estate = self.estates.get(wanted.sender)
+        view = self._view
+        if estate is None or estate.window is None or view is None or wanted.view_id != view.id:
+            return
+        first = max(wanted.first, estate.window.low + 1)
+        payloads = estate.window.read_run(range(first, wanted.last + 1))
+        start = size = 0
+        for stop, payload in enumerate(payloads, 1):
+            size += len(payload)
+            if size >= RUN_BYTES or stop == len(payloads):
+                seqnos = range(first + start, first + stop)
+                more = tuple(estate.assembler.is_continued(seqno) for seqno in seqnos)
+                run = EstateRun(wanted.sender, seqnos.start, tuple(payloads[start:stop]), more)
+                out.message(source, run)
+                start, size = stop, 0
+
+    def on_run(self, source: Member, run: EstateRun, now: int, out: Effects) -> None:
+        estate = self.estates.get(run.sender)
+        view = self._view
+        if estate is None or estate.window is None or view is None or source not in view:
+            return
+        if estate.goal is None:
+            return  # nobody asked, in this view
+        window = estate.window
+        continued = [run.first + at for at, more in enumerate(run.more) if more]
+        for seqno in continued:
+            if window.held < seqno <= window.low + window.capacity:
+                estate.assembler.mark(range(seqno, seqno + 1))
+        window.add_run(run.first, run.payloads)
+        self._advance(now, out)
+
+    def take_ready(self, limit: int, now: int, events: list[Event], out: Effects) -> int:
+        """Deliver what the departed left to be delivered; how many of the limit are left."""
+        has_taken = False
+        for sender, estate in list(self.estates.items()):
+            if limit <= 0:
+                break
+            if not estate.is_mine:
+                continue
+            assert estate.window is not None
+            assert self._view is not None
+            first = estate.window.delivered + 1
+            payloads = estate.window.take_ready(limit)
+            if payloads:
+                has_taken = True
+                limit -= len(payloads)
+                view_id = self._view.id
+                assembler = estate.assembler
+                deliver(sender, Stream.UNIFORM, assembler, first, payloads, view_id, events)
+        if has_taken:
+            self._advance(now, out)
+        return limit
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        if self._timers.take_due(now) and self.estates:
+            self._interval = min(2 * self._interval, self._tau)
+            self._say(now, out)
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    def close(self) -> None:
+        self._view = None
+        self.estates.clear()
+        self._timers.disarm(Timer.REPEAT)
+
+    # Outputs
+
+    @property
+    def has_ready(self) -> bool:
+        return any(
+            estate.is_mine and estate.window is not None and estate.window.ready
+            for estate in self.estates.values()
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Nobody who departed is unresolved here."""
+        return not self.estates
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "estates": {
+                str(sender): [estate.delivered, estate.held, estate.stage.name.lower()]
+                for sender, estate in self.estates.items()
+            },
+            "standings": len(self._round.standings),
+        }
+
+    def explain(self, now: int) -> list[str]:
+        return [
+            f"{sender} has departed and its uniform messages after {estate.delivered} are not "
+            f"resolved for {seconds(now - estate.since)}: {self._waits_for(sender, estate)}"
+            for sender, estate in self.estates.items()
+        ]
+
+    def check_invariants(self) -> None:
+        assert not self.estates or self._timers.is_armed(Timer.REPEAT)
+        for estate in self.estates.values():
+            if estate.window is not None:
+                estate.window.check_invariants()
+
+    # As taker
+
+    @property
+    def _is_taker(self) -> bool:
+        return self._view is not None and self._view.coordinator == self.me
+
+    def _takeover(self) -> Takeover:
+        assert self._view is not None
+        return Takeover(
+            self._view.id,
+            tuple(
+                Claim(sender, estate.stage, estate.goal or 0)
+                for sender, estate in self.estates.items()
+            ),
+        )
+
+    def _responders(self) -> list[Member]:
+        assert self._view is not None
+        return [who for who in self._view if who != self.me and who not in self._round.not_open]
+
+    def _progress(self, now: int, out: Effects) -> None:
+        """Take each estate as far as the answers allow, and tell if any has got further."""
+        if not self._is_taker:
+            return
+        before = self._takeover()
+        for sender in list(self.estates):
+            while sender in self.estates and self._step(sender, out):
+                pass
+        if self._takeover() != before:
+            self._interval = REPEAT_START_NS
+            self._say(now, out)
+
+    def _step(self, sender: Member, out: Effects) -> bool:
+        """Whether this estate has got on by one stage."""
+        estate = self.estates[sender]
+        responders = self._responders()
+        told = [self._round.standings.get(who) for who in responders]
+        if None in told:
+            return False
+        shares = {who: self._round.standings[who].get(sender) for who in responders}
+        if None in shares.values():  # it has let go of it: that is resolved
+            self._resolve(sender)
+            return True
+        known = {who: share for who, share in shares.items() if share and share.has_window}
+        if estate.stage is Stage.COLLECT:
+            return self._collect(sender, estate, known, out)
+        assert estate.goal is not None
+        goal = estate.goal
+        if estate.stage is Stage.HOLD:
+            if all(share.held >= goal for share in known.values()):
+                estate.stage = Stage.COMMIT
+                if estate.window is not None:
+                    estate.window.open_gate(goal)
+                return True
+            return False
+        is_done = estate.delivered >= goal or not estate.is_mine
+        if is_done and all(share.delivered >= goal for share in known.values()):
+            self._resolve(sender)
+            return True
+        return False
+
+    def _collect(
+        self, sender: Member, estate: Estate, known: dict[Member, Share], out: Effects
+    ) -> bool:
+        if estate.goal is None:
+            high = max([estate.held, *(share.held for share in known.values())])
+            if not estate.is_mine:
+                low = max((share.delivered for share in known.values()), default=0)
+                self._make_relay(estate, low)
+            estate.goal = high
+            if estate.held < high:
+                holder = next(who for who, share in known.items() if share.held == high)
+                self._fetch(sender, estate, holder, out)
+        if estate.held < estate.goal:
+            return False
+        estate.stage = Stage.HOLD
+        return True
+
+    def _make_relay(self, estate: Estate, offset: int) -> None:
+        config = self._config
+        estate.window = ReceiveWindow(
+            config.capacity, offset=offset, max_bytes=config.window_bytes, gate=offset
+        )
+        estate.assembler = Assembler(config.max_message_bytes)
+        estate.is_relay = True
+
+    # As anybody
+
+    def _follow(
+        self, sender: Member, estate: Estate, told: Claim, taker: Member, out: Effects
+    ) -> None:
+        """Do what the taker says of this estate."""
+        if told.stage is Stage.COLLECT or not estate.is_mine:
+            return
+        assert estate.window is not None
+        if estate.goal is None:
+            estate.goal = told.high
+            if estate.held < told.high:
+                self._fetch(sender, estate, taker, out)
+        estate.stage = max(estate.stage, told.stage)
+        if told.stage is Stage.COMMIT:
+            estate.window.open_gate(told.high)
+
+    def _fetch(self, sender: Member, estate: Estate, source: Member, out: Effects) -> None:
+        assert self._view is not None
+        assert estate.goal is not None
+        wanted = EstateWanted(self._view.id, sender, estate.held + 1, estate.goal)
+        out.message(source, wanted)
+
+    def _resolve(self, sender: Member) -> None:
+        del self.estates[sender]
+        if not self.estates:
+            self._timers.disarm(Timer.REPEAT)
+
+    def _stand(self, out: Effects) -> None:
+        assert self._view is not None
+        shares = tuple(estate.share(sender) for sender, estate in self.estates.items())
+        out.datagram(self._view.coordinator, Standing(self._view.id, True, shares))
+
+    def _advance(self, now: int, out: Effects) -> None:
+        """This member has got further with some estate."""
+        if self._is_taker:
+            self._progress(now, out)
+        else:
+            self._stand(out)
+
+    def _say(self, now: int, out: Effects) -> None:
+        if self._is_taker:
+            takeover = self._takeover()
+            for member in self._responders():
+                out.datagram(member, takeover)
+        else:
+            self._stand(out)
+        if self.estates:
+            self._timers.arm(Timer.REPEAT, now + self._interval)
+
+    def _waits_for(self, sender: Member, estate: Estate) -> str:
+        assert self._view is not None
+        if not self._is_taker:
+            return f"{self._view.coordinator} sees to it"
+        silent = [who for who in self._responders() if who not in self._round.standings]
+        if silent:
+            return f"no answer from {_names(silent)}"
+        goal = estate.goal or 0
+        shares = {who: self._round.standings[who].get(sender) for who in self._responders()}
+        if estate.stage is Stage.COMMIT:
+            late = [who for who, share in shares.items() if share and share.delivered < goal]
+            return f"{_names(late) or 'this member'} has not taken {goal}"
+        late = [who for who, share in shares.items() if share and share.held < goal]
+        return f"{_names(late) or 'this member'} fetches what is up to {goal}"
+
+
+def _names(members: Iterable[Member]) -> str:
+    return ", ".join(map(str, members))
