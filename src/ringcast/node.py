@@ -24,7 +24,7 @@ from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.wire.codec import Codec, decode_message, encode_message
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Close,
     EstateRun,
@@ -36,6 +36,7 @@ from ringcast.wire.frames import (
     UnicastData,
     UnicastNack,
 )
+from ringcast.wire.messages import decode_message, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

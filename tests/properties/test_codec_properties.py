@@ -23,13 +23,7 @@ from ringcast.model import (
     View,
     ViewId,
 )
-from ringcast.wire.codec import (
-    ALLOWANCE_MAX,
-    COUNTER_MAX,
-    NACK_RANGES_MAX,
-    VIEW_MEMBERS_MAX,
-    Codec,
-)
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
     Alive,
@@ -60,6 +54,7 @@ from ringcast.wire.frames import (
     ViewIs,
     Welcome,
 )
+from ringcast.wire.limits import ALLOWANCE_MAX, COUNTER_MAX, NACK_RANGES_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame

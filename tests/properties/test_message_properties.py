@@ -19,7 +19,6 @@ from ringcast.model import (
     Stream,
     ViewId,
 )
-from ringcast.wire.codec import COUNTER_MAX, decode_message, encode_message
 from ringcast.wire.frames import (
     HeldUp,
     Refusal,
@@ -31,6 +30,8 @@ from ringcast.wire.frames import (
     StateStop,
     StateTaken,
 )
+from ringcast.wire.limits import COUNTER_MAX
+from ringcast.wire.messages import decode_message, encode_message
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import SystemMessage

@@ -23,11 +23,11 @@ from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.reunion import Reunion
-from ringcast.sim.dice import expand
+from ringcast.sim.dice import GROUP_TARGETS, expand
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
-from ringcast.sim.partitions import KINDS, LONG_MS, cut_links, kinds_of
+from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
@@ -136,6 +136,8 @@ def test_the_seeds_cover_every_kind_of_partition() -> None:
             assert flaps
             assert all(lasting)
     assert set(kinds) == set(KINDS)
+    lost = {option.target for option in options if option.has("F2")}
+    assert lost == {*GROUP_TARGETS, *TARGETS}
     assert all(kinds[kind] >= 80 for kind in KINDS)
     assert 0.03 < share([option.safety_ms > LONG_MS for option in options]) < 0.10
     crashes = ("F10", "F11", "F12")

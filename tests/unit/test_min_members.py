@@ -11,8 +11,9 @@ from ringcast.errors import ConfigError, GroupClosed, RingcastError, TooFewMembe
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
-from ringcast.wire.codec import VIEW_MEMBERS_MAX, Codec
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Ack
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from support.membership import Town
 
 A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))

@@ -9,8 +9,9 @@ from ringcast.errors import Reject, UsageError
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.membership import Membership
-from ringcast.wire.codec import Codec, encode_message
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import HeldUp, UnicastAck, UnicastData
+from ringcast.wire.messages import encode_message
 
 A, B = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("AB", 1))
 BOTH = View(ViewId(A, 1), (A, B))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.tap import Tap
-    from ringcast.aio.unread import Message, Notice
+    from ringcast.aio.unread import Guarantee, Message, Notice
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
     from ringcast.trace.recorder import Recorder
@@ -70,6 +70,9 @@ JOIN_TIMEOUT_S = 30.0
 
 MEMBERS_EXPECTED = 4
 """Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
+
+STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
+"""By guarantee: where messages to the group travel."""
 
 CANDIDATES_NAMED = 5
 """Addresses listed in an error before it only says how many more there are."""
@@ -160,28 +163,41 @@ class Group:
         has it, started the group itself, or wants none."""
         return None if self._state is None else self._state.lost
 
-    async def send(self, payload: bytes, *, to: Member | None = None) -> None:
+    async def send(
+        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+    ) -> None:
         """Send to everybody, oneself included, or to one member alone.
 
-        Waits only while the window is full: the group's, or that member's. What is sent to one
-        member has an order of its own, beside what is sent to the group. TooFewMembers, or longer
-        waiting, as agreed with `when_few`: the group has fewer than `min_members`.
-        """
-        await self.send_many([payload], to=to)
+        With `guarantee="uniform"` nobody takes the message before everybody holds it: if one takes
+        it, all who stay in the group do, even if this member dies at once. That costs a round trip
+        before anybody has it.
 
-    async def send_many(self, payloads: Sequence[bytes], *, to: Member | None = None) -> None:
+        Waits only while the window is full: the group's for this guarantee, or that member's. What
+        is sent to one member, and what is sent with another guarantee, has an order of its own.
+        TooFewMembers, or longer waiting, as agreed with `when_few`: the group has fewer than
+        `min_members`.
+        """
+        await self.send_many([payload], to=to, guarantee=guarantee)
+
+    async def send_many(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+    ) -> None:
         """Send in order. If it is cancelled, the first so many were sent and the rest were not.
 
         If this member is excluded meanwhile, the rest is sent when it is back. TooFewMembers has
         how many were `sent`.
         """
-        self._check_peer(to)
+        stream = self._check_target(to, guarantee)
         start = 0
         while True:
             await self._until_in()
             chunk = payloads[start : start + SEND_CHUNK]
             try:
-                accepted = self._driver.send(chunk, Stream.FIFO, to)
+                accepted = self._driver.send(chunk, stream, to)
             except TooFewMembers as few:
                 if not self._waits_for_members:
                     raise TooFewMembers(few.have, few.need, few.since_s, sent=start) from None
@@ -194,11 +210,13 @@ class Group:
             else:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
 
-    def try_send(self, payload: bytes, *, to: Member | None = None) -> bool:
+    def try_send(
+        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+    ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised."""
-        self._check_peer(to)
+        stream = self._check_target(to, guarantee)
         self._check_open()
-        return self._is_in and self._driver.send([payload], Stream.FIFO, to) == 1
+        return self._is_in and self._driver.send([payload], stream, to) == 1
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
@@ -430,6 +448,19 @@ class Group:
         if self._is_leaving:
             raise GroupClosed("this member is leaving its group")
 
+    def _check_target(self, to: Member | None, guarantee: Guarantee) -> Stream:
+        """Where messages to this destination with this guarantee travel."""
+        stream = STREAMS.get(guarantee)
+        if stream is None:
+            raise UsageError(f"guarantee is 'fifo' or 'uniform', not {guarantee!r}")
+        if to is not None and stream is not Stream.FIFO:
+            raise UsageError(
+                f"guarantee={guarantee!r} is for messages to the group: it says that all take a "
+                f"message or none does, so leave out to="
+            )
+        self._check_peer(to)
+        return stream
+
     def _check_peer(self, to: Member | None) -> None:
         if to is None:
             return
@@ -519,13 +550,13 @@ class _Place:
 
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
         """A new incarnation; it has not begun yet."""
-        config = self._config
+        config, streams = self._config, tuple(STREAMS.values())
         me = Member(self._address, 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX, config.name)
         layers = (
-            Membership(me, config.membership, must_exist=must_exist),
+            Membership(me, config.membership, must_exist=must_exist, streams=streams),
             FailureDetector(me, config.membership),
         )
-        node = Node(me, config, layers=layers, state=self._has_state)
+        node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
         node.multicast.receive_buffer = node.unicast.receive_buffer = self._sock.receive_buffer
         loop = asyncio.get_running_loop()
         tap = self._tap(node)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import Gift
 from ringcast.events import Delivered, Excluded, GapSkipped, StateLost, Undeliverable, ViewInstalled
-from ringcast.model import Run
+from ringcast.model import Run, Stream
 
 if TYPE_CHECKING:
     from ringcast.model import Member, ViewId
@@ -24,6 +24,7 @@ NOTICES_MAX = 1024
 
 Loss: TypeAlias = Undeliverable | GapSkipped | Excluded | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
+Guarantee: TypeAlias = Literal["fifo", "uniform"]
 
 log = logging.getLogger("ringcast")
 
@@ -37,6 +38,8 @@ class Message(NamedTuple):
     view: ViewId
     to_me: bool = False
     """It was sent to this member alone."""
+    guarantee: Guarantee = "fifo"
+    """What it was sent with. `seqno` counts the sender's messages with this guarantee."""
 
 
 class Unread:
@@ -102,6 +105,7 @@ class Unread:
             run.first + at,
             delivered.view_id,
             delivered.epoch > 0,
+            "uniform" if run.stream is Stream.UNIFORM else "fifo",
         )
 
     def take_run(self) -> Delivered | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.config import MulticastConfig
@@ -35,12 +36,15 @@ from ringcast.wire.frames import Data, EstateRun, EstateWanted, Frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ringcast.events import Event
     from ringcast.explore.explorer import Report
     from ringcast.wire.frames import SystemMessage
 
 MAX_STATES = 5_000_000
 LONG = 1 << 50
 """Longer than any two of a member's timers are apart."""
+
+THROWN_AWAY = "what a survivor held of a departed sender is thrown away (U6)"
 
 GONE = -1
 """In place of a member's state: it has crashed, or left."""
@@ -148,6 +152,7 @@ class Step(NamedTuple):
     heard: int
     told: str
     is_accepted: bool
+    wrong: tuple[str, ...]
 
 
 class UniformSystem:
@@ -462,9 +467,15 @@ class UniformSystem:
             return known
         layer = clone(self._layers[number])
         out = Effects()
-        result = act(layer, out)
-        events = layer.take_ready(1000, 0, out)
-        layer.check_invariants()
+        wrong = []
+        result: object = None
+        events: list[Event] = []
+        try:
+            result = act(layer, out)
+            events = layer.take_ready(1000, 0, out)
+            layer.check_invariants()
+        except AssertionError as error:
+            wrong.append(f"an invariant is broken: {extract_tb(error.__traceback__)[-1].line}")
         said = []
         for dest, word in (*out.frames, *out.messages):
             assert not isinstance(dest, Address)
@@ -489,10 +500,28 @@ class UniformSystem:
                     entries.get(Origin(self._members[sender], Stream.UNIFORM), 0)
                     for sender in self.scenario.senders
                 )
+        if self._throws_away(self._layers[number], layer, got):
+            wrong.append(THROWN_AWAY)
         told = "".join(f"; delivers {self._name(sender)}#{first}" for sender, first, _ in got)
-        step = Step(self._number(layer), tuple(said), got, digest, heard, told, result != 0)
+        step = Step(
+            self._number(layer), tuple(said), got, digest, heard, told, result != 0, tuple(wrong)
+        )
         self._steps[number, what] = step
         return step
+
+    def _throws_away(
+        self,
+        before: ReliableMulticast,
+        after: ReliableMulticast,
+        got: tuple[tuple[int, int, int], ...],
+    ) -> bool:
+        """Whether an estate has gone with something in it that was not delivered."""
+        last = {sender: last for sender, _, last in got}
+        return any(
+            estate.is_mine and estate.held > max(estate.delivered, last.get(self._place[sender], 0))
+            for sender, estate in before.uniform.estates.items()
+            if sender not in after.uniform.estates
+        )
 
     def _word(self, word: Frame | SystemMessage) -> int:
         key = canonical(word) if not isinstance(word, Data) else _data_key(word)
@@ -510,7 +539,7 @@ class UniformSystem:
                 if before[-1:] != (word,):
                     channels[place, dest] = (*before, word)
         counts = list(state.delivered[place])
-        wrong = []
+        wrong = list(step.wrong)
         for sender, first, last in step.got:
             i = self.scenario.senders.index(sender)
             if first <= counts[i]:

@@ -5,20 +5,22 @@ Each shows that the rule is needed: the exploration finds what it prevents.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ringcast.core.effects import Effects
 from ringcast.model import Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
-from ringcast.protocols.uniform import Round, Uniform
+from ringcast.protocols.uniform import Uniform
 from ringcast.wire.frames import Share, Stage, Standing, Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
     from ringcast.model import Member, View
-    from ringcast.wire.frames import Ack, Data, Frame
+    from ringcast.window.windows import ReceiveWindow
+    from ringcast.wire.frames import Ack, Commit, Data, Frame
 
 
 class WithoutCatchUp(ReliableMulticast):
@@ -29,15 +31,11 @@ class WithoutCatchUp(ReliableMulticast):
 
 
 class Forgetful(Uniform):
-    """BROKEN (C2). What is resolved is said once, and whoever missed it is not answered."""
+    """BROKEN. That a sender is resolved is said once; whoever missed it gets no answer."""
 
     def on_standing(self, source: Member, told: Standing, now: int, out: Effects) -> None:
-        aside = Effects()
-        super().on_standing(source, told, now, aside)
-        known = all(share.sender in self.estates for share in told.shares)
-        if known:
-            out.frames += aside.frames
-            out.messages += aside.messages
+        if all(share.sender in self.estates for share in told.shares):
+            super().on_standing(source, told, now, out)
 
 
 class WithoutMemory(ReliableMulticast):
@@ -47,23 +45,11 @@ class WithoutMemory(ReliableMulticast):
 
 
 class Stubborn(Uniform):
-    """BROKEN (C3). A taker goes on after a view where it was."""
+    """BROKEN. A taker goes on after a view where it was before."""
 
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        before = {sender: (estate.goal, estate.stage) for sender, estate in self.estates.items()}
-        answers = self._round
-        super().install_view(view, now, Effects())
-        if self._is_taker:
-            for sender, (goal, stage) in before.items():
-                if sender in self.estates:
-                    self.estates[sender].goal, self.estates[sender].stage = goal, stage
-            self._round = Round(
-                {who: told for who, told in answers.standings.items() if who in view},
-                set(answers.not_open),
-            )
-        if self.estates:
-            self._say(now, out)
-            self._progress(now, out)
+    def _begin_anew(self) -> None:
+        if not self._is_taker:
+            super()._begin_anew()
 
 
 class WithoutRestart(ReliableMulticast):
@@ -73,14 +59,25 @@ class WithoutRestart(ReliableMulticast):
 
 
 class HearsTheDeparted(ReliableMulticast):
-    """BROKEN (C4). What a departed sender still has under way is taken in."""
+    """BROKEN (C4). What a departed sender still has under way counts."""
 
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        estate = self.uniform.estates.get(source)
-        if estate is not None and estate.window is not None and data.stream is Stream.UNIFORM:
-            estate.window.add_run(data.first, data.payloads)
+        window = self._estate_window(source)
+        if window is not None and data.stream is Stream.UNIFORM:
+            window.add_run(data.first, data.payloads)
         else:
             super()._on_data(source, data, now, out)
+
+    def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
+        window = self._estate_window(source)
+        if window is not None:
+            window.open_gate(commit.seqno)
+        else:
+            super()._on_commit(source, commit, now)
+
+    def _estate_window(self, sender: Member) -> ReceiveWindow | None:
+        estate = self.uniform.estates.get(sender)
+        return None if estate is None else estate.window
 
 
 class Hasty(Uniform):
@@ -143,23 +140,24 @@ class WithoutFreeze(ReliableMulticast):
     outbox: ClassVar[type[Outbox]] = OldMembersOutbox
 
 
-class WaitsForNobodyOutbox(Outbox):
-    """BROKEN. Departed members are dropped from the minimum, but joiners never enter it."""
+class FoundersOutbox(Outbox):
+    """BROKEN. Commits what the members of its first view hold: whoever joins later is not asked."""
+
+    def __init__(self, me: Member, stream: Stream, config: MulticastConfig, view: View, *rest: Any):
+        super().__init__(me, stream, config, view, *rest)
+        self._founders = view.members
 
     def _commit(self, out: Effects) -> None:
-        held = [held for who, held, _ in self.acks.entries() if who in self._olds()]
-        if held and min(held) > self.window.gate:
+        held = [held for who, held, _ in self.acks.entries() if who in self._founders]
+        if self.is_gated and min(held) > self.window.gate:
             self.window.gate = min(held)
             out.datagram(None, self.commitment())
-
-    def _olds(self) -> list[Member]:
-        return [who for who, _, _ in self.acks.entries() if who.name != "C"]
 
 
 class CountsOldMembers(ReliableMulticast):
     """BROKEN. The minimum is taken over the view before the join."""
 
-    outbox: ClassVar[type[Outbox]] = WaitsForNobodyOutbox
+    outbox: ClassVar[type[Outbox]] = FoundersOutbox
 
 
 class NewestOnly(Uniform):

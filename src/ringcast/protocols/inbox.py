@@ -27,8 +27,8 @@ from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import ReceiveWindow
-from ringcast.wire.codec import NACK_RANGES_MAX
 from ringcast.wire.frames import Ack, Nack
+from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

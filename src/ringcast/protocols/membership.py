@@ -74,7 +74,6 @@ from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, an
 from ringcast.protocols.discovery import GATHER_NS, Discovery, rank
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.reunion import Reunion
-from ringcast.wire.codec import VIEW_MEMBERS_MAX
 from ringcast.wire.frames import (
     Discover,
     Half,
@@ -89,6 +88,7 @@ from ringcast.wire.frames import (
     ViewIs,
     Welcome,
 )
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -271,7 +271,8 @@ class Membership:
                 self._expect(view_id)
             case Settled(is_settled):
                 self._is_settled = is_settled
-                self._advance(now, out)
+                if self.change is None:  # groups may be waiting to come together
+                    self._advance(now, out)
             case Trusted(member):
                 self.suspects.pop(member, None)
             case Outsider(member):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS
-from ringcast.wire.codec import PARTS_MAX, VIEW_MEMBERS_MAX
+from ringcast.wire.limits import PARTS_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from ringcast.model import Member, View

@@ -25,8 +25,8 @@ from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
 from ringcast.window.windows import ReceiveWindow
-from ringcast.wire.codec import NACK_RANGES_MAX
 from ringcast.wire.frames import UnicastAck, UnicastNack
+from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -156,12 +156,9 @@ class Uniform:
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         self._view = view
-        self._round = Round()
         for sender in [sender for sender in self.estates if sender in view]:
             del self.estates[sender]  # it is back: what it sends now is another matter
-        for estate in self.estates.values():
-            estate.goal = None
-            estate.stage = Stage.COLLECT
+        self._begin_anew()
         self._interval = REPEAT_START_NS
         self._timers.disarm(Timer.REPEAT)
         if self.estates:
@@ -389,6 +386,13 @@ class Uniform:
         estate.is_relay = True
 
     # As anybody
+
+    def _begin_anew(self) -> None:
+        """What was said in an earlier view was said with others (C3)."""
+        self._round = Round()
+        for estate in self.estates.values():
+            estate.goal = None
+            estate.stage = Stage.COLLECT
 
     def _follow(
         self, sender: Member, estate: Estate, told: Claim, taker: Member, out: Effects

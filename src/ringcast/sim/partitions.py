@@ -34,6 +34,9 @@ KINDS = (
 )
 """What is counted. A cut is of one of the first six kinds, and may be of others too."""
 
+TARGETS = ("merge", "merged", "begin", "begun")
+"""Frames that matter here: these, too, may be the one kind that is lost."""
+
 LONG_MS = 30_000.0
 """A link that flaps for so long must not make views for so long."""
 
@@ -129,6 +132,7 @@ class _Draw:
             heartbeat_ms=self._heartbeat,
             suspect_ms=self._suspect,
             messages=random.choice((20, 40, 80)),
+            target=random.choice((options.target, *TARGETS)),
             safety_ms=self._safety,
             faults=(*faults, *dict.fromkeys(cut.fault for cut in cuts)),
             incidents=tuple(sorted((*cuts, *others), key=lambda incident: incident.at_ms)),

@@ -11,8 +11,8 @@ from ringcast.core.effects import Effects
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.protocols.inbox import NACK_MESSAGES_MAX, Inbox
 from ringcast.protocols.repair import GAP_TICK_START_NS
-from ringcast.wire.codec import NACK_RANGES_MAX
 from ringcast.wire.frames import Ack, Data, Nack
+from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame

@@ -17,7 +17,7 @@ from ringcast.protocols.reunion import (
     WAIT_START_NS,
     Reunion,
 )
-from ringcast.wire.codec import PARTS_MAX, VIEW_MEMBERS_MAX
+from ringcast.wire.limits import PARTS_MAX, VIEW_MEMBERS_MAX
 
 SECOND = 1_000_000_000
 

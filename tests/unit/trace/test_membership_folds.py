@@ -39,8 +39,15 @@ class Story(Script):
         view = self.installs(node, counter, maker, members)
         for part in parts:
             keys = tuple(f"{member}#1" for member in part[2:])
-            columns = {"view": counter, "view_creator": f"{maker}#1", "members": keys}
-            self(PART, node, peer=part[0], seqno=int(part[1]), **columns)
+            self(
+                PART,
+                node,
+                peer=part[0],
+                seqno=int(part[1]),
+                view=counter,
+                view_creator=f"{maker}#1",
+                members=keys,
+            )
         return view
 
 

@@ -29,17 +29,8 @@ from ringcast.model import (
     ViewId,
 )
 from ringcast.wire import codec as codec_module
-from ringcast.wire.codec import (
-    ALLOWANCE_MAX,
-    COUNTER_MAX,
-    FRAMES_MAX,
-    IDENTITIES_MAX,
-    MESSAGES_MAX,
-    NACK_RANGES_MAX,
-    PARTS_MAX,
-    VIEW_MEMBERS_MAX,
-    Codec,
-)
+from ringcast.wire import members as members_module
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
     Alive,
@@ -71,6 +62,16 @@ from ringcast.wire.frames import (
     ViewAck,
     ViewIs,
     Welcome,
+)
+from ringcast.wire.limits import (
+    ALLOWANCE_MAX,
+    COUNTER_MAX,
+    FRAMES_MAX,
+    IDENTITIES_MAX,
+    MESSAGES_MAX,
+    NACK_RANGES_MAX,
+    PARTS_MAX,
+    VIEW_MEMBERS_MAX,
 )
 
 if TYPE_CHECKING:
@@ -794,12 +795,12 @@ def test_the_largest_merge_of_the_most_groups_fits_one_datagram() -> None:
 
 
 def test_encoded_views_are_bounded() -> None:
-    limit = codec_module._encode_view.cache_parameters()["maxsize"]
+    limit = members_module.encode_view.cache_parameters()["maxsize"]
     for counter in range(1, limit + 3):
         frames: list[Frame] = [ViewIs(View(ViewId(ME, counter), (ME,)))]
         (datagram,) = codec().pack(frames)
         assert codec().unpack(datagram)[1] == frames
-    assert codec_module._encode_view.cache_info().currsize == limit == 4
+    assert members_module.encode_view.cache_info().currsize == limit == 4
 
 
 def test_the_extremes_survive() -> None:

@@ -9,13 +9,7 @@ import pytest
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Address, Digest, Member, Origin, Stream, ViewId
-from ringcast.wire.codec import (
-    COUNTER_MAX,
-    DIGEST_ENTRIES_MAX,
-    Codec,
-    decode_message,
-    encode_message,
-)
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     HeldUp,
     Highest,
@@ -28,6 +22,8 @@ from ringcast.wire.frames import (
     StateStop,
     StateTaken,
 )
+from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
+from ringcast.wire.messages import decode_message, encode_message
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import SystemMessage

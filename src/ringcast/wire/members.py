@@ -1,0 +1,164 @@
+"""Who and where on the wire: members, views and counters, as all frames and messages write them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING, Final
+
+from ringcast.config import check_name, check_whole
+from ringcast.errors import ConfigError, DecodeError, Reject
+from ringcast.model import INCARNATION_MAX, Address, Member, Stream, View, ViewId
+from ringcast.wire.limits import COUNTER_MAX, VIEW_MEMBERS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COUNTER: Final = Struct("<Q")
+MEMBER_COUNT: Final = Struct("<H")
+_PORT_INCARNATION: Final = Struct("<HQ")
+STREAMS: Final = {int(stream): stream for stream in Stream}
+MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
+"""What cutting texts and members out of a stranger's bytes may raise."""
+
+_VIEWS_MAX: Final = 4
+"""Encoded views kept: the same one goes to every member, and is repeated until it has arrived."""
+
+
+def encode_counter(counter: int) -> bytes:
+    assert 1 <= counter <= COUNTER_MAX, counter
+    return COUNTER.pack(counter)
+
+
+@lru_cache(_VIEWS_MAX)
+def encode_view(view: View) -> bytes:
+    assert len(view) <= VIEW_MEMBERS_MAX, len(view)
+    assert are_distinct(view.members), view
+    members = b"".join(map(encode_member, view.members))
+    return encode_view_id(view.id) + MEMBER_COUNT.pack(len(view)) + members
+
+
+def encode_view_id(view_id: ViewId) -> bytes:
+    return encode_counter(view_id.counter) + encode_member(view_id.creator)
+
+
+def are_distinct(members: Sequence[Member]) -> bool:
+    """Whether each is another process. A name is only a label and tells no two apart."""
+    return len({member[:2] for member in members}) == len(members)
+
+
+def encode_identity(group: str, me: Member) -> bytes:
+    check_name("group", group)
+    return encode_text(group) + encode_member(me)
+
+
+def encode_member(member: Member) -> bytes:
+    (host, port), incarnation, name = member
+    check_member(member)
+    check_whole("port", port, 0, 65535)
+    return encode_text(host) + _PORT_INCARNATION.pack(port, incarnation) + encode_text(name)
+
+
+def encode_text(text: str) -> bytes:
+    encoded = text.encode()
+    return bytes([len(encoded)]) + encoded
+
+
+def decode_identity(identity: bytes) -> tuple[str, Member]:
+    view = memoryview(identity)
+    try:
+        group, offset = cut_text(view, 0)
+        check_name("group", group)
+        member, offset = cut_member(view, offset)
+    except MALFORMED:
+        raise DecodeError(Reject.IDENTITY) from None
+    if offset != len(identity):
+        raise DecodeError(Reject.IDENTITY)
+    return group, member
+
+
+def cut_member(view: memoryview, offset: int) -> tuple[Member, int]:
+    """The member at the offset, and where it ends."""
+    host, offset = cut_text(view, offset)
+    port, incarnation = _PORT_INCARNATION.unpack_from(view, offset)
+    name, offset = cut_text(view, offset + _PORT_INCARNATION.size)
+    member = Member(Address(host, port), incarnation, name)
+    check_member(member)
+    return member, offset
+
+
+def cut_text(view: memoryview, offset: int) -> tuple[str, int]:
+    """The text at the offset, and where it ends."""
+    start = offset + 1
+    stop = start + view[offset]
+    if stop > len(view):
+        raise IndexError
+    return str(view[start:stop], "utf-8"), stop
+
+
+def check_member(member: Member) -> None:
+    check_name("host", member.address.host)
+    check_whole("incarnation", member.incarnation, 1, INCARNATION_MAX)
+    check_name("name", member.name, empty_allowed=True)
+
+
+def decode_view(view: memoryview, start: int) -> tuple[View, int]:
+    """The view at the start, and where it ends."""
+    view_id, offset = decode_view_id(view, start)
+    if len(view) - offset < MEMBER_COUNT.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (count,) = MEMBER_COUNT.unpack_from(view, offset)
+    offset += MEMBER_COUNT.size
+    if not 1 <= count <= VIEW_MEMBERS_MAX:
+        raise DecodeError(Reject.COUNT)
+    members = []
+    try:
+        for _ in range(count):
+            member, offset = cut_member(view, offset)
+            members.append(member)
+    except MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    if not are_distinct(members):
+        raise DecodeError(Reject.VIEW)
+    return View(view_id, tuple(members)), offset
+
+
+def decode_view_id(view: memoryview, start: int) -> tuple[ViewId, int]:
+    """The id at the start, and where it ends."""
+    creator_start = start + COUNTER.size
+    if creator_start > len(view):
+        raise DecodeError(Reject.FRAME_LENGTH)
+    counter = decode_counter(view, start, creator_start)
+    try:
+        creator, end = cut_member(view, creator_start)
+    except MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    return ViewId(creator, counter), end
+
+
+def decode_member(view: memoryview, start: int, stop: int) -> Member:
+    """The member that takes all of it."""
+    try:
+        member, end = cut_member(view[:stop], start)
+    except MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    if end != stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return member
+
+
+def decode_counter(view: memoryview, start: int, stop: int) -> int:
+    if stop - start != COUNTER.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    (counter,) = COUNTER.unpack_from(view, start)
+    if not 1 <= counter <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return int(counter)
+
+
+def decode_stream(number: int) -> Stream:
+    stream = STREAMS.get(number)
+    if stream is None:
+        raise DecodeError(Reject.STREAM)
+    return stream

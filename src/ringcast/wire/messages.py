@@ -1,0 +1,267 @@
+"""The system's own messages on the wire: they travel as messages to one member, not as frames.
+
+Kinds 30 to 39 are theirs; no datagram has a frame of these kinds.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from struct import Struct
+from struct import pack as struct_pack
+from struct import unpack as struct_unpack
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from ringcast.config import CAPACITY_LIMIT
+from ringcast.errors import DecodeError, Reject
+from ringcast.model import SEQNO_MAX, Digest, Origin
+from ringcast.wire.frames import (
+    EstateRun,
+    EstateWanted,
+    HeldUp,
+    Refusal,
+    StateAsk,
+    StateBegin,
+    StateEnd,
+    StatePart,
+    StateRefused,
+    StateStop,
+    StateTaken,
+)
+from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
+from ringcast.wire.members import (
+    COUNTER,
+    MALFORMED,
+    cut_member,
+    decode_counter,
+    decode_member,
+    decode_stream,
+    decode_view_id,
+    encode_counter,
+    encode_member,
+    encode_view_id,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringcast.wire.frames import SystemMessage
+
+    MessageDecoders: TypeAlias = dict[int, Callable[[memoryview], SystemMessage]]
+
+_STATE_ASK, _STATE_REFUSED, _STATE_BEGIN, _STATE_PART, _STATE_END = range(30, 35)
+_STATE_TAKEN, _STATE_STOP, _HELD_UP, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
+
+_FLAGS: Final = Struct("<B")
+_RANGE: Final = Struct("<QI")  # first, count
+_STREAM_SEQNO: Final = Struct("<BQ")
+_NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
+_SPAN: Final = Struct("<QQ")  # first, last
+_REFUSALS: Final = {int(reason): reason for reason in Refusal}
+
+
+def encode_message(message: SystemMessage) -> bytes:
+    """The payload that carries it to one member."""
+    match message:
+        case StateAsk():
+            kind, head = _STATE_ASK, encode_counter(message.attempt)
+            body = encode_view_id(message.view_id) + _encode_digest(message.opened)
+        case StateRefused():
+            kind, head = _STATE_REFUSED, encode_counter(message.attempt)
+            body = _FLAGS.pack(message.reason)
+        case StateBegin():
+            kind, head = _STATE_BEGIN, _encode_numbers(message.transfer, message.attempt)
+            body = _encode_digest(message.cut)
+        case StatePart():
+            kind, head = _STATE_PART, _encode_numbers(message.transfer, message.index)
+            body = message.payload
+        case StateEnd():
+            kind, head, body = _STATE_END, _encode_numbers(message.transfer, message.count), b""
+        case StateTaken():
+            kind, head, body = _STATE_TAKEN, _encode_numbers(message.transfer, message.taken), b""
+        case StateStop():
+            kind, head, body = _STATE_STOP, encode_counter(message.attempt), b""
+        case HeldUp():
+            kind, head, body = _HELD_UP, b"", _FLAGS.pack(message.is_full)
+        case EstateWanted():
+            kind, head = _ESTATE_WANTED, _SPAN.pack(message.first, message.last)
+            body = encode_view_id(message.view_id) + encode_member(message.sender)
+        case EstateRun():
+            kind, head = _ESTATE_RUN, encode_member(message.sender)
+            body = _encode_estate_run(message)
+        case _:
+            assert_never(message)
+    return b"".join((bytes([kind]), head, body))
+
+
+def _encode_estate_run(run: EstateRun) -> bytes:
+    count = len(run.payloads)
+    assert 1 <= count <= CAPACITY_LIMIT, count
+    sizes = struct_pack(f"<{count}I", *map(len, run.payloads))
+    return _RANGE.pack(run.first, count) + bytes(run.more) + sizes + b"".join(run.payloads)
+
+
+def _encode_numbers(transfer: int, other: int) -> bytes:
+    assert 1 <= transfer <= COUNTER_MAX, transfer
+    assert 0 <= other <= COUNTER_MAX, other
+    return _NUMBERS.pack(transfer, other)
+
+
+def _encode_digest(digest: Digest) -> bytes:
+    assert not digest.partials, digest
+    assert len(digest.entries) <= DIGEST_ENTRIES_MAX, len(digest.entries)
+    entries = [
+        _STREAM_SEQNO.pack(stream, seqno) + encode_member(sender)
+        for (sender, stream), seqno in digest.entries.items()
+    ]
+    return b"".join(entries)
+
+
+def decode_message(payload: bytes) -> SystemMessage:
+    """What the payload says; DecodeError if any byte of it is not as it must be."""
+    if not payload:
+        raise DecodeError(Reject.TOO_SHORT)
+    decode = _MESSAGE_DECODERS.get(payload[0])
+    if decode is None:
+        raise DecodeError(Reject.FRAME_KIND)
+    return decode(memoryview(payload)[1:])
+
+
+def _decode_estate_wanted(body: memoryview) -> EstateWanted:
+    if len(body) < _SPAN.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    first, last = _SPAN.unpack_from(body)
+    if not 1 <= first <= last <= SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    view_id, end = decode_view_id(body, _SPAN.size)
+    return EstateWanted(view_id, decode_member(body, end, len(body)), first, last)
+
+
+def _decode_estate_run(body: memoryview) -> EstateRun:
+    try:
+        sender, offset = cut_member(body, 0)
+    except MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
+    if len(body) - offset < _RANGE.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    first, count = _RANGE.unpack_from(body, offset)
+    flags = offset + _RANGE.size
+    sizes = flags + count
+    blob = sizes + 4 * count
+    if not 1 <= count <= CAPACITY_LIMIT:
+        raise DecodeError(Reject.COUNT)
+    if not 1 <= first <= SEQNO_MAX + 1 - count:
+        raise DecodeError(Reject.SEQNO)
+    if blob > len(body):
+        raise DecodeError(Reject.FRAME_LENGTH)
+    more = bytes(body[flags:sizes])
+    if set(more) - {0, 1}:
+        raise DecodeError(Reject.FLAGS)
+    lengths = struct_unpack(f"<{count}I", body[sizes:blob])
+    if blob + sum(lengths) != len(body):
+        raise DecodeError(Reject.LENGTHS)
+    payloads = tuple(map(BytesIO(body[blob:]).read, lengths))
+    return EstateRun(sender, first, payloads, tuple(map(bool, more)))
+
+
+def _decode_state_ask(body: memoryview) -> StateAsk:
+    attempt = decode_counter(body[: COUNTER.size], 0, min(COUNTER.size, len(body)))
+    view_id, end = decode_view_id(body, COUNTER.size)
+    return StateAsk(attempt, view_id, _decode_digest(body[end:]))
+
+
+def _decode_state_refused(body: memoryview) -> StateRefused:
+    if len(body) != COUNTER.size + _FLAGS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    attempt = decode_counter(body, 0, COUNTER.size)
+    (reason,) = _FLAGS.unpack_from(body, COUNTER.size)
+    if reason not in _REFUSALS:
+        raise DecodeError(Reject.FLAGS)
+    return StateRefused(attempt, _REFUSALS[reason])
+
+
+def _decode_state_begin(body: memoryview) -> StateBegin:
+    transfer, attempt, rest = _decode_numbers(body)
+    if not attempt:
+        raise DecodeError(Reject.SEQNO)
+    return StateBegin(transfer, attempt, _decode_digest(rest))
+
+
+def _decode_state_part(body: memoryview) -> StatePart:
+    transfer, index, rest = _decode_numbers(body)
+    return StatePart(transfer, index, bytes(rest))
+
+
+def _decode_state_end(body: memoryview) -> StateEnd:
+    transfer, count, rest = _decode_numbers(body)
+    _check_end(rest)
+    return StateEnd(transfer, count)
+
+
+def _decode_state_taken(body: memoryview) -> StateTaken:
+    transfer, taken, rest = _decode_numbers(body)
+    _check_end(rest)
+    return StateTaken(transfer, taken)
+
+
+def _decode_state_stop(body: memoryview) -> StateStop:
+    return StateStop(decode_counter(body, 0, len(body)))
+
+
+def _decode_held_up(body: memoryview) -> HeldUp:
+    if len(body) != _FLAGS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    if body[0] > 1:
+        raise DecodeError(Reject.FLAGS)
+    return HeldUp(bool(body[0]))
+
+
+def _decode_numbers(body: memoryview) -> tuple[int, int, memoryview]:
+    """The number of the transfer, the other one, and what comes after them."""
+    if len(body) < _NUMBERS.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    transfer, other = _NUMBERS.unpack_from(body)
+    if not 1 <= transfer <= COUNTER_MAX or other > COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return transfer, other, body[_NUMBERS.size :]
+
+
+def _check_end(rest: memoryview) -> None:
+    if rest:
+        raise DecodeError(Reject.FRAME_LENGTH)
+
+
+def _decode_digest(body: memoryview) -> Digest:
+    """All of it; each origin at most once."""
+    entries: dict[Origin, int] = {}
+    offset = 0
+    while offset < len(body):
+        if len(entries) == DIGEST_ENTRIES_MAX:
+            raise DecodeError(Reject.COUNT)
+        if len(body) - offset < _STREAM_SEQNO.size:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        stream, seqno = _STREAM_SEQNO.unpack_from(body, offset)
+        if seqno > SEQNO_MAX:
+            raise DecodeError(Reject.SEQNO)
+        try:
+            sender, offset = cut_member(body, offset + _STREAM_SEQNO.size)
+        except MALFORMED:
+            raise DecodeError(Reject.MEMBER) from None
+        origin = Origin(sender, decode_stream(stream))
+        if origin in entries:
+            raise DecodeError(Reject.MEMBER)
+        entries[origin] = seqno
+    return Digest(entries)
+
+
+_MESSAGE_DECODERS: Final[MessageDecoders] = {
+    _STATE_ASK: _decode_state_ask,
+    _STATE_REFUSED: _decode_state_refused,
+    _STATE_BEGIN: _decode_state_begin,
+    _STATE_PART: _decode_state_part,
+    _STATE_END: _decode_state_end,
+    _STATE_TAKEN: _decode_state_taken,
+    _STATE_STOP: _decode_state_stop,
+    _HELD_UP: _decode_held_up,
+    _ESTATE_WANTED: _decode_estate_wanted,
+    _ESTATE_RUN: _decode_estate_run,
+}
