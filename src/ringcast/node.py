@@ -158,6 +158,13 @@ class Node:
         """Who gets and gives the application's state, to be read only: for traces and tests."""
         return self._find(StateTransfer)
 
+    def set_receive_buffer(self, size: int) -> None:
+        """So many bytes of others may wait for this member to read them: its socket buffer."""
+        self.multicast.receive_buffer = self.unicast.receive_buffer = size
+        channel = self._find(SystemChannel)
+        if channel is not None:
+            channel.receive_buffer = size // 2  # it is the application's first
+
     def _find(self, kind: type[L]) -> L | None:
         layer = self._layers[self._places[kind]] if kind in self._places else None
         return layer if isinstance(layer, kind) else None

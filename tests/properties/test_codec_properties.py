@@ -30,7 +30,10 @@ from ringcast.wire.frames import (
     Beat,
     Begin,
     Begun,
+    Claim,
     Close,
+    Commit,
+    CommitWanted,
     Data,
     Discover,
     Half,
@@ -43,10 +46,14 @@ from ringcast.wire.frames import (
     Nack,
     Present,
     Probe,
+    Share,
+    Stage,
+    Standing,
     Suspect,
     Sync,
     SyncAck,
     SyncOk,
+    Takeover,
     UnicastAck,
     UnicastData,
     UnicastNack,
@@ -151,6 +158,25 @@ def merges(draw: st.DrawFn) -> Merged:
     return Merged(view, tuple(parts))
 
 
+departed = st.lists(members, max_size=9, unique_by=lambda member: member[:2])
+
+
+@st.composite
+def takeovers(draw: st.DrawFn) -> Takeover:
+    stages = st.sampled_from(Stage)
+    claims = [Claim(sender, draw(stages), draw(seqnos)) for sender in draw(departed)]
+    return Takeover(draw(view_ids), tuple(claims))
+
+
+@st.composite
+def standings(draw: st.DrawFn) -> Standing:
+    shares = []
+    for sender in draw(departed):
+        delivered, held = sorted([draw(seqnos), draw(seqnos)])
+        shares.append(Share(sender, delivered, held, draw(st.booleans())))
+    return Standing(draw(view_ids), draw(st.booleans()), tuple(shares))
+
+
 @st.composite
 def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
     """A run that continues this one, or nearly."""
@@ -198,6 +224,10 @@ pieces = st.one_of(
         merges(),
         st.builds(Begin, streams, counters, seqnos, st.booleans()),
         st.builds(Begun, streams, counters),
+        st.builds(Commit, seqnos, counters),
+        st.builds(CommitWanted, counters),
+        takeovers(),
+        standings(),
     ).map(lambda frame: [frame]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
@@ -267,7 +297,11 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 18
         case Begun():
             return 3 + 9
-        case ViewIs() | Welcome() | Merge() | Merged():
+        case Commit():
+            return 3 + 16
+        case CommitWanted():
+            return 3 + 8
+        case ViewIs() | Welcome() | Merge() | Merged() | Takeover() | Standing():
             raise AssertionError("it shares its datagram with nothing")
 
 
@@ -275,8 +309,8 @@ def bytes_of_member(member: Member) -> int:
     return 1 + len(member.address.host.encode()) + 2 + 8 + 1 + len(member.name.encode())
 
 
-def has_view(frame: Frame) -> bool:
-    return isinstance(frame, ViewIs | Welcome | Merge | Merged)
+def is_alone(frame: Frame) -> bool:
+    return isinstance(frame, ViewIs | Welcome | Merge | Merged | Takeover | Standing)
 
 
 @settings(deadline=None)
@@ -297,12 +331,12 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
     datagrams = codec.pack(frames, to=ME)
     for datagram in datagrams:
         _, here = codec.unpack(datagram)
-        assert len(datagram) <= datagram_bytes or has_view(here[0])
-        assert len(here) == 1 or not any(map(has_view, here))
+        assert len(datagram) <= datagram_bytes or is_alone(here[0])
+        assert len(here) == 1 or not any(map(is_alone, here))
     for datagram, after in pairwise(datagrams):
         _, here = codec.unpack(datagram)
         _, (there, *_) = codec.unpack(after)
-        if has_view(here[0]) or has_view(there):
+        if is_alone(here[0]) or is_alone(there):
             continue
         nacks = [frame for frame in here if isinstance(frame, Nack | UnicastNack)]
         ranges = sum(len(nack.missing) for nack in nacks)

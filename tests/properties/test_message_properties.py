@@ -20,6 +20,8 @@ from ringcast.model import (
     ViewId,
 )
 from ringcast.wire.frames import (
+    EstateRun,
+    EstateWanted,
     HeldUp,
     Refusal,
     StateAsk,
@@ -50,8 +52,25 @@ digests = st.builds(
         st.builds(Origin, members, st.sampled_from(Stream)), st.integers(0, SEQNO_MAX), max_size=9
     ),
 )
+view_ids = st.builds(ViewId, members, counters)
+
+
+@st.composite
+def wants(draw: st.DrawFn) -> EstateWanted:
+    first, last = sorted([draw(st.integers(1, SEQNO_MAX)), draw(st.integers(1, SEQNO_MAX))])
+    return EstateWanted(draw(view_ids), draw(members), first, last)
+
+
+@st.composite
+def estates(draw: st.DrawFn) -> EstateRun:
+    payloads = draw(st.lists(st.binary(max_size=50), min_size=1, max_size=9))
+    more = draw(st.lists(st.booleans(), min_size=len(payloads), max_size=len(payloads)))
+    first = draw(st.one_of(st.integers(1, 9), st.integers(1, SEQNO_MAX + 1 - len(payloads))))
+    return EstateRun(draw(members), first, tuple(payloads), tuple(more))
+
+
 messages: st.SearchStrategy[SystemMessage] = st.one_of(
-    st.builds(StateAsk, counters, st.builds(ViewId, members, counters), digests),
+    st.builds(StateAsk, counters, view_ids, digests),
     st.builds(StateRefused, counters, st.sampled_from(Refusal)),
     st.builds(StateBegin, counters, counters, digests),
     st.builds(StatePart, counters, numbers, st.binary(max_size=300)),
@@ -59,6 +78,8 @@ messages: st.SearchStrategy[SystemMessage] = st.one_of(
     st.builds(StateTaken, counters, numbers),
     st.builds(StateStop, counters),
     st.builds(HeldUp, st.booleans()),
+    wants(),
+    estates(),
 )
 
 
@@ -69,7 +90,7 @@ def test_what_is_encoded_comes_out(message: SystemMessage) -> None:
 
 
 @settings(deadline=None)
-@given(st.builds(bytes.__add__, st.integers(29, 38).map(lambda kind: bytes([kind])), st.binary()))
+@given(st.builds(bytes.__add__, st.integers(29, 40).map(lambda kind: bytes([kind])), st.binary()))
 def test_strange_bytes_are_refused_or_understood(payload: bytes) -> None:
     with contextlib.suppress(DecodeError):
         assert encode_message(decode_message(payload)) == payload

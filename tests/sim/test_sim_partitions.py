@@ -107,6 +107,7 @@ def hashes(count: int, hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.proof
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
     first, second = hashes(5, "1"), hashes(5, "4242")
     assert first == second

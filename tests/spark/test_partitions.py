@@ -220,6 +220,7 @@ def test_a_parted_group_goes_on_on_both_sides_and_becomes_one_again(
     assert openings(read_traces(members.traces)) == 5 * 4 + 2 * 2 * 3
 
 
+@pytest.mark.proof
 def test_a_group_in_three_parts_on_bad_links_becomes_one_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(
     assert openings(read_traces(members.traces)) == 3 * 2
 
 
+@pytest.mark.proof
 def test_a_member_that_is_deaf_parts_from_the_others_and_comes_back_as_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -288,6 +290,7 @@ def test_a_member_that_is_deaf_parts_from_the_others_and_comes_back_as_itself(
     assert openings(read_traces(members.traces)) == 3 * 2 + 2 * 2
 
 
+@pytest.mark.proof
 def test_a_member_that_is_mute_is_excluded_and_comes_back_as_another(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -313,7 +316,11 @@ def test_a_member_that_is_mute_is_excluded_and_comes_back_as_another(
     check_audit(spark, members.traces)
 
 
-@pytest.mark.parametrize("is_merged", [False, True], ids=["at once", "when one has merged"])
+@pytest.mark.parametrize(
+    "is_merged",
+    [False, pytest.param(True, marks=pytest.mark.proof)],
+    ids=["at once", "when one has merged"],
+)
 def test_who_leads_the_merge_is_killed(
     spark: SparkSession, tmp_path: Path, is_merged: bool
 ) -> None:

@@ -61,6 +61,7 @@ class Town:
         membership: MembershipConfig | None = None,
         multicast: type[ReliableMulticast] = ReliableMulticast,
         hints: bool = False,
+        streams: tuple[Stream, ...] = (Stream.FIFO,),
         **config: Any,
     ) -> None:
         defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
@@ -82,6 +83,7 @@ class Town:
         self._rng = Random(seed)
         self._hints = hints
         self._multicast = multicast
+        self._streams = streams
         self._config = GroupConfig(
             group="town",
             membership=membership or MembershipConfig(),
@@ -104,9 +106,12 @@ class Town:
         for name in names:
             me = Member(address_of(name), next(self._incarnations), name)
             config = replace(self._config, name=name)
-            membership = Membership(me, config.membership, must_exist=must_exist)
+            streams = self._streams
+            membership = Membership(me, config.membership, must_exist=must_exist, streams=streams)
             layers: list[Layer] = [membership, FailureDetector(me, config.membership)]
-            node = self.nodes[name] = Node(me, config, layers=layers, multicast=self._multicast)
+            node = self.nodes[name] = Node(
+                me, config, layers=layers, multicast=self._multicast, streams=streams
+            )
             self._buffers[name].clear()
             node.start(self.now)
             if candidates is not None:
@@ -133,8 +138,8 @@ class Town:
         self.nodes[name].leave(self.now)
         self._turn(name)
 
-    def send(self, name: str, *payloads: bytes) -> int:
-        accepted = self.nodes[name].send(payloads, self.now)
+    def send(self, name: str, *payloads: bytes, stream: Stream = Stream.FIFO) -> int:
+        accepted = self.nodes[name].send(payloads, self.now, stream=stream)
         self._turn(name)
         return accepted
 
@@ -301,7 +306,7 @@ class Town:
             self._away.update(gone)
         elif isinstance(event, Delivered):
             assert node.view is not None
-            assert event.sender in node.view
+            assert event.sender in node.view or event.run.stream is Stream.UNIFORM
             key = (me, Origin(event.sender, event.run.stream))
             self._check_order(key, event.run.first, event.run.last)
         elif isinstance(event, FragmentsTaken):

@@ -557,7 +557,7 @@ class _Place:
             FailureDetector(me, config.membership),
         )
         node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
-        node.multicast.receive_buffer = node.unicast.receive_buffer = self._sock.receive_buffer
+        node.set_receive_buffer(self._sock.receive_buffer)
         loop = asyncio.get_running_loop()
         tap = self._tap(node)
         return Driver(node, self._sock, loop, owner, self._source, tap=tap, lose=self._lose)

@@ -185,6 +185,7 @@ class StateExchange:
             else:
                 log.info("%s has its state: %d bytes", self._me, chunks.size)
                 self._arrival.end()
+        self._taking = None  # for the next incarnation; unless it failed
 
 
 class Gift:

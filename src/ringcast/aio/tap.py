@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast.aio.detail import Detail
-from ringcast.events import Delivered, FragmentsTaken, ViewInstalled
+from ringcast.events import Delivered, FragmentsTaken, StateReceived, ViewInstalled
+from ringcast.model import Origin, Stream
+from ringcast.trace.rows import BACK, RESOLVED
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from ringcast.events import Event
-    from ringcast.model import Address, Origin, Stream
+    from ringcast.model import Address, Member
     from ringcast.node import Node
+    from ringcast.protocols.uniform import Estate
     from ringcast.trace.recorder import Recorder
     from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.frames import Data
@@ -46,6 +49,8 @@ class Tap:
         self._multicast = node.multicast
         self._sent: dict[Stream, _Sent] = {}
         self._open: dict[Origin, ReceiveWindow] = {}
+        self._offsets: dict[Origin, int] = {}  # where those opened
+        self._estates: dict[Member, tuple[Estate, str]] = {}  # and how far each had come
         self._generation = -1
 
     def start(self, now: int) -> None:
@@ -76,12 +81,16 @@ class Tap:
                 self._recorder.delivered_fragments(event, now)
         elif isinstance(event, ViewInstalled):
             self._recorder.view(event.view, now)
+        elif isinstance(event, StateReceived):
+            self._note_cut(now)
 
     def look(self, now: int) -> None:
         """After each input: which windows there are, and what was sent."""
+        if self._multicast.uniform.estates or self._estates:
+            self._note_estates(now)
         if self._multicast.generation != self._generation:
             self._generation = self._multicast.generation
-            self._note_windows(self._multicast.windows(), now)
+            self._note_windows(now)
         for sent in self._sent.values():
             if sent.window.high > sent.through:
                 self._note_sent(sent, now)
@@ -97,16 +106,46 @@ class Tap:
     def stats(self) -> dict[str, object]:
         return self._recorder.stats()
 
-    def _note_windows(self, windows: Mapping[Origin, SendWindow | ReceiveWindow], now: int) -> None:
+    def _note_estates(self, now: int) -> None:
+        """Which departed senders are not resolved, and who has just been."""
+        estates, view = self._multicast.uniform.estates, self._node.view
+        if view is None or not self._multicast.windows():
+            self._estates.clear()  # this member has left, and resolves nothing any more
+            return
+        for sender in [sender for sender in self._estates if sender not in estates]:
+            estate, _ = self._estates.pop(sender)
+            self._write_estate(sender, estate, BACK if sender in view else RESOLVED, now)
+            self._drop(Origin(sender, Stream.UNIFORM), now)
+        for sender, estate in estates.items():
+            stage = estate.stage.name.lower()
+            if self._estates.get(sender) != (estate, stage):
+                self._estates[sender] = estate, stage
+                self._write_estate(sender, estate, stage, now)
+
+    def _write_estate(self, sender: Member, estate: Estate, kind: str, now: int) -> None:
+        assert self._node.view is not None
+        self._recorder.estate(
+            *(Origin(sender, Stream.UNIFORM), now),
+            kind=kind,
+            seqno=estate.goal or 0,
+            seqno2=estate.goal or 0,
+            hd=estate.delivered,
+            held=estate.held,
+            view=self._node.view.counter,
+            detail="relay" if estate.is_relay else "" if estate.is_mine else "no window",
+        )
+
+    def _note_windows(self, now: int) -> None:
+        windows = self._multicast.windows()
+        kept = {estate.window for estate, _ in self._estates.values()}
         # One may have taken another's place since the last look: for a sender that was away.
         gone = [
-            origin for origin, window in self._open.items() if windows.get(origin) is not window
+            origin
+            for origin, window in self._open.items()
+            if windows.get(origin) is not window and window not in kept
         ]
         for origin in gone:
-            del self._open[origin]
-            self._recorder.dropped(origin, now)
-            if self._detail is not None:
-                self._detail.forget(origin)
+            self._drop(origin, now)
         for origin, window in windows.items():
             if isinstance(window, SendWindow):
                 if origin.stream not in self._sent:
@@ -114,7 +153,34 @@ class Tap:
                     self._sent[origin.stream] = _Sent(origin.stream, window, assembler)
             elif origin not in self._open:
                 self._open[origin] = window
-                self._recorder.opened(origin, window.delivered, now)
+                self._note_open(origin, self._offset(origin, window), now)
+
+    def _offset(self, origin: Origin, window: ReceiveWindow) -> int:
+        """Where the window opened. While a state is on its way, what came since may have been
+        taken out of it already, and kept."""
+        catch_up = None if self._node.state is None else self._node.state.catch_up
+        at = window.delivered
+        return at if catch_up is None else catch_up.opened.get(origin, at)
+
+    def _note_open(self, origin: Origin, offset: int, now: int) -> None:
+        self._offsets[origin] = offset
+        self._recorder.opened(origin, offset, now)
+
+    def _note_cut(self, now: int) -> None:
+        """The state has come, and may reach further than the place where the windows opened."""
+        assert self._node.state is not None
+        assert self._node.state.cut is not None
+        for origin, seqno in self._node.state.cut.entries.items():
+            if origin in self._open and seqno > self._offsets[origin]:
+                self._recorder.dropped(origin, now)
+                self._note_open(origin, seqno, now)
+
+    def _drop(self, origin: Origin, now: int) -> None:
+        if self._open.pop(origin, None) is not None:
+            del self._offsets[origin]
+            self._recorder.dropped(origin, now)
+            if self._detail is not None:
+                self._detail.forget(origin)
 
     def _note_sent(self, sent: _Sent, now: int) -> None:
         for data in self._multicast.sent_since(sent.stream, sent.through + 1):

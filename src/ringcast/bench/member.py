@@ -4,7 +4,8 @@ The first line on standard input is its place in the group, the second lets it j
 once it is in. Then:
 
     {"op": "round", …}    send so many messages, read until everybody's have arrived; what it took
-    {"op": "trade", …}    send orders at a pace for some seconds, reading everybody's; how many
+    {"op": "trade", …}    send orders at a pace for some seconds, reading everybody's; how many.
+                          The guarantees that are named are given to batches in turn
     {"op": "finish", …}   read on until so many of each sender's have arrived; how many that are
     {"op": "view", …}     wait for a view of just these names; when that was
     {"op": "stats"}       every table and counter
@@ -20,6 +21,8 @@ import random
 import resource
 import sys
 import time
+import zlib
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +30,11 @@ from ringcast.aio.group import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.config import MembershipConfig, MulticastConfig
+from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from ringcast.aio.group import Group
+    from ringcast.aio.unread import Guarantee
 
 SEND_BATCH = 512
 
@@ -75,7 +80,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
                 case "finish":
                     trade.finish(task)
                 case "view":
-                    say(await _view_of(group, task["names"]))
+                    say(await view_of(group, task["names"]))
                 case "stats":
                     say(group.stats())
 
@@ -86,6 +91,8 @@ class Trade:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._read: dict[str, int] = {}
+        self._uniform: dict[str, tuple[int, int]] = {}
+        """Of each sender: how many uniform messages were read, and a checksum of them all."""
         self._tasks: list[asyncio.Task[None]] = []
         self._progress = asyncio.Event()
 
@@ -99,19 +106,26 @@ class Trade:
     async def _reading(self) -> None:
         async for batch in self._group.batches():
             name = batch.sender.name
-            self._read[name] = self._read.get(name, 0) + len(batch.run.payloads)
+            payloads = batch.run.payloads
+            self._read[name] = self._read.get(name, 0) + len(payloads)
+            if batch.run.stream is Stream.UNIFORM:
+                count, checksum = self._uniform.get(name, (0, 0))
+                checksum = zlib.crc32(b"".join(payloads), checksum)
+                self._uniform[name] = count + len(payloads), checksum
             self._progress.set()
 
     async def _sending(self, task: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         stop = loop.time() + task["seconds"]
         sent = 0
+        guarantees = cycle(task.get("guarantees", ["fifo"]))
         while loop.time() < stop:
             orders = [
                 f"order {self._group.me}-{number}: {number % 90 + 1} × SKU-{number * 131 % 9973:05}"
                 for number in range(sent + 1, sent + 1 + task["batch"])
             ]
-            await self._group.send_many([order.encode() for order in orders])
+            payloads = [order.encode() for order in orders]
+            await self._group.send_many(payloads, guarantee=next(guarantees))
             sent += len(orders)
             await asyncio.sleep(task["batch"] / task["rate"])
         say({"sent": sent})
@@ -121,10 +135,10 @@ class Trade:
             self._progress.clear()
             await self._progress.wait()
         await self._group.flush()
-        say({**_here(self._group), "read": self._read})
+        say({**_here(self._group), "read": self._read, "uniform": self._uniform})
 
 
-async def _view_of(group: Group, names: list[str]) -> dict[str, Any]:
+async def view_of(group: Group, names: list[str]) -> dict[str, Any]:
     await group.wait_for_view(lambda view: {member.name for member in view} == set(names))
     return _here(group)
 
@@ -143,7 +157,8 @@ async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, 
     """Send and read one round's messages; how long that took, and at what cost."""
     started = time.perf_counter()
     cpu = time.process_time()
-    sending = asyncio.create_task(_send(group, task["send"], task["size"]))
+    guarantee = task.get("guarantee", "fifo")
+    sending = asyncio.create_task(_send(group, task["send"], task["size"], guarantee))
     delivered = 0
     expected = task["expect"]
     async for batch in batches:
@@ -153,7 +168,7 @@ async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, 
     seconds = time.perf_counter() - started
     await sending
     await group.flush()
-    sent = group.stats()["ReliableMulticast"]["sent"]["fifo"]  # type: ignore[index]
+    sent = group.stats()["ReliableMulticast"]["sent"][guarantee]  # type: ignore[index]
     return {
         "seconds": seconds,
         "delivered": delivered,
@@ -164,10 +179,10 @@ async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, 
     }
 
 
-async def _send(group: Group, count: int, size: int) -> None:
+async def _send(group: Group, count: int, size: int, guarantee: Guarantee) -> None:
     payloads = [bytes(size)] * SEND_BATCH
     while count > 0:
-        await group.send_many(payloads[: min(count, SEND_BATCH)])
+        await group.send_many(payloads[: min(count, SEND_BATCH)], guarantee=guarantee)
         count -= SEND_BATCH
 
 

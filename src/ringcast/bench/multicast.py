@@ -3,7 +3,8 @@
 One process per member. A warm-up round finds out how many messages make a round of the wanted
 length; then rounds are repeated and medians taken. The ceiling moves datagrams of the same size in
 the same pattern between as many processes, without any protocol. What recording costs is measured
-by a second group that does not record and takes turns with the first.
+by a second group that does not record and takes turns with the first; what uniform delivery costs,
+by plain rounds of the same group in turn with uniform ones.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Workload:
     seed: int = 1
     record: Path | None = None
     record_level: str = "deliveries"
+    guarantee: str = "fifo"
 
     def __post_init__(self) -> None:
         if not 2 <= self.members <= 16:
@@ -49,6 +51,10 @@ class Workload:
             raise UsageError(f"size = {self.size}: must be from 0 to 1048576 bytes")
         if not 0 <= self.loss <= 0.5:
             raise UsageError(f"loss = {self.loss}: must be from 0 to 0.5")
+        if self.guarantee not in ("fifo", "uniform"):
+            raise UsageError(f"guarantee = {self.guarantee!r}: must be fifo or uniform")
+        if self.record is not None and self.guarantee != "fifo":
+            raise UsageError("what recording costs and what uniform costs: one at a time")
 
     @property
     def sender_count(self) -> int:
@@ -65,19 +71,23 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
     """Measure one workload; a flat report."""
     ceiling = raw_ceiling(workload)
     with ExitStack() as stack:
-        measured = Measured(stack.enter_context(_cluster(workload, workload.record)), workload)
-        plain = None
-        if workload.record is not None:
-            plain = Measured(stack.enter_context(_cluster(workload, None)), workload)
+        cluster = stack.enter_context(_cluster(workload, workload.record))
+        measured, plain = Measured(cluster, workload, workload.guarantee), None
+        if workload.guarantee != "fifo":
+            plain = Measured(cluster, workload, "fifo")
+        elif workload.record is not None:
+            plain = Measured(stack.enter_context(_cluster(workload, None)), workload, "fifo")
         for turn in range(workload.repeat):
             groups = [group for group in (measured, plain) if group is not None]
             for group in groups if turn % 2 == 0 else reversed(groups):
                 group.measure()
     rate = measured.rate
+    ratio = round(rate / plain.rate, 3) if plain is not None else None
     # A member does not send to itself over the network; the ceiling does not either.
     foreign = (workload.sender_count - (workload.senders == "all")) / workload.sender_count
     return {
         "workload": workload.label,
+        "guarantee": workload.guarantee,
         "size": workload.size,
         "loss": workload.loss,
         "rate_per_member": round(rate),
@@ -91,8 +101,9 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
         "ceiling_ratio": round(rate * foreign * workload.size / ceiling, 3),
         "rates": [round(value) for value in measured.rates],
         "messages": measured.per_sender * workload.sender_count * workload.repeat,
-        "recorded": workload.record_level if plain is not None else None,
-        "record_ratio": round(rate / plain.rate, 3) if plain is not None else None,
+        "recorded": workload.record_level if workload.record is not None else None,
+        "record_ratio": ratio if workload.record is not None else None,
+        "uniform_ratio": ratio if workload.guarantee == "uniform" else None,
         "plain_rates": [round(value) for value in plain.rates] if plain is not None else None,
         "plain_cpu_s_per_million": round(plain.cpu_s_per_million, 3) if plain is not None else None,
         "versions": {"python": platform.python_version(), "loop": loop_name()},
@@ -110,20 +121,22 @@ def _cluster(workload: Workload, record: Path | None) -> Cluster:
 
 
 class Measured:
-    """A group, warmed up, and its rounds so far."""
+    """A group, warmed up, and its rounds with one guarantee so far."""
 
-    def __init__(self, cluster: Cluster, workload: Workload) -> None:
+    def __init__(self, cluster: Cluster, workload: Workload, guarantee: str) -> None:
         self._cluster = cluster
         self._workload = workload
+        self._guarantee = guarantee
         self._rounds: list[list[dict[str, Any]]] = []
         warm_up = max(512, WARM_UP_BYTES // max(1, workload.size) // workload.sender_count)
-        warm = _round(cluster, workload, warm_up)
+        warm = _round(cluster, workload, warm_up, guarantee)
         scale = workload.seconds / max(answer["seconds"] for answer in warm)
         self.per_sender = max(512, int(warm_up * scale))
         self._resent_before = sum(int(answer["resent"]) for answer in warm)
 
     def measure(self) -> None:
-        self._rounds.append(_round(self._cluster, self._workload, self.per_sender))
+        answers = _round(self._cluster, self._workload, self.per_sender, self._guarantee)
+        self._rounds.append(answers)
 
     @property
     def rates(self) -> list[float]:
@@ -156,13 +169,15 @@ class Measured:
         return max(float(answer["rss_mb"]) for answer in self._rounds[-1])
 
 
-def _round(cluster: Cluster, workload: Workload, per_sender: int) -> list[dict[str, Any]]:
+def _round(
+    cluster: Cluster, workload: Workload, per_sender: int, guarantee: str
+) -> list[dict[str, Any]]:
     """Everybody sends and reads one round; everybody's answer."""
     expect = per_sender * workload.sender_count
     for at, process in enumerate(cluster.processes):
         send = per_sender if at < workload.sender_count else 0
         task = {"op": "round", "send": send, "expect": expect, "size": workload.size}
-        tell(process, task)
+        tell(process, {**task, "guarantee": guarantee})
     return cluster.hear_all()
 
 

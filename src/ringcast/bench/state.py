@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     Sample = tuple[int, int, bool]
 
 MEMBERS = 3
-UNDISTURBED_S = 1.0
-"""How long the group is left alone before somebody joins, and after."""
+UNDISTURBED_NS = 1_200_000_000
+SETTLING_NS = 200_000_000
+"""How long the group is left alone before somebody joins, and what of it does not count."""
 
 
 def bench_state(
@@ -39,52 +40,64 @@ def bench_state(
         members=MEMBERS, module="ringcast.bench.state_member", state_bytes=size
     ) as cluster:
         cluster.tell_all({"op": "send", "rate": rate, "size": message_bytes})
-        cluster.hear_all()
-        started = time.monotonic_ns()
-        time.sleep(UNDISTURBED_S)
+        calm = (time.monotonic_ns() + SETTLING_NS, time.monotonic_ns() + UNDISTURBED_NS)
+        time.sleep(UNDISTURBED_NS / 1e9)
         cluster.tell_all({"op": "memory"})
-        before = cluster.hear_all()
-        calm = (started + int(UNDISTURBED_S * 2e8), time.monotonic_ns())
-        killed = {}
-        newcomer = cluster.start(pause_at=max(1, int(size * kill)) if kill else 0)
-        answer = cluster.enter(newcomer)
-        if kill:
-            killed[cluster.kill(0)] = 0
-            before.pop(0)
-            tell(newcomer, {"op": "go on"})
-            answer = hear(newcomer)
-        _check_joined(answer)
-        if kill:
-            cluster.await_view()
-        *senders, _ = cluster.processes
-        for process in senders:
-            tell(process, {"op": "stop"})
-        stopped = [hear(process) for process in senders]
-        sent = {name: answer["sent"] for name, answer in zip(cluster.names, stopped, strict=False)}
+        memory = {name: answer["memory_mb"] for name, answer in _answers(cluster)}
+        joined = _let_in(cluster, int(size * kill))
+        stopped = _stop(cluster)
+        sent = {name: answer["sent"] for name, answer in stopped.items()}
         cluster.tell_all({"op": "finish", "expect": sent})
-        ends = cluster.hear_all()
-        _check_known(cluster.names, ends, sent, message_bytes)
-    provider_mb = ends[0]["memory_mb"] - before[0]["memory_mb"]
-    samples = [answer["samples"] for answer in stopped]
-    transfer = (answer["began"], answer["ended"])
-    during = [_rate(_within(of_one, *transfer)) for of_one in samples]
-    undisturbed = [_rate(_within(of_one, *calm)) for of_one in samples]
-    held_up = [sample[2] for of_one in samples for sample in _within(of_one, *transfer)]
+        ends = dict(_answers(cluster))
+    provider, *_, joiner = ends
+    for name, end in ends.items():
+        check_known(name, end["known"], sent, message_bytes)
+    transfer = (joined["began"], joined["ended"])
+    samples = [answer["samples"] for answer in stopped.values()]
+    before = statistics.median(_rate(_within(of_one, *calm)) for of_one in samples)
+    meanwhile = statistics.median(_rate(_within(of_one, *transfer)) for of_one in samples)
+    held_up = [is_held_up for of_one in samples for *_, is_held_up in _within(of_one, *transfer)]
     return {
         "size_mb": round(size / 1e6, 1),
-        "transfer_s": round((answer["ended"] - answer["began"]) / 1e9, 3),
-        "mb_per_s": round(size / 1e6 / answer["took_s"], 1),
-        "join_s": round(answer["join_s"], 3),
-        "providers": answer["calls"],
-        "sent_per_s": round(statistics.median(undisturbed)),
-        "sent_per_s_meanwhile": round(statistics.median(during)),
-        "goodput_ratio": round(statistics.median(during) / statistics.median(undisturbed), 3),
-        "held_up": round(sum(held_up) / max(1, len(held_up)), 3),
-        "provider_grew_mb": round(provider_mb, 1),
-        "joiner_grew_mb": round(answer["memory_mb"] - answer["memory_before_mb"], 1),
-        "messages": sum(count for count, _ in ends[-1]["known"].values()),
-        "is_complete": True,
+        "join_s": round(joined["join_s"], 3),
+        "transfer_s": round((joined["ended"] - joined["began"]) / 1e9, 3),
+        "mb_per_s": round(size / 1e6 / joined["took_s"], 1),
+        "providers": joined["calls"],
+        "sent_per_s": round(before),
+        "meanwhile_per_s": round(meanwhile),
+        "goodput_ratio": round(meanwhile / before, 3) if before else None,
+        "held_up": round(statistics.fmean(held_up), 3) if held_up else None,
+        "provider_grew_mb": round(ends[provider]["memory_mb"] - memory[provider], 1),
+        "joiner_grew_mb": round(ends[joiner]["memory_mb"] - joined["memory_before_mb"], 1),
+        "messages": sum(count for count, _ in ends[joiner]["known"].values()),
     }
+
+
+def _let_in(cluster: Cluster, kill_at: int) -> dict[str, Any]:
+    """Let another member join; what it has to say of its state. The first one provides it: kill
+    that when so many bytes have come, if any."""
+    newcomer = cluster.start(pause_at=kill_at)
+    answer = cluster.enter(newcomer)
+    if kill_at:
+        cluster.kill(0)
+        tell(newcomer, {"op": "go on"})
+        answer = hear(newcomer)
+        cluster.await_view()
+    if answer["state_lost"] is not None or not answer["is_ballast_right"]:
+        raise RingcastError(f"the joiner has not got the state as it is: {answer}")
+    return answer
+
+
+def _stop(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """No more messages; how many there were."""
+    senders = dict(zip(cluster.names[:-1], cluster.processes, strict=False))
+    for process in senders.values():
+        tell(process, {"op": "stop"})
+    return {name: hear(process) for name, process in senders.items()}
+
+
+def _answers(cluster: Cluster) -> Iterable[tuple[str, dict[str, Any]]]:
+    return zip(cluster.names, cluster.hear_all(), strict=True)
 
 
 def _within(samples: Iterable[Sample], first: int, last: int) -> list[Sample]:
@@ -101,21 +114,14 @@ def _rate(samples: Sequence[Sample]) -> float:
     return count * 1e9 / elapsed if elapsed else 0.0
 
 
-def _check_joined(answer: dict[str, Any]) -> None:
-    if answer["state_lost"] is not None or not answer["is_ballast_right"]:
-        raise RingcastError(f"the joiner has not got the state: {answer}")
-
-
-def _check_known(
-    names: Sequence[str], ends: Sequence[dict[str, Any]], sent: dict[str, int], size: int
+def check_known(
+    member: str, known: dict[str, tuple[int, int]], sent: dict[str, int], size: int
 ) -> None:
-    """Of those who live everybody has everything; of who was killed, all up to some place."""
-    for member, end in zip(names, ends, strict=True):
-        for sender, (count, checksum) in end["known"].items():
-            is_whole = count == sent.get(sender, count)
-            if not is_whole or checksum != _checksum(sender, count, size):
-                what = f"{count} messages of {sender}, of {sent.get(sender, 'some')}"
-                raise RingcastError(f"{member} does not know what it must: it has {what}")
+    """Of those who live everything; of who was killed, all up to some place."""
+    for sender, (count, checksum) in known.items():
+        if count != sent.get(sender, count) or checksum != _checksum(sender, count, size):
+            what = f"{count} messages of {sender}, which sent {sent.get(sender, 'no one knows')}"
+            raise RingcastError(f"{member} does not know what it must: it has {what}")
 
 
 def _checksum(sender: str, count: int, size: int) -> int:

@@ -5,6 +5,7 @@ it join; it answers once it is in. If its place says `pause_at`, it says when so
 state have come, and waits for a line before it takes more. Then:
 
     {"op": "send", …}     send at a pace from now on, beside reading
+    {"op": "memory"}      the most memory it has had so far
     {"op": "stop"}        send no more; how many were sent
     {"op": "finish", …}   read on until so many of each sender's are known; everything it knows
     {"op": "view", …}     wait for a view of just these names
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
-from ringcast.bench.member import input_lines, say
+from ringcast.bench.member import input_lines, say, view_of
 from ringcast.config import MembershipConfig, MulticastConfig
 
 if TYPE_CHECKING:
@@ -179,7 +180,6 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
             match task["op"]:
                 case "send":
                     sender.start(task)
-                    say({"memory_mb": _peak_mb()})
                 case "memory":
                     say({"memory_mb": _peak_mb()})
                 case "stop":
@@ -188,9 +188,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
                 case "finish":
                     say(await _finish(group, book, task["expect"]))
                 case "view":
-                    names = set(task["names"])
-                    await group.wait_for_view(lambda view: {who.name for who in view} == names)  # noqa: B023
-                    say({"view": [member.name for member in group.view]})
+                    say(await view_of(group, task["names"]))
         reading.cancel()
 
 

@@ -90,6 +90,13 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
     help="How much to record.",
 )
 @click.option(
+    "--guarantee",
+    type=click.Choice(["fifo", "uniform"]),
+    default="fifo",
+    show_default=True,
+    help="What messages are sent with; uniform is measured beside fifo.",
+)
+@click.option(
     "--matrix", is_flag=True, help="1 → 2, 1 → 3, 3 all and 4 all at 100, 1000 and 10000 bytes."
 )
 @click.option("--json", "json_file", type=click.File("w"), help="Write JSON here; - is the screen.")
@@ -103,6 +110,7 @@ def multicast(
     seed: int,
     record: Path | None,
     record_level: str,
+    guarantee: str,
     matrix: bool,
     json_file: TextIO | None,
 ) -> None:
@@ -125,6 +133,7 @@ def multicast(
             seed=seed,
             record=record,
             record_level=record_level,
+            guarantee=guarantee,
         )
         for count, who in groups
         for length in sizes
@@ -135,7 +144,8 @@ def multicast(
         json.dump(rows, json_file, indent=2)
         json_file.write("\n")
     else:
-        columns = [*MULTICAST_COLUMNS, *(["record_ratio"] if record is not None else [])]
+        columns = [*MULTICAST_COLUMNS]
+        columns += [name for name in ("record_ratio", "uniform_ratio") if rows[0][name] is not None]
         _print([{column: row[column] for column in columns} for row in rows], False)
     if any(row["lost"] for row in rows):
         raise click.ClickException("messages were lost: this must never happen; please report it")
@@ -167,6 +177,34 @@ def crash(members: int, repeat: int, is_json: bool) -> None:
     from ringcast.bench.membership import bench_crash
 
     _print(bench_crash(members, repeat), is_json)
+
+
+@bench.command()
+@click.option("--size", default=100_000_000, show_default=True, help="Bytes of the state.")
+@click.option(
+    "--kill",
+    default=0.0,
+    show_default=True,
+    help="Kill -9 the provider when this share of it has come.",
+)
+@click.option(
+    "--rate",
+    default=2000,
+    show_default=True,
+    help="Messages of 1000 B a second from each of three members; 0: as many as they can.",
+)
+@as_json
+def state(size: int, kill: float, rate: int, is_json: bool) -> None:
+    """A joiner gets its state while the group goes on: how fast, and what the others notice.
+
+    What a sender gets through meanwhile is counted while nobody is held up: `held_up` is the share
+    of the time in which the joiner could keep no more messages, so that senders had to wait.
+
+    Example: ringcast bench state --size 100000000 --kill 0.5
+    """
+    from ringcast.bench.state import bench_state
+
+    _print([bench_state(size, kill=kill, rate=rate)], is_json)
 
 
 MULTICAST_COLUMNS = (

@@ -1,4 +1,7 @@
-"""ringcast demo: a real cluster, a real crash, and Spark's verdict on what was delivered."""
+"""ringcast demo: a real cluster, a real crash, and Spark's verdict on what was delivered.
+
+`ringcast demo uniform` tells what becomes of uniform messages whose sender dies (takeover.py).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ TRADE = {"op": "trade", "seconds": 6.0, "batch": 20, "rate": 2000}
 KILL_AFTER_S = 3.5
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--loss", default=0.05, show_default=True, help="Share of datagrams to lose.")
 @click.option("--seed", default=1, show_default=True, help="Which datagrams are lost.")
 @click.option(
@@ -31,11 +34,46 @@ KILL_AFTER_S = 3.5
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the traces in this directory.",
 )
-def demo(loss: float, seed: int, keep: Path | None) -> None:
+@click.pass_context
+def demo(context: click.Context, loss: float, seed: int, keep: Path | None) -> None:
     """Four processes exchange orders, one is killed, Spark audits what happened.
 
     Example: ringcast demo --loss 0.2 --keep traces
     """
+    if context.invoked_subcommand is None:
+        _show_cluster(loss, seed, keep)
+
+
+@demo.command()
+@click.option(
+    "--reached",
+    type=click.Choice(["B", "C", "D", "nobody"]),
+    default="D",
+    show_default=True,
+    help="Who has the messages when their sender dies.",
+)
+def uniform(reached: str) -> None:
+    """A sender dies when one member alone has its uniform messages: what the others do.
+
+    Four members in virtual time. Each line was read off a datagram or a delivery.
+
+    Example: ringcast demo uniform --reached nobody
+    """
+    from ringcast.cli.takeover import take_over
+
+    delivered = take_over(_tell, "" if reached == "nobody" else reached)
+    found = {tuple(messages) for messages in delivered.values()}
+    names = ", ".join(delivered)
+    if len(found) != 1:
+        raise click.ClickException(f"{names} have not delivered the same: please report this")
+    click.secho(f"{names} have each delivered {len(found.pop())} messages of A.", bold=True)
+
+
+def _tell(since_ns: int, sentence: str) -> None:
+    click.echo(f"{since_ns / 1e6:8.1f} ms  {sentence}")
+
+
+def _show_cluster(loss: float, seed: int, keep: Path | None) -> None:
     from ringcast.spark.session import session
 
     with ExitStack() as stack:

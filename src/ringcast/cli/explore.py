@@ -18,6 +18,9 @@ from ringcast.explore.multicast import explore_multicast
 from ringcast.explore.ring import SCENARIOS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.unicast import SYNC_SCENARIOS, UNICAST_SCENARIOS, explore_unicast
 from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
+from ringcast.explore.uniform import SCENARIOS as UNIFORM
+from ringcast.explore.uniform import explore_uniform
+from ringcast.explore.uniform_ablations import UNIFORM_ABLATIONS
 from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.unicast import ReliableUnicast
@@ -325,6 +328,50 @@ def _explore_ends(
     _explore_all(
         chosen,
         lambda scenario, left: explore_unicast(
+            scenario, protocol, max_seconds=left, stop_at_violation=without is not None
+        ),
+        without=without,
+        seconds=seconds,
+        as_json=as_json,
+    )
+
+
+@explore.command()
+@click.option(
+    "--scenario",
+    "name",
+    type=click.Choice([*UNIFORM, "all"]),
+    default="all",
+    show_default=True,
+    help="What may happen; each is described in the output.",
+)
+@click.option(
+    "--without",
+    type=click.Choice(list(UNIFORM_ABLATIONS)),
+    help="Take a rule away on purpose, to see what it prevents.",
+)
+@_seconds_option
+@_json_option
+def uniform(name: str, without: str | None, seconds: float, as_json: bool) -> None:
+    """Explore uniform delivery: members that crash, join and leave at any step.
+
+    Exits with 1 if a violation was found or an exploration was not completed.
+
+    \b
+    Examples:
+      ringcast explore uniform
+      ringcast explore uniform --scenario "two crashes"
+      ringcast explore uniform --without restart
+    """
+    protocol = ReliableMulticast
+    chosen = list(UNIFORM.values()) if name == "all" else [UNIFORM[name]]
+    if without is not None:
+        protocol, scenario = UNIFORM_ABLATIONS[without]
+        if name == "all":
+            chosen = [scenario]  # it is missed in one scenario; nothing is learned from the others
+    _explore_all(
+        chosen,
+        lambda scenario, left: explore_uniform(
             scenario, protocol, max_seconds=left, stop_at_violation=without is not None
         ),
         without=without,

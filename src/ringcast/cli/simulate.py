@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.sim.economy import measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.network import KINDS
-from ringcast.sim.options import FAULTS, PROTOCOLS
+from ringcast.sim.options import FAULTS, OWN_VIEWS, PROTOCOLS
 from ringcast.sim.timeline import time_line
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ class SeedRange(click.ParamType[range]):
     "--protocol",
     type=click.Choice(PROTOCOLS),
     default="multicast",
-    help="Messages to the group (if not given), between two members, or a group on its own.",
+    help="Messages to the group (if not given), between two members, a group on its own, or one "
+    "that also sends uniform messages.",
 )
 @click.option(
     "--partitions",
     is_flag=True,
-    help="Cut members off until their group falls apart; with --protocol group.",
+    help="Cut members off until their group falls apart; with --protocol group or uniform.",
 )
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
@@ -93,9 +95,10 @@ def simulate(
       ringcast simulate --seeds 0:500 --jobs 2
       ringcast simulate --protocol group --seeds 0:500 --matrix
       ringcast simulate --protocol group --partitions --seeds 0:500
+      ringcast simulate --protocol uniform --seeds 0:500 --jobs 2
     """
-    if partitions and protocol != "group":
-        raise click.UsageError("--partitions needs --protocol group")
+    if partitions and protocol not in OWN_VIEWS:
+        raise click.UsageError("--partitions needs --protocol group or uniform")
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     tally = Tally()
@@ -118,8 +121,11 @@ def simulate(
     if len(tally.failed) > FAILED_SEEDS_SHOWN:
         click.echo(f"… and {len(tally.failed) - FAILED_SEEDS_SHOWN} more failing seeds\n")
     _show_predicates(tally)
+    width = max(map(len, tally.happenings), default=0)
     for what, count in tally.happenings.items():
-        click.echo(f"{what:20} {count}" + ("" if count else "  never happened"))
+        click.echo(f"{what:{width}} {count:6}" + ("" if count else "  never happened"))
+    if protocol == "uniform":
+        click.echo(measure())
     if matrix:
         _show_matrix(tally, protocol)
     if json_file is not None:
@@ -162,7 +168,7 @@ def _show_matrix(tally: Tally, protocol: str) -> None:
     click.echo(f"\n{'fault':32}" + "".join(f"{kind:>9}" for kind in kinds))
     empty = []
     for fault, title in FAULTS.items():
-        if fault == "F18" and protocol == "group":
+        if fault == "F18" and protocol in OWN_VIEWS:
             continue  # nobody hands views in
         counts = [tally.matrix[fault, kind] for kind in kinds]
         click.echo(f"{fault:4} {title:27}" + "".join(f"{count:9}" for count in counts))

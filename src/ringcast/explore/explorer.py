@@ -77,6 +77,7 @@ def explore(
     system: System[S],
     *,
     goal: Callable[[S], bool] | None = None,
+    is_chance: Callable[[object], bool] = lambda label: False,
     max_states: int = 1_000_000,
     max_seconds: float = math.inf,
     stop_at_violation: bool = False,
@@ -84,6 +85,7 @@ def explore(
 ) -> Report:
     """Visit every state; with a goal, also report a state from which it cannot be reached.
 
+    `is_chance` says of an action that nobody can count on it: it is no way to the goal.
     `stop_at_violation`: the first is enough, be it of several kinds.
     `progress` is called now and then with states found, states still to expand, and seconds.
     """
@@ -93,7 +95,7 @@ def explore(
     tree = _Tree()
     tree.grow(-1, 0)
     reaches_goal = bytearray([goal is not None and goal(state)])
-    sources, targets = array("q"), array("q")  # every transition, kept only if there is a goal
+    sources, targets = array("q"), array("q")  # every way that may lead to the goal
     first_with = dict.fromkeys(system.violations(state), 0)
     frontier = deque([(0, state)])
     transitions = 0
@@ -109,7 +111,7 @@ def explore(
             progress(len(index_of), len(frontier), seconds)
         expanded += 1
         source, state = frontier.popleft()
-        for number, (_, successor) in enumerate(system.actions(state)):
+        for number, (label, successor) in enumerate(system.actions(state)):
             transitions += 1
             fingerprint = _fingerprint(system.key(successor))
             target = index_of.get(fingerprint)
@@ -124,7 +126,7 @@ def explore(
                     first_with.setdefault(kind, target)
                 if goal is not None:
                     reaches_goal.append(goal(successor))
-            if goal is not None:
+            if goal is not None and not is_chance(label):
                 sources.append(source)
                 targets.append(target)
 

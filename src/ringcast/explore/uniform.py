@@ -31,7 +31,18 @@ from ringcast.events import Delivered
 from ringcast.explore.explorer import explore
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.wire.frames import Data, EstateRun, EstateWanted, Frame
+from ringcast.window.windows import ReceiveWindow
+from ringcast.wire.frames import (
+    Ack,
+    Commit,
+    CommitWanted,
+    Data,
+    EstateRun,
+    EstateWanted,
+    Frame,
+    Standing,
+    Takeover,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +51,7 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.wire.frames import SystemMessage
 
+NAMES = "ABCDE"
 MAX_STATES = 5_000_000
 LONG = 1 << 50
 """Longer than any two of a member's timers are apart."""
@@ -60,8 +72,14 @@ class Scenario:
     messages: int = 1
     """From each sender."""
     crashes: int = 1
+    mortals: tuple[int, ...] = tuple(range(len(NAMES)))
+    """Who may crash."""
+    losses: int = 0
+    """Of datagrams: what goes from one member to another in its turn is not lost."""
     joins: bool = False
     leaver: int | None = None
+    opening: tuple[str, ...] = ()
+    """What has happened already, each by how its label begins."""
     digest_first: bool = False
     """BROKEN on purpose: the digest is taken before all old members have the view."""
 
@@ -71,27 +89,51 @@ class Scenario:
 
     @property
     def description(self) -> str:
-        senders = ", ".join("ABCDE"[place] for place in self.senders)
-        extras = ["a member joins"] * self.joins
+        senders = ", ".join(NAMES[place] for place in self.senders)
+        extras = [f"{self.crashes} crash" if self.crashes > 1 else "one crashes"]
+        if self.opening:
+            extras.append(f"begins after: {', '.join(self.opening)}")
+        if self.losses:
+            extras.append(f"{self.losses} datagram{'s' * (self.losses > 1)} lost")
+        if self.joins:
+            extras.append(f"{NAMES[self.founders]} joins")
         if self.leaver is not None:
-            extras.append(f"{'ABCDE'[self.leaver]} leaves")
-        crashes = f"up to {self.crashes} crash"
-        return (
-            f"{self.founders} members, {self.messages} of each of {senders}; "
-            f"{'; '.join([crashes, *extras])}"
-        )
+            extras.append(f"{NAMES[self.leaver]} leaves")
+        each = " each" * (len(self.senders) > 1)
+        members = f"{self.founders} member{'s' * (self.founders > 1)}"
+        return f"{members}, {senders} sends {self.messages}{each}; {', '.join(extras)}"
 
+
+CRASH = Scenario(name="crash", messages=2)
+TWO_CRASHES = Scenario(name="two crashes", crashes=2)
+LOSS = Scenario(name="loss", losses=1)
+JOIN = Scenario(name="join", founders=2, joins=True)
+ALONE = Scenario(name="alone", founders=1, senders=(0,), messages=2, joins=True)
+LAST_SURVIVOR = Scenario(name="last survivor", founders=2, crashes=2, joins=True)
+LATE = Scenario(
+    name="late",
+    founders=4,
+    crashes=2,
+    mortals=(1, 3),
+    opening=("B sends #1", "CRASH of B", "A installs", "C installs", "D installs"),
+)
+FOUR = Scenario(name="four", founders=4, crashes=2, opening=("B sends #1", "CRASH of B"))
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario(name="crash", crashes=1, messages=2),
-        Scenario(name="two crashes", crashes=2),
-        Scenario(name="coordinator sends", crashes=2, senders=(0,)),
-        Scenario(name="two senders", crashes=1, senders=(0, 1)),
-        Scenario(name="join", crashes=1, founders=2, joins=True),
-        Scenario(name="last survivor", crashes=2, founders=2, joins=True),
-        Scenario(name="leave", crashes=1, leaver=1),
+        CRASH,
+        TWO_CRASHES,
+        Scenario(name="coordinator sends", senders=(0,), crashes=2),
+        LOSS,
+        Scenario(name="leave", leaver=1),
+        Scenario(name="coordinator leaves", senders=(0,), leaver=0),
+        LATE,
+        Scenario(name="two senders", senders=(0, 1)),
+        ALONE,
+        JOIN,
+        LAST_SURVIVOR,
+        FOUR,
     )
 }
 
@@ -108,10 +150,17 @@ def explore_uniform(
     return explore(
         system,
         goal=system.is_at_rest,
+        is_chance=lambda label: isinstance(label, Chance),
         max_states=MAX_STATES,
         max_seconds=max_seconds,
         stop_at_violation=stop_at_violation,
     )
+
+
+class Chance(str):
+    """What may happen, and need not: nobody comes to rest by way of a crash."""
+
+    __slots__ = ()
 
 
 class State(NamedTuple):
@@ -128,8 +177,11 @@ class State(NamedTuple):
     """By sender."""
     delivered: tuple[tuple[int, ...], ...]
     """By member, by sender: as its application counts. Those who are gone keep what they had."""
+    heritage: tuple[tuple[int, ...], ...]
+    """By member, by sender: what it held when it installed the view without that one."""
     opened: tuple[bool, ...]
     crashes: int
+    losses: int
     is_asked: bool
     """The newest coordinator is to take a digest for the joiner."""
     welcomes: tuple[tuple[int, tuple[int, ...]], ...]
@@ -167,13 +219,14 @@ class UniformSystem:
             capacity=max(2, scenario.messages), datagram_bytes=512, window_bytes=4096
         )
         self._members = [
-            Member(Address("explore", 1 + place), 1, "ABCDE"[place])
-            for place in range(scenario.size)
+            Member(Address("explore", 1 + place), 1, NAMES[place]) for place in range(scenario.size)
         ]
         self._place = {member: place for place, member in enumerate(self._members)}
         self._layers: list[ReliableMulticast] = []
         self._numbers: dict[object, int] = {}
         self._words: list[Frame | SystemMessage] = []
+        self._told: list[str] = []
+        """The same in words."""
         self._word_numbers: dict[object, int] = {}
         self._steps: dict[object, Step] = {}
 
@@ -190,8 +243,10 @@ class UniformSystem:
             installed=tuple(0 if place in founders else -1 for place in range(scenario.size)),
             sent=(0,) * len(scenario.senders),
             delivered=((0,) * len(scenario.senders),) * scenario.size,
+            heritage=((0,) * len(scenario.senders),) * scenario.size,
             opened=tuple(place in founders for place in range(scenario.size)),
             crashes=0,
+            losses=0,
             is_asked=False,
             welcomes=(),
             heard=0,
@@ -200,6 +255,9 @@ class UniformSystem:
         )
         while (first := next(self._rest_actions(state), None)) is not None:
             _, state = first  # the first acks
+        for happened in scenario.opening:
+            actions = self.actions(state)
+            state = next(after for label, after in actions if str(label).startswith(happened))
         return state
 
     def key(self, state: State) -> object:
@@ -228,7 +286,7 @@ class UniformSystem:
             word = words[0]
             rest = _with_channel(state, source, dest, words[1:])
             step = self._hear(state.members[dest], source, word)
-            label = f"{self._name(dest)} gets from {self._name(source)}: {self._words[word]}"
+            label = f"{self._name(dest)} gets from {self._name(source)}: {self._told[word]}"
             yield label + step.told, self._after(rest, dest, step)
 
     def _views(self, state: State) -> Iterator[tuple[object, State]]:
@@ -243,9 +301,23 @@ class UniformSystem:
                 ("view", view.id, view.members, tuple(joined)),
                 partial(self._install, view, joined),
             )
-            after = state._replace(installed=_replaced(state.installed, place, at + 1))
+            after = state._replace(
+                installed=_replaced(state.installed, place, at + 1),
+                heritage=_replaced(state.heritage, place, self._heritage(state, place, at + 1)),
+            )
             label = f"{self._name(place)} installs {view}{step.told}"
             yield label, self._after(after, place, step)
+
+    def _heritage(self, state: State, place: int, at: int) -> tuple[int, ...]:
+        windows = self._layers[state.members[place]].windows()
+        found = []
+        for sender, before in zip(self.scenario.senders, state.heritage[place], strict=True):
+            window = windows.get(Origin(self._members[sender], Stream.UNIFORM))
+            if isinstance(window, ReceiveWindow) and sender not in state.log[at]:
+                found.append(window.held)
+            else:
+                found.append(before)
+        return tuple(found)
 
     def _digests(self, state: State) -> Iterator[tuple[object, State]]:
         joiner = self.scenario.founders
@@ -279,11 +351,7 @@ class UniformSystem:
     ) -> tuple[str, State]:
         view = self._view(state, at)
         digest = Digest(
-            {
-                Origin(member, stream): 0
-                for member in view
-                for stream in (Stream.FIFO, Stream.UNIFORM)
-            }
+            {Origin(member, Stream.UNIFORM): 0 for member in view}
             | {
                 Origin(self._members[sender], Stream.UNIFORM): offset
                 for sender, offset in zip(self.scenario.senders, offsets, strict=True)
@@ -332,27 +400,31 @@ class UniformSystem:
         scenario = self.scenario
         for (source, dest), words in state.channels:
             if state.members[source] == GONE and dest_is_alive(state, dest):
-                lost = f"LOST: {len(words)} of {self._name(source)} to {self._name(dest)}"
-                yield lost, _with_channel(state, source, dest, ())
+                lost = f"LOST: all that {self._name(source)} had sent to {self._name(dest)}"
+                yield Chance(lost), _with_channel(state, source, dest, ())
+            elif state.losses < scenario.losses and isinstance(self._words[words[0]], Frame):
+                lost = f"LOST: {self._name(source)} to {self._name(dest)}: {self._told[words[0]]}"
+                after = _with_channel(state, source, dest, words[1:])
+                yield Chance(lost), after._replace(losses=state.losses + 1)
         joiner = scenario.founders
         is_outside = scenario.joins and all(joiner not in view for view in state.log)
         if is_outside and state.members[joiner] != GONE and state.log[-1]:
             log = (*state.log, (*state.log[-1], joiner))
-            yield f"{self._name(joiner)} JOINS", state._replace(log=log, is_asked=False)
+            joins = Chance(f"{self._name(joiner)} JOINS")
+            yield joins, state._replace(log=log, is_asked=False)
         leaver = scenario.leaver
         if leaver is not None and state.members[leaver] != GONE:
             if not state.has_left:
-                yield f"{self._name(leaver)} wants to LEAVE", state._replace(has_left=True)
+                leaves = Chance(f"{self._name(leaver)} wants to LEAVE")
+                yield leaves, state._replace(has_left=True)
             elif self._layers[state.members[leaver]].is_flushed:
                 yield f"{self._name(leaver)} is gone", self._without(state, leaver)
         if state.crashes < scenario.crashes:
             for place in self._alive(state):
-                if len(self._alive(state)) > 1:
+                if len(self._alive(state)) > 1 and place in scenario.mortals:
                     crashed = self._without(state, place)
-                    yield (
-                        f"CRASH of {self._name(place)}",
-                        crashed._replace(crashes=state.crashes + 1),
-                    )
+                    crash = Chance(f"CRASH of {self._name(place)}")
+                    yield crash, crashed._replace(crashes=state.crashes + 1)
 
     def _without(self, state: State, place: int) -> State:
         log = state.log
@@ -383,6 +455,8 @@ class UniformSystem:
         alive = self._alive(state)
         if any(dest_is_alive(state, dest) for (_, dest), _ in state.channels):
             return False
+        if state.has_left and self.scenario.leaver in alive:
+            return False
         joiner = self.scenario.founders
         for place in alive:
             if place == joiner and not state.opened[place]:
@@ -411,6 +485,8 @@ class UniformSystem:
             before = max(row[i] for row in state.delivered)
             if min(counts) < before:
                 yield "delivered by somebody, and not by every survivor (U1)"
+            if min(counts) < max(state.heritage[place][i] for place in alive):
+                yield THROWN_AWAY
             if len(set(counts)) > 1:
                 yield "survivors have delivered different messages (U6)"
             if sender in alive and min(counts) < state.sent[i]:
@@ -419,9 +495,9 @@ class UniformSystem:
     # Members
 
     def _fresh(self, place: int) -> ReliableMulticast:
-        streams = (Stream.FIFO, Stream.UNIFORM)
+        streams = (Stream.UNIFORM,)
         layer = self._multicast(self._members[place], self._config, 200, streams=streams)
-        layer.receive_buffer = 512
+        layer.receive_buffer = 1 << 20  # no share of it is ever too small
         if place < self.scenario.founders:
             founders = tuple(self._members[: self.scenario.founders])
             out = Effects()
@@ -500,8 +576,6 @@ class UniformSystem:
                     entries.get(Origin(self._members[sender], Stream.UNIFORM), 0)
                     for sender in self.scenario.senders
                 )
-        if self._throws_away(self._layers[number], layer, got):
-            wrong.append(THROWN_AWAY)
         told = "".join(f"; delivers {self._name(sender)}#{first}" for sender, first, _ in got)
         step = Step(
             self._number(layer), tuple(said), got, digest, heard, told, result != 0, tuple(wrong)
@@ -509,26 +583,13 @@ class UniformSystem:
         self._steps[number, what] = step
         return step
 
-    def _throws_away(
-        self,
-        before: ReliableMulticast,
-        after: ReliableMulticast,
-        got: tuple[tuple[int, int, int], ...],
-    ) -> bool:
-        """Whether an estate has gone with something in it that was not delivered."""
-        last = {sender: last for sender, _, last in got}
-        return any(
-            estate.is_mine and estate.held > max(estate.delivered, last.get(self._place[sender], 0))
-            for sender, estate in before.uniform.estates.items()
-            if sender not in after.uniform.estates
-        )
-
     def _word(self, word: Frame | SystemMessage) -> int:
         key = canonical(word) if not isinstance(word, Data) else _data_key(word)
         number = self._word_numbers.get(key)
         if number is None:
             number = self._word_numbers[key] = len(self._words)
             self._words.append(word)
+            self._told.append(_in_words(word))
         return number
 
     def _after(self, state: State, place: int, step: Step) -> State:
@@ -602,6 +663,31 @@ def _replaced(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...
 
 def _payload(sender: int, seqno: int) -> bytes:
     return b"%d#%d" % (sender, seqno)
+
+
+def _in_words(word: Frame | SystemMessage) -> str:
+    match word:
+        case Data():
+            return f"Data {word.first}..{word.last}"
+        case Ack():
+            return f"Ack held {word.held}, delivered {word.delivered}"
+        case Commit():
+            return f"Commit {word.seqno} in view {word.counter}"
+        case CommitWanted():
+            return f"CommitWanted in view {word.counter}"
+        case Takeover():
+            claims = [f"{who} {stage.name} {high}" for who, stage, high in word.claims]
+            return f"Takeover in view {word.view_id.counter}: {', '.join(claims) or 'nobody'}"
+        case Standing(is_open=False):
+            return f"Standing in view {word.view_id.counter}: not open"
+        case Standing():
+            shares = [f"{share.sender} {share.delivered}/{share.held}" for share in word.shares]
+            return f"Standing in view {word.view_id.counter}: {', '.join(shares) or 'nobody'}"
+        case EstateWanted():
+            return f"EstateWanted {word.sender}#{word.first}..{word.last}"
+        case EstateRun():
+            return f"EstateRun {word.sender}#{word.first}..{word.first + len(word.payloads) - 1}"
+    return repr(word)
 
 
 def _data_key(data: Data) -> object:

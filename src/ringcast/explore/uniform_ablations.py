@@ -1,12 +1,14 @@
 """BROKEN on purpose, not for use: uniform delivery with one of its rules taken away.
 
-Each shows that the rule is needed: the exploration finds what it prevents.
+Each shows that the rule is needed: the exploration finds what it prevents. What goes well without
+its rule would be a rule too many, or an exploration that sees too little.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from ringcast.explore.uniform import ALONE, CRASH, JOIN, LATE, LOSS, TWO_CRASHES
 from ringcast.model import Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.explore.uniform import Scenario
     from ringcast.model import Member, View
     from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.frames import Ack, Commit, Data, Frame
 
 
 class WithoutCatchUp(ReliableMulticast):
-    """BROKEN (C1). A joiner is let in below what has been delivered."""
+    """BROKEN (C1). A joiner is let in at once, below what others have committed and delivered."""
 
     def _unsettled(self) -> list[str]:
         return []
@@ -34,12 +37,12 @@ class Forgetful(Uniform):
     """BROKEN. That a sender is resolved is said once; whoever missed it gets no answer."""
 
     def on_standing(self, source: Member, told: Standing, now: int, out: Effects) -> None:
-        if all(share.sender in self.estates for share in told.shares):
+        if not any(share.sender in self._round.resolved for share in told.shares):
             super().on_standing(source, told, now, out)
 
 
 class WithoutMemory(ReliableMulticast):
-    """BROKEN (C2)."""
+    """BROKEN (C2). Whoever missed that a sender is resolved keeps its estate for ever."""
 
     estates: ClassVar[type[Uniform]] = Forgetful
 
@@ -53,7 +56,7 @@ class Stubborn(Uniform):
 
 
 class WithoutRestart(ReliableMulticast):
-    """BROKEN (C3)."""
+    """BROKEN (C3). It waits for what only somebody had who has died since."""
 
     estates: ClassVar[type[Uniform]] = Stubborn
 
@@ -93,7 +96,7 @@ class Hasty(Uniform):
 
 
 class WithoutWaiting(ReliableMulticast):
-    """BROKEN."""
+    """BROKEN. It delivers what nobody else has, and dies."""
 
     estates: ClassVar[type[Uniform]] = Hasty
 
@@ -114,8 +117,8 @@ class CommitsEarly(ReliableMulticast):
     outbox: ClassVar[type[Outbox]] = OpenHandedOutbox
 
 
-class OldMembersOutbox(Outbox):
-    """BROKEN. New members do not count until their first ack comes (no freeze)."""
+class LateCountingOutbox(Outbox):
+    """BROKEN. New members do not count until their first ack comes."""
 
     def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
         known = [member for member, _, _ in self.acks.entries()]
@@ -135,9 +138,9 @@ class OldMembersOutbox(Outbox):
 
 
 class WithoutFreeze(ReliableMulticast):
-    """BROKEN."""
+    """BROKEN. The sender lets go of what a joiner is about to need."""
 
-    outbox: ClassVar[type[Outbox]] = OldMembersOutbox
+    outbox: ClassVar[type[Outbox]] = LateCountingOutbox
 
 
 class FoundersOutbox(Outbox):
@@ -154,8 +157,8 @@ class FoundersOutbox(Outbox):
             out.datagram(None, self.commitment())
 
 
-class CountsOldMembers(ReliableMulticast):
-    """BROKEN. The minimum is taken over the view before the join."""
+class WithoutJoiners(ReliableMulticast):
+    """BROKEN. What is delivered may be unknown to a joiner, and it may be the last to survive."""
 
     outbox: ClassVar[type[Outbox]] = FoundersOutbox
 
@@ -172,7 +175,7 @@ class NewestOnly(Uniform):
 
 
 class WithoutTheOthers(ReliableMulticast):
-    """BROKEN."""
+    """BROKEN. What the first of two had sent is forgotten when the second departs."""
 
     estates: ClassVar[type[Uniform]] = NewestOnly
 
@@ -194,16 +197,22 @@ class AnswersEarly(ReliableMulticast):
                 super().receive(source, [frame], now, out)
 
 
-ABLATIONS: Mapping[str, type[ReliableMulticast]] = {
-    "catch-up": WithoutCatchUp,
-    "memory": WithoutMemory,
-    "restart": WithoutRestart,
-    "deafness": HearsTheDeparted,
-    "freeze": WithoutFreeze,
-    "defer": AnswersEarly,
-    "all hold": CommitsEarly,
-    "all hold at the taker": WithoutWaiting,
-    "joiners count": CountsOldMembers,
-    "all departed": WithoutTheOthers,
+class Ablation(NamedTuple):
+    multicast: type[ReliableMulticast]
+    scenario: Scenario
+    """Where the rule is missed."""
+
+
+UNIFORM_ABLATIONS: Mapping[str, Ablation] = {
+    "all-departed": Ablation(WithoutTheOthers, TWO_CRASHES),
+    "catch-up": Ablation(WithoutCatchUp, JOIN),
+    "deafness": Ablation(HearsTheDeparted, LATE),
+    "defer": Ablation(AnswersEarly, CRASH),
+    "freeze": Ablation(WithoutFreeze, ALONE),
+    "hold": Ablation(CommitsEarly, CRASH),
+    "joiners": Ablation(WithoutJoiners, ALONE),
+    "memory": Ablation(WithoutMemory, LOSS),
+    "restart": Ablation(WithoutRestart, TWO_CRASHES),
+    "taker-hold": Ablation(WithoutWaiting, TWO_CRASHES),
 }
 """What is taken away → the protocol without it."""

@@ -8,6 +8,7 @@ On cut: leave out what is in the state, now and of all that still comes.
     opened: whoever provides it got less of that sender. What came here would not follow on it, and
     is left out as well: then both have the same messages of that sender, and no gap.
     (Of all others it does reach it: the provider sees to that before it makes the cut.)
+    Of its uniform messages some may still come, to both: they too are in the state, or not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.events import Delivered, FragmentsTaken
-from ringcast.model import Origin, Run
+from ringcast.model import Origin, Run, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,11 +76,13 @@ class CatchUp:
     def keep(self, events: Sequence[Event]) -> None:
         """Deliveries that the application will get later."""
         for event in events:
-            found = _span(event)
+            found = span(event)
             if found is not None:
                 origin, first, last = found
                 self.opened.setdefault(origin, first - 1)
                 self.accepted[origin] = last
+                if origin in self.ends and origin.stream is Stream.UNIFORM:
+                    self.ends[origin] = last
                 if isinstance(event, Delivered):
                     self._halves.pop(origin, None)
                 else:
@@ -97,8 +100,9 @@ class CatchUp:
         for origin in self.accepted:
             if origin.sender not in view:
                 self.ends.setdefault(origin, self.accepted[origin])
-                self.skips.pop(origin, None)
-                self._halves.pop(origin, None)
+                if origin.stream is not Stream.UNIFORM:
+                    self.skips.pop(origin, None)
+                    self._halves.pop(origin, None)
         while len(self.ends) > DEPARTED_MAX:
             oldest = next(iter(self.ends))
             self._leave_out({oldest: self.ends.pop(oldest)})
@@ -112,15 +116,21 @@ class CatchUp:
         self.skips = {
             origin: last
             for origin, last in cut.items()
-            if origin.sender in view and last > self.accepted.get(origin, 0)
+            if last > self.accepted.get(origin, 0)
+            and (origin.sender in view or origin.stream is Stream.UNIFORM)
         }
         return orphans
+
+    def settle(self, view: View) -> None:
+        """Nothing comes any more of those who are not in this view."""
+        for origin in [origin for origin in self.skips if origin.sender not in view]:
+            del self.skips[origin]
 
     def sift(self, events: Sequence[Event]) -> list[Event]:
         """Those of these deliveries that are not in the state. Called until `skips` is empty."""
         kept = []
         for event in events:
-            found = _span(event)
+            found = span(event)
             through = 0 if found is None else self.skips.get(found[0], 0)
             if found is not None and found[2] >= through:
                 self.skips.pop(found[0], None)
@@ -151,13 +161,13 @@ class CatchUp:
         events, self._events = self._events, deque()
         self.size = 0
         for event in events:
-            found = _span(event)
+            found = span(event)
             after = event if found is None else _after(event, through.get(found[0], 0))
             if after is not None:
                 self.append(after)
 
 
-def _span(event: Event) -> tuple[Origin, int, int] | None:
+def span(event: Event) -> tuple[Origin, int, int] | None:
     """Whose messages these are and which; None if it is no delivery of messages to the group."""
     match event:
         case Delivered(sender, run) if not event.epoch:

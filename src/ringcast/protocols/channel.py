@@ -37,7 +37,7 @@ WINDOW_BYTES = 1 << 20
 """Bytes in flight to one member: few enough not to be in the way of the application's."""
 
 RECEIVE_BUFFER = 256 << 10
-"""Bytes that may be under way to this member: the socket buffer is the application's first."""
+"""Bytes that may be under way to this member if nobody says how large its socket buffer is."""
 
 TICK_S = 0.1
 """The repair tick, at most: somebody always waits for what is said here."""
@@ -51,7 +51,7 @@ class SystemChannel:
 
     frames: ClassVar[tuple[type[Frame], ...]] = ()  # they are unicast's: Node tells them by epoch
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"dropped", "_me", "_config", "_fragment_bytes", "_datagram_bytes"}
+        {"dropped", "receive_buffer", "_me", "_config", "_fragment_bytes", "_datagram_bytes"}
     )
 
     def __init__(
@@ -61,6 +61,8 @@ class SystemChannel:
         """None: nobody has said anything yet."""
         self.waiting: dict[Member, deque[bytes]] = {}
         self.dropped = 0  # beyond WAITING_MAX
+        self.receive_buffer = RECEIVE_BUFFER
+        """Bytes that may be under way to this member, from all others."""
         self._me = me
         self._config = replace(
             config,
@@ -180,7 +182,7 @@ class SystemChannel:
                 max_message_bytes=MESSAGE_BYTES_MAX,
                 is_system=True,
             )
-            self.unicast.receive_buffer = RECEIVE_BUFFER
+            self.unicast.receive_buffer = self.receive_buffer
             if self._view is not None:
                 self.unicast.install_view(self._view, now, self._inner)
         return self.unicast

@@ -7,7 +7,9 @@ On take: the application pulls, in order and without gaps (N1); only then does `
     advance. Acknowledge after so many messages or datagrams, when the last gap has closed (the
     sender may have stood still for it), or after `ack_delay_s`.
 On Commit, on a stream that has a gate: what is up to it may be taken. There each datagram that
-    advances `held` is acknowledged at once: the sender's next commit waits for it.
+    advances `held` is acknowledged at once: the sender's next commit waits for it. From a view that
+    we have not installed it waits until we have: its sender may count on fewer than we do, and
+    whom we count on may lack what is committed.
 On Highest: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
     sender asks because it stands still, and paces its questions.
 Every gap-tick: ask for what is missing (repair.py).
@@ -84,6 +86,7 @@ class Inbox:
         self.is_gated = is_gated
         self.committed_in = 0
         """The counter of the view in which the sender told last what it has committed."""
+        self._later: tuple[int, int] | None = None  # the counter and seqno of a Commit that waits
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(config.max_message_bytes, parts)
         self.counter = counter
@@ -124,12 +127,21 @@ class Inbox:
             self._ask(now, out)
         self._arm_repair()
 
-    def on_commit(self, seqno: int, counter: int, now: int) -> None:
-        """Everybody holds what is up to this."""
+    def on_commit(self, seqno: int, counter: int, installed: int, now: int) -> None:
+        """Everybody holds what is up to this. `installed` is the counter of our view."""
+        if counter > installed:
+            self._later = max(self._later or (0, 0), (counter, seqno))
+            return
         self.committed_in = max(self.committed_in, counter)
         self.window.open_gate(seqno)
         self.repair.saw_highest(self.window, seqno, now)
         self._arm_repair()
+
+    def enter_view(self, counter: int, now: int) -> None:
+        """A Commit may have waited for this view."""
+        if self._later is not None:
+            (committed_in, seqno), self._later = self._later, None
+            self.on_commit(seqno, committed_in, counter, now)
 
     def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
         self.repair.saw_highest(self.window, seqno, now)

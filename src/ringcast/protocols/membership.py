@@ -109,6 +109,11 @@ DEPARTED_MAX = 256
 """Members that left and are remembered: what they still ask for is late."""
 
 
+COUNTER_LEAP_MAX = 1 << 32
+"""How far the counter of a view may be above all that were heard of. No groups are parted for so
+many views; and whoever makes the next one must be able to count on."""
+
+
 class Phase(Enum):
     IDLE = "not started"
     LOOKING = "looking for the group"
@@ -234,6 +239,10 @@ class Membership:
             return
         for frame in frames:
             match frame:
+                case ViewIs(view) | Merged(view) | Merge(view) | Welcome(view) if (
+                    view.counter > self._highest + COUNTER_LEAP_MAX
+                ):
+                    self.ignored += 1
                 case Discover():
                     self._on_discover(source, out)
                 case Present():
@@ -268,7 +277,8 @@ class Membership:
             case TooSlow(member):
                 self._complain(member, now, out)
             case NewerView(view_id) if not self.is_member:
-                self._expect(view_id)
+                if view_id.counter <= self._highest + COUNTER_LEAP_MAX:
+                    self._expect(view_id)
             case Settled(is_settled):
                 self._is_settled = is_settled
                 if self.change is None:  # groups may be waiting to come together
@@ -397,7 +407,7 @@ class Membership:
                 f"{change.view} is not acknowledged by {names} for "
                 f"{seconds(now - change.since)}; left out in {seconds(left)}"
             )
-        elif change is not None:
+        elif change is not None and change.welcome is not None:
             names = ", ".join(map(str, change.joiners))
             left = self._timers.until(Timer.OVERDUE, now)
             reasons.append(
@@ -593,7 +603,7 @@ class Membership:
     ) -> None:
         mine = self.view
         if mine is None or not self.is_member:
-            self._on_view_too_early(source, view, now, out)
+            self._on_view_too_early(source, view, parts, now, out)
             return
         self.discovery.add(member.address for member in view)
         is_newer = view.counter > mine.counter
@@ -620,13 +630,17 @@ class Membership:
         assert self.view is not None
         return announcement(self.view, self._parts)
 
-    def _on_view_too_early(self, source: Member, view: View, now: int, out: Effects) -> None:
+    def _on_view_too_early(
+        self, source: Member, view: View, parts: tuple[View, ...], now: int, out: Effects
+    ) -> None:
         """A view, but not yet where windows open."""
         if self.me in view and source == view.id.creator:
             # Who let us in has died on it, and the next one takes us for a member. It need not wait
             # for us: there is nothing here to hold on to, and from now on no older Welcome counts.
+            # But in a merge the other parts would wait for us to say where we begin (multicast.py),
+            # as members do: there we are not one, and ask to be left out.
             self._expect(view.id)
-            out.datagram(source, ViewAck(view.id))
+            out.datagram(source, Leave() if parts else ViewAck(view.id))
             if source != self._coordinator:
                 self._enter(Phase.JOINING, now)
                 self._timers.disarm(Timer.ASK)
@@ -696,6 +710,11 @@ class Membership:
         if not self.is_member or view is None or self.coordinator != self.me:
             return
         lost = self.suspects.keys() | self._strayed.keys()
+        if self.change is not None and self.me not in self.change.view:
+            silent = self.change.awaiting & lost
+            if silent:
+                self._make_view({self.me, *silent}, now, out)
+            return  # the others see to the rest
         gone = {member for member in view if member in lost or member in self._leavers}
         if self._is_flushed:
             gone.add(self.me)

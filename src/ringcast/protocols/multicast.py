@@ -36,11 +36,11 @@ from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import DigestTaken, DigestWanted, Reunited, Settled
+from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited, Settled
 from ringcast.core.timers import Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
-from ringcast.model import Digest, Origin, Stream
+from ringcast.model import Digest, Origin, Stream, ViewId
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
@@ -241,6 +241,8 @@ class ReliableMulticast:
                 )
 
         if self._is_uniform:
+            for inbox in self._inboxes.values():
+                inbox.enter_view(view.counter, now)
             self.uniform.install_view(view, now, out)
             self._settle(now, out)
 
@@ -311,7 +313,8 @@ class ReliableMulticast:
     # Outputs
 
     def digest(self) -> Digest:
-        """What this member has delivered of everybody, itself included."""
+        """What this member has delivered of everybody: itself, and those who departed and are not
+        resolved, included."""
         entries: dict[Origin, int] = {}
         partials: dict[Origin, tuple[bytes, ...] | None] = {}
         for stream, outbox in self._outboxes.items():
@@ -320,6 +323,9 @@ class ReliableMulticast:
         for origin, inbox in self._inboxes.items():
             entries[origin] = inbox.window.delivered
             partials[origin] = inbox.assembler.parts
+        for sender, estate in self.uniform.estates.items():
+            if estate.is_mine:
+                entries[Origin(sender, Stream.UNIFORM)] = estate.delivered
         return Digest(entries, {origin: parts for origin, parts in partials.items() if parts != ()})
 
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
@@ -466,15 +472,20 @@ class ReliableMulticast:
 
     def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
         inbox = self._inboxes.get(Origin(source, Stream.UNIFORM))
-        if inbox is None:
+        if inbox is None or self._view is None:
             self.refused += 1
         else:
-            inbox.on_commit(commit.seqno, commit.counter, now)
+            inbox.on_commit(commit.seqno, commit.counter, self._view.counter, now)
 
     def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
         outbox = self._outboxes.get(Stream.UNIFORM)
         view = self._view
-        if outbox is None or view is None or wanted.counter > view.counter:
+        if view is None and self._is_uniform and not self._is_closed:
+            # Who let us in has died on it, and the next one takes us for a member. There is nothing
+            # yet, nor will there be from a view before this one.
+            out.signal(NewerView(ViewId(source, wanted.counter)))
+            out.datagram(source, Commit(0, wanted.counter))
+        elif outbox is None or view is None or wanted.counter > view.counter:
             self.refused += 1
         elif self._is_peer(source):
             out.datagram(source, outbox.commitment())
@@ -486,8 +497,9 @@ class ReliableMulticast:
         return Stream.UNIFORM in self.streams
 
     def _settle(self, now: int, out: Effects) -> None:
-        """A digest may be given once whatever is committed has been delivered here, and whatever
-        the departed have left is resolved: a joiner begins after that, and needs none of it."""
+        """A digest may be given once there is a window for everybody, whatever is committed has
+        been delivered here, and whatever the departed have left is resolved: a joiner begins after
+        that, and needs none of it."""
         if self.uniform.is_settled != self._was_settled:
             self._was_settled = self.uniform.is_settled
             out.signal(Settled(self._was_settled))
@@ -499,14 +511,27 @@ class ReliableMulticast:
     def _unsettled(self) -> list[str]:
         """What stands between a joiner and its digest, in words."""
         view = self._view
-        if not self._is_uniform or view is None:
+        if view is None:
             return []
-        reasons = [f"{sender} is not resolved" for sender in self.uniform.estates]
+        reasons = [f"{who} has not said where it begins" for who in self._unopened()]
+        if not self._is_uniform:
+            return reasons
+        reasons += [f"{sender} is not resolved" for sender in self.uniform.estates]
         reasons += [f"{who} has not said what it has committed" for who in self._uncommitted()]
         boxes = [box for box in self._boxes() if box.is_gated]
         if any(box.window.delivered < box.window.gate for box in boxes):
             reasons.append("this member has not taken all that is committed")
         return reasons
+
+    def _unopened(self) -> list[Member]:
+        """Old members, come from another group, that this one has no window for yet: a joiner's
+        could not open at any place that is known here."""
+        others = (who for who in self._view or () if who not in (self.me, *(self._joiners or ())))
+        return [
+            who
+            for who in others
+            if any(Origin(who, stream) not in self._inboxes for stream in self.streams)
+        ]
 
     def _uncommitted(self) -> list[Member]:
         """Old members of whom it is not known what they have committed in this view."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Admitted, LetIn
+from ringcast.core.effects import Admitted, LetIn, Settled
 from ringcast.core.timers import Timers
 from ringcast.events import (
     StateBegun,
@@ -41,7 +41,7 @@ from ringcast.events import (
     StateReceived,
 )
 from ringcast.model import Digest
-from ringcast.protocols.catch_up import CatchUp
+from ringcast.protocols.catch_up import CatchUp, span
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW, Provider
 from ringcast.wire.frames import (
@@ -129,8 +129,10 @@ class StateTransfer:
         self._fragment_bytes = fragment_bytes
         self._view: View | None = None
         self._attempt = 0
+        self._first_attempt = 0  # at the provider that is asked now
         self._refusals: dict[Member, Refusal] = {}
         self._departed: dict[Origin, int] = {}
+        self._is_settled = True  # no uniform messages of who departed are still to come
         self._handover: deque[Event] = deque()  # of our own state, for the application
         self._is_full = False
         self._since = 0
@@ -175,6 +177,9 @@ class StateTransfer:
                 for joiner in joiners:
                     self.giving.cut(joiner, self._cut_at(digest), now)
                 self._announce(out)
+            case Settled(is_settled):
+                self._is_settled = is_settled
+                self._settle()
             case LetIn(by, digest):
                 self.phase = Phase.WAITING
                 self.catch_up = CatchUp(digest.entries, self._room, self._fragment_bytes)
@@ -209,6 +214,7 @@ class StateTransfer:
             if self.provider not in view:
                 self._ask_next(now, out)
             elif self.incoming is None:
+                self._attempt += 1  # a refusal that is still on its way was for the view before
                 self._ask_again(out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
@@ -218,7 +224,8 @@ class StateTransfer:
         """Cut for those who have asked, if this is far enough."""
         if self._view is not None:
             is_waiting = self.phase is Phase.WAITING
-            self.giving.answer(self._view, self._cut_at(taken), now, out, is_waiting=is_waiting)
+            cut = self._cut_at(taken)
+            self.giving.answer(self._view, cut, taken, now, out, is_waiting=is_waiting)
             self._announce(out)
 
     def provide(self, number: int, chunks: Sequence[bytes], out: Effects, *, is_last: bool) -> int:
@@ -238,6 +245,7 @@ class StateTransfer:
         """Messages to the group that have been taken out of their windows for later."""
         assert self.catch_up is not None
         self.catch_up.keep(events)
+        self._note_late(events)
 
     def note_full(self, is_full: bool, out: Effects) -> None:
         """Whether messages are left in their windows because the buffer is full."""
@@ -267,6 +275,7 @@ class StateTransfer:
 
     def sift(self, events: list[Event]) -> list[Event]:
         """Live messages without those that are in the state."""
+        self._note_late(events)
         if self.catch_up is None:
             return events
         kept = self.catch_up.sift(events)
@@ -405,6 +414,7 @@ class StateTransfer:
         self.incoming = None
         self._handover.clear()
         self._attempt += 1
+        self._first_attempt = self._attempt
         self._wait_on(now)
         self._ask_again(out)
 
@@ -453,7 +463,8 @@ class StateTransfer:
         self._ask_next(now, out)
 
     def _on_begin(self, source: Member, begin: StateBegin, now: int, out: Effects) -> None:
-        if not self._is_awaited(source) or begin.attempt != self._attempt:
+        is_answer = self._first_attempt <= begin.attempt <= self._attempt
+        if not self._is_awaited(source) or not is_answer:
             self.ignored += 1
             out.message(source, StateStop(begin.attempt))
             return
@@ -489,6 +500,7 @@ class StateTransfer:
         assert self._view is not None
         cut = incoming.cut.entries
         orphans = self.catch_up.cut(cut, self._view)
+        self._settle()
         # Of those who departed, this member now has what its provider had, and what it kept of it.
         for origin, seqno in cut.items():
             if origin.sender not in self._view:
@@ -500,6 +512,20 @@ class StateTransfer:
         while len(self._departed) > DEPARTED_MAX:
             del self._departed[next(iter(self._departed))]
         self._stop_waiting(StateReceived(provider, incoming.chunks, incoming.size), out)
+
+    def _settle(self) -> None:
+        if self._is_settled and self.catch_up is not None and self._view is not None:
+            self.catch_up.settle(self._view)
+            self._end_catch_up()
+
+    def _note_late(self, events: Sequence[Event]) -> None:
+        """Uniform messages come of those, too, who have departed: then they are in the state."""
+        if not self._is_settled:
+            for event in events:
+                found = span(event)
+                if found is not None and found[0] in self._departed:
+                    origin, _, last = found
+                    self._departed[origin] = max(last, self._departed[origin])
 
     def _is_awaited(self, source: Member) -> bool:
         return self.phase is Phase.WAITING and source == self.provider

@@ -4,7 +4,8 @@ On Admitted (this member has let joiners in): for each of them, cut here and now
     opened at the same place. Who does not ask for its state for `UNASKED_NS` wants none.
 On StateAsk: a cut that was made for this joiner will do, if it is not behind where its windows
     opened. Otherwise, once both are in the same view and all senders in it have been taken here
-    that far, cut. (A joiner's windows may have opened at a place to which this member has yet to
+    that far, cut; and all who departed and have left uniform messages that are not resolved here.
+    (A joiner's windows may have opened at a place to which this member has yet to
     come; and of senders that only one of the two sees depart, they would keep different messages.)
     Who waits for its own state says so, in the same view too: by then it has got all that it will
     ever get of members that have departed.
@@ -26,7 +27,7 @@ from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Refusal, StateBegin, StateEnd, StatePart, StateRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ringcast.core.effects import Effects
     from ringcast.events import Event
@@ -115,21 +116,24 @@ class Provider:
             transfer is not None
             and transfer.attempt is None
             and view is not None
-            and covers(transfer.cut, ask.opened, view)
+            and covers(transfer.cut, ask.opened, view.members)
         ):
             self._begin(transfer, ask.attempt, out)
         elif source in self.asks or len(self.asks) < ASKS_MAX:
             self.asks[source] = ask
 
-    def answer(self, view: View, cut: Digest, now: int, out: Effects, *, is_waiting: bool) -> None:
-        """Cut for those who have asked, if this is far enough."""
+    def answer(
+        self, view: View, cut: Digest, taken: Digest, now: int, out: Effects, *, is_waiting: bool
+    ) -> None:
+        """Cut for those who have asked, if this is far enough. `taken`: of all of whom more is to
+        come."""
         for joiner, ask in list(self.asks.items()):
             if ask.view_id != view.id:
                 continue
             if is_waiting:
                 del self.asks[joiner]
                 out.message(joiner, StateRefused(ask.attempt, Refusal.WAITING))
-            elif covers(cut, ask.opened, view):
+            elif covers(cut, ask.opened, (*view, *(sender for sender, _ in taken.entries))):
                 del self.asks[joiner]
                 self._begin(self.cut(joiner, cut, now), ask.attempt, out)
 
@@ -178,13 +182,14 @@ class Provider:
             out.event(StateWritable(transfer.number))
 
     def on_stop(self, source: Member, stop: StateStop) -> None:
+        """This question, and those before it, need no answer any more."""
         ask, transfer = self.asks.get(source), self._transfer_to(source)
-        if ask is not None and ask.attempt == stop.attempt:
+        if ask is not None and ask.attempt <= stop.attempt:
             del self.asks[source]
-        elif transfer is not None and transfer.attempt == stop.attempt:
-            self._abandon(transfer, f"{source} gets it from somebody else")
+        if transfer is None or transfer.attempt is None or transfer.attempt > stop.attempt:
+            self.ignored += ask is None
         else:
-            self.ignored += 1
+            self._abandon(transfer, f"{source} gets it from somebody else")
 
     def set_members(self, view: View) -> None:
         """Whoever is not in it needs nothing more."""
@@ -300,12 +305,12 @@ class Provider:
             self._timers.arm(Timer.UNASKED, since + UNASKED_NS)
 
 
-def covers(cut: Digest, opened: Digest, view: View) -> bool:
-    """Whether it reaches every place where windows of senders in the view have opened."""
+def covers(cut: Digest, opened: Digest, senders: Collection[Member]) -> bool:
+    """Whether it reaches every place where windows of these senders have opened."""
     return all(
         cut.entries.get(origin, 0) >= seqno
         for origin, seqno in opened.entries.items()
-        if origin.sender in view
+        if origin.sender in senders
     )
 
 

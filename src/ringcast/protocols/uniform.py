@@ -23,14 +23,18 @@ On view: the windows of departed senders stay, as estates, deaf to the departed.
 As taker, for each of them:
     COLLECT  ask all members of this view what they have. Who has not installed it does not answer
              (they still might hear of the departed); who is not open yet says that, and does not
-             count. Somebody has no estate of that sender: it was resolved before, so it is (C2).
+             count.
     HOLD     what anybody has, fetch it oneself (C5); then all the others fetch it from here.
     COMMIT   all hold it: all deliver it, the taker too.
-    Then, when all have delivered it, it is resolved: the estate goes, and is named no more.
-On Takeover of the first member of my view, about this view: let go of estates that it does not
-    name; fetch or deliver as it says; answer with a Standing. Who is in no view yet answers that
-    it is not open; and no older Welcome counts for it any more.
+    Then, when all have delivered it, it is resolved: the estate goes, and all are told (C2).
+On Takeover of the first member of my view, about this view: let go of what it calls resolved;
+    fetch or deliver as it says; answer with a Standing. Who is in no view yet answers that it is
+    not open; and no older Welcome counts for it any more.
 On Standing, as taker: note it; go on. If it names somebody that I have resolved, say so.
+Who hears of a departed sender for the first time has an estate of it from then on, without a
+    window. It may have resolved that one in an earlier view: then whoever has a window has
+    delivered all there is, and it is soon resolved again. Or it never was in a view with it, since
+    groups came together just when that one died: then only the others know what is to be done.
 On EstateWanted: hand over what is here. These travel as messages to one member, so once is enough;
     but each view begins anew.
 Every interval until all is resolved: Takeover again, or Standing again.
@@ -49,6 +53,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import NewerView
 from ringcast.core.timers import Timers
 from ringcast.model import Stream
@@ -64,6 +69,7 @@ from ringcast.wire.frames import (
     Standing,
     Takeover,
 )
+from ringcast.wire.limits import ESTATES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,6 +84,13 @@ REPEAT_START_NS = 20_000_000
 
 RUN_BYTES = 1 << 20
 """Payloads of an estate are handed over in messages of about this size."""
+
+RESOLVED_MAX = ESTATES_MAX // 2
+"""Senders that a taker calls resolved. Whoever asks for one that it has forgotten makes it resolve
+that one once more."""
+
+PAYLOAD_OVERHEAD = 5
+"""What each takes in such a message besides its bytes: empty ones are not for nothing."""
 
 
 class Timer(Enum):
@@ -116,6 +129,20 @@ class Estate:
             return 0
         return self.window.held if self.is_relay else self.window.delivered
 
+    def make_room(self, through: int) -> None:
+        """Others may have larger windows for this sender, and hold more than has a slot here."""
+        window = self.window
+        if window is None or through <= window.low + window.capacity:
+            return
+        self.window = ReceiveWindow(
+            min(through - window.low, CAPACITY_LIMIT),
+            offset=window.low,
+            max_bytes=window.max_bytes,
+            gate=window.gate,
+        )
+        held = window.read_run(range(window.low + 1, window.held + 1))
+        self.window.add_run(window.low + 1, held)
+
     def share(self, sender: Member) -> Share:
         return Share(sender, self.delivered, self.held, self.is_mine)
 
@@ -127,6 +154,8 @@ class Round:
     standings: dict[Member, dict[Member, Share]] = field(default_factory=dict)
     """By member: what it has of each sender that is not resolved there."""
     not_open: set[Member] = field(default_factory=set)
+    resolved: dict[Member, None] = field(default_factory=dict)
+    """Senders that this taker has resolved in this view: not everybody may have heard."""
 
 
 class Uniform:
@@ -173,12 +202,14 @@ class Uniform:
             return
         if told.view_id != view.id or source != view.coordinator or source == self.me:
             return
-        named = {claim.sender: claim for claim in told.claims}
-        for sender in [sender for sender in self.estates if sender not in named]:
-            self._resolve(sender)
-        for sender, estate in self.estates.items():
-            self._follow(sender, estate, named[sender], source, out)
+        for claim in told.claims:
+            if claim.stage is Stage.RESOLVED:
+                self._let_go(claim.sender)
+            elif self._knows(claim.sender, now):
+                self._follow(claim, source, out)
         self._stand(out)
+        if self.estates:
+            self._timers.arm_if_idle(Timer.REPEAT, now + self._interval)
 
     def on_standing(self, source: Member, told: Standing, now: int, out: Effects) -> None:
         view = self._view
@@ -190,8 +221,12 @@ class Uniform:
             shares = {share.sender: share for share in told.shares}
             self._round.standings[source] = shares
             self._round.not_open.discard(source)
-            if any(sender not in self.estates for sender in shares):
+            if any(sender in self._round.resolved for sender in shares):
                 out.datagram(source, self._takeover())
+            new = [who for who in shares if who not in (*self.estates, *self._round.resolved)]
+            known = [self._knows(sender, now) for sender in new]
+            if any(known):
+                self._say(now, out)
         else:
             self._round.not_open.add(source)
         self._progress(now, out)
@@ -205,7 +240,7 @@ class Uniform:
         payloads = estate.window.read_run(range(first, wanted.last + 1))
         start = size = 0
         for stop, payload in enumerate(payloads, 1):
-            size += len(payload)
+            size += len(payload) + PAYLOAD_OVERHEAD
             if size >= RUN_BYTES or stop == len(payloads):
                 seqnos = range(first + start, first + stop)
                 more = tuple(estate.assembler.is_continued(seqno) for seqno in seqnos)
@@ -307,13 +342,12 @@ class Uniform:
 
     def _takeover(self) -> Takeover:
         assert self._view is not None
-        return Takeover(
-            self._view.id,
-            tuple(
-                Claim(sender, estate.stage, estate.goal or 0)
-                for sender, estate in self.estates.items()
-            ),
-        )
+        resolved = [Claim(sender, Stage.RESOLVED, 0) for sender in self._round.resolved]
+        claims = [
+            Claim(sender, estate.stage, estate.goal or 0) for sender, estate in self.estates.items()
+        ]
+        # Of too many the first come first: once they are resolved the others are named.
+        return Takeover(self._view.id, (*claims[: ESTATES_MAX - len(resolved)], *resolved))
 
     def _responders(self) -> list[Member]:
         assert self._view is not None
@@ -339,9 +373,8 @@ class Uniform:
         if None in told:
             return False
         shares = {who: self._round.standings[who].get(sender) for who in responders}
-        if None in shares.values():  # it has let go of it: that is resolved
-            self._resolve(sender)
-            return True
+        if None in shares.values():  # it has yet to hear of that sender
+            return False
         known = {who: share for who, share in shares.items() if share and share.has_window}
         if estate.stage is Stage.COLLECT:
             return self._collect(sender, estate, known, out)
@@ -394,17 +427,25 @@ class Uniform:
             estate.goal = None
             estate.stage = Stage.COLLECT
 
-    def _follow(
-        self, sender: Member, estate: Estate, told: Claim, taker: Member, out: Effects
-    ) -> None:
+    def _knows(self, sender: Member, now: int) -> bool:
+        """Whether there is an estate of this sender: from now on, since somebody else has one."""
+        assert self._view is not None
+        if sender not in self.estates:
+            if sender in self._view or len(self.estates) >= ESTATES_MAX:
+                return False
+            self.take_over(sender, None, now)
+        return True
+
+    def _follow(self, told: Claim, taker: Member, out: Effects) -> None:
         """Do what the taker says of this estate."""
+        estate = self.estates[told.sender]
         if told.stage is Stage.COLLECT or not estate.is_mine:
             return
         assert estate.window is not None
         if estate.goal is None:
             estate.goal = told.high
             if estate.held < told.high:
-                self._fetch(sender, estate, taker, out)
+                self._fetch(told.sender, estate, taker, out)
         estate.stage = max(estate.stage, told.stage)
         if told.stage is Stage.COMMIT:
             estate.window.open_gate(told.high)
@@ -412,18 +453,28 @@ class Uniform:
     def _fetch(self, sender: Member, estate: Estate, source: Member, out: Effects) -> None:
         assert self._view is not None
         assert estate.goal is not None
+        estate.make_room(estate.goal)
         wanted = EstateWanted(self._view.id, sender, estate.held + 1, estate.goal)
         out.message(source, wanted)
 
     def _resolve(self, sender: Member) -> None:
-        del self.estates[sender]
+        """As taker: there is nothing left to do."""
+        resolved = self._round.resolved
+        resolved[sender] = None
+        if len(resolved) > RESOLVED_MAX:
+            del resolved[next(iter(resolved))]
+        self._let_go(sender)
+
+    def _let_go(self, sender: Member) -> None:
+        self.estates.pop(sender, None)
         if not self.estates:
             self._timers.disarm(Timer.REPEAT)
 
     def _stand(self, out: Effects) -> None:
         assert self._view is not None
-        shares = tuple(estate.share(sender) for sender, estate in self.estates.items())
-        out.datagram(self._view.coordinator, Standing(self._view.id, True, shares))
+        shares = [estate.share(sender) for sender, estate in self.estates.items()]
+        told = Standing(self._view.id, True, tuple(shares[:ESTATES_MAX]))
+        out.datagram(self._view.coordinator, told)
 
     def _advance(self, now: int, out: Effects) -> None:
         """This member has got further with some estate."""

@@ -5,7 +5,7 @@ A run has phases. `warm`: no faults. `safety`: faults; only what must never happ
 expire, and the group comes to one view. `liveness`: delivery bounds apply, applications send a
 little more. `end`: nothing may be repeated any more.
 
-Views are made by the simulator's coordinator; in runs of the protocol "group" by the nodes.
+Views are made by the simulator's coordinator; in runs of "group" and "uniform" by the nodes.
 
 Nothing here iterates over a set, and all chance comes from the seed: one seed, one trace.
 """
@@ -19,6 +19,7 @@ from ringcast.config import GroupConfig
 from ringcast.model import Address, Member
 from ringcast.protocols.inbox import NACK_MESSAGES_MAX
 from ringcast.sim.agenda import Agenda, LocalClock, ns
+from ringcast.sim.application import Giver, Keeper
 from ringcast.sim.coordinator import Coordinator
 from ringcast.sim.gathering import Gathering
 from ringcast.sim.harness import Harness, NodeFailure
@@ -29,13 +30,16 @@ from ringcast.sim.nodes import node_factory_for
 from ringcast.sim.options import slot_name
 from ringcast.sim.recorder import Recorder
 from ringcast.sim.seal import ChecksumSeal
-from ringcast.sim.workload import EVERYBODY, Application, Payloads
+from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Payloads
 from ringcast.trace.predicates.membership import GroupFacts
+from ringcast.trace.predicates.state import state_bound_ns
+from ringcast.trace.predicates.uniform_liveness import UniformFacts
 from ringcast.trace.rows import CRASH, Facts, Trace, member_key
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
     from ringcast.model import Digest, View
+    from ringcast.node import Node
     from ringcast.sim.coordinator import Seat
     from ringcast.sim.network import Packet
     from ringcast.sim.nodes import NodeFactory
@@ -61,6 +65,7 @@ class Cluster:
         self.options = options
         self.agenda = Agenda()
         self.random = Random(f"{options.seed} cluster")
+        self._state_random = Random(f"{options.seed} state")
         self.recorder = Recorder(self.agenda)
         self.network = Network(options, self.agenda, self, self._arrive)
         self.machines: list[Machine] = []
@@ -74,10 +79,10 @@ class Cluster:
             digest_before_freeze=options.digest_before_freeze,
         )
         self.gathering = Gathering(self, [_address(slot) for slot in range(options.nodes)])
-        self._has_own_views = options.protocol == "group"
+        self._has_own_views = options.has_own_views
         self._group = self.gathering if self._has_own_views else self.coordinator
         self._incidents = Incidents(self)
-        self._node_factory = node_factory or node_factory_for(options.protocol)
+        self._node_factory = node_factory or node_factory_for(options.protocol, state=options.state)
         self._payloads = Payloads(options.seed)
         self._seal = ChecksumSeal() if options.has("F6") else None
         # Reads what nodes send; the name matters to nobody.
@@ -140,7 +145,8 @@ class Cluster:
 
     def _group_facts(self, facts: Facts) -> GroupFacts:
         late = [member_key(each.harness.me) for each in self.machines if each.was_late]
-        return GroupFacts.of(
+        kind = UniformFacts if self.options.has_uniform else GroupFacts
+        return kind.of(
             facts,
             self.options.membership_config(),
             nodes=self.options.nodes,
@@ -149,7 +155,17 @@ class Cluster:
                 member_key(each.harness.me): self.network.component(each.harness.slot)
                 for each in self.machines
             },
+            state_ns=self._state_ns(),
         )
+
+    def _state_ns(self) -> int:
+        """How long the largest state takes: at the worst, one datagram after the other."""
+        options = self.options
+        givers = [machine.giver for machine in self.machines if machine.giver is not None]
+        chunks = max((giver.keeper.most_chunks for giver in givers), default=0)
+        datagrams = -(-max(options.chunk_bytes) // (options.datagram_bytes // 2))
+        each = 2 * options.delta_ms + options.ack_delay_ms
+        return ns(options.give_ms + chunks * (options.give_ms + datagrams * each))
 
     def _warm(self) -> None:
         self.recorder.phase("warm")
@@ -180,12 +196,19 @@ class Cluster:
 
     def _plan_spell(self, slot: int, dest: int, left: int, start: int, stop: int) -> None:
         if left <= self.options.burst:
-            self.agenda.at(start, self._want, slot, dest, left)
+            self.agenda.at(start, self._want, slot, self._stream_of(dest), left)
             return
         while left > 0:
             count = min(left, self.random.randint(1, self.options.burst))
-            self.agenda.at(self.random.randint(start, stop), self._want, slot, dest, count)
+            when = self.random.randint(start, stop)
+            self.agenda.at(when, self._want, slot, self._stream_of(dest), count)
             left -= count
+
+    def _stream_of(self, dest: int) -> int:
+        """What is for everybody goes on either stream."""
+        share = self.options.uniform
+        is_uniform = dest == EVERYBODY and share > 0 and self.random.random() < share
+        return UNIFORM if is_uniform else dest
 
     def _safety(self) -> None:
         self.recorder.phase("safety")
@@ -230,7 +253,10 @@ class Cluster:
 
     def _wait_for_one_view(self) -> None:
         facts = self._facts()
-        limit = facts.one_view_bound_ns if isinstance(facts, GroupFacts) else ns(HEAL_MAX_MS)
+        limit = ns(HEAL_MAX_MS)
+        if isinstance(facts, GroupFacts):
+            has_state = self.options.state
+            limit = state_bound_ns(facts, self.agenda.now) if has_state else facts.one_view_bound_ns
         deadline = self.agenda.now + limit
         while not self._is_healed():
             if self.agenda.now > deadline:
@@ -260,16 +286,30 @@ class Cluster:
             delay = self.random.uniform(0, SPREAD_MS)
             self.agenda.after(delay, self._want, slot, dest, self.options.late_messages)
         self.agenda.run_until(self.agenda.now + ns(SPREAD_MS) + 1)
+        self._let_leave()
         bound = self._quiet_after()
         while self.agenda.now < max(self._gst, self.recorder.last_send) + bound:
             self.agenda.run_until(max(self._gst, self.recorder.last_send) + bound)
         self._find_blocked()
         self.recorder.phase("end")
         self.agenda.run_until(self.agenda.now + 2 * ns(max(self.options.tau_ms)))
+        for machine in self._members():
+            machine.harness.end()
+
+    def _let_leave(self) -> None:
+        """Somebody goes while what it has sent is still under way."""
+        leaver = self.options.late_leaver
+        machine = self._slots[leaver] if leaver >= 0 else None
+        if machine is not None and machine.can_act and self.may_go(machine):
+            machine.want(UNIFORM, self.options.late_messages)
+            machine.harness.leave(machine.now)
+            machine.turn()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
         everybody = [(slot, EVERYBODY) for slot in range(self.options.nodes)]
+        if self.options.has_uniform:
+            everybody += [(slot, UNIFORM) for slot in range(self.options.nodes)]
         if self.options.protocol == "multicast":
             return everybody
         pairs = dict.fromkeys(self.options.pairs)
@@ -292,6 +332,8 @@ class Cluster:
         if self.options.protocol == "unicast" and not all(m.is_alive for m in self.machines):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
+        if isinstance(facts, UniformFacts):
+            bound = max(bound, facts.drained_bound_ns)
         return bound
 
     def _find_blocked(self) -> None:
@@ -299,10 +341,16 @@ class Cluster:
             return  # whoever stops taking holds the others back, and is meant to
         predicate = "S-L1" if self.options.protocol == "unicast" else "N-L3"
         for machine in self._members():
-            if any(backlog.wanted for backlog in machine.application.backlogs.values()):
+            backlogs = machine.application.backlogs.items()
+            if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
                 self.recorder.find(
                     predicate, f"{machine.harness.me} still waits for room though all have taken"
                 )
+
+    def _is_there(self, dest: int) -> bool:
+        """Whether anybody takes what is for this destination; a late leaver does not."""
+        machine = self._slots[dest] if dest >= 0 else None
+        return machine is None or not machine.harness.is_closed
 
     def _members(self) -> list[Machine]:
         """Those in the current view that live."""
@@ -353,14 +401,30 @@ class Cluster:
             membership=self.options.membership_config(),
         )
         node = self._node_factory(me, config, seal=self._seal)
-        harness = Harness(node, slot, self.recorder, self._wiretap, self._codec_of)
+        keeper = self._keeper_of(node)
+        harness = Harness(node, slot, self.recorder, self._wiretap, self._codec_of, keeper)
         start = self.random.randrange(CLOCK_START_MAX_NS) if self.options.has("F13") else 0
         application = Application(me, self.options, self._payloads)
         machine = Machine(self, harness, LocalClock(start), application)
+        if keeper is not None:
+            machine.giver = Giver(
+                machine,
+                keeper,
+                slot,
+                options=self.options,
+                agenda=self.agenda,
+                network=self.network,
+                random=self._state_random,
+            )
         self.machines.append(machine)
         self._by_member[me] = machine
         self._slots[slot] = machine
         return machine
+
+    def _keeper_of(self, node: Node) -> Keeper | None:
+        """Its application's state, if it has one."""
+        has_state = node.state is not None and node.state.has_state
+        return Keeper(self.options, self._state_random) if has_state else None
 
     def _codec_of(self, member: Member) -> Codec:
         return self._by_member[member].harness.node.codec

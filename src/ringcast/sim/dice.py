@@ -19,6 +19,10 @@ UNICAST_TARGETS = (
     *("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
     *("every second data", "last data", "first data"),
 )
+UNIFORM_TARGETS = (
+    *("commit", "commit_wanted", "takeover", "standing", "system", "ack", "highest", "data"),
+    *("view_is", "view_ack", "welcome", "last data"),
+)
 GROUP_TARGETS = (
     *("discover", "present", "join", "view_is", "view_ack", "welcome", "half_wanted", "half"),
     *("leave", "suspect", "beat", "probe", "alive", "ack", "highest", "last data"),
@@ -28,13 +32,55 @@ GROUP_TARGETS = (
 def expand(seed: int, protocol: str = "multicast", *, partitions: bool = False) -> Options:
     """The options of this seed; with `partitions`, those of a group that falls apart."""
     if partitions:
-        group = _Dice(seed, Random(f"partitions {seed}")).group_options()
-        return with_partitions(replace(group, protocol=protocol), Random(f"cuts {seed}"))
+        dice = _Dice(seed, Random(f"partitions {seed}"))
+        group = dice.uniform_options() if protocol == "uniform" else dice.group_options()
+        parted = with_partitions(replace(group, protocol=protocol), Random(f"cuts {seed}"))
+        return _with_state(parted, Random(f"parted state {seed}"))
     if protocol == "unicast":
         return _Dice(seed, Random(f"unicast {seed}")).unicast_options()
     if protocol == "group":
-        return _Dice(seed, Random(f"group {seed}")).group_options()
+        group = _Dice(seed, Random(f"group {seed}")).group_options()
+        return _with_state(group, Random(f"state {seed}"))
+    if protocol == "uniform":
+        return _Dice(seed, Random(f"uniform {seed}")).uniform_options()
     return _Dice(seed, Random(seed)).options()
+
+
+def _with_state(options: Options, random: Random) -> Options:
+    """In half of the runs of a group, applications have a state for joiners."""
+    if options.protocol != "group" or random.random() < 0.5:
+        return options
+    datagram = options.datagram_bytes
+    return replace(
+        options,
+        state=True,
+        # None at all, a few messages, or as many as come.
+        join_buffer_bytes=random.choice((0, 4 * datagram, 8 * datagram, 1 << 20, 1 << 20)),
+        ballast=random.choice((0, 300, 800, 3 * datagram, 20 * datagram)),
+        chunk_bytes=random.choice(
+            ((50,), (1, 7, 100), (16, 64), (100,), (2 * datagram, 10), (datagram,))
+        ),
+        give_ms=random.choice((0.0, 10.0, 50.0, 100.0, 300.0)),
+        give_chunks=random.choice((1, 1, 3, 100)),
+        refuse=random.choice((0.0, 0.0, 0.0, 0.1, 0.4)),
+        stalled=random.choice((-1, -1, -1, random.randrange(options.nodes))),
+        target=random.choice((options.target, options.target, "system")),
+        # Whoever takes nothing, for ever, gives nothing either.
+        stopped=-1,
+        incidents=_with_providers_gone(options, random),
+    )
+
+
+def _with_providers_gone(options: Options, random: Random) -> tuple[Incident, ...]:
+    """Whoever lets somebody in is gone before its state is through: it leaves, or dies."""
+    fault = "F10" if options.has("F10") else "leave"
+    found = list(options.incidents)
+    for before in options.incidents:
+        if before.fault in ("join", "F11") and random.random() < 0.4:
+            at = before.at_ms + before.ms + random.uniform(20, 500)
+            gone = Incident(fault=fault, at_ms=round(at, 3), nodes=(0,), what="coordinator")
+            found.append(gone)
+    return tuple(sorted(found, key=lambda incident: incident.at_ms))
 
 
 class _Dice:
@@ -289,6 +335,47 @@ class _Dice:
             long = suspect * self._between(1.5, 4)
             incident("F12", random.choice((self._log_uniform(1, suspect), long)), whom())
         return tuple(sorted(found, key=lambda item: item.at_ms))
+
+    def uniform_options(self) -> Options:
+        """A group in which part of the messages is uniform, and senders die of them."""
+        random = self._random
+        options = self.group_options()
+        nodes, safety = options.nodes, options.safety_ms
+        faults, found = options.faults, list(options.incidents)
+        if random.random() < 0.6:
+            if "F10" not in faults:
+                faults = tuple(fault for fault in FAULTS if fault in (*faults, "F10"))
+            for _ in range(random.choice((1, 1, 2))):
+                # With some copies of what it sends gone, or all of them and some of the commit.
+                copies = random.randint(0, 3 * (nodes - 1))
+                what = random.choice(("sending", "sending", "sending coordinator"))
+                slot, at = random.randrange(nodes), self._between(safety * 0.1, safety * 0.9)
+                found.append(
+                    Incident(fault="F10", at_ms=at, nodes=(slot,), what=what, amount=copies)
+                )
+            if random.random() < 0.5:
+                # Whoever sees to what the dead have left behind dies of that.
+                after = options.suspect_ms + options.verify_ms + self._between(0, 100)
+                copies = random.randint(0, 2 * nodes)
+                found.append(
+                    replace(
+                        found[-1],
+                        at_ms=round(min(found[-1].at_ms + after, safety), 3),
+                        what="coordinator",
+                        amount=copies,
+                    )
+                )
+        return replace(
+            options,
+            protocol="uniform",
+            uniform=random.choice((0.3, 0.6, 1.0)),
+            faults=faults,
+            target=random.choice(UNIFORM_TARGETS),
+            # Whoever takes nothing, for ever, keeps everybody from being let in.
+            stopped=-1,
+            late_leaver=random.randrange(nodes) if random.random() < 0.25 else -1,
+            incidents=tuple(sorted(found, key=lambda item: item.at_ms)),
+        )
 
     def _capacity(self) -> int:
         if self._random.random() < 0.3:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ringcast.model import Origin, Stream
+from ringcast.model import Origin
 from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
@@ -130,5 +130,10 @@ def _is_at_rest(machine: Machine) -> bool:
         membership.phase is Phase.MEMBER
         and membership.change is None
         and not membership.suspects
-        and all(Origin(member, Stream.FIFO) in windows for member in node.view or ())
+        and not (node.state is not None and node.state.is_behind)
+        and all(
+            Origin(member, stream) in windows
+            for member in node.view or ()
+            for stream in node.multicast.streams
+        )
     )

@@ -19,13 +19,15 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
-from ringcast.model import Member
+from ringcast.model import Member, Stream
 from ringcast.sim import membership_watch
 from ringcast.sim.multicast_watch import MulticastWatch
 from ringcast.sim.network import Packet
 from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.recorder import Scribe
+from ringcast.sim.state_watch import StateWatch
 from ringcast.sim.unicast_watch import UnicastWatch
+from ringcast.sim.uniform_watch import UniformWatch
 from ringcast.trace import rows as trace
 from ringcast.trace.predicates.membership import LEAVE
 from ringcast.trace.rows import member_key
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Digest, View
     from ringcast.node import Node
+    from ringcast.sim.application import Keeper
     from ringcast.sim.network import Seen
     from ringcast.sim.recorder import Recorder
     from ringcast.wire.codec import Codec
@@ -58,7 +61,9 @@ class Harness:
         recorder: Recorder,
         wiretap: Codec,
         codec_of: Callable[[Member], Codec],
+        keeper: Keeper | None = None,
     ) -> None:
+        """`keeper`: the application, if it has a state."""
         self.node = node
         self.me = node.me
         self.slot = slot
@@ -71,16 +76,25 @@ class Harness:
         self._scribe = Scribe(recorder, node.me)
         self._multicast = MulticastWatch(node, self._scribe, recorder)
         self._unicast = UnicastWatch(node, self._scribe, recorder)
+        self._uniform = UniformWatch(node, self._scribe)
+        self._state: StateWatch | None = None
+        if keeper is not None and node.state is not None:
+            self._state = StateWatch(node.state, keeper, self._scribe, recorder)
         self._view: View | None = None
         self._peers: dict[Address, Member] = {}
         self._last_word = ""
         self._is_new_view = False
         self._is_taking = False
+        self._is_sending = False
         self._views_taken: list[View] = []  # installed while events were being taken
+        self._taken: list[Event] = []  # out of windows, in the middle of taking or sending
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
         if isinstance(node.multicast, AnnouncedMulticast):
             node.multicast.before_view = self._before_view
             node.multicast.before_close = self._before_close
+            if self._state is not None:
+                node.multicast.before_take = self._before_take
+                node.multicast.after_take = self._after_take
         self._scribe.write(trace.START)
 
     def member_at(self, port: int) -> Member | None:
@@ -124,24 +138,37 @@ class Harness:
         self._observe()
         self._unicast.heard(())
 
-    def send(self, payloads: Sequence[bytes], now: int, to: Member | None = None) -> int:
+    def send(
+        self,
+        payloads: Sequence[bytes],
+        now: int,
+        to: Member | None = None,
+        stream: Stream = Stream.FIFO,
+    ) -> int:
         """How many were accepted; 0 also where the node is closed."""
+        self._is_sending = True
         try:
-            accepted = self._call(self.node.send, payloads, now, to=to)
+            accepted = self._call(self.node.send, payloads, now, to=to, stream=stream)
         except GroupClosed:
             if to is None:
-                self._scribe.write(trace.SEND_FAIL, stream=0, detail="closed")
+                self._scribe.write(trace.SEND_FAIL, stream=int(stream), detail="closed")
             else:
                 self._scribe.write_about(trace.SEND_FAIL, to, detail="closed")
             return 0
+        finally:
+            self._is_sending = False
         if to is None:
-            self._multicast.sent(payloads[:accepted])
+            self._multicast.sent(stream, payloads[:accepted])
         else:
             self._unicast.sent(to, payloads[:accepted])
         self._observe()
+        if self._taken:
+            taken, self._taken = self._taken, []
+            self._put_aside(taken)
+            self._observe()
         if accepted < len(payloads):
             if to is None:
-                self._multicast.blocked(payloads[accepted])
+                self._multicast.blocked(stream, payloads[accepted])
             else:
                 self._unicast.blocked(to, payloads[accepted])
         return accepted
@@ -189,6 +216,22 @@ class Harness:
         self._call(self.node.leave, now)
         self._observe()
 
+    def provide_state(self, transfer: int, limit: int, now: int) -> bool:
+        """Give up to `limit` chunks of this state. Whether it may go on at once."""
+        assert self._state is not None
+        left = self._state.keeper.giving.get(transfer, [])
+        chunks, is_last = left[:limit], len(left) <= limit
+        accepted = self._call(self.node.provide_state, transfer, chunks, now, is_last=is_last)
+        del left[:accepted]
+        self._observe()
+        return accepted == len(chunks) and not is_last
+
+    def refuse_state(self, transfer: int, now: int) -> None:
+        assert self._state is not None
+        self._state.refuse(transfer)
+        self._call(self.node.refuse_state, transfer, now)
+        self._observe()
+
     def handle_timeout(self, now: int) -> None:
         self._unicast.before_timeout()
         self._call(self.node.handle_timeout, now)
@@ -212,20 +255,28 @@ class Harness:
         """The member crashes, pauses or resumes."""
         self._scribe.write(event)
 
+    def end(self) -> None:
+        """The run is over, and the member lives."""
+        if self._state is not None:
+            self._state.end()
+
     # Outputs
 
     def take(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages."""
+        is_behind = self._state is not None and self._state.is_behind
         self._is_taking = True
         events = self._call(self.node.take_events, limit, now)
         self._is_taking = False
-        has_messages = False
+        taken, self._taken = self._taken, []
+        has_messages = bool(taken)
+        if is_behind and not self._is_catching_up:
+            self._put_aside(taken)
         for event in events:
             match event:
                 case Delivered() | FragmentsTaken():
                     has_messages = True
-                    watch = self._unicast if event.epoch else self._multicast
-                    watch.delivered(event)
+                    self._write_delivery(event, is_behind=is_behind)
                 case Undeliverable() | GapSkipped():
                     self._unicast.lost(event)
                 case ViewInstalled(view, parts):
@@ -233,9 +284,13 @@ class Harness:
                 case Closed(reason):
                     self.is_closed = True
                     self._last_word = "excluded" if self.may_rejoin else reason
+            if self._state is not None:
+                self._state.see(event)
         views, self._views_taken = self._views_taken, []
         for view in views:
             self._enter_view(view)
+        if self._is_catching_up:
+            self._put_aside(taken)
         if has_messages or views:
             self._observe()
         return events
@@ -263,6 +318,7 @@ class Harness:
             seen = [
                 self._multicast.look_at(frame)
                 or membership_watch.look_at(frame)
+                or self._uniform.look_at(frame)
                 or self._unicast.look_at(frame, peer)
                 for frame in frames
             ]
@@ -320,6 +376,9 @@ class Harness:
     def _observe_windows(self) -> None:
         self._multicast.observe(is_new_view=self._is_new_view)
         self._unicast.observe()
+        self._uniform.observe()
+        if self._state is not None:
+            self._state.observe()
         self._is_new_view = False
 
     def _enter_view(self, view: View) -> None:
@@ -345,6 +404,38 @@ class Harness:
         if not self._is_taking:
             self._unicast.after_timeout()
             self._observe_windows()
+
+    # State on its way: what is taken is not what the application gets
+
+    @property
+    def _is_catching_up(self) -> bool:
+        return self._state is not None and self._state.is_catching_up
+
+    def _before_take(self) -> None:
+        """Windows may have opened in this very input: they do so before something is taken."""
+        if not self._is_taking and not self._is_sending:
+            self._observe_windows()
+
+    def _after_take(self, events: list[Event]) -> None:
+        if self._is_taking or self._is_sending:
+            self._taken += events
+        else:
+            self._put_aside(events)
+
+    def _put_aside(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Delivered | FragmentsTaken):
+                self._multicast.delivered(event, detail=trace.ASIDE)
+
+    def _write_delivery(self, event: Delivered | FragmentsTaken, *, is_behind: bool) -> None:
+        if event.epoch:
+            self._unicast.delivered(event)
+        elif self._state is None:
+            self._multicast.delivered(event)
+        elif is_behind:
+            self._state.handed(event)
+        else:
+            self._multicast.delivered(event, block_hash=self._state.hash_of(event))
 
     def _write_parts(self, view: View, parts: tuple[View, ...]) -> None:
         for part in parts:

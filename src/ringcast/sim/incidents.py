@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.sim.agenda import ns
 from ringcast.sim.machine import FIRST_PORT
 from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
+from ringcast.sim.workload import UNIFORM
 
 if TYPE_CHECKING:
     from ringcast.model import Member
@@ -24,6 +25,9 @@ DOOM_MS = 20.0
 
 COORDINATOR = "coordinator"
 """An incident that befalls whoever that is by then."""
+SENDING = "sending"
+"""A crash in the middle of sending uniform messages, or of the commit that follows."""
+SENDING_MESSAGES = 3
 
 
 class Stage(Protocol):
@@ -82,6 +86,8 @@ class Incidents:
                     return
                 machine.doom = int(incident.amount)
                 stage.agenda.after(DOOM_MS, stage.crash, machine)
+                if incident.what.startswith(SENDING):
+                    stage.agenda.after(0, machine.want, UNIFORM, SENDING_MESSAGES)
                 if incident.fault == "F11":
                     stage.agenda.after(DOOM_MS + incident.ms, stage.join, machine.harness.slot)
             case _:
@@ -93,7 +99,7 @@ class Incidents:
 
     def _whom(self, incident: Incident) -> Machine | None:
         """The node that is named, or whoever coordinates when it happens."""
-        if incident.what == COORDINATOR:
+        if incident.what.endswith(COORDINATOR):
             member = self._stage.gathering.coordinator()
             if member is not None:
                 return self._stage.machine_of(member)

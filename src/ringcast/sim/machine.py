@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ringcast.events import Delivered, FragmentsTaken, Undeliverable, Writable
+from ringcast.events import Delivered, FragmentsTaken, StateChunk, Undeliverable, Writable
+from ringcast.model import Stream
 from ringcast.sim.agenda import ns
-from ringcast.sim.workload import EVERYBODY
+from ringcast.sim.workload import UNIFORM
 from ringcast.trace.rows import PAUSE, RESUME
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Address, Member
     from ringcast.sim.agenda import Agenda, LocalClock
+    from ringcast.sim.application import Giver
     from ringcast.sim.harness import Harness
     from ringcast.sim.network import Network, Packet
     from ringcast.sim.options import Options
@@ -69,6 +71,8 @@ class Machine:
         self.harness = harness
         self.clock = clock
         self.application = application
+        self.giver: Giver | None = None
+        """Who gives the application's state away, if it has one."""
         self.is_alive = True
         self.is_paused = False
         self.doom: int | None = None
@@ -192,7 +196,9 @@ class Machine:
         for event in events:
             if isinstance(event, Writable | Undeliverable):
                 self.application.writable(event.to)
-        return any(isinstance(event, Delivered | FragmentsTaken) for event in events)
+        if self.giver is not None:
+            self.giver.react(events)
+        return any(isinstance(event, Delivered | FragmentsTaken | StateChunk) for event in events)
 
     def _send(self, now: int) -> bool:
         """Offer every backlog; whether anything was accepted."""
@@ -206,7 +212,7 @@ class Machine:
         return any(offers)
 
     def _offer(self, dest: int, backlog: Backlog, now: int) -> bool:
-        if dest != EVERYBODY:
+        if dest >= 0:
             to = self.harness.member_at(dest + FIRST_PORT)
             if to is None or not self._world.may_send_to(self, to):
                 return False
@@ -216,7 +222,8 @@ class Machine:
         if backlog.is_waiting:
             return False
         messages = backlog.next_messages(OFFER_MAX)
-        accepted = self.harness.send(messages, now, backlog.to)
+        stream = Stream.UNIFORM if dest == UNIFORM else Stream.FIFO
+        accepted = self.harness.send(messages, now, backlog.to, stream)
         backlog.accepted(accepted)
         backlog.is_waiting = accepted < len(messages)
         return accepted > 0
@@ -236,6 +243,18 @@ class Machine:
             self._take(1, self.now)
             self.turn()
         self._world.agenda.after(1000 / rate, self.take_slowly, rate)
+
+    # State for joiners
+
+    def provide_state(self, transfer: int, limit: int) -> bool:
+        """Give up to `limit` chunks of this state. Whether it may go on at once."""
+        may_go_on = self.harness.provide_state(transfer, limit, self.now)
+        self.turn()
+        return may_go_on
+
+    def refuse_state(self, transfer: int) -> None:
+        self.harness.refuse_state(transfer, self.now)
+        self.turn()
 
     # Sleep
 

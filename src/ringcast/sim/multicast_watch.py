@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringcast.events import Delivered
-from ringcast.model import Origin, Stream
+from ringcast.model import Origin
 from ringcast.sim.network import Seen
 from ringcast.sim.recorder import BLOCK_MESSAGES
 from ringcast.trace import rows as trace
@@ -18,12 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.events import FragmentsTaken
-    from ringcast.model import Member
+    from ringcast.model import Member, Run, Stream
     from ringcast.node import Node
     from ringcast.sim.recorder import Recorder, Scribe
     from ringcast.trace.content import Block
     from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.frames import Frame
+
+
+class _Sending:
+    """What a node sends on one stream."""
+
+    __slots__ = (
+        *("ackers", "assigned", "first_bytes", "hashes", "highest", "messages", "was_blocked"),
+    )
+
+    def __init__(self, messages: dict[int, bytes]) -> None:
+        self.messages = messages
+        self.assigned = 0  # the seqno of the last fragment of the last accepted message
+        self.ackers = 0
+        self.was_blocked = False
+        self.hashes = BlockHasher(0, BLOCK_MESSAGES)
+        self.highest = 0  # on the wire
+        self.first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
 
 
 class MulticastWatch:
@@ -36,40 +53,38 @@ class MulticastWatch:
         self._states: dict[Origin, tuple[int, ...]] = {}
         self._seen: dict[Origin, ReceiveWindow] = {}  # the window that each state is of
         self._hashes: dict[Origin, BlockHasher] = {}
-        self._ackers = 0
-        self._was_blocked = False
-        self._mine = Origin(node.me, Stream.FIFO)
-        self._sent = recorder.sent.setdefault(self._mine, {})
-        self._assigned = 0  # the seqno of the last fragment of the last accepted message
-        self._hash_sent = BlockHasher(0, BLOCK_MESSAGES)
-        self._highest_sent = 0  # on the wire
-        self._first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
+        self._sending = {
+            stream: _Sending(recorder.sent.setdefault(Origin(node.me, stream), {}))
+            for stream in node.multicast.streams
+        }
 
     # The application's side
 
-    def sent(self, payloads: Sequence[bytes]) -> None:
+    def sent(self, stream: Stream, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
         size = self._node.codec.payload_bytes_max
+        mine = self._sending[stream]
         for payload in payloads:
-            self._assigned += max(1, -(-len(payload) // size))
-            self._sent[self._assigned] = payload
+            mine.assigned += max(1, -(-len(payload) // size))
+            mine.messages[mine.assigned] = payload
 
-    def blocked(self, payload: bytes) -> None:
+    def blocked(self, stream: Stream, payload: bytes) -> None:
         """A send was cut short before this one: why, in the window's own figures."""
-        window = self._node.multicast.windows().get(self._mine)
+        window = self._node.multicast.windows().get(Origin(self._node.me, stream))
         if not isinstance(window, SendWindow):
             return
+        mine = self._sending[stream]
         size = min(len(payload), self._node.codec.payload_bytes_max)
-        if self._assigned > window.high:
+        if mine.assigned > window.high:
             reason = "rest"  # of a large message, which goes first
-            size = self._next_fragment_bytes(window.high)
+            size = self._next_fragment_bytes(mine, window.high)
         elif window.high - window.low >= window.capacity:
             reason = "messages"
         else:
             reason = "bytes"
         self._scribe.write(
             trace.SEND_BLOCK,
-            stream=0,
+            stream=int(stream),
             low=window.low,
             hr=window.high,
             cap=window.capacity,
@@ -78,19 +93,18 @@ class MulticastWatch:
             limit=window.max_bytes,
             detail=reason,
         )
-        self._was_blocked = True
+        mine.was_blocked = True
 
-    def _next_fragment_bytes(self, high: int) -> int:
+    def _next_fragment_bytes(self, mine: _Sending, high: int) -> int:
         """Of the message that is only begun: the size of the fragment that waits for room."""
         largest = self._node.codec.payload_bytes_max
-        left = self._assigned - high  # fragments
-        total = len(self._sent[self._assigned])
+        left = mine.assigned - high  # fragments
+        total = len(mine.messages[mine.assigned])
         return largest if left > 1 else total % largest or largest
 
-    def delivered(self, event: Delivered | FragmentsTaken) -> None:
+    def delivered(self, event: Delivered | FragmentsTaken, **columns: Any) -> None:
         if isinstance(event, Delivered):
-            run = event.run
-            self._write_delivery(event.sender, run.first, run.payloads, event.view_id.counter)
+            self._write_delivery(event.sender, event.run, event.view_id.counter, columns)
         else:
             self._scribe.write_about(
                 trace.DELIVER,
@@ -100,15 +114,24 @@ class MulticastWatch:
                 seqno2=event.last,
                 view=event.view_id.counter,
                 kind="fragment",
+                **columns,
             )
 
-    def _write_delivery(self, sender: Member, first: int, payloads: list[bytes], view: int) -> None:
-        last = first + len(payloads) - 1
+    def _write_delivery(
+        self, sender: Member, run: Run, view: int, columns: Mapping[str, Any]
+    ) -> None:
+        first, payloads = run.first, run.payloads
         self._recorder.deliveries += len(payloads)
         self._scribe.write_about(
-            trace.DELIVER, sender, stream=0, seqno=first, seqno2=last, view=view
+            trace.DELIVER,
+            sender,
+            stream=int(run.stream),
+            seqno=first,
+            seqno2=run.last,
+            view=view,
+            **columns,
         )
-        origin = Origin(sender, Stream.FIFO)
+        origin = Origin(sender, run.stream)
         sent = self._recorder.sent.get(origin, {})
         for seqno, payload in enumerate(payloads, first):
             if sent.get(seqno) != payload:
@@ -120,14 +143,13 @@ class MulticastWatch:
         hashes = self._hashes.get(origin)
         if hashes is not None:
             blocks = [*hashes.skip_to(first), *hashes.add_run(first, payloads)]
-            self._write_blocks(sender, "delivered", blocks)
+            self._write_blocks(origin, "delivered", blocks)
 
-    def _write_blocks(self, sender: Member, kind: str, blocks: list[Block]) -> None:
+    def _write_blocks(self, origin: Origin, kind: str, blocks: list[Block]) -> None:
         for block in blocks:
-            self._scribe.write_about(
+            self._write_origin(
                 trace.BLOCK,
-                sender,
-                stream=0,
+                origin,
                 seqno=block.first,
                 seqno2=block.last,
                 kind=kind,
@@ -152,16 +174,17 @@ class MulticastWatch:
         return None
 
     def _look_at_data(self, data: Data) -> Seen:
+        mine, stream = self._sending[data.stream], int(data.stream)
         for seqno, payload in enumerate(data.payloads, data.first):
-            original = self._first_bytes.setdefault(seqno, (payload, data.more))
+            original = mine.first_bytes.setdefault(seqno, (payload, data.more))
             if original != (payload, data.more):
                 self._scribe.write(
-                    trace.XMIT_MISMATCH, kind="data", stream=0, seqno=seqno, seqno2=seqno
+                    trace.XMIT_MISMATCH, kind="data", stream=stream, seqno=seqno, seqno2=seqno
                 )
         size = sum(map(len, data.payloads))
-        again = int(data.first <= self._highest_sent)
-        self._highest_sent = max(self._highest_sent, data.last)
-        return Seen("data", int(data.stream), data.first, data.last, size=size, again=again)
+        again = int(data.first <= mine.highest)
+        mine.highest = max(mine.highest, data.last)
+        return Seen("data", stream, data.first, data.last, size=size, again=again)
 
     # The windows
 
@@ -184,7 +207,7 @@ class MulticastWatch:
     def _drop(self, origin: Origin) -> None:
         del self._states[origin]
         self._hashes.pop(origin, None)
-        if origin != self._mine:
+        if origin.sender != self._node.me:
             del self._seen[origin]
             self._write_origin(trace.DROP_WINDOW, origin)
 
@@ -200,37 +223,38 @@ class MulticastWatch:
         if window.low > before[0]:
             self._scribe.write(
                 trace.PURGE,
-                stream=0,
+                stream=int(origin.stream),
                 seqno=window.low,
                 hd=window.delivered,
                 used=window.charged,
                 limit=window.max_bytes,
             )
             for seqno in range(before[0] + 1, window.low + 1):
-                self._first_bytes.pop(seqno, None)
+                self._sending[origin.stream].first_bytes.pop(seqno, None)
         if window.high > before[2]:
-            self._write_send(before, window)
+            self._write_send(origin, before, window)
         self._write_window(origin, window, "send", window.high, window.charged, -1)
 
-    def _write_send(self, before: tuple[int, ...], window: SendWindow) -> None:
+    def _write_send(self, origin: Origin, before: tuple[int, ...], window: SendWindow) -> None:
         self._recorder.last_send = self._recorder.now
         self._scribe.write(
             trace.SEND,
-            stream=0,
+            stream=int(origin.stream),
             seqno=before[2] + 1,
             seqno2=window.high,
             low=window.low,
             hr=before[2],
             cap=window.capacity,
         )
+        mine = self._sending[origin.stream]
         blocks: list[Block] = []
         for seqno in range(before[2] + 1, window.high + 1):
-            message = self._sent.get(seqno)
+            message = mine.messages.get(seqno)
             if message is not None:
-                blocks += self._hash_sent.skip_to(seqno)
-                blocks += self._hash_sent.add_run(seqno, [message])
-        blocks += self._hash_sent.skip_to(window.high + 1)
-        self._write_blocks(self._node.me, "sent", blocks)
+                blocks += mine.hashes.skip_to(seqno)
+                blocks += mine.hashes.add_run(seqno, [message])
+        blocks += mine.hashes.skip_to(window.high + 1)
+        self._write_blocks(origin, "sent", blocks)
 
     def _observe_receive(self, origin: Origin, window: ReceiveWindow) -> None:
         state = (
@@ -287,13 +311,13 @@ class MulticastWatch:
         )
 
     def _observe_acks(self, *, is_new_view: bool) -> None:
-        table = self._node.multicast.ack_tables().get(Stream.FIFO)
-        if table is None:
-            return
-        if len(table) != self._ackers or is_new_view:
-            keys = tuple(member_key(member) for member, _, _ in table.entries())
-            self._ackers = len(keys)
-            self._scribe.write(trace.ACKMAP, stream=0, members=keys)
-        if self._was_blocked and not self._node.multicast.is_blocked(Stream.FIFO):
-            self._was_blocked = False
-            self._scribe.write(trace.SEND_UNBLOCK, stream=0)
+        multicast = self._node.multicast
+        for stream, table in multicast.ack_tables().items():
+            mine = self._sending[stream]
+            if len(table) != mine.ackers or is_new_view:
+                keys = tuple(member_key(member) for member, _, _ in table.entries())
+                mine.ackers = len(keys)
+                self._scribe.write(trace.ACKMAP, stream=int(stream), members=keys)
+            if mine.was_blocked and not multicast.is_blocked(stream):
+                mine.was_blocked = False
+                self._scribe.write(trace.SEND_UNBLOCK, stream=int(stream))

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from ringcast.sim.agenda import Agenda
     from ringcast.sim.options import Options
 
+_GROUP_KINDS = (
+    *("discover", "present", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
+    *("merge", "merged", "begin", "begun", "beat", "probe", "alive", "data", "ack", "udata"),
+)
 KINDS = {
     "multicast": ("data", "ack", "nack", "highest"),
     "unicast": ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
-    "group": (
-        *("discover", "present", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
-        *("merge", "merged", "begin", "begun", "beat", "probe", "alive", "data", "ack", "udata"),
-    ),
+    "group": _GROUP_KINDS,
+    "uniform": (*_GROUP_KINDS, "commit", "commit_wanted", "takeover", "standing", "system"),
 }
 """The frames of each protocol, as traces name them."""
 DATA_KINDS = ("data", "udata")
@@ -50,6 +52,7 @@ class Seen(NamedTuple):
     conn: int = 0
     low: int = -1
     high: int = -1
+    view: int = 0
 
     @property
     def is_new_data(self) -> bool:
@@ -70,6 +73,7 @@ class Seen(NamedTuple):
             "conn": self.conn,
             "low": self.low,
             "hr": self.high,
+            "view": self.view,
         }
 
 

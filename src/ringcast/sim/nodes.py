@@ -6,8 +6,10 @@ installs them, and goes, in the middle of an input: what it did before must be w
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from ringcast.model import Stream
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Effects
+    from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.wire.codec import DatagramSeal
 
@@ -29,11 +32,14 @@ class NodeFactory(Protocol):
 
 
 class AnnouncedMulticast(ReliableMulticast):
-    """Multicast as it is, but it calls `before_view` when a view is about to be installed, and
-    `before_close` when the member is about to go."""
+    """Multicast as it is, but it calls `before_view` when a view is about to be installed,
+    `before_close` when the member is about to go, and `before_take` and `after_take` around
+    whatever is taken out of its windows."""
 
     before_view: Callable[[View], None] | None = None
     before_close: Callable[[], None] | None = None
+    before_take: Callable[[], None] | None = None
+    after_take: Callable[[list[Event]], None] | None = None
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self.before_view is not None:
@@ -45,17 +51,45 @@ class AnnouncedMulticast(ReliableMulticast):
             self.before_close()
         super().close(reason, now, out)
 
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        if self.before_take is not None:
+            self.before_take()
+        events = super().take_ready(limit, now, out)
+        if self.after_take is not None:
+            self.after_take(events)
+        return events
 
-def group_node(me: Member, config: GroupConfig, *, seal: DatagramSeal | None) -> Node:
+
+def group_node(
+    me: Member,
+    config: GroupConfig,
+    *,
+    seal: DatagramSeal | None,
+    streams: tuple[Stream, ...] = (Stream.FIFO,),
+    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
+    state: bool = False,
+) -> Node:
     """A node that finds its group, makes views and notices who is gone."""
     return Node(
         me,
         config,
         seal=seal,
-        multicast=AnnouncedMulticast,
-        layers=[Membership(me, config.membership), FailureDetector(me, config.membership)],
+        multicast=multicast,
+        layers=[
+            Membership(me, config.membership, streams=streams),
+            FailureDetector(me, config.membership),
+        ],
+        streams=streams,
+        state=state,
     )
 
 
-def node_factory_for(protocol: str) -> NodeFactory:
-    return group_node if protocol == "group" else Node
+uniform_node = partial(group_node, streams=(Stream.FIFO, Stream.UNIFORM))
+"""The same, with both streams."""
+
+
+def node_factory_for(protocol: str, *, state: bool = False) -> NodeFactory:
+    """Nodes of this protocol; with `state`, such as give and get one."""
+    if protocol == "group":
+        return partial(group_node, state=state)
+    return partial(uniform_node, state=state) if protocol == "uniform" else Node

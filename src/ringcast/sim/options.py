@@ -45,7 +45,9 @@ CALLS = {
 }
 """Incidents that are no faults."""
 
-PROTOCOLS = ("multicast", "unicast", "group")
+PROTOCOLS = ("multicast", "unicast", "group", "uniform")
+OWN_VIEWS = ("group", "uniform")
+"""Protocols whose nodes find each other and make views themselves."""
 NODES_MAX = 6
 
 
@@ -122,6 +124,8 @@ class Options:
     """Who sends to the group."""
     pairs: tuple[tuple[int, int], ...] = ()
     """Who sends to whom."""
+    uniform: float = 0.0
+    """Which share of what is sent to the group goes on the uniform stream."""
     messages: int = 50
     """Per sender, or per pair, in the safety phase."""
     spells: int = 1
@@ -132,6 +136,24 @@ class Options:
     """Each message has one of these sizes, in bytes."""
     late_messages: int = 3
     """Per node, in the liveness phase."""
+    late_leaver: int = -1
+    """The node that leaves then, right after it has sent them; -1: none does."""
+    state: bool = False
+    """Whether applications have a state, which they give to whoever joins."""
+    join_buffer_bytes: int = 1 << 20
+    """What a joiner keeps of the messages that come before its state."""
+    ballast: int = 0
+    """Bytes of a state that mean nothing."""
+    chunk_bytes: tuple[int, ...] = (100,)
+    """Each chunk of a state has one of these sizes."""
+    give_ms: float = 0.0
+    """An application gives the next chunks within this time,"""
+    give_chunks: int = 100
+    """so many of them."""
+    refuse: float = 0.0
+    """How often it does not: a probability."""
+    stalled: int = -1
+    """The node whose application gives nothing until the faults end; -1: none does."""
     take_limit: int = 1000
     stopped: int = -1
     """The node whose application stops taking for good; -1: none does."""
@@ -178,7 +200,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise UsageError(f"{self.protocol!r} is not a protocol: {', '.join(PROTOCOLS)}")
-        if self.partitions and self.protocol != "group":
+        if self.state and not self.has_own_views:
+            raise UsageError(f"state needs the protocol group, not {self.protocol}")
+        if self.partitions and not self.has_own_views:
             raise UsageError(f"partitions need the protocol group, not {self.protocol}")
         if not 1 <= self.initial <= self.nodes <= NODES_MAX:
             raise UsageError(f"1 ≤ initial ≤ nodes ≤ {NODES_MAX}: {self.initial}, {self.nodes}")
@@ -191,11 +215,22 @@ class Options:
         for fault in self.faults:
             if fault not in FAULTS:
                 raise UsageError(f"{fault!r} is not a fault class: {', '.join(FAULTS)}")
+        if not self.chunk_bytes or min(self.chunk_bytes) < 1 or self.give_chunks < 1:
+            raise UsageError("chunk_bytes and give_chunks must not be empty")
         if not self.sizes or self.burst < 1 or self.take_limit < 1 or self.spells < 1:
             raise UsageError("sizes, burst, spells and take_limit must not be empty")
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
+
+    @property
+    def has_own_views(self) -> bool:
+        return self.protocol in OWN_VIEWS
+
+    @property
+    def has_uniform(self) -> bool:
+        """Whether there is a uniform stream."""
+        return self.protocol == "uniform"
 
     def multicast_config(self, slot: int) -> MulticastConfig:
         """What a node in this slot runs with."""
@@ -233,6 +268,7 @@ class Options:
             suspect_after_s=self.suspect_ms / 1000,
             verify_s=self.verify_ms / 1000,
             leave_timeout_s=self.leave_ms / 1000,
+            join_buffer_bytes=self.join_buffer_bytes,
         )
 
     def without(self, fault: str) -> Options:
@@ -254,6 +290,8 @@ class Options:
             senders=tuple(slot for slot in self.senders if slot < nodes),
             pairs=tuple(pair for pair in self.pairs if max(pair) < nodes),
             stopped=self.stopped if self.stopped < nodes else -1,
+            stalled=self.stalled if self.stalled < nodes else -1,
+            late_leaver=self.late_leaver if self.late_leaver < nodes else -1,
             incidents=tuple(
                 item for item in self.incidents if all(slot < nodes for slot in item.nodes)
             ),
@@ -280,9 +318,11 @@ class Options:
             f"  load       {self.messages} messages from each of "
             f"{' '.join(loads)} in bursts of {self.burst}"
             + (f" and {self.spells} spells" if self.spells > 1 else "")
-            + f"; sizes {', '.join(map(str, self.sizes))} bytes",
+            + f"; sizes {', '.join(map(str, self.sizes))} bytes"
+            + (f"; {self.uniform:.0%} of them uniform" if self.uniform else ""),
             f"  take       {self.take_limit} at a time"
-            + (f"; {slot_name(self.stopped)} stops for good" if self.stopped >= 0 else ""),
+            + (f"; {slot_name(self.stopped)} stops for good" if self.stopped >= 0 else "")
+            + (f"; {slot_name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else ""),
             f"  network    {self.delay} delay {self.delay_ms:.2f} ms, at most "
             f"{self.delta_ms:.2f} ms once healed",
             *self._views(),
@@ -312,7 +352,7 @@ class Options:
 
     def _views(self) -> list[str]:
         """How nodes come by their views."""
-        if self.protocol != "group":
+        if not self.has_own_views:
             return [
                 f"  views      on their way for up to {self.view_ms:.1f} ms, crashes known after "
                 f"{self.detect_ms:.1f} ms"
@@ -326,6 +366,19 @@ class Options:
             f"{self.verify_ms:.0f} ms, leaving in {self.leave_ms:.0f} ms",
             f"  start      within {self.start_ms:.0f} ms; {told}; "
             f"{'refused ports are noticed' if self.hints else 'no hints of refused ports'}",
+            *self._states(),
+        ]
+
+    def _states(self) -> list[str]:
+        """What joiners get."""
+        if not self.state:
+            return []
+        sizes = ", ".join(map(str, self.chunk_bytes))
+        stalled = f"; {slot_name(self.stalled)} gives nothing" if self.stalled >= 0 else ""
+        return [
+            f"  state      {self.give_chunks} chunks of {sizes} bytes within {self.give_ms:.0f} ms"
+            f"{stalled}, refused {self.refuse:.0%}; {self.ballast} bytes of ballast; joiners keep "
+            f"{self.join_buffer_bytes} bytes meanwhile",
         ]
 
     def _habits(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.sim.cluster import Cluster
+from ringcast.sim.departures import departures
 from ringcast.sim.partitions import KINDS
 from ringcast.trace.files import trace_hash
 from ringcast.trace.folds import audit
@@ -64,7 +65,8 @@ class Summary:
     deliveries: int
     rows: int
     happenings: Mapping[str, int]
-    """In runs with partitions: how often the group fell apart in which way, and what followed."""
+    """With partitions: how often the group fell apart in which way, and what followed. With the
+    uniform stream: what befell senders and takers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,15 @@ def _when(failure: Failure) -> int:
 
 
 def _happenings(cluster: Cluster) -> dict[str, int]:
+    found: dict[str, int] = {}
+    if cluster.options.partitions:
+        found.update(_partings(cluster))
+    if cluster.options.has_uniform:
+        found.update(departures(cluster.recorder.rows))
+    return found
+
+
+def _partings(cluster: Cluster) -> dict[str, int]:
     rows = cluster.recorder.rows
     merges = {(row.view_creator, row.view) for row in rows if row.event == PART}
     excluded = sum(row.event == STOP and row.detail == "excluded" for row in rows)
@@ -131,6 +142,6 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         faults=cluster.network.faults.total,
         deliveries=cluster.recorder.deliveries,
         rows=len(trace.rows),
-        happenings=_happenings(cluster) if options.partitions else {},
+        happenings=_happenings(cluster),
     )
     return Result(options, trace, verdicts, summary, tuple(cluster.network.faults.names))

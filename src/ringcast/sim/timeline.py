@@ -49,9 +49,15 @@ def _text(row: Row) -> str:
                 f"after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
                 f"{row.limit} bytes: full of {row.detail}"
             )
-        case trace.DELIVER:
+        case trace.DELIVER | trace.HANDED:
             part = "  part of a message" if row.kind == "fragment" else ""
-            return f"{_origin(row)}:{_range(row)}{part}"
+            return f"{_origin(row)}:{_range(row)}{part}  {row.detail}".rstrip()
+        case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN | trace.STATE_CUT:
+            return f"{_origin(row)} {row.seqno}"
+        case trace.STATE_RECEIVED:
+            return f"{_origin(row)} in {row.seqno} chunks, {row.size} bytes"
+        case trace.STATE_ENTRY:
+            return f"{_origin(row)}: {row.size} messages through {row.seqno}, {row.block_hash:x}"
         case trace.PURGE:
             return f"through {row.seqno}"
         case event if event in _WIRE:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.events import Delivered, Undeliverable
-from ringcast.model import FIRST_CONN_ID, Conn
+from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn
+from ringcast.node import UNICAST_FRAMES
 from ringcast.protocols.unicast import LOOPBACK_EPOCH
 from ringcast.sim.network import Seen
 from ringcast.trace import rows as trace
@@ -185,6 +186,8 @@ class UnicastWatch:
 
     def look_at(self, frame: Frame, peer: Member | None) -> Seen:
         """What leaves for this peer."""
+        if isinstance(frame, UNICAST_FRAMES) and frame.conn.epoch >= SYSTEM_EPOCH:
+            return Seen("system", -1)  # between layers; no application knows of it
         match frame:
             case UnicastData():
                 assert peer is not None
@@ -246,7 +249,7 @@ class UnicastWatch:
     def _pending_messages(self) -> dict[object, int]:
         counts: dict[object, int] = {}
         for dest, frame in self._node.pending():
-            if isinstance(frame, UnicastData):
+            if isinstance(frame, UnicastData) and frame.conn.epoch < SYSTEM_EPOCH:
                 counts[dest] = counts.get(dest, 0) + frame.count
         return counts
 

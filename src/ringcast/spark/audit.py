@@ -25,8 +25,9 @@ from ringcast.spark.reading import (
     fetch_rows,
     read_states,
 )
-from ringcast.spark.report import NEED_FULL, TITLES, Report, Verdict, Violation
+from ringcast.spark.report import IF_ANY, NEED_FULL, TITLES, Report, Verdict, Violation
 from ringcast.spark.run import Run, choose_run
+from ringcast.spark.survivors import compare_survivors
 from ringcast.trace.content import hashed_every
 from ringcast.trace.rows import DELIVER, SEND, VIEW
 from ringcast.trace.segments import segment_paths
@@ -78,6 +79,7 @@ class _Judge:
         self._judge_order()
         self._judge_sends()
         self._judge_content()
+        self._judge_survivors()
         self._judge_details()
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
@@ -85,6 +87,9 @@ class _Judge:
             violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
         states = run.segments
         cut = sum(state.digest.cut for state in states)
+        for name in IF_ANY:
+            if not self._verdicts[name].premises:
+                del self._verdicts[name]
         for verdict in self._verdicts.values():
             if verdict.is_beyond_level:
                 continue
@@ -291,6 +296,19 @@ class _Judge:
             for first, last in _ranges(stretches)
         )
         verdict.share = min(1.0, compared / delivered) if delivered else None
+
+    def _judge_survivors(self) -> None:
+        """U1 and U6: who has resolved what a departed sender left lacks nothing of it."""
+        self._verdicts["U1 U6"].premises, missed = compare_survivors(self._run)
+        for origin, survivor, other, first, last in missed:
+            trace, lacking = self._run.members[other], self._run.members[survivor]
+            self._violate(
+                "U1 U6",
+                f"{self._name(other)} delivers {first}..{last} of {self._names.of_origin(origin)}, "
+                f"{self._name(survivor)} does not and has resolved it",
+                at_seqnos(trace, DELIVER, origin, first, last),
+                at_idx(lacking, lacking.resolved[origin[:2]]),
+            )
 
     def _hashed_by(self, sender: MemberKey) -> int:
         """Which blocks of a span it hashes, as bits: one it does not hash is not missing."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, VIEW, WIN
+from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, VIEW, WIN
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ringcast.trace.rows import OriginKey
+    from ringcast.trace.rows import MemberKey, OriginKey
     from ringcast.trace.segments import Segment, SegmentInfo
 
 STRETCHES_MAX = 1000
@@ -117,6 +117,8 @@ class Digest:
     """Stretches left out."""
     capacity: int = 0
     """Of the member's send windows; 0: no row tells."""
+    resolved: dict[MemberKey, int] = field(default_factory=dict)
+    """Departed senders of whom nothing is left to be delivered, and the idx of the row."""
 
     def to_json(self) -> str:
         return json.dumps(
@@ -128,6 +130,7 @@ class Digest:
                 "counts": self.counts,
                 "cut": self.cut,
                 "capacity": self.capacity,
+                "resolved": list(self.resolved.items()),
             }
         )
 
@@ -148,6 +151,7 @@ class Digest:
             values["counts"],
             values["cut"],
             values["capacity"],
+            {(name, inc): idx for (name, inc), idx in values["resolved"]},
         )
 
 
@@ -174,6 +178,7 @@ def digest_segment(segment: Segment) -> Digest:
         _fold_content(columns, events, info, digest)
         _fold_views(columns, events, digest)
         _fold_capacity(columns, events, digest)
+        _fold_estates(columns, events, digest)
     return digest
 
 
@@ -360,6 +365,13 @@ def _fold_capacity(columns: dict[str, pa.Array], events: _Events, digest: Digest
         digest.capacity = pc.max(columns["cap"].take(taken).filter(is_send)).as_py() or 0
 
 
+def _fold_estates(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+    taken = pa.array(events.where(ESTATE))
+    names = ("kind", "peer", "peer_inc", "idx")
+    rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
+    digest.resolved |= {(peer, inc): idx for kind, peer, inc, idx in rows if kind == RESOLVED}
+
+
 # One member: its digests in order
 
 
@@ -381,6 +393,7 @@ class MemberTrace:
         self.tracks: dict[Track, list[Stretch]] = {}
         self.content: dict[Track, dict[int, Span]] = {}
         self.views: list[Installed] = []
+        self.resolved: dict[MemberKey, int] = {}
         due = 0
         for state in states:
             if state.info.first_idx > due:
@@ -395,6 +408,7 @@ class MemberTrace:
                 for at, span in spans.items():
                     _mix(self.content.setdefault(track, {}), at, span)
             self.views += state.digest.views
+            self.resolved |= state.digest.resolved
         self._hole_firsts = [hole.first for hole in self.holes]
 
     @property

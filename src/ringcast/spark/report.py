@@ -27,6 +27,7 @@ TITLES = {
     "N1": "each sender's messages are delivered in order, without a gap",
     "N3": "each send takes the next number",
     "content": "what is delivered has the bytes that were sent",
+    "U1 U6": "of a departed member's uniform messages all survivors deliver the same",
     "G5": "every window stays within its bounds",
     "N4": "receivers buffer only what has a slot",
     "N6": "an acknowledgement says what was really delivered",
@@ -38,6 +39,9 @@ TITLES = {
 
 NEED_FULL = ("G5", "N4", "N6", "N7", "N8", "N10")
 """Judged from frames and windows, which only members that record at level "full" write down."""
+
+IF_ANY = ("U1 U6",)
+"""Left out where there is nothing to judge: many groups send no uniform messages."""
 
 
 class Names:

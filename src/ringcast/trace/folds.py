@@ -11,6 +11,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ringcast.model import Stream
 from ringcast.trace.predicates.connections import (
     ExpiresInTime,
     LateIsNothing,
@@ -58,6 +59,13 @@ from ringcast.trace.predicates.membership import (
 from ringcast.trace.predicates.merging import BeginsWhereNamed, Restful, WindowsStay
 from ringcast.trace.predicates.replay import Replay
 from ringcast.trace.predicates.sequential import Sequential
+from ringcast.trace.predicates.state import (
+    AsItsProviderHadIt,
+    LostOnlyIfNobodyHasIt,
+    OnceBehindItsState,
+    StateInTime,
+    StateIsWhatWasHanded,
+)
 from ringcast.trace.predicates.sync import (
     NoEndlessRepair,
     OnceAcrossSyncs,
@@ -76,13 +84,38 @@ from ringcast.trace.predicates.unicast_liveness import (
     IdleIsGone,
     QuietPairs,
 )
+from ringcast.trace.predicates.uniform import (
+    Agreed,
+    AllOrNone,
+    HeldByAll,
+    OnlyTargets,
+    OnStream,
+)
+from ringcast.trace.predicates.uniform_liveness import (
+    LeavesSoon,
+    NothingLeft,
+    Resolved,
+    ThreeDelays,
+    Valid,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringcast.trace.rows import Row, Trace
 
-__all__ = ["ALL", "GROUP", "UNICAST", "Fold", "Verdict", "Violation", "audit", "feed_all"]
+__all__ = [
+    "ALL",
+    "GROUP",
+    "STATE",
+    "UNICAST",
+    "UNIFORM",
+    "Fold",
+    "Verdict",
+    "Violation",
+    "audit",
+    "feed_all",
+]
 
 ALL: tuple[Callable[[], Fold], ...] = (
     Integrity,
@@ -175,7 +208,41 @@ GROUP: tuple[Callable[[], Fold], ...] = (
 )
 """Makers of the folds for whole nodes that make their own views, G1 to V-L4."""
 
-BY_PROTOCOL = {"multicast": ALL, "unicast": UNICAST, "group": GROUP}
+STATE: tuple[Callable[[], Fold], ...] = (
+    AsItsProviderHadIt,
+    OnceBehindItsState,
+    StateIsWhatWasHanded,
+    LostOnlyIfNobodyHasIt,
+    StateInTime,
+)
+"""Makers of the folds for groups whose applications have a state, T1 to T-L1."""
+
+_TIMED = (DeliveredInTime, Drained)
+"""Uniform messages wait for commits, and have bounds of their own."""
+
+UNIFORM: tuple[Callable[[], Fold], ...] = (
+    *(make for make in GROUP if make not in _TIMED),
+    *(partial(OnStream, make, Stream.FIFO) for make in _TIMED),
+    Agreed,
+    OnlyTargets,
+    HeldByAll,
+    partial(
+        OnStream,
+        InOrder,
+        Stream.UNIFORM,
+        id="U4",
+        title="uniform messages of one sender are delivered in order, also those of a departed one",
+    ),
+    Valid,
+    AllOrNone,
+    NothingLeft,
+    ThreeDelays,
+    Resolved,
+    LeavesSoon,
+)
+"""Makers of the folds for groups with the uniform stream: those of a group, and U1 to U-L3."""
+
+BY_PROTOCOL = {"multicast": ALL, "unicast": UNICAST, "group": (*GROUP, *STATE), "uniform": UNIFORM}
 
 
 def audit(trace: Trace) -> list[Verdict]:

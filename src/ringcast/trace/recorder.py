@@ -28,6 +28,7 @@ from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
     DROP_WINDOW,
+    ESTATE,
     OPEN,
     SEND,
     START,
@@ -151,6 +152,10 @@ class Recorder:
         self._flush()
         self._delivered.pop(origin, None)
 
+    def estate(self, origin: Origin, now: int, **columns: Any) -> None:
+        """What departed senders left has come this far: kept at any level, there is little."""
+        self._write(ESTATE, now, **naming(origin), **columns)
+
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""
         track = self._sender(stream)
@@ -194,9 +199,7 @@ class Recorder:
         """Any other row (frames, windows, purges), kept at level "full" only. Whose it is and
         when it was are filled in."""
         if self.level == "full":
-            self._flush()
-            self._queue.put(Row(event, self._node, self._inc, self._next_idx, -1, now, **columns))
-            self._next_idx += 1
+            self._write(event, now, **columns)
 
     def stopped(self, now: int) -> None:
         """The member stops in good order: its trace is whole. Call `close` next."""
@@ -260,6 +263,11 @@ class Recorder:
             else:
                 view_id = track.view_id
                 self._put(DELIVER, *place, view_id.counter, member_key(view_id.creator))
+
+    def _write(self, event: str, now: int, **columns: Any) -> None:
+        self._flush()
+        self._queue.put(Row(event, self._node, self._inc, self._next_idx, -1, now, **columns))
+        self._next_idx += 1
 
     def _put(
         self,

@@ -35,6 +35,13 @@ WIN = "win"
 ACKMAP = "ackmap"
 """The members a sender counts acknowledgements of, after a view or an ack."""
 PURGE = "purge"
+ESTATE = "estate"
+"""What is left here of the uniform messages of `peer`, who has departed: `hd` and `held` of them.
+`kind` is how far the taker has come with it, and `seqno` what it is to come to: collect, hold,
+commit; then it is resolved. Or the sender is back, and that is the end of it. `detail` "no window":
+nothing of it was ever due here; "relay": it is passed on only."""
+RESOLVED = "resolved"
+BACK = "back"
 
 # The application's side.
 SEND = "send"
@@ -44,6 +51,30 @@ SEND_FAIL = "send_fail"
 DELIVER = "deliver"
 BLOCK = "block"
 """The content hash of one block of consecutive messages, written by its sender and receivers."""
+HANDED = "handed"
+"""Messages that a joiner had taken, and its application gets only now: its state had to come
+first. Their `deliver` bears the detail "aside"."""
+ASIDE = "aside"
+
+# The application's state: who gives it to whom, and what is in it.
+STATE_WAIT = "state_wait"
+"""A joiner is in, its windows are open, and it begins to wait for its state."""
+STATE_WANTED = "state_wanted"
+"""The application comes to the place where the state for `peer` is cut; `seqno` is the number of
+the transfer."""
+STATE_REFUSED = "state_refused"
+"""It does not give that one."""
+STATE_BEGUN = "state_begun"
+"""At the joiner: transfer `seqno` of `peer` begins."""
+STATE_CUT = "state_cut"
+"""Behind it, once for each origin: the state has all of it through `seqno`."""
+STATE_RECEIVED = "state_received"
+STATE_LOST = "state_lost"
+STATE_END = "state_end"
+"""The run ends, and this member's application has a state."""
+STATE_ENTRY = "state_entry"
+"""What is in a state, once for each origin: behind `state_wanted`, `state_received` and
+`state_end`."""
 
 # Messages to one member. `peer` is the other side; `epoch` and `conn` name the connection.
 UNICAST_SEND = "unicast_send"
@@ -85,8 +116,10 @@ PHASE = "phase"
 
 EVENTS = (
     *(START, CRASH, STOP, PAUSE, RESUME),
-    *(VIEW_INPUT, VIEW, PART, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE),
-    *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK),
+    *(VIEW_INPUT, VIEW, PART, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE, ESTATE),
+    *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK, HANDED),
+    *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN, STATE_CUT),
+    *(STATE_RECEIVED, STATE_LOST, STATE_END, STATE_ENTRY),
     *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
     *(CONN, TICK, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
     *(TX, RX, NET_DROP, NET_DUP, NET_CORRUPT, XMIT_MISMATCH, DROP_HIGH, DROP_LOW, REJECT),

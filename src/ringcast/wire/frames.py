@@ -1,7 +1,7 @@
 """Every frame of every protocol: the language members speak, on one page.
 
 Hot frames are plain slotted classes, immutable by agreement; cold ones are frozen. The byte
-layouts stand in docs/wire.md and are known to codec.py alone.
+layouts stand in docs/wire.md and are known to the other files here alone.
 
 At the end stand the system's own messages: they are no frames, but travel as messages to one
 member, each in its turn and once.
@@ -376,6 +376,8 @@ class Stage(IntEnum):
     """Fetch what you lack, up to `high`: I have it all."""
     COMMIT = 2
     """All hold them: deliver."""
+    RESOLVED = 3
+    """All have delivered them: let go of what is left."""
 
 
 class Claim(NamedTuple):
@@ -388,8 +390,8 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """To the members of this view, of which I am the first: these departed senders are not
-    resolved, and no others are."""
+    """To the members of this view, of which I am the first: so far have these departed senders
+    come. Of others that somebody knows of I have yet to hear."""
 
     view_id: ViewId
     claims: tuple[Claim, ...]

@@ -1655,6 +1655,20 @@ def test_a_member_leaves_by_time() -> None:
     assert desk.reasons() == ["left without an answer"]
 
 
+def test_a_coordinator_that_has_said_goodbye_leaves_the_rest_to_the_others() -> None:
+    desk = Desk(A).coordinator(B, C)
+    desk.leave()
+    desk.signal(Flushed())
+    assert desk.layer.change is not None
+    made = desk.layer.change.view
+    desk.forget()
+    desk.receive(C, Leave())
+    assert desk.sent() == [("C", ViewIs(made))]
+    assert desk.layer.change.view == made
+    desk.signal(Suspected(B, "silent"))  # but it does not wait for the dead
+    assert desk.layer.change.view.members == (C,)
+
+
 def test_a_coordinator_leaves() -> None:
     desk = Desk(A).coordinator(B, C)
     assert desk.layer.view is not None

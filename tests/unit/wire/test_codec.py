@@ -37,7 +37,10 @@ from ringcast.wire.frames import (
     Beat,
     Begin,
     Begun,
+    Claim,
     Close,
+    Commit,
+    CommitWanted,
     Data,
     Discover,
     Frame,
@@ -52,10 +55,14 @@ from ringcast.wire.frames import (
     Nack,
     Present,
     Probe,
+    Share,
+    Stage,
+    Standing,
     Suspect,
     Sync,
     SyncAck,
     SyncOk,
+    Takeover,
     UnicastAck,
     UnicastData,
     UnicastNack,
@@ -66,6 +73,7 @@ from ringcast.wire.frames import (
 from ringcast.wire.limits import (
     ALLOWANCE_MAX,
     COUNTER_MAX,
+    ESTATES_MAX,
     FRAMES_MAX,
     IDENTITIES_MAX,
     MESSAGES_MAX,
@@ -82,6 +90,7 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 OTHER = Member(Address("127.0.0.1", 7801), 7, "b")
 VIEW = View(ViewId(ME, 2), (ME, OTHER))
 PARTS = (View(ViewId(OTHER, 1), (OTHER,)), View(ViewId(ME, 1), (ME,)))
+TOO_MANY = [ME._replace(incarnation=i) for i in range(1, ESTATES_MAX + 2)]
 MANY = View(ViewId(ME, 2), tuple(ME._replace(incarnation=i) for i in range(1, PARTS_MAX + 2)))
 CONN = Conn(3, 1)
 HEADER = Codec("orders", ME, 512).pack([Highest(FIFO, 0)])[0][:-12]
@@ -180,6 +189,27 @@ def begin(counter: int = 1, offset: int = 0, *, stream: int = 0, flags: int = 0)
 
 def begun(counter: int = 1, *, stream: int = 0) -> bytes:
     return frame(29, struct.pack("<BQ", stream, counter))
+
+
+def commit(seqno: int, counter: int = 1) -> bytes:
+    return frame(40, struct.pack("<QQ", seqno, counter))
+
+
+def view_id(counter: int = 1) -> bytes:
+    return struct.pack("<Q", counter) + member()
+
+
+def claim(stage: int = 0, high: int = 0, who: bytes | None = None) -> bytes:
+    return struct.pack("<BQ", stage, high) + (who or member())
+
+
+def share(delivered: int = 0, held: int = 0, flags: int = 1, who: bytes | None = None) -> bytes:
+    return struct.pack("<BQQ", flags, delivered, held) + (who or member())
+
+
+def numbered_members() -> list[bytes]:
+    """One more than a list may have."""
+    return [member(incarnation=number) for number in range(1, ESTATES_MAX + 2)]
 
 
 def counted(kind: int, counter: int) -> bytes:
@@ -301,6 +331,24 @@ def in_words(frame: Frame) -> str:
             return f"begin in view {frame.counter}, {place}{middle}"
         case Begun():
             return f"begun in view {frame.counter}, {frame.stream.name.lower()}"
+        case Commit():
+            return f"commit {frame.seqno} in view {frame.counter}"
+        case CommitWanted():
+            return f"commit wanted in view {frame.counter}"
+        case Takeover():
+            claims = "; ".join(
+                f"{who(claim.sender)}: {claim.stage.name.lower()} {claim.high}"
+                for claim in frame.claims
+            )
+            return f"takeover in view {view_id_in_words(frame.view_id)}; {claims}"
+        case Standing():
+            shares = "; ".join(
+                f"{who(share.sender)}: delivered {share.delivered}, held {share.held}"
+                + ("" if share.has_window else ", no window")
+                for share in frame.shares
+            )
+            state = "open" if frame.is_open else "not open"
+            return f"standing in view {view_id_in_words(frame.view_id)}, {state}; {shares}"
         case Beat():
             return f"beat {frame.counter}"
         case Probe():
@@ -314,7 +362,11 @@ def who(member: Member) -> str:
 
 
 def view_in_words(view: View) -> str:
-    return f"{view.counter} by {who(view.id.creator)}: {'; '.join(map(who, view.members))}"
+    return f"{view_id_in_words(view.id)}: {'; '.join(map(who, view.members))}"
+
+
+def view_id_in_words(view_id: ViewId) -> str:
+    return f"{view_id.counter} by {who(view_id.creator)}"
 
 
 def messages_in_words(frame: Messages) -> str:
@@ -652,6 +704,16 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Begin(FIFO, 1, SEQNO_MAX + 1, is_middle=False),
         Begun(FIFO, 0),
         Begun(FIFO, COUNTER_MAX + 1),
+        Commit(-1, 1),
+        Commit(SEQNO_MAX + 1, 1),
+        Commit(1, 0),
+        Commit(1, COUNTER_MAX + 1),
+        CommitWanted(0),
+        CommitWanted(COUNTER_MAX + 1),
+        Takeover(ViewId(ME, 0), ()),
+        Takeover(VIEW.id, tuple(Claim(who, Stage.COLLECT, 0) for who in TOO_MANY)),
+        Standing(ViewId(ME, 0), True, ()),
+        Standing(VIEW.id, True, tuple(Share(who, 0, 0, True) for who in TOO_MANY)),
     ],
     ids=repr,
 )
@@ -684,6 +746,15 @@ def test_what_two_incarnations_have_between_them_is_for_one_member(ours: Frame) 
         codec().unpack(to_anyone, overhear=True)
 
 
+UNIFORM_CONTROL: list[Frame] = [
+    Commit(0, 1),
+    Commit(SEQNO_MAX, COUNTER_MAX),
+    CommitWanted(2),
+    Takeover(VIEW.id, ()),
+    Takeover(VIEW.id, tuple(Claim(OTHER._replace(incarnation=8 + s), s, s) for s in Stage)),
+    Standing(VIEW.id, False, ()),
+    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True), Share(ME, 0, 0, False))),
+]
 WELCOME = Welcome(
     VIEW,
     Digest({Origin(ME, FIFO): 9, Origin(ME, UNIFORM): 7, Origin(OTHER, UNIFORM): 300}),
@@ -713,7 +784,9 @@ MEMBERSHIP: list[Frame] = [
 
 
 @pytest.mark.parametrize("to", [None, ME], ids=["anyone", "one member"])
-@pytest.mark.parametrize("ours", MEMBERSHIP, ids=lambda frame: type(frame).__name__)
+@pytest.mark.parametrize(
+    "ours", MEMBERSHIP + UNIFORM_CONTROL, ids=lambda frame: type(frame).__name__
+)
 def test_what_speaks_of_the_group_may_be_for_anyone(ours: Frame, to: Member | None) -> None:
     (datagram,) = codec().pack([ours], to)
     assert codec().unpack(datagram) == (ME, [ours])
@@ -732,10 +805,17 @@ def test_a_member_that_cannot_be_is_not_sent() -> None:
 
 @pytest.mark.parametrize(
     "with_view",
-    [ViewIs(VIEW), WELCOME, Merge(VIEW), Merged(VIEW, PARTS)],
-    ids=["view", "welcome", "merge", "merged"],
+    [
+        ViewIs(VIEW),
+        WELCOME,
+        Merge(VIEW),
+        Merged(VIEW, PARTS),
+        Takeover(VIEW.id, ()),
+        Standing(VIEW.id, True, ()),
+    ],
+    ids=lambda frame: type(frame).__name__,
 )
-def test_a_view_has_a_datagram_of_its_own(with_view: Frame) -> None:
+def test_a_view_or_a_list_has_a_datagram_of_its_own(with_view: Frame) -> None:
     frames: list[Frame] = [Beat(1), with_view, with_view, Data(FIFO, 1, [b"x"]), Beat(2)]
     datagrams = codec().pack(frames)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [
@@ -792,6 +872,21 @@ def test_the_largest_merge_of_the_most_groups_fits_one_datagram() -> None:
     (datagram,) = sender.pack([Merged(largest, pairs)])
     assert 512 < len(datagram) <= DATAGRAM_BYTES_MAX
     assert sender.unpack(datagram) == (members[0], [Merged(largest, pairs)])
+
+
+def test_the_longest_lists_of_the_departed_fit_one_datagram() -> None:
+    departed = [
+        Member(Address("h" * 64, port), INCARNATION_MAX, "n" * 64) for port in range(ESTATES_MAX)
+    ]
+    view_id = ViewId(departed[0], COUNTER_MAX)
+    longest: list[Frame] = [
+        Takeover(view_id, tuple(Claim(who, Stage.COMMIT, SEQNO_MAX) for who in departed)),
+        Standing(view_id, True, tuple(Share(who, SEQNO_MAX, SEQNO_MAX, True) for who in departed)),
+    ]
+    sender = Codec("g" * 64, departed[0], 512, ChecksumSeal())
+    datagrams = sender.pack(longest)
+    assert [sender.unpack(datagram)[1] for datagram in datagrams] == [[ours] for ours in longest]
+    assert all(512 < len(datagram) <= DATAGRAM_BYTES_MAX for datagram in datagrams)
 
 
 def test_encoded_views_are_bounded() -> None:
@@ -1148,6 +1243,63 @@ REFUSED = {
     "begun in view 0": (TO_ME + begun(0), Reject.SEQNO),
     "begun in view 2**63": (TO_ME + begun(2**63), Reject.SEQNO),
     "begun of stream 2": (TO_ME + begun(stream=2), Reject.STREAM),
+    "short commit": (HEADER + frame(40, bytes(15)), Reject.FRAME_LENGTH),
+    "long commit": (HEADER + frame(40, bytes(17)), Reject.FRAME_LENGTH),
+    "commit 2**63": (HEADER + commit(2**63), Reject.SEQNO),
+    "commit in view 0": (HEADER + commit(1, 0), Reject.SEQNO),
+    "commit in view 2**63": (HEADER + commit(1, 2**63), Reject.SEQNO),
+    "short question for a commit": (HEADER + frame(41, bytes(7)), Reject.FRAME_LENGTH),
+    "long question for a commit": (HEADER + frame(41, bytes(9)), Reject.FRAME_LENGTH),
+    "commit wanted in view 0": (HEADER + counted(41, 0), Reject.SEQNO),
+    "commit wanted in view 2**63": (HEADER + counted(41, 2**63), Reject.SEQNO),
+    "takeover in no view": (HEADER + frame(42, b""), Reject.FRAME_LENGTH),
+    "takeover in view 0": (HEADER + frame(42, view_id(0)), Reject.SEQNO),
+    "takeover by nobody": (HEADER + frame(42, view_id()[:-1]), Reject.MEMBER),
+    "takeover after a beat": (HEADER + counted(21, 1) + frame(42, view_id()), Reject.COUNT),
+    "beat after a takeover": (HEADER + frame(42, view_id()) + counted(21, 1), Reject.COUNT),
+    "claim without number": (HEADER + frame(42, view_id() + bytes(8)), Reject.FRAME_LENGTH),
+    "claim about nobody": (HEADER + frame(42, view_id() + claim()[:-1]), Reject.MEMBER),
+    "claim at stage 4": (HEADER + frame(42, view_id() + claim(4)), Reject.FLAGS),
+    "claim up to 2**63": (HEADER + frame(42, view_id() + claim(1, 2**63)), Reject.SEQNO),
+    "claim twice": (HEADER + frame(42, view_id() + claim() * 2), Reject.VIEW),
+    "claim twice under two names": (
+        HEADER + frame(42, view_id() + claim() + claim(who=member(name=b"n"))),
+        Reject.VIEW,
+    ),
+    "claims": (
+        HEADER + frame(42, view_id() + b"".join(claim(who=who) for who in numbered_members())),
+        Reject.COUNT,
+    ),
+    "no standing": (HEADER + frame(43, b""), Reject.FRAME_LENGTH),
+    "standing in no view": (HEADER + frame(43, b"\1"), Reject.FRAME_LENGTH),
+    "standing in view 2**63": (HEADER + frame(43, b"\1" + view_id(2**63)), Reject.SEQNO),
+    "standing of another kind": (HEADER + frame(43, b"\2" + view_id()), Reject.FLAGS),
+    "standing after a beat": (
+        HEADER + counted(21, 1) + frame(43, b"\1" + view_id()),
+        Reject.COUNT,
+    ),
+    "share without numbers": (
+        HEADER + frame(43, b"\1" + view_id() + share()[:16]),
+        Reject.FRAME_LENGTH,
+    ),
+    "share of nobody": (HEADER + frame(43, b"\1" + view_id() + share()[:-1]), Reject.MEMBER),
+    "share with other flags": (
+        HEADER + frame(43, b"\1" + view_id() + share(flags=2)),
+        Reject.FLAGS,
+    ),
+    "more delivered than held": (
+        HEADER + frame(43, b"\1" + view_id() + share(2, 1)),
+        Reject.SEQNO,
+    ),
+    "2**63 held": (HEADER + frame(43, b"\1" + view_id() + share(1, 2**63)), Reject.SEQNO),
+    "share twice": (HEADER + frame(43, b"\1" + view_id() + share() * 2), Reject.VIEW),
+    "shares": (
+        HEADER
+        + frame(43, b"\1" + view_id() + b"".join(share(who=who) for who in numbered_members())),
+        Reject.COUNT,
+    ),
+    "message in place of a frame": (HEADER + frame(38, bytes(60)), Reject.FRAME_KIND),
+    "frame 44": (HEADER + frame(44, b""), Reject.FRAME_KIND),
 }
 
 
@@ -1173,6 +1325,7 @@ def test_every_reason_is_tested() -> None:
         *UNICAST,
         *MEMBERSHIP,
         *BEGINNINGS,
+        *UNIFORM_CONTROL,
     ],
     ids=repr,
 )
@@ -1314,6 +1467,13 @@ MOST_PARTS = b"".join(
     struct.pack("<Q", 2**62 + place) + maker + struct.pack("<3H", 2, place, 127 - place)
     for place, maker in enumerate(small_members(PARTS_MAX))
 )
+MOST_ESTATES = 192
+MOST_CLAIMS = view_id(2**62) + b"".join(
+    claim(1, 2**62 + at, who) for at, who in enumerate(small_members(MOST_ESTATES))
+)
+MOST_SHARES = view_id(2**62) + b"".join(
+    share(2**61 + at, 2**62 + at, 1, who) for at, who in enumerate(small_members(MOST_ESTATES))
+)
 MOST_NACK = nack(*((2**62 + 1000 * i, 500) for i in range(128)))
 
 MEMORY = {
@@ -1344,6 +1504,11 @@ MEMORY = {
     "most members and entries": HEADER + frame(18, MOST_VIEW + MOST_DIGEST),
     "most groups that merge": HEADER + frame(27, MOST_VIEW + MOST_PARTS),
     "one group more than can be": HEADER + frame(27, MOST_VIEW + MOST_PARTS + part(99)),
+    "many commits": HEADER + commit(2**62, 2**61) * 127 + MOST_NACK,
+    "many claims": HEADER + frame(42, MOST_CLAIMS),
+    "many claims but the last is wrong": HEADER + frame(42, MOST_CLAIMS[:-1]),
+    "many shares": HEADER + frame(43, b"\1" + MOST_SHARES),
+    "many shares that nobody has": HEADER + frame(43, b"\2" + MOST_SHARES),
     "many beginnings": TO_ME + begin(2**62, 2**61) * 127 + MOST_NACK,
     "most members but the last is wrong": HEADER + frame(16, MOST_VIEW[:-1]),
     "most members after most of all": HEADER
@@ -1369,6 +1534,8 @@ MEMORY_REFUSED = {
     "more than most of all",
     "more than most unicast of all",
     "one group more than can be",
+    "many claims but the last is wrong",
+    "many shares that nobody has",
     "most members but the last is wrong",
     "most members after most of all",
     "most members many times",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ringcast.config import CAPACITY_LIMIT
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Address, Digest, Member, Origin, Stream, ViewId
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
+    EstateRun,
+    EstateWanted,
     HeldUp,
     Highest,
     Refusal,
@@ -44,6 +48,10 @@ MESSAGES: list[SystemMessage] = [
     StateStop(5),
     HeldUp(is_full=True),
     HeldUp(is_full=False),
+    EstateWanted(ViewId(OTHER, COUNTER_MAX), ME, 1, SEQNO_MAX),
+    EstateWanted(ViewId(ME, 1), OTHER, 7, 7),
+    EstateRun(OTHER, SEQNO_MAX, (b"last",), (False,)),
+    EstateRun(ME, 1, (b"", b"part", b"rest"), (False, True, False)),
 ]
 
 MEMBER = b"\x01h" + struct.pack("<HQ", 1, 1) + b"\x00"
@@ -53,6 +61,17 @@ VIEW_ID = struct.pack("<Q", 1) + MEMBER
 
 def numbers(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}Q", *values)
+
+
+def run(first: int, more: bytes, sizes: list[int], rest: bytes, count: int | None = None) -> bytes:
+    size = len(sizes) if count is None else count
+    return (
+        MEMBER
+        + struct.pack("<QI", first, size)
+        + more
+        + struct.pack(f"<{len(sizes)}I", *sizes)
+        + rest
+    )
 
 
 def refusal(payload: bytes) -> Reject:
@@ -122,10 +141,55 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
         (b"\x25", Reject.FRAME_LENGTH),
         (b"\x25\x02", Reject.FLAGS),
         (b"\x25\x01\x01", Reject.FRAME_LENGTH),
+        (b"\x26" + numbers(1), Reject.FRAME_LENGTH),
+        (b"\x26" + numbers(0, 1) + VIEW_ID + MEMBER, Reject.SEQNO),
+        (b"\x26" + numbers(2, 1) + VIEW_ID + MEMBER, Reject.SEQNO),
+        (b"\x26" + numbers(1, 2**63) + VIEW_ID + MEMBER, Reject.SEQNO),
+        (b"\x26" + numbers(1, 1, 0) + MEMBER + MEMBER, Reject.SEQNO),
+        (b"\x26" + numbers(1, 1), Reject.FRAME_LENGTH),
+        (b"\x26" + numbers(1, 1) + VIEW_ID, Reject.MEMBER),
+        (b"\x26" + numbers(1, 1) + VIEW_ID + MEMBER[:-1], Reject.MEMBER),
+        (b"\x26" + numbers(1, 1) + VIEW_ID + MEMBER + b"x", Reject.FRAME_LENGTH),
+        (b"\x27" + MEMBER[:-1], Reject.MEMBER),
+        (b"\x27" + MEMBER + bytes(11), Reject.FRAME_LENGTH),
+        (b"\x27" + run(1, b"", [], b""), Reject.COUNT),
+        (b"\x27" + run(1, b"", [], b"", count=CAPACITY_LIMIT + 1), Reject.COUNT),
+        (b"\x27" + run(0, b"\0", [1], b"x"), Reject.SEQNO),
+        (b"\x27" + run(SEQNO_MAX, b"\0\0", [0, 0], b""), Reject.SEQNO),
+        (b"\x27" + run(1, b"\0", [0], b"", count=2), Reject.FRAME_LENGTH),
+        (b"\x27" + run(1, b"\2", [1], b"x"), Reject.FLAGS),
+        (b"\x27" + run(1, b"\0", [2], b"x"), Reject.LENGTHS),
+        (b"\x27" + run(1, b"\0", [1], b"xy"), Reject.LENGTHS),
+        (b"\x28", Reject.FRAME_KIND),
     ],
 )
 def test_refused_with_its_reason(payload: bytes, reason: Reject) -> None:
     assert refusal(payload) is reason
+
+
+@pytest.mark.parametrize("count", [1, 1000, 100_000])
+def test_a_run_takes_memory_in_proportion(count: int) -> None:
+    """Empty messages are the costliest: five bytes each, and a place in two tuples."""
+    run = EstateRun(OTHER, 1, (b"",) * count, (False,) * count)
+    payload = encode_message(run)
+    tracemalloc.start()
+    try:
+        assert decode_message(payload) == run
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 8 * len(payload) + 16_384
+
+
+def test_a_run_of_many_that_are_not_there_takes_no_memory() -> None:
+    payload = b"\x27" + run(1, bytes(100), [], b"", count=CAPACITY_LIMIT)
+    tracemalloc.start()
+    try:
+        assert refusal(payload) is Reject.FRAME_LENGTH
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16_384
 
 
 def test_a_digest_has_so_many_entries_and_no_more() -> None:
@@ -149,6 +213,8 @@ def test_a_digest_has_so_many_entries_and_no_more() -> None:
         StatePart(1, -1, b""),
         StateTaken(1, COUNTER_MAX + 1),
         StateRefused(0, Refusal.WAITING),
+        EstateRun(ME, 1, (), ()),
+        EstateWanted(ViewId(ME, 0), ME, 1, 1),
         StateAsk(1, ViewId(ME, 1), Digest({}, {Origin(ME, Stream.FIFO): (b"half",)})),
     ],
     ids=repr,

@@ -44,6 +44,8 @@ class GroupFacts(Facts):
     """Member keys of those that slept, or whose clocks or timers were wrong, at some time."""
     component: Mapping[str, int] = field(default_factory=dict)
     """Who hears whom in the end, by member key: those with the same number. All do, by default."""
+    state_ns: int = 0
+    """How long it takes to give the largest state of the run, once it has begun."""
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class GroupFacts(Facts):
         nodes: int,
         late_members: frozenset[str],
         component: Mapping[str, int],
+        state_ns: int = 0,
     ) -> GroupFacts:
         return cls(
             **{item.name: getattr(facts, item.name) for item in fields(Facts)},
@@ -65,6 +68,7 @@ class GroupFacts(Facts):
             leave_ns=round(config.leave_timeout_s * 1e9),
             late_members=late_members,
             component=component,
+            state_ns=state_ns,
         )
 
     @property
@@ -125,8 +129,13 @@ class GroupFacts(Facts):
         return 2 * (self.merges_per_minute + rejoins * (self.nodes - 1))
 
     def _rounds_ns(self, rounds: int) -> int:
-        """A request that is repeated less and less often, and its answer; so many in a row."""
-        return rounds * (REPEAT_MAX_NS + 2 * self.delta_ns)
+        """So many in a row."""
+        return rounds * self.round_ns
+
+    @property
+    def round_ns(self) -> int:
+        """A request that is repeated less and less often, and its answer."""
+        return REPEAT_MAX_NS + 2 * self.delta_ns
 
 
 class Agreement:

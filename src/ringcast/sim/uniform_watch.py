@@ -1,0 +1,88 @@
+"""What a harness sees of uniform delivery: commits on the wire, and the estates of the departed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.model import Origin, Stream
+from ringcast.sim.network import Seen
+from ringcast.trace import rows as trace
+from ringcast.wire.frames import Commit, CommitWanted, Standing, Takeover
+
+if TYPE_CHECKING:
+    from ringcast.model import Member
+    from ringcast.node import Node
+    from ringcast.protocols.uniform import Estate
+    from ringcast.sim.recorder import Scribe
+    from ringcast.wire.frames import Frame
+
+
+class _State(NamedTuple):
+    """One estate as it was last seen."""
+
+    stage: str
+    goal: int
+    delivered: int
+    held: int
+    detail: str
+
+    @classmethod
+    def of(cls, estate: Estate) -> _State:
+        detail = "relay" if estate.is_relay else "" if estate.is_mine else "no window"
+        stage = estate.stage.name.lower()
+        return cls(stage, estate.goal or 0, estate.delivered, estate.held, detail)
+
+
+class UniformWatch:
+    """Turns what becomes of estates at one node into rows."""
+
+    def __init__(self, node: Node, scribe: Scribe) -> None:
+        self._node = node
+        self._scribe = scribe
+        self._states: dict[Member, _State] = {}
+
+    def look_at(self, frame: Frame) -> Seen | None:
+        """What leaves; None if it is no frame of this protocol."""
+        stream = int(Stream.UNIFORM)
+        match frame:
+            case Commit(seqno, counter):
+                return Seen("commit", stream, seqno, seqno, view=counter)
+            case CommitWanted(counter):
+                return Seen("commit_wanted", stream, view=counter)
+            case Takeover(view_id):
+                return Seen("takeover", stream, view=view_id.counter)
+            case Standing(view_id):
+                return Seen("standing", stream, view=view_id.counter)
+        return None
+
+    def observe(self) -> None:
+        estates = self._node.multicast.uniform.estates
+        if not estates and not self._states:
+            return
+        if Origin(self._node.me, Stream.UNIFORM) not in self._node.multicast.windows():
+            self._states.clear()  # it has left, and they with it
+            return
+        for sender in [sender for sender in self._states if sender not in estates]:
+            state = self._states.pop(sender)
+            is_back = self._node.view is not None and sender in self._node.view
+            self._write(sender, state._replace(stage=trace.BACK if is_back else trace.RESOLVED))
+        for sender, estate in estates.items():
+            state = _State.of(estate)
+            if state != self._states.get(sender):
+                self._states[sender] = state
+                self._write(sender, state)
+
+    def _write(self, sender: Member, state: _State) -> None:
+        assert self._node.view is not None
+        self._scribe.write_about(
+            trace.ESTATE,
+            sender,
+            stream=int(Stream.UNIFORM),
+            kind=state.stage,
+            seqno=state.goal,
+            seqno2=state.goal,
+            hd=state.delivered,
+            held=state.held,
+            view=self._node.view.counter,
+            detail=state.detail,
+        )

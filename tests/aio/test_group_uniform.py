@@ -1,0 +1,341 @@
+"""Uniform messages on real sockets: all who stay deliver them, or nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loopback_groups import numbered, read, until, vanish, with_members
+
+from ringcast import Delivered, MulticastConfig, Stream, UsageError, ViewInstalled
+from ringcast.model import Origin
+from ringcast.trace.content import BLOCK_MESSAGES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ringcast import Group, Message
+    from ringcast.trace.rows import Row
+
+EIGHT = MulticastConfig(capacity=8)
+
+
+class Deafness:
+    """For `lose=`: whether a member hears anything, as a switch."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def __call__(self) -> bool:
+        return self.is_on
+
+
+def with_deaf_third(test: Any, **options: Any) -> Deafness:
+    """Run it on three members, of which the last can be made deaf with what is returned."""
+    deafness = Deafness()
+    per_member: list[dict[str, Any]] = [{}, {}, {"lose": deafness}]
+    with_members(3, per_member=per_member, **options)(lambda *groups: test(*groups, deafness))
+    return deafness
+
+
+async def messages(group: Group, count: int) -> list[Message]:
+    found = []
+    async for message in group:
+        found.append(message)
+        if len(found) == count:
+            break
+    return found
+
+
+def sent(group: Group, guarantee: str) -> dict[str, Any]:
+    stats: Any = group.stats()["ReliableMulticast"]
+    entry: dict[str, Any] = stats["sent"][guarantee]
+    return entry
+
+
+def held(group: Group, sender: Group) -> int:
+    stats: Any = group.stats()["ReliableMulticast"]
+    through: int = stats["received"][str(Origin(sender.me, Stream.UNIFORM))]["held"]
+    return through
+
+
+def estates(group: Group) -> dict[str, Any]:
+    stats: Any = group.stats()["ReliableMulticast"]
+    found: dict[str, Any] = stats["estates"]
+    return found
+
+
+# Sending
+
+
+def test_each_guarantee_has_its_own_order_and_messages_say_which() -> None:
+    async def exchange(*groups: Group) -> None:
+        a, b, c = groups
+        for number in range(50):
+            await a.send(b"u%d" % number, guarantee="uniform")
+            await a.send(b"f%d" % number)
+        await b.send_many(numbered("B", 50), guarantee="uniform")
+        assert c.try_send(b"C", guarantee="uniform")
+        for group in groups:
+            found = await messages(group, 151)
+            by_origin: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+            for message in found:
+                place = (message.sender.name, message.guarantee)
+                by_origin.setdefault(place, []).append((message.seqno, message.payload))
+            assert by_origin == {
+                ("A", "uniform"): [(at + 1, b"u%d" % at) for at in range(50)],
+                ("A", "fifo"): [(at + 1, b"f%d" % at) for at in range(50)],
+                ("B", "uniform"): list(enumerate(numbered("B", 50), 1)),
+                ("C", "uniform"): [(1, b"C")],
+            }
+
+    with_members(3)(exchange)
+
+
+def test_batches_bear_their_stream() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send_many(numbered("A", 10), guarantee="uniform")
+        async for batch in b.batches():
+            assert batch.run.stream is Stream.UNIFORM
+            assert batch.sender == a.me
+            if batch.run.last == 10:
+                break
+
+    with_members(2)(exchange)
+
+
+def test_a_large_message_travels_in_fragments() -> None:
+    large = bytes(range(256)) * 4000
+
+    async def exchange(*groups: Group) -> None:
+        await groups[0].send_many([b"before", large, b"after"], guarantee="uniform")
+        for group in groups:
+            expected = [("A", b"before"), ("A", large), ("A", b"after")]
+            assert await read(group, 3) == expected
+
+    with_members(3)(exchange)
+
+
+def test_uniform_is_for_the_group_and_a_guarantee_has_a_name() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        to_one = "guarantee='uniform' is for messages to the group: .* leave out to="
+        with pytest.raises(UsageError, match=to_one):
+            await a.send(b"x", to=b.me, guarantee="uniform")
+        with pytest.raises(UsageError, match=to_one):
+            await a.send_many([b"x"], to=b.me, guarantee="uniform")
+        with pytest.raises(UsageError, match=to_one):
+            a.try_send(b"x", to=b.me, guarantee="uniform")
+        unknown: Any = "total"
+        with pytest.raises(UsageError, match="guarantee is 'fifo' or 'uniform', not 'total'"):
+            await a.send(b"x", guarantee=unknown)
+        await a.send(b"to B alone", to=b.me, guarantee="fifo")
+        (message,) = await messages(b, 1)
+        assert (message.payload, message.to_me, message.guarantee) == (b"to B alone", True, "fifo")
+
+    with_members(2)(exchange)
+
+
+def test_alone_one_takes_its_own_at_once() -> None:
+    async def exchange(a: Group) -> None:
+        await a.send_many(numbered("A", 5), guarantee="uniform")
+        assert await read(a, 5) == [("A", payload) for payload in numbered("A", 5)]
+
+    with_members(1)(exchange)
+
+
+# When it is delivered
+
+
+def test_nobody_takes_a_message_before_everybody_holds_it() -> None:
+    async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
+        deafness.is_on = True
+        await a.send_many(numbered("A", 5), guarantee="uniform")
+        await until(lambda: held(b, a) == 5)
+        await a.send(b"plain")
+        # What is plain comes after and is taken first: C does not hold the others.
+        assert await read(a, 1) == [("A", b"plain")]
+        assert await read(b, 1) == [("A", b"plain")]
+        assert not a._driver.node.has_ready
+        assert not b._driver.node.has_ready
+        deafness.is_on = False
+        for group in (a, b):
+            assert await read(group, 5) == [("A", payload) for payload in numbered("A", 5)]
+        of_c = await messages(c, 6)
+        assert [m.payload for m in of_c if m.guarantee == "uniform"] == numbered("A", 5)
+
+    with_deaf_third(exchange)
+
+
+def test_who_does_not_read_holds_nobody_else_back() -> None:
+    """It holds what it has not read: that is enough for the others."""
+
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        await a.send_many(numbered("A", 8), guarantee="uniform")
+        for group in (a, b):
+            assert await read(group, 8) == [("A", payload) for payload in numbered("A", 8)]
+        assert sent(a, "uniform")["low"] == 0  # but it is kept for C
+        assert await read(c, 8) == [("A", payload) for payload in numbered("A", 8)]
+
+    with_members(3, config=EIGHT)(exchange)
+
+
+def test_each_guarantee_has_a_window_of_its_own() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        sending = asyncio.create_task(a.send_many(numbered("A", 20), guarantee="uniform"))
+        await until(lambda: sent(a, "uniform")["high"] == 8)
+        assert not a.try_send(b"no room", guarantee="uniform")
+        assert a.try_send(b"plain")
+        found = asyncio.gather(messages(a, 21), messages(b, 21))
+        await sending
+        for of_one in await found:
+            uniform = [m.payload for m in of_one if m.guarantee == "uniform"]
+            assert uniform == numbered("A", 20)
+            assert [m.payload for m in of_one if m.guarantee == "fifo"] == [b"plain"]
+
+    with_members(2, config=EIGHT)(exchange)
+
+
+def test_flush_waits_for_uniform_messages() -> None:
+    async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
+        deafness.is_on = True
+        await a.send(b"x", guarantee="uniform")
+        flushing = asyncio.create_task(a.flush())
+        await until(lambda: held(b, a) == 1)
+        assert not flushing.done()
+        deafness.is_on = False
+        assert await read(b, 1) == await read(c, 1) == [("A", b"x")]
+        await flushing
+        assert sent(a, "uniform")["acks"]["C"] == [1, 1]
+
+    with_deaf_third(exchange)
+
+
+def test_who_leaves_waits_for_uniform_messages(caplog: pytest.LogCaptureFixture) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await b.send_many(numbered("B", 500), guarantee="uniform")
+        reading = asyncio.create_task(read(a, 500))
+        await b._leave(10.0)
+        assert await reading == [("B", payload) for payload in numbered("B", 500)]
+        assert estates(a) == {}
+
+    with caplog.at_level(logging.WARNING, "ringcast"):
+        with_members(2)(exchange)
+    assert caplog.messages == []
+
+
+# The sender dies
+
+
+def test_what_one_survivor_holds_of_a_dead_sender_all_deliver() -> None:
+    async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
+        deafness.is_on = True
+        await a.send_many(numbered("A", 5), guarantee="uniform")
+        await until(lambda: held(b, a) == 5)
+        assert held(c, a) == 0
+        gone = a.me
+        vanish(a)
+        deafness.is_on = False
+        for group in (b, c):
+            events = []
+            async for event in group.events():
+                events.append(event)
+                if isinstance(event, Delivered) and event.run.last == 5:
+                    break
+            # They come after the view without their sender: it is no member any more.
+            installed = [at for at, event in enumerate(events) if isinstance(event, ViewInstalled)]
+            delivered = [at for at, event in enumerate(events) if isinstance(event, Delivered)]
+            assert max(installed) < min(delivered)
+            assert gone not in group.view
+            runs = [event for event in events if isinstance(event, Delivered)]
+            assert {run.sender for run in runs} == {gone}
+            assert [payload for run in runs for payload in run.run.payloads] == numbered("A", 5)
+        await until(lambda: estates(b) == estates(c) == {})
+
+    with_deaf_third(exchange)
+
+
+def test_what_no_survivor_holds_nobody_delivers() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        b._driver._lose = lambda: True
+        await a.send_many(numbered("A", 5), guarantee="uniform")
+        await a.send(b"plain")
+        assert await read(a, 1) == [("A", b"plain")]  # its own uniform ones it does not take
+        vanish(a)
+        await b.wait_for_view(lambda view: len(view) == 1)
+        b._driver._lose = None
+        await until(lambda: estates(b) == {})
+        await b.send(b"after", guarantee="uniform")
+        assert await read(b, 1) == [("B", b"after")]
+
+    with_members(2)(exchange)
+
+
+def test_explain_says_who_sees_to_what_the_dead_have_left() -> None:
+    async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
+        await c.send(b"x", guarantee="uniform")
+        await until(lambda: held(a, c) == held(b, c) == 1)
+        vanish(c)
+        # A does not read: B waits for it, and says so.
+        await until(lambda: any("has departed" in reason for reason in a.explain()))
+        assert await read(b, 1) == [("C", b"x")]
+        await until(lambda: any("has not taken 1" in reason for reason in a.explain()))
+        (reason,) = (reason for reason in b.explain() if "C has departed" in reason)
+        assert reason.endswith("A sees to it")
+        assert await read(a, 1) == [("C", b"x")]
+        await until(lambda: a.explain() == b.explain() == [])
+
+    with_deaf_third(exchange)
+
+
+@pytest.mark.parametrize("level", ["deliveries", "full"])
+def test_the_trace_shows_how_the_dead_were_taken_over(tmp_path: Path, level: str) -> None:
+    pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+    members = []
+    count = BLOCK_MESSAGES + 76
+
+    async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
+        members[:] = [b.me, c.me]
+        deafness.is_on = True
+        await a.send_many(numbered("A", count), guarantee="uniform")
+        await until(lambda: held(b, a) == count)
+        vanish(a)
+        deafness.is_on = False
+        assert await read(b, count) == await read(c, count)
+        await until(lambda: estates(b) == estates(c) == {})
+
+    with_deaf_third(exchange, record=tmp_path, record_level=level)
+    for member in members:
+        rows = of_sender(tmp_path, member.name, "A")
+        estate = [row for row in rows if row.event == "estate"]
+        kinds = [row.kind for row in estate]
+        assert kinds[0] == "collect"
+        assert kinds[-2:] == ["commit", "resolved"]
+        assert estate[0].held == (count if member.name == "B" else 0)
+        assert (estate[-1].hd, estate[-1].held) == (count, count)
+        delivered = [row for row in rows if row.event == "deliver"]
+        assert delivered[0].seqno == 1
+        assert all(later.seqno == row.seqno2 + 1 for row, later in pairwise(delivered))
+        assert delivered[-1].seqno2 == count
+        assert estate[0].idx < delivered[0].idx < delivered[-1].idx < estate[-1].idx
+        dropped = [row.idx for row in rows if row.event == "drop_window"]
+        assert dropped == ([estate[-1].idx + 1] if level == "full" else [])
+        (block,) = (row for row in rows if row.event == "block")
+        assert (block.seqno, block.seqno2) == (1, BLOCK_MESSAGES)
+
+
+def of_sender(directory: Path, node: str, peer: str) -> list[Row]:
+    """What a member recorded of another's uniform messages."""
+    from ringcast.trace.segments import Segment, segment_paths
+
+    found = []
+    for path in segment_paths(directory):
+        with Segment(path) as segment:
+            found += [
+                row
+                for row in segment.rows()
+                if row.node == node and row.peer == peer and row.stream == Stream.UNIFORM
+            ]
+    return sorted(found, key=lambda row: row.idx)

@@ -1,0 +1,252 @@
+"""Seeded runs of groups with the uniform stream: senders die of what they send, and takers of what
+they take over. None may violate anything, and broken nodes are caught."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli.simulate import simulate
+from ringcast.model import Stream
+from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.uniform import Uniform
+from ringcast.sim.departures import CRASHED_SENDERS
+from ringcast.sim.dice import UNIFORM_TARGETS, expand
+from ringcast.sim.economy import NODES, RUN_MESSAGES, RUNS, measure
+from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.nodes import AnnouncedMulticast, uniform_node
+from ringcast.sim.options import Incident, Options, from_json
+from ringcast.sim.runner import run
+from ringcast.trace import rows as trace
+
+if TYPE_CHECKING:
+    from ringcast.core.effects import Effects
+    from ringcast.events import Event
+    from ringcast.model import Member
+    from ringcast.protocols.inbox import Inbox
+    from ringcast.trace.rows import Row
+
+SEEDS = 40
+
+
+def check(tally: Tally) -> None:
+    failures = [
+        f"ringcast replay --protocol uniform --seed {summary.seed}   "
+        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
+        for summary in tally.failed
+    ]
+    assert not failures, "\n".join(failures)
+    assert not tally.vacuous
+    assert tally.happenings[CRASHED_SENDERS] >= 0.20 * tally.seeds
+
+
+@cache
+def forty() -> Tally:
+    tally = Tally()
+    for seed in range(SEEDS):
+        tally.add(run(expand(seed, "uniform")).summary)
+    return tally
+
+
+def test_forty_seeds_violate_nothing_and_senders_die_in_a_fifth_of_them() -> None:
+    check(forty())
+
+
+def test_the_seeds_judge_every_predicate_of_uniform_delivery() -> None:
+    uniform = {id for id in forty().judged if id.startswith("U")}
+    numbers = {f"U{number}" for number in range(1, 8)}
+    assert uniform == numbers | {"U-L1", "U-L2", "U-L3"}
+    for id in ("U-L1", "U-L2", "U-L3", "U5"):
+        worst = forty().judged[id].worst
+        assert worst is not None
+        assert 0 < worst <= 1
+
+
+@pytest.mark.proof
+def test_two_thousand_seeds_violate_nothing() -> None:
+    tally = Tally()
+    for summary in run_seeds(range(2000), protocol="uniform", jobs=os.cpu_count() or 1):
+        tally.add(summary)
+    check(tally)
+    assert tally.deliveries / tally.seeds >= 200
+
+
+# What the seeds cover
+
+
+def share(holds: list[bool]) -> float:
+    return sum(holds) / len(holds)
+
+
+def test_the_seeds_cover_what_they_should() -> None:
+    options = [expand(seed, "uniform") for seed in range(1000)]
+
+    def dies(option: Options, what: str) -> bool:
+        return any(each.fault == "F10" and each.what == what for each in option.incidents)
+
+    assert share([dies(option, "sending") for option in options]) >= 0.35
+    assert share([dies(option, "sending coordinator") for option in options]) >= 0.15
+    assert share([dies(option, "coordinator") for option in options]) >= 0.30
+    assert share([option.late_leaver >= 0 for option in options]) >= 0.15
+    assert {option.uniform for option in options} == {0.3, 0.6, 1.0}
+    assert {option.target for option in options} == set(UNIFORM_TARGETS)
+    assert all(option.stopped == -1 for option in options)
+    for option in options:
+        assert option.has("F10") or not dies(option, "sending")
+
+
+def test_options_survive_json() -> None:
+    for seed in range(50):
+        options = expand(seed, "uniform")
+        assert from_json(options.to_json()) == options
+        assert f"seed {seed} of uniform\n" in str(options)
+
+
+# Single runs
+
+
+def quiet(**changes: object) -> Options:
+    """Three nodes that start at once, and no faults."""
+    options = Options(seed=1, protocol="uniform", uniform=1.0, warm_ms=300.0, messages=20)
+    return replace(options, **changes)  # type: ignore[arg-type]
+
+
+def of_uniform(rows: list[Row], event: str) -> list[Row]:
+    return [row for row in rows if row.event == event and row.stream == Stream.UNIFORM]
+
+
+def test_without_faults_every_message_is_delivered_by_everybody() -> None:
+    result = run(quiet(late_messages=2))
+    assert result.failures == ()
+    taken = of_uniform(result.trace.rows, trace.DELIVER)
+    assert sum(row.seqno2 - row.seqno + 1 for row in taken) == 3 * 3 * (20 + 2)
+
+
+def crash_after(copies: int) -> tuple[int, int]:
+    """A dies after so many copies of what it sends: how many of its messages B and C deliver."""
+    crash = Incident(fault="F10", at_ms=100.0, nodes=(0,), what="sending", amount=copies)
+    options = quiet(senders=(), faults=("F10",), incidents=(crash,), safety_ms=1500.0)
+    result = run(options)
+    assert result.failures == ()
+    taken = [row for row in of_uniform(result.trace.rows, trace.DELIVER) if row.peer == "A"]
+    counts = [max([row.seqno2 for row in taken if row.node == node], default=0) for node in "BC"]
+    return counts[0], counts[1]
+
+
+def test_whoever_dies_while_it_sends_is_heard_by_all_or_by_none() -> None:
+    assert crash_after(0) == (0, 0)
+    assert crash_after(1) == (3, 3)  # one has it, and hands it on
+    assert crash_after(2) == (3, 3)  # both have it, and no commit
+    assert crash_after(3) == (3, 3)  # and one has heard of the commit
+
+
+def test_windows_of_different_sizes_take_over_from_each_other() -> None:
+    """Where B and C have not heard the same of A, B must find room for what only C has."""
+    crash = Incident(fault="F10", at_ms=500.0, nodes=(0,))
+    options = quiet(
+        capacities=(64, 2, 64),
+        senders=(0,),
+        messages=300,
+        burst=300,
+        faults=("F10", "F14"),
+        incidents=(Incident(fault="F14", at_ms=10.0, ms=400.0, nodes=(1,)), crash),
+        safety_ms=1500.0,
+    )
+    result = run(options)
+    assert result.failures == ()
+    held = {row.node: row.held for row in of_uniform(result.trace.rows, trace.ESTATE)[:2]}
+    assert held["C"] - held["B"] > 2
+
+
+# What it costs
+
+
+def test_control_frames_are_few() -> None:
+    economy = measure()
+    assert economy.messages == NODES * RUNS * RUN_MESSAGES
+    assert economy.deliveries == NODES * economy.messages
+    assert economy.frames["nack"] == 0
+    assert min(economy.frames["commit"], economy.frames["ack"]) > 0
+    assert economy.per_message <= 0.2
+
+
+# Broken on purpose
+
+
+class CommitsAtOnce(AnnouncedMulticast):
+    """A sender commits what it has sent, whoever holds it (U3)."""
+
+    class outbox(Outbox):
+        def _commit(self, out: Effects) -> None:
+            if self.is_gated and self.window.high > self.window.gate:
+                self.window.gate = self.window.high
+                out.datagram(None, self.commitment())
+
+
+class NeedsNoCommit(AnnouncedMulticast):
+    """A receiver delivers what it holds (U3)."""
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        for inbox in self._inboxes.values():
+            inbox.window.open_gate(inbox.window.held)
+        return super().take_ready(limit, now, out)
+
+
+class DropsEstates(AnnouncedMulticast):
+    """What the departed left is gone with them, as on the other stream (U1, U6)."""
+
+    class estates(Uniform):
+        def take_over(self, sender: Member, inbox: Inbox | None, now: int) -> None:
+            super().take_over(sender, None, now)
+
+
+class NeverTakesOver(AnnouncedMulticast):
+    """A taker asks, and does nothing with the answers (U-L2, U7)."""
+
+    class estates(Uniform):
+        def _step(self, sender: Member, out: Effects) -> bool:
+            return False
+
+
+class CommitsSlowly(AnnouncedMulticast):
+    """Commits are told with the next probe, not at once (U-L1)."""
+
+    class outbox(Outbox):
+        def _commit(self, out: Effects) -> None:
+            if self.is_gated:
+                self.window.gate = max(self.window.gate, self.acks.min_held)
+
+
+@pytest.mark.parametrize(
+    ("multicast", "predicates"),
+    [
+        (CommitsAtOnce, {"U3"}),
+        (NeedsNoCommit, {"U3"}),
+        (DropsEstates, {"U1", "U6"}),
+        (NeverTakesOver, {"U-L2", "U7"}),
+        (CommitsSlowly, {"U-L1"}),
+    ],
+)
+def test_a_broken_node_is_caught(multicast: type[AnnouncedMulticast], predicates: set[str]) -> None:
+    factory = partial(uniform_node, multicast=multicast)
+    for seed in range(20):
+        failures = run(expand(seed, "uniform"), factory).failures
+        if any(failure.predicate in predicates for failure in failures):
+            return
+    pytest.fail(f"20 seeds show no violation of {predicates}")
+
+
+def test_the_command_speaks_of_uniform_delivery() -> None:
+    factory = partial(uniform_node, multicast=NeverTakesOver)
+    arguments = ["--protocol", "uniform", "--seeds", "0:2", "--matrix"]
+    result = CliRunner().invoke(simulate, arguments, obj=factory)
+    assert result.exit_code == 1
+    assert "ringcast replay --protocol uniform --seed" in result.output
+    assert "takeover" in result.output
+    assert CRASHED_SENDERS in result.output
+    assert "control frames per uniform message and member" in result.output

@@ -1,0 +1,185 @@
+"""Who is compared by what it delivered of a departed member's uniform messages, and who is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cluster_traces import Cluster, members, read_traces
+
+from ringcast.model import Origin, Stream
+from ringcast.spark.audit import audit
+from ringcast.spark.digest import SegmentState, digest_segment
+from ringcast.spark.run import Run
+from ringcast.spark.survivors import compare_survivors
+from ringcast.trace.rows import ESTATE, OPEN, RESOLVED, VIEW
+from ringcast.trace.segments import Segment, segment_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cluster_traces import Traces
+    from pyspark.sql import SparkSession
+
+    from ringcast.spark.survivors import Missed
+
+UNIFORM = Stream.UNIFORM
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """d sends 20 uniform messages and is killed; a, b and c deliver the last 4 of them after the
+    view without it, and resolve it. e joins after that."""
+    directory = tmp_path_factory.mktemp("survivors")
+    a, b, c, d, e = members("abcde")
+    cluster = Cluster(directory)
+    cluster.install(a, b, c, d)
+    cluster.send(d, 16, UNIFORM)
+    cluster.kill(d)
+    cluster.install(a, b, c)
+    cluster.send(d, 4, UNIFORM)
+    assert cluster.view is not None
+    for member in (a, b, c):
+        cluster.recorders[member].estate(
+            *(Origin(d, UNIFORM), cluster.now),
+            kind=RESOLVED,
+            seqno=20,
+            seqno2=20,
+            hd=20,
+            held=20,
+            view=cluster.view.counter,
+        )
+    cluster.install(a, b, c, e)
+    cluster.send(a, 4, UNIFORM)
+    cluster.stop()
+    return read_traces(directory)
+
+
+def compare(traces: Traces, directory: Path) -> tuple[int, list[Missed]]:
+    traces.write(directory)
+    states = []
+    for path in segment_paths(directory):
+        with Segment(path) as segment:
+            states.append(SegmentState(str(path), segment.info, digest_segment(segment)))
+    return compare_survivors(Run(states, []))
+
+
+def lacking(traces: Traces, directory: Path) -> set[tuple[str, str, int, int]]:
+    """(survivor, other, first, last)"""
+    _, missed = compare(traces, directory)
+    return {(each.survivor[0], each.other[0], each.first, each.last) for each in missed}
+
+
+def forget_from(traces: Traces, name: str, seqno: int) -> None:
+    """As if this member had never delivered d's messages from there on."""
+    rows = []
+    for row in traces.rows[name]:
+        if row.event == "deliver" and (row.peer, row.stream) == ("d", UNIFORM):
+            row = row._replace(seqno2=min(row.seqno2, seqno - 1))
+        if row.event != "deliver" or row.seqno <= row.seqno2:
+            rows.append(row)
+    traces.rows[name] = rows
+    traces.number(name)
+
+
+def test_survivors_that_deliver_the_same_are_compared_and_found_equal(
+    recorded: Traces, tmp_path: Path
+) -> None:
+    assert compare(recorded, tmp_path) == (3, [])
+
+
+def test_a_survivor_that_lacks_the_end_is_found(recorded: Traces, tmp_path: Path) -> None:
+    traces = recorded.copy()
+    forget_from(traces, "b", 19)
+    assert lacking(traces, tmp_path) == {("b", "a", 19, 20), ("b", "c", 19, 20)}
+
+
+def test_what_the_dead_sender_itself_delivered_counts(recorded: Traces, tmp_path: Path) -> None:
+    traces = recorded.copy()
+    for name in "abc":
+        forget_from(traces, name, 15)
+    assert lacking(traces, tmp_path) == {(name, "d", 15, 16) for name in "abc"}
+
+
+def leave_before_it_is_resolved(traces: Traces) -> None:
+    traces.rows["b"] = [row for row in traces.rows["b"] if row.event != ESTATE]
+    traces.number("b")
+
+
+def see_it_back_again(traces: Traces) -> None:
+    traces.change("b", traces.find("b", event=ESTATE), kind="back")
+
+
+def go_on_in_another_part(traces: Traces) -> None:
+    for at, row in enumerate(traces.rows["b"]):
+        if row.event == VIEW and row.view > 1:
+            traces.change("b", at, view_creator="b#101")
+
+
+def test_another_part_owes_only_what_was_delivered_before_they_parted(
+    recorded: Traces, tmp_path: Path
+) -> None:
+    traces = recorded.copy()
+    go_on_in_another_part(traces)
+    forget_from(traces, "b", 17)
+    assert lacking(traces, tmp_path / "enough") == set()
+    forget_from(traces, "b", 16)
+    assert lacking(traces, tmp_path / "too little") == {("b", "d", 16, 16)}
+
+
+def begin_behind_it(traces: Traces) -> None:
+    traces.change("b", traces.find("b", event=OPEN, peer="d", stream=int(UNIFORM)), seqno=20)
+
+
+def begin_anew(traces: Traces) -> None:
+    at = traces.find("b", event=OPEN, peer="d", stream=int(UNIFORM))
+    traces.rows["b"].insert(at, traces.rows["b"][at])
+    traces.number("b")
+
+
+def never_begin(traces: Traces) -> None:
+    del traces.rows["b"][traces.find("b", event=OPEN, peer="d", stream=int(UNIFORM))]
+    traces.number("b")
+
+
+def lose_a_row(traces: Traces) -> None:
+    del traces.rows["b"][3]
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        leave_before_it_is_resolved,
+        see_it_back_again,
+        begin_behind_it,
+        begin_anew,
+        never_begin,
+        lose_a_row,
+    ],
+)
+def test_who_owes_nothing_is_not_compared(
+    recorded: Traces, tmp_path: Path, excuse: Callable[[Traces], None]
+) -> None:
+    traces = recorded.copy()
+    forget_from(traces, "b", 1)
+    excuse(traces)
+    assert lacking(traces, tmp_path) == set()
+
+
+def test_the_audit_shows_the_rows(spark: SparkSession, recorded: Traces, tmp_path: Path) -> None:
+    traces = recorded.copy()
+    forget_from(traces, "b", 19)
+    traces.write(tmp_path)
+    report = audit(spark, tmp_path)
+    (found,) = (verdict for verdict in report.verdicts if verdict.id == "U1 U6")
+    assert (found.status, found.premises) == ("violated", 3)
+    assert [violation.text for violation in found.violations] == [
+        f"{other} delivers 19..20 of d (uniform), b does not and has resolved it"
+        for other in ("a", "c")
+    ]
+    for violation in found.violations:
+        shown = {(row.node, row.event) for row in violation.rows}
+        assert ("b", ESTATE) in shown
+        assert any(event == "deliver" for _, event in shown)
+    assert report.exit_status == 1

@@ -1,0 +1,120 @@
+"""Senders of uniform messages killed under load: survivors deliver the same of each of them."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringcast.bench.cluster import Cluster, hear, tell
+from ringcast.model import Stream
+from ringcast.spark.audit import audit
+from ringcast.spark.report import NEED_FULL
+from ringcast.trace.rows import ESTATE
+from ringcast.trace.segments import Segment, segment_paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ringcast.trace.rows import MemberKey
+
+MEMBERS = 5
+KILLS = 3
+
+PATIENT = {"suspect_after_s": 60.0, "verify_s": 10.0}
+"""Who is killed refuses datagrams; nobody is to be missed because the machine is busy."""
+
+TRADE = {
+    "op": "trade",
+    "seconds": 5.0,
+    "batch": 50,
+    "rate": 20_000,
+    "guarantees": ["uniform", "uniform", "fifo"],
+}
+"""Fast enough, with what is lost, that messages are always under way."""
+
+
+def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_path: Path) -> None:
+    """And with frames and windows: acks, repairs and purges are right on that stream, too."""
+    check_kills(spark, tmp_path, seed=1, level="full")
+
+
+@pytest.mark.proof
+def test_survivors_deliver_the_same_of_thirty_killed_senders(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    unequal = sum(check_kills(spark, tmp_path / str(seed), seed) for seed in range(100, 110))
+    assert unequal > 0, "all survivors always held the same: nothing was ever taken over"
+
+
+def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> int:
+    """Of how many of the killed the survivors held different numbers of messages."""
+    killed = run_cluster(directory, seed, level)
+    report = audit(spark, directory)
+    assert report.exit_status == 0, report.to_json()
+    found = {verdict.id: verdict for verdict in report.verdicts}
+    assert found["U1 U6"].status == "ok"
+    assert found["U1 U6"].premises >= KILLS * (MEMBERS - KILLS)
+    assert found["G1"].unknown == killed
+    for name in ("G2 N2", "G4", "N1", "N3", *(NEED_FULL if level == "full" else ())):
+        assert found[name].status == "ok", name
+    held = held_at_departure(directory)
+    return sum(len(set(by_survivor.values())) > 1 for by_survivor in held.values())
+
+
+def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
+    """Members trade; some are killed one after the other. Their names."""
+    generator = random.Random(seed)
+    killed: set[str] = set()
+    recording: dict[str, Any] = {"record": directory, "record_level": level}
+    with Cluster(members=MEMBERS, loss=0.05, seed=seed, membership=PATIENT, **recording) as cluster:
+        cluster.tell_all(TRADE)
+        for _ in range(KILLS):
+            at = generator.randrange(len(cluster.names))
+            await_trading(cluster, at)
+            killed.add(cluster.kill(at))
+        sent = [answer["sent"] for answer in cluster.hear_all()]
+        for at in range(len(cluster.names)):
+            while stats_of(cluster, at)["estates"]:
+                pass
+        expect = dict(zip(cluster.names, sent, strict=True))
+        cluster.tell_all({"op": "finish", "expect": expect})
+        answers = cluster.hear_all()
+        for answer in answers:
+            assert {name: answer["read"][name] for name in expect} == expect
+            assert answer["view"] == cluster.names
+            # How many, and a checksum of them all, of everybody who ever sent.
+            assert answer["uniform"] == answers[0]["uniform"]
+        assert killed < answers[0]["uniform"].keys()
+    return killed
+
+
+def await_trading(cluster: Cluster, at: int) -> None:
+    """Return while this member sends: after 200 uniform messages more. Each look is a round trip
+    to the member, which paces it."""
+    before = stats_of(cluster, at)["sent"]["uniform"]["high"]
+    while stats_of(cluster, at)["sent"]["uniform"]["high"] < before + 200:
+        pass
+
+
+def stats_of(cluster: Cluster, at: int) -> dict[str, Any]:
+    tell(cluster.processes[at], {"op": "stats"})
+    stats = hear(cluster.processes[at])
+    assert "ReliableMulticast" in stats, "the trade was over before the kill"
+    found: dict[str, Any] = stats["ReliableMulticast"]
+    return found
+
+
+def held_at_departure(directory: Path) -> dict[MemberKey, dict[MemberKey, int]]:
+    """By departed sender: what each survivor held of it when the view without it came."""
+    held: defaultdict[MemberKey, dict[MemberKey, int]] = defaultdict(dict)
+    for path in segment_paths(directory):
+        with Segment(path) as segment:
+            for row in segment.iter_rows({ESTATE}):
+                assert row.stream == Stream.UNIFORM
+                held[row.peer, row.peer_inc].setdefault((row.node, row.inc), row.held)
+    return held

@@ -1,0 +1,61 @@
+"""ringcast demo uniform: the time line that it tells is that of a take-over."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli import main
+
+
+def told(reached: str) -> list[str]:
+    result = CliRunner().invoke(main, ["demo", "uniform", "--reached", reached])
+    assert result.exit_code == 0, result.output
+    return [line.split(" ms  ")[-1] for line in result.output.splitlines()]
+
+
+def test_the_taker_fetches_what_another_holds_and_all_deliver() -> None:
+    lines = told("D")
+    steps = [
+        "D gets 1..3 of A, and keeps it.",
+        "A dies. It has delivered 0 of them itself.",
+        "B installs View 5: B, C, D.",
+        "B to C: A is gone and I see to what it left. What do you hold of it?",
+        "C to B: nothing of A.",
+        "D to B: I hold 1..3 of A.",
+        "B to D: give me 1..3 of A.",
+        "D hands B 1..3 of A.",
+        "C to B: give me 1..3 of A.",
+        "B hands C 1..3 of A.",
+        "B delivers 1..3 of A.",
+        "B to C: all hold what is up to 3 of A: deliver it.",
+        "C delivers 1..3 of A.",
+        "D delivers 1..3 of A.",
+        "B to D: A is resolved, let go of the rest.",
+        "B, C, D have each delivered 3 messages of A.",
+    ]
+    places = [lines.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+def test_the_taker_fetches_nothing_that_it_has() -> None:
+    lines = told("B")
+    assert "B hands D 1..3 of A." in lines
+    assert not any(line.startswith(("B to C: give", "B to D: give")) for line in lines)
+    assert lines[-1] == "B, C, D have each delivered 3 messages of A."
+
+
+def test_what_nobody_has_nobody_delivers() -> None:
+    lines = told("nobody")
+    assert not any("delivers" in line or "hands" in line for line in lines)
+    assert lines[-1] == "B, C, D have each delivered 0 messages of A."
+
+
+def test_only_members_can_be_reached() -> None:
+    result = CliRunner().invoke(main, ["demo", "uniform", "--reached", "A"])
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("reached", ["B", "C", "D", "nobody"])
+def test_the_same_is_told_each_time(reached: str) -> None:
+    assert told(reached) == told(reached)
