@@ -65,8 +65,8 @@ def machine(**parts: object) -> Machine:
 
 def sending_through(window: type[SendWindow]) -> Machine:
     class DifferentOutbox(Outbox):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
             self.fragments = Fragmenter(window(self.window.capacity, **bounds), 1000)
 
@@ -75,8 +75,8 @@ def sending_through(window: type[SendWindow]) -> Machine:
 
 def counting_acks_in(table: type[AckTable]) -> Machine:
     class DifferentOutbox(Outbox):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             self.acks = table([member for member, _, _ in self.acks.entries()], 0)
 
     return machine(outbox=DifferentOutbox)
@@ -84,8 +84,8 @@ def counting_acks_in(table: type[AckTable]) -> Machine:
 
 def receiving_through(window: type[ReceiveWindow]) -> Machine:
     class DifferentInbox(Inbox):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             offset = self.window.low
             self.window = window(self.window.capacity, offset=offset, max_bytes=1 << 20)
 
@@ -94,8 +94,8 @@ def receiving_through(window: type[ReceiveWindow]) -> Machine:
 
 def repairing_by(repair: type[Repair]) -> Machine:
     class DifferentInbox(Inbox):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             self.repair = repair(self.window.low, self.repair.tau)
 
     return machine(inbox=DifferentInbox)
@@ -434,8 +434,8 @@ def a_full_window_is_acked(machine: Machine) -> bool:
 
 
 class AcksEveryTenthOnly(Inbox):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._ack_every = 10
         self._ack_datagrams = 10
 

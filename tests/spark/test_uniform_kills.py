@@ -71,7 +71,7 @@ def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
     generator = random.Random(seed)
     killed: set[str] = set()
     recording: dict[str, Any] = {"record": directory, "record_level": level}
-    with Cluster(members=MEMBERS, loss=0.05, seed=seed, membership=PATIENT, **recording) as cluster:
+    with Cluster(members=MEMBERS, loss=0.1, seed=seed, membership=PATIENT, **recording) as cluster:
         cluster.tell_all(TRADE)
         for _ in range(KILLS):
             at = generator.randrange(len(cluster.names))

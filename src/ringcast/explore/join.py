@@ -151,7 +151,7 @@ class WithoutFreeze(Membership):
         out: Effects,
     ) -> None:
         self._early = None
-        out.signal(DigestWanted())
+        out.signal(DigestWanted(tuple(joiners)))
         super()._spread(view, parts, old, joiners, now, out)
 
     def _on_digest(self, digest: Digest, now: int, out: Effects) -> None:

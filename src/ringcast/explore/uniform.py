@@ -104,7 +104,7 @@ class Scenario:
         return f"{members}, {senders} sends {self.messages}{each}; {', '.join(extras)}"
 
 
-CRASH = Scenario(name="crash", messages=2)
+CRASH = Scenario(name="crash")
 TWO_CRASHES = Scenario(name="two crashes", crashes=2)
 LOSS = Scenario(name="loss", losses=1)
 JOIN = Scenario(name="join", founders=2, joins=True)
@@ -123,6 +123,7 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         CRASH,
+        Scenario(name="two messages", messages=2),
         TWO_CRASHES,
         Scenario(name="coordinator sends", senders=(0,), crashes=2),
         LOSS,

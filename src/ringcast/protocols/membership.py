@@ -746,7 +746,9 @@ class Membership:
         if parts is None:
             parts = self._parts if self.change is not None or old.id.creator != self.me else ()
         far = dict.fromkeys(member for part in parts for member in part)
-        members = tuple(who for who in dict.fromkeys((*old, *new, *far)) if who not in gone)
+        is_farewell = self.change is not None and self.me not in self.change.view
+        current = self.change.view if self.change is not None and is_farewell else old
+        members = tuple(who for who in dict.fromkeys((*current, *new, *far)) if who not in gone)
         if not members:
             self._go("left", out)
             return

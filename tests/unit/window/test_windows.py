@@ -373,6 +373,98 @@ def test_skipping_in_a_retaining_window_keeps_delivered_at_least_at_low() -> Non
     assert pointers(window) == (4, 4, 5, 5)
 
 
+# A gate: what is here may have to wait
+
+
+def gated_receiver(capacity: int = 8, *, offset: int = 0) -> ReceiveWindow:
+    return ReceiveWindow(capacity, offset=offset, max_bytes=PLENTY, gate=offset)
+
+
+def test_nothing_is_ready_behind_a_closed_gate() -> None:
+    window = gated_receiver()
+    window.add_run(*run(1, 3))
+    assert window.ready == 0
+    assert window.take_ready(9) == []
+    assert pointers(window) == (0, 0, 3, 3)
+
+
+def test_what_is_up_to_the_gate_can_be_taken() -> None:
+    window = gated_receiver(offset=10)
+    window.add_run(*run(11, 14))
+    assert window.open_gate(12)
+    assert window.ready == 2
+    assert window.take_ready(1) == messages(11)
+    assert window.take_ready(9) == messages(12)
+    assert window.take_ready(9) == []
+    assert pointers(window) == (12, 12, 14, 14)
+
+
+def test_a_gate_only_rises() -> None:
+    window = gated_receiver()
+    window.add_run(*run(1, 3))
+    assert window.open_gate(2)
+    assert not window.open_gate(1)
+    assert not window.open_gate(2)
+    assert window.ready == 2
+
+
+def test_a_gate_may_be_open_for_what_is_yet_to_come() -> None:
+    window = gated_receiver()
+    window.open_gate(3)
+    assert window.ready == 0
+    window.add_run(*run(2, 3))
+    assert window.ready == 0
+    window.add_run(*run(1, 1))
+    assert window.take_ready(9) == messages(1, 2, 3)
+
+
+def test_what_waits_behind_a_gate_takes_its_slots() -> None:
+    window = gated_receiver(2)
+    assert window.add_run(*run(1, 3)) == 2
+    assert window.dropped_high == 1
+    window.open_gate(1)
+    window.take_ready(9)
+    assert window.add_run(*run(3, 3)) == 1
+
+
+def test_what_is_given_up_opens_the_gate() -> None:
+    window = gated_receiver()
+    window.add_run(*run(1, 3))
+    window.skip(2)
+    assert window.gate == 2
+    assert pointers(window) == (2, 2, 3, 3)
+    assert window.take_ready(9) == []
+
+
+def test_a_window_without_a_gate_lets_everything_through() -> None:
+    window = receiver()
+    window.add_run(*run(1, 3))
+    assert window.ready == 3
+    assert not window.open_gate(1)
+
+
+def test_a_senders_own_application_waits_for_the_gate_too() -> None:
+    window = SendWindow(8, max_bytes=PLENTY, datagram_bytes=DATAGRAM, gate=0)
+    window.append_run(messages(1, 2, 3))
+    assert window.ready == 0
+    assert window.take_ready(9) == []
+    window.gate = 2
+    assert window.ready == 2
+    assert window.take_ready(1) == messages(1)
+    assert window.take_ready(9) == messages(2)
+    assert window.take_ready(9) == []
+    assert window.purge(3) == 2
+    assert window.low == 2
+
+
+def test_a_gate_is_part_of_the_state() -> None:
+    window = gated_receiver()
+    copy = clone(window)
+    assert canonical(copy) == canonical(window)
+    copy.open_gate(1)
+    assert canonical(copy) != canonical(window)
+
+
 # Sending
 
 

@@ -1,0 +1,294 @@
+"""Seeded runs of groups whose applications have a state: every joiner gets it, and then all that is
+not in it, once. Broken nodes are caught."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringcast.model import Digest
+from ringcast.protocols import state_provider
+from ringcast.protocols.catch_up import CatchUp
+from ringcast.protocols.state import StateTransfer
+from ringcast.sim.application import Ledger
+from ringcast.sim.dice import expand
+from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.options import Incident, Options, from_json
+from ringcast.sim.runner import run
+from ringcast.trace import rows as trace
+from ringcast.trace.folds import STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, Origin
+    from ringcast.trace.rows import MemberKey, Row
+    from ringcast.wire.frames import StatePart
+
+SEEDS = 40
+IDS = [make().id for make in STATE]
+
+
+def has_state(seed: int, *, partitions: bool) -> bool:
+    return expand(seed, "group", partitions=partitions).state
+
+
+@cache
+def runs(*, partitions: bool) -> tuple[Tally, Counter[str]]:
+    """What the runs with a state said, and what happened in them."""
+    tally = Tally()
+    seen: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        options = expand(seed, "group", partitions=partitions)
+        if options.state:
+            result = run(options)
+            tally.add(result.summary)
+            seen.update(happenings(result.trace.rows))
+            seen["runs"] += 1
+    return tally, seen
+
+
+def happenings(rows: list[Row]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    begun: Counter[MemberKey] = Counter()
+    waiting: set[MemberKey] = set()
+    for row in rows:
+        member = (row.node, row.inc)
+        match row.event:
+            case trace.STATE_WAIT:
+                waiting.add(member)
+            case trace.STATE_BEGUN:
+                begun[member] += 1
+                found["another provider"] += begun[member] == 2
+            case trace.STATE_RECEIVED | trace.STATE_LOST:
+                waiting.discard(member)
+                found[row.event] += 1
+            case trace.DELIVER if row.detail == trace.ASIDE:
+                found["kept"] += 1
+            case trace.HANDED:
+                found["handed"] += 1
+            case trace.WIN if member in waiting and row.kind == "receive" and row.held > row.hd:
+                found["held up"] += 1
+            case trace.STATE_REFUSED:
+                found["refused"] += 1
+    return found
+
+
+@pytest.mark.parametrize("partitions", [False, True])
+def test_forty_seeds_violate_nothing(partitions: bool) -> None:
+    tally, seen = runs(partitions=partitions)
+    print(dict(seen))  # noqa: T201
+    failures = [
+        f"seed {summary.seed}   {summary.failures[0].predicate}: {summary.failures[0].text}"
+        for summary in tally.failed
+    ]
+    assert not failures, "\n".join(failures)
+    assert 0.3 * SEEDS < seen["runs"] < 0.7 * SEEDS
+    assert [id for id in IDS if not tally.judged[id].premises] == []
+
+
+def test_the_runs_show_what_they_should() -> None:
+    _, seen = runs(partitions=False)
+    _, parted = runs(partitions=True)
+    both = seen + parted
+    assert both["state_received"] >= 2 * both["runs"]
+    for often in ("kept", "handed", "held up"):
+        assert both[often] >= both["runs"], often
+    for rare in ("another provider", "state_lost", "refused"):
+        assert both[rare] >= 0.1 * both["runs"], rare
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("partitions", [False, True])
+def test_a_thousand_seeds_violate_nothing(partitions: bool) -> None:
+    seeds = [seed for seed in range(2000) if has_state(seed, partitions=partitions)]
+    tally = Tally()
+    jobs = os.cpu_count() or 1
+    for summary in run_seeds(seeds, protocol="group", partitions=partitions, jobs=jobs):
+        tally.add(summary)
+    assert [(summary.seed, summary.failures[0]) for summary in tally.failed] == []
+
+
+def test_a_refusal_that_is_late_loses_no_state() -> None:
+    """Whoever refused in the view before, because it waited, had got its state since."""
+    options = expand(150, "group")
+    assert options.state
+    assert run(options).failures == ()
+
+
+def test_options_survive_json() -> None:
+    options = [expand(seed, "group") for seed in range(30)]
+    assert {each.state for each in options} == {False, True}
+    for each in options:
+        assert from_json(each.to_json()) == each
+        assert ("\n  state " in str(each)) == each.state
+
+
+def test_a_ledger_survives_its_journey() -> None:
+    ledger = Ledger.load(b"A 1 0 3 5 77\nB 2 1 0 0 0\n")
+    assert ledger.dump() == b"A 1 0 3 5 77\nB 2 1 0 0 0\n"
+    for broken in (b"A 1 0 3 5\n", b"A 1 0 3 5 x\n", b"\xff"):
+        with pytest.raises(ValueError):
+            Ledger.load(broken)
+
+
+# Single runs
+
+
+def quiet(**changes: object) -> Options:
+    """Three nodes that send all the time; D joins late, and its state takes a while."""
+    options = Options(
+        seed=1,
+        protocol="group",
+        nodes=4,
+        initial=3,
+        capacities=(16,) * 4,
+        tau_ms=(100.0,) * 4,
+        warm_ms=300.0,
+        safety_ms=1500.0,
+        messages=100,
+        state=True,
+        ballast=500,
+        give_ms=100.0,
+        give_chunks=1,
+        incidents=(Incident(fault="join", at_ms=200.0, nodes=(3,)),),
+    )
+    return replace(options, **changes)  # type: ignore[arg-type]
+
+
+def states_of(rows: list[Row], node: str) -> list[tuple[str, str]]:
+    """What became of this node's state, and with whom."""
+    events = (trace.STATE_WAIT, trace.STATE_BEGUN, trace.STATE_RECEIVED, trace.STATE_LOST)
+    return [(row.event, row.peer) for row in rows if row.node == node and row.event in events]
+
+
+def test_a_joiner_gets_the_state_and_what_comes_meanwhile() -> None:
+    result = run(quiet())
+    assert result.failures == ()
+    rows = result.trace.rows
+    assert states_of(rows, "D") == [
+        (trace.STATE_WAIT, ""),
+        (trace.STATE_BEGUN, "A"),
+        (trace.STATE_RECEIVED, "A"),
+    ]
+    assert happenings(rows)["handed"] > 0
+
+
+def test_if_the_provider_dies_another_gives_it() -> None:
+    crash = Incident(fault="F10", at_ms=300.0, nodes=(0,))
+    result = run(quiet(faults=("F10",), hints=True, incidents=(*quiet().incidents, crash)))
+    assert result.failures == ()
+    assert states_of(result.trace.rows, "D")[-2:] == [
+        (trace.STATE_BEGUN, "B"),
+        (trace.STATE_RECEIVED, "B"),
+    ]
+
+
+def test_a_small_buffer_holds_senders_up() -> None:
+    def blocked(options: Options) -> int:
+        result = run(options)
+        assert result.failures == ()
+        return sum(row.event == trace.SEND_BLOCK for row in result.trace.rows)
+
+    assert blocked(quiet()) == 0
+    assert blocked(quiet(join_buffer_bytes=0)) > 0
+
+
+def test_whoever_gives_nothing_is_passed_over() -> None:
+    """A's application is silent for longer than D has patience."""
+    result = run(quiet(stalled=0, safety_ms=13_000.0))
+    assert result.failures == ()
+    assert states_of(result.trace.rows, "D")[-1] == (trace.STATE_RECEIVED, "B")
+
+
+def test_if_all_refuse_it_is_lost() -> None:
+    result = run(quiet(refuse=1.0))
+    assert result.failures == ()
+    assert states_of(result.trace.rows, "D")[-1] == (trace.STATE_LOST, "")
+
+
+# Broken on purpose
+
+
+def leaves_nothing_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CatchUp, "_leave_out", lambda self, through: None)
+
+
+def skips_nothing_live(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CatchUp, "sift", lambda self, events: list(events))
+
+
+def keeps_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CatchUp, "keep", lambda self, events: None)
+
+
+def cuts_one_too_low(patch: pytest.MonkeyPatch) -> None:
+    cut_at = StateTransfer._cut_at
+
+    def lower(self: StateTransfer, taken: Digest) -> Digest:
+        entries: Mapping[Origin, int] = cut_at(self, taken).entries
+        return Digest({origin: max(0, seqno - 1) for origin, seqno in entries.items()})
+
+    patch.setattr(StateTransfer, "_cut_at", lower)
+
+
+def loses_a_chunk(patch: pytest.MonkeyPatch) -> None:
+    on_part = StateTransfer._on_part
+
+    def forgetful(
+        self: StateTransfer, source: Member, part: StatePart, now: int, out: Effects
+    ) -> None:
+        on_part(self, source, part, now, out)
+        if part.index == 1 and self._handover:
+            self._handover.pop()
+
+    patch.setattr(StateTransfer, "_on_part", forgetful)
+
+
+def cuts_wherever_it_stands(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state_provider, "covers", lambda cut, opened, senders: True)
+
+
+def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
+    def lose(self: StateTransfer, now: int, out: Effects) -> None:
+        self._lose(out)
+
+    patch.setattr(StateTransfer, "_ask_next", lose)
+
+
+def never_asks_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StateTransfer, "_ask_next", lambda self, now, out: self._wait_on(now))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "predicates"),
+    [
+        (leaves_nothing_out, {"T2"}),
+        (keeps_nothing, {"T2"}),
+        (cuts_one_too_low, {"T1"}),
+        (loses_a_chunk, {"T1"}),
+        (gives_up_at_once, {"T4"}),
+        (never_asks_another, {"T-L1"}),
+        (skips_nothing_live, {"T2"}),
+        (cuts_wherever_it_stands, {"T2"}),
+    ],
+)
+def test_a_broken_node_is_caught(
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    predicates: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    breaks(monkeypatch)
+    for seed in range(60):
+        options = expand(seed, "group")
+        if options.state and any(
+            failure.predicate in predicates for failure in run(options).failures
+        ):
+            return
+    pytest.fail(f"60 seeds show no violation of {predicates}")
