@@ -72,8 +72,12 @@ class Town:
         """What the application of every process there ever was has taken."""
         self.sent: list[Sent] = []
         self.lose: Callable[[Sent], bool] = lambda sent: False
+        self.twice: Callable[[Sent], bool] = lambda sent: False
+        """Which datagrams arrive, and some time later once more."""
         self.cut: set[tuple[str, str]] = set()
         """(source, dest) of links on which nothing arrives."""
+        self.silenced: set[str] = set()
+        """Of whom nothing arrives any more, not even what is under way."""
         self.paused: set[str] = set()
         """Who does nothing. What arrives meanwhile waits in its socket buffer."""
         self.stopped: set[str] = set()
@@ -266,9 +270,14 @@ class Town:
             return
         delay = self._rng.randint(MILLISECOND // 10, 2 * MILLISECOND)
         self._at(self.now + delay, lambda: self._arrive(sent, datagram))
+        if self.twice(sent):
+            again = self.now + delay + self._rng.randint(0, 50 * MILLISECOND)
+            self._at(again, lambda: self._arrive(sent, datagram))
 
     def _arrive(self, sent: Sent, datagram: bytes) -> None:
         node = self.nodes.get(sent.dest)
+        if sent.source in self.silenced:
+            return
         if sent.dest in self.paused:
             self._buffers[sent.dest].append(datagram)
         elif node is not None:

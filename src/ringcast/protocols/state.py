@@ -129,7 +129,7 @@ class StateTransfer:
         self._fragment_bytes = fragment_bytes
         self._view: View | None = None
         self._attempt = 0
-        self._first_attempt = 0  # at the provider that is asked now
+        self._is_repeated = False  # a refusal may be of the view before
         self._refusals: dict[Member, Refusal] = {}
         self._departed: dict[Origin, int] = {}
         self._is_settled = True  # no uniform messages of who departed are still to come
@@ -214,7 +214,7 @@ class StateTransfer:
             if self.provider not in view:
                 self._ask_next(now, out)
             elif self.incoming is None:
-                self._attempt += 1  # a refusal that is still on its way was for the view before
+                self._is_repeated = True
                 self._ask_again(out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
@@ -414,7 +414,7 @@ class StateTransfer:
         self.incoming = None
         self._handover.clear()
         self._attempt += 1
-        self._first_attempt = self._attempt
+        self._is_repeated = False
         self._wait_on(now)
         self._ask_again(out)
 
@@ -459,12 +459,14 @@ class StateTransfer:
         if not self._is_awaited(source) or refused.attempt != self._attempt:
             self.ignored += 1
             return
+        if self._is_repeated:
+            self._ask(source, now, out)  # it may have its state by now
+            return
         self._refusals[source] = refused.reason
         self._ask_next(now, out)
 
     def _on_begin(self, source: Member, begin: StateBegin, now: int, out: Effects) -> None:
-        is_answer = self._first_attempt <= begin.attempt <= self._attempt
-        if not self._is_awaited(source) or not is_answer:
+        if not self._is_awaited(source) or begin.attempt != self._attempt:
             self.ignored += 1
             out.message(source, StateStop(begin.attempt))
             return

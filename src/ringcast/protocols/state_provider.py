@@ -182,14 +182,13 @@ class Provider:
             out.event(StateWritable(transfer.number))
 
     def on_stop(self, source: Member, stop: StateStop) -> None:
-        """This question, and those before it, need no answer any more."""
         ask, transfer = self.asks.get(source), self._transfer_to(source)
-        if ask is not None and ask.attempt <= stop.attempt:
+        if ask is not None and ask.attempt == stop.attempt:
             del self.asks[source]
-        if transfer is None or transfer.attempt is None or transfer.attempt > stop.attempt:
-            self.ignored += ask is None
-        else:
+        elif transfer is not None and transfer.attempt == stop.attempt:
             self._abandon(transfer, f"{source} gets it from somebody else")
+        else:
+            self.ignored += 1
 
     def set_members(self, view: View) -> None:
         """Whoever is not in it needs nothing more."""

@@ -54,14 +54,18 @@ def _with_state(options: Options, random: Random) -> Options:
     return replace(
         options,
         state=True,
+        # Something is always under way, to be kept while a state is.
+        messages=random.choice((50, 100, 200)),
+        burst=random.choice((1, 2, 5)),
+        initial=min(options.nodes, max(2, options.initial)),
         # None at all, a few messages, or as many as come.
-        join_buffer_bytes=random.choice((0, 4 * datagram, 8 * datagram, 1 << 20, 1 << 20)),
+        join_buffer_bytes=random.choice((0, 8 * datagram, 1 << 20, 1 << 20, 1 << 20)),
         ballast=random.choice((0, 300, 800, 3 * datagram, 20 * datagram)),
         chunk_bytes=random.choice(
             ((50,), (1, 7, 100), (16, 64), (100,), (2 * datagram, 10), (datagram,))
         ),
-        give_ms=random.choice((0.0, 10.0, 50.0, 100.0, 300.0)),
-        give_chunks=random.choice((1, 1, 3, 100)),
+        give_ms=random.choice((0.0, 20.0, 50.0, 100.0, 200.0)),
+        give_chunks=random.choice((1, 1, 1, 3, 100)),
         refuse=random.choice((0.0, 0.0, 0.0, 0.1, 0.4)),
         stalled=random.choice((-1, -1, -1, random.randrange(options.nodes))),
         target=random.choice((options.target, options.target, "system")),
@@ -76,7 +80,7 @@ def _with_providers_gone(options: Options, random: Random) -> tuple[Incident, ..
     fault = "F10" if options.has("F10") else "leave"
     found = list(options.incidents)
     for before in options.incidents:
-        if before.fault in ("join", "F11") and random.random() < 0.4:
+        if before.fault in ("join", "F11") and random.random() < 0.6:
             at = before.at_ms + before.ms + random.uniform(20, 500)
             gone = Incident(fault=fault, at_ms=round(at, 3), nodes=(0,), what="coordinator")
             found.append(gone)

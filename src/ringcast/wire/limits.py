@@ -17,7 +17,7 @@ digest, 800 once decoded. So few also fit one datagram, however long their names
 PARTS_MAX: Final = 64
 """Groups that come together in one view. Each is a view of its own once decoded."""
 
-ESTATES_MAX: Final = 256
+ESTATES_MAX: Final = 160
 """Departed senders that one frame speaks of."""
 
 DIGEST_ENTRIES_MAX: Final = 1024

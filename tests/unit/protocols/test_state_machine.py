@@ -469,20 +469,12 @@ def test_a_new_view_counts_refusals_anew() -> None:
     desk.messages()
     now = view(2, A, B, J)
     desk.install(now)
+    assert desk.messages() == [(B, StateAsk(2, now.id, digest(a=0, b=0, j=0)))]
+    # It may have refused in the view before, and have its state by now.
+    desk.receive(B, StateRefused(2, Refusal.WAITING))
     assert desk.messages() == [(B, StateAsk(3, now.id, digest(a=0, b=0, j=0)))]
     desk.receive(B, StateRefused(3, Refusal.STATELESS))
     assert desk.messages() == [(A, StateAsk(4, now.id, digest(a=0, b=0, j=0)))]
-
-
-def test_a_refusal_of_the_view_before_does_not_count() -> None:
-    """Whoever waited then may have its state by now. A state of that view is as good as any."""
-    desk = Desk(J).waiting()
-    desk.install(view(2, A, J))
-    desk.messages()
-    desk.receive(A, StateRefused(1, Refusal.WAITING))
-    assert desk.layer.is_catching_up
-    desk.receive(A, StateBegin(1, 1, digest()), StateEnd(1, 0))
-    assert desk.take() == [StateBegun(A, digest()), StateReceived(A, 0, 0)]
 
 
 def test_when_the_provider_is_gone_the_first_of_the_view_is_asked() -> None:

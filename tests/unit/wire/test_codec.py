@@ -1467,7 +1467,7 @@ MOST_PARTS = b"".join(
     struct.pack("<Q", 2**62 + place) + maker + struct.pack("<3H", 2, place, 127 - place)
     for place, maker in enumerate(small_members(PARTS_MAX))
 )
-MOST_ESTATES = 192
+MOST_ESTATES = 160
 MOST_CLAIMS = view_id(2**62) + b"".join(
     claim(1, 2**62 + at, who) for at, who in enumerate(small_members(MOST_ESTATES))
 )
