@@ -689,7 +689,7 @@ class Membership:
             out.datagram(source, self._my_view())
             return
         if view.id.creator == self.reunion.leader:
-            self._ask_to_merge(now, out)  # it has merged with what my group was before
+            self._ask_anew(now, out)
             return
         self._highest = max(self._highest, view.counter)
         if self.me in view:
@@ -902,8 +902,15 @@ class Membership:
             return
         if self.change is None and self._is_settled:
             out.datagram(leader, Merge(view))
+            reunion.asked_with = view.id
         self._timers.arm(Timer.MERGE, now + reunion.interval)
         reunion.interval = min(2 * reunion.interval, REPEAT_MAX_NS)
+
+    def _ask_anew(self, now: int, out: Effects) -> None:
+        """The leader has merged with what my group was before: it is told at once what it is now.
+        If it has been told, that is repeated in good time: answering each answer has no end."""
+        if self.view is not None and self.view.id != self.reunion.asked_with:
+            self._ask_to_merge(now, out)
 
     def _may_merge(self, now: int) -> bool:
         """Neither is a view being made, nor is anything left to do for who departed: whoever comes
@@ -956,7 +963,7 @@ class Membership:
         assert mine is not None
         both = {member for member in mine if member in view}
         if source == self.reunion.leader and self.me in view:
-            self._ask_to_merge(now, out)  # it has merged with what my group was before
+            self._ask_anew(now, out)
         elif source == self.reunion.leader and both and view.counter >= mine.counter:
             self._highest = max(self._highest, view.counter)
             self._make_view(both, now, out)  # they are there: let go of them, then merge

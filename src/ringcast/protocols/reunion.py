@@ -19,7 +19,7 @@ from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire.limits import PARTS_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
-    from ringcast.model import Member, View
+    from ringcast.model import Member, View, ViewId
 
 PATIENCE_NS = 2_000_000_000
 """How long another group is asked, until somebody hears of it anew."""
@@ -56,6 +56,8 @@ class Reunion:
         self.until = 0
         """When it stops asking."""
         self.interval = REPEAT_START_NS
+        self.asked_with: ViewId | None = None
+        """The view of its own group that the leader was last told of."""
         self.requests: dict[Member, Request] = {}
         """Who asks this member."""
         self._wait = 0
@@ -84,6 +86,7 @@ class Reunion:
 
     def ask(self, leader: Member, now: int) -> None:
         self.leader = leader
+        self.asked_with = None
         self.until = now + PATIENCE_NS
         self.interval = REPEAT_START_NS
 
