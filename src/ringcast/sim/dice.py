@@ -68,7 +68,10 @@ def _with_state(options: Options, random: Random) -> Options:
         give_chunks=random.choice((1, 1, 1, 3, 100)),
         refuse=random.choice((0.0, 0.0, 0.0, 0.1, 0.4)),
         stalled=random.choice((-1, -1, -1, random.randrange(options.nodes))),
-        target=random.choice((options.target, options.target, "system")),
+        # What other runs lose as well gives way.
+        target=random.choice((options.target, "system"))
+        if options.target in TARGETS
+        else options.target,
         # Whoever takes nothing, for ever, gives nothing either.
         stopped=-1,
         incidents=_with_providers_gone(options, random),
