@@ -224,8 +224,8 @@ pieces = st.one_of(
         merges(),
         st.builds(Begin, streams, counters, seqnos, st.booleans()),
         st.builds(Begun, streams, counters),
-        st.builds(Commit, seqnos, counters),
-        st.builds(CommitWanted, counters),
+        st.builds(Commit, seqnos, view_ids),
+        st.builds(CommitWanted, view_ids),
         takeovers(),
         standings(),
     ).map(lambda frame: [frame]),
@@ -298,9 +298,9 @@ def bytes_of_first_item(frame: Frame) -> int:
         case Begun():
             return 3 + 9
         case Commit():
-            return 3 + 16
+            return 3 + 8 + 8 + bytes_of_member(frame.view_id.creator)
         case CommitWanted():
-            return 3 + 8
+            return 3 + 8 + bytes_of_member(frame.view_id.creator)
         case ViewIs() | Welcome() | Merge() | Merged() | Takeover() | Standing():
             raise AssertionError("it shares its datagram with nothing")
 

@@ -673,9 +673,9 @@ def _in_words(word: Frame | SystemMessage) -> str:
         case Ack():
             return f"Ack held {word.held}, delivered {word.delivered}"
         case Commit():
-            return f"Commit {word.seqno} in view {word.counter}"
+            return f"Commit {word.seqno} in view {word.view_id.counter}"
         case CommitWanted():
-            return f"CommitWanted in view {word.counter}"
+            return f"CommitWanted in view {word.view_id.counter}"
         case Takeover():
             claims = [f"{who} {stage.name} {high}" for who, stage, high in word.claims]
             return f"Takeover in view {word.view_id.counter}: {', '.join(claims) or 'nobody'}"

@@ -150,11 +150,8 @@ class FoundersOutbox(Outbox):
         super().__init__(me, stream, config, view, *rest)
         self._founders = view.members
 
-    def _commit(self, out: Effects) -> None:
-        held = [held for who, held, _ in self.acks.entries() if who in self._founders]
-        if self.is_gated and min(held) > self.window.gate:
-            self.window.gate = min(held)
-            out.datagram(None, self.commitment())
+    def _held_by_all(self) -> int:
+        return min(held for who, held, _ in self.acks.entries() if who in self._founders)
 
 
 class WithoutJoiners(ReliableMulticast):

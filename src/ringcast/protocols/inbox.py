@@ -7,9 +7,9 @@ On take: the application pulls, in order and without gaps (N1); only then does `
     advance. Acknowledge after so many messages or datagrams, when the last gap has closed (the
     sender may have stood still for it), or after `ack_delay_s`.
 On Commit, on a stream that has a gate: what is up to it may be taken. There each datagram that
-    advances `held` is acknowledged at once: the sender's next commit waits for it. From a view that
-    we have not installed it waits until we have: its sender may count on fewer than we do, and
-    whom we count on may lack what is committed.
+    advances `held` is acknowledged at once: the sender's next commit waits for it. It counts only
+    in the very view that it names: the sender may count on fewer than we do, and whom we count on
+    may lack what is committed. If that view is still to come, the Commit waits for it.
 On Highest: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
     sender asks because it stands still, and paces its questions.
 Every gap-tick: ask for what is missing (repair.py).
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.model import Origin
-    from ringcast.wire.frames import Data
+    from ringcast.model import Origin, ViewId
+    from ringcast.wire.frames import Commit, Data
 
 NACK_MESSAGES_MAX = 1024
 """Seqnos asked for in one request."""
@@ -84,9 +84,9 @@ class Inbox:
             gate=offset if is_gated else SEQNO_MAX,
         )
         self.is_gated = is_gated
-        self.committed_in = 0
-        """The counter of the view in which the sender told last what it has committed."""
-        self._later: tuple[int, int] | None = None  # the counter and seqno of a Commit that waits
+        self.committed_in: ViewId | None = None
+        """The view in which the sender told last what it has committed."""
+        self._later: Commit | None = None  # it names a view that is still to come
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(config.max_message_bytes, parts)
         self.counter = counter
@@ -127,21 +127,23 @@ class Inbox:
             self._ask(now, out)
         self._arm_repair()
 
-    def on_commit(self, seqno: int, counter: int, installed: int, now: int) -> None:
-        """Everybody holds what is up to this. `installed` is the counter of our view."""
-        if counter > installed:
-            self._later = max(self._later or (0, 0), (counter, seqno))
-            return
-        self.committed_in = max(self.committed_in, counter)
-        self.window.open_gate(seqno)
-        self.repair.saw_highest(self.window, seqno, now)
-        self._arm_repair()
+    def on_commit(self, commit: Commit, installed: ViewId, now: int) -> None:
+        """Everybody holds what is up to this, if it names the view that we have installed."""
+        if commit.view_id == installed:
+            self.committed_in = installed
+            self.window.open_gate(commit.seqno)
+            self.repair.saw_highest(self.window, commit.seqno, now)
+            self._arm_repair()
+        elif commit.view_id.counter > installed.counter:
+            later = self._later
+            if later is None or _place(commit) > _place(later):
+                self._later = commit
 
-    def enter_view(self, counter: int, now: int) -> None:
+    def enter_view(self, view_id: ViewId, now: int) -> None:
         """A Commit may have waited for this view."""
-        if self._later is not None:
-            (committed_in, seqno), self._later = self._later, None
-            self.on_commit(seqno, committed_in, counter, now)
+        commit, self._later = self._later, None
+        if commit is not None:
+            self.on_commit(commit, view_id, now)
 
     def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
         self.repair.saw_highest(self.window, seqno, now)
@@ -244,3 +246,8 @@ class Inbox:
             self._timers.disarm(Timer.REPAIR)
         else:
             self._timers.arm(Timer.REPAIR, at)
+
+
+def _place(commit: Commit) -> tuple[int, int]:
+    """Which of one sender's commits came later: it is in one view at a time."""
+    return commit.view_id.counter, commit.seqno

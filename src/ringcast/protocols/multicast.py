@@ -40,7 +40,7 @@ from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited
 from ringcast.core.timers import Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
-from ringcast.model import Digest, Origin, Stream, ViewId
+from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
@@ -242,7 +242,7 @@ class ReliableMulticast:
 
         if self._is_uniform:
             for inbox in self._inboxes.values():
-                inbox.enter_view(view.counter, now)
+                inbox.enter_view(view.id, now)
             self.uniform.install_view(view, now, out)
             self._settle(now, out)
 
@@ -475,7 +475,7 @@ class ReliableMulticast:
         if inbox is None or self._view is None:
             self.refused += 1
         else:
-            inbox.on_commit(commit.seqno, commit.counter, self._view.counter, now)
+            inbox.on_commit(commit, self._view.id, now)
 
     def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
         outbox = self._outboxes.get(Stream.UNIFORM)
@@ -483,9 +483,9 @@ class ReliableMulticast:
         if view is None and self._is_uniform and not self._is_closed:
             # Who let us in has died on it, and the next one takes us for a member. There is nothing
             # yet, nor will there be from a view before this one.
-            out.signal(NewerView(ViewId(source, wanted.counter)))
-            out.datagram(source, Commit(0, wanted.counter))
-        elif outbox is None or view is None or wanted.counter > view.counter:
+            out.signal(NewerView(wanted.view_id))
+            out.datagram(source, Commit(0, wanted.view_id))
+        elif outbox is None or view is None or wanted.view_id.counter > view.counter:
             self.refused += 1
         elif self._is_peer(source):
             out.datagram(source, outbox.commitment())
@@ -540,7 +540,7 @@ class ReliableMulticast:
         found = []
         for member in view:
             inbox = self._inboxes.get(Origin(member, Stream.UNIFORM))
-            is_told = inbox is not None and inbox.committed_in >= view.counter
+            is_told = inbox is not None and inbox.committed_in == view.id
             if member != self.me and member not in joiners and not is_told:
                 found.append(member)
         return found
@@ -548,7 +548,7 @@ class ReliableMulticast:
     def _ask_commitments(self, now: int, out: Effects) -> None:
         if self._joiners is not None and self._is_uniform and self._view is not None:
             for member in self._uncommitted():
-                out.datagram(member, CommitWanted(self._view.counter))
+                out.datagram(member, CommitWanted(self._view.id))
             self._timers.arm(Timer.SETTLE, now + ASK_NS)
 
     def _replay_early(self, now: int, out: Effects) -> None:

@@ -18,7 +18,7 @@ On new members: the departed are forgotten; new ones count at once, at `low`: no
 On Begun: that member has a window.
 On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
     delivers more of it than that, the sender included. Commit tells the group, and is told again
-    with every probe.
+    with every probe and in every new view, since it counts only in the one it names.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Outbox:
             datagram_bytes=config.datagram_bytes,
             gate=0 if self.is_gated else SEQNO_MAX,
         )
-        self._counter = view.counter
+        self._view_id = view.id
         self.fragments = Fragmenter(window, fragment_bytes)
         self.acks = AckTable(view.members, window.low)
         self.assembler = Assembler(config.max_message_bytes)
@@ -186,15 +186,15 @@ class Outbox:
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
-        self._counter = view.counter
+        self._view_id = view.id
         self._limit_bytes()
-        self._commit(out)
+        self._commit(out, is_view_new=True)
         self._purge(now, out)
         self._expect_acks(now)
 
     def commitment(self) -> Commit:
-        """What all members of the current view hold, and the first view in which that is said."""
-        return Commit(self.window.gate, self._counter)
+        """What all members of the current view hold, and which view that is."""
+        return Commit(self.window.gate, self._view_id)
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
         """One's own messages, for one's own application."""
@@ -335,9 +335,16 @@ class Outbox:
         if self.acks.update(self._me, self.window.high, self.window.delivered):
             self._commit(out)
 
-    def _commit(self, out: Effects) -> None:
-        if self.is_gated and self.acks.min_held > self.window.gate:
-            self.window.gate = self.acks.min_held
+    def _held_by_all(self) -> int:
+        return self.acks.min_held
+
+    def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
+        if not self.is_gated:
+            return
+        before = self.window.gate
+        self.window.gate = max(before, self._held_by_all())
+        is_awaited = self.acks.min_delivered < before  # perhaps for want of a word in this view
+        if self.window.gate > before or (is_view_new and is_awaited):
             out.datagram(None, self.commitment())
 
     def _purge(self, now: int, out: Effects) -> None:

@@ -45,10 +45,10 @@ class UniformWatch:
         """What leaves; None if it is no frame of this protocol."""
         stream = int(Stream.UNIFORM)
         match frame:
-            case Commit(seqno, counter):
-                return Seen("commit", stream, seqno, seqno, view=counter)
-            case CommitWanted(counter):
-                return Seen("commit_wanted", stream, view=counter)
+            case Commit(seqno, view_id):
+                return Seen("commit", stream, seqno, seqno, view=view_id.counter)
+            case CommitWanted(view_id):
+                return Seen("commit_wanted", stream, view=view_id.counter)
             case Takeover(view_id):
                 return Seen("takeover", stream, view=view_id.counter)
             case Standing(view_id):

@@ -58,7 +58,7 @@ from ringcast.wire.members import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.model import Member, Stream
+    from ringcast.model import Member, Stream, ViewId
     from ringcast.wire.frames import Frame
 
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
@@ -97,7 +97,7 @@ _ENTRY: Final = Struct("<HBQI")  # place of the sender in the view, stream, seqn
 _PLACE: Final = Struct("<H")  # of a member in the view
 _BEGINNING: Final = Struct("<BQQB")  # stream, counter, offset, flags
 _BEGUN_AT: Final = Struct("<BQ")  # stream, counter
-_COMMITTED: Final = Struct("<QQ")  # seqno, counter of the view
+_COMMITTED: Final = Struct("<Q")  # seqno
 _CLAIM: Final = Struct("<BQ")  # stage, high
 _SHARE: Final = Struct("<BQQ")  # flags, delivered, held
 _FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
@@ -225,14 +225,14 @@ def _encode_beginning(frame: Begin | Begun) -> tuple[int, bytes]:
 
 def _encode_commitment(frame: Commit | CommitWanted) -> tuple[int, bytes]:
     if isinstance(frame, CommitWanted):
-        return _COMMIT_WANTED, encode_counter(frame.counter)
+        return _COMMIT_WANTED, encode_view_id(frame.view_id)
     assert 0 <= frame.seqno <= SEQNO_MAX, frame
-    assert 1 <= frame.counter <= COUNTER_MAX, frame
-    return _COMMIT, _COMMITTED.pack(frame.seqno, frame.counter)
+    return _COMMIT, _COMMITTED.pack(frame.seqno) + encode_view_id(frame.view_id)
 
 
 def _encode_takeover(frame: Takeover) -> bytes:
     assert len(frame.claims) <= ESTATES_MAX, frame
+    assert all(0 <= claim.high <= SEQNO_MAX for claim in frame.claims), frame
     claims = [
         _CLAIM.pack(claim.stage, claim.high) + encode_member(claim.sender) for claim in frame.claims
     ]
@@ -241,6 +241,7 @@ def _encode_takeover(frame: Takeover) -> bytes:
 
 def _encode_standing(frame: Standing) -> bytes:
     assert len(frame.shares) <= ESTATES_MAX, frame
+    assert all(0 <= share.delivered <= share.held <= SEQNO_MAX for share in frame.shares), frame
     shares = [
         _SHARE.pack(share.has_window * _WINDOW, share.delivered, share.held)
         + encode_member(share.sender)
@@ -333,16 +334,16 @@ def _decode_begun(view: memoryview, start: int, stop: int) -> Begun:
 
 
 def _decode_commit(view: memoryview, start: int, stop: int) -> Commit:
-    if stop - start != _COMMITTED.size:
+    if stop - start < _COMMITTED.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    seqno, counter = _COMMITTED.unpack_from(view, start)
-    if seqno > SEQNO_MAX or not 1 <= counter <= COUNTER_MAX:
+    (seqno,) = _COMMITTED.unpack_from(view, start)
+    if seqno > SEQNO_MAX:
         raise DecodeError(Reject.SEQNO)
-    return Commit(seqno, counter)
+    return Commit(seqno, _decode_one_view_id(view, start + _COMMITTED.size, stop))
 
 
 def _decode_commit_wanted(view: memoryview, start: int, stop: int) -> CommitWanted:
-    return CommitWanted(decode_counter(view, start, stop))
+    return CommitWanted(_decode_one_view_id(view, start, stop))
 
 
 def _decode_takeover(view: memoryview, start: int, stop: int) -> Takeover:
@@ -396,10 +397,15 @@ def _decode_of_members(
 
 
 def _decode_view_ack(view: memoryview, start: int, stop: int) -> ViewAck:
+    return ViewAck(_decode_one_view_id(view, start, stop))
+
+
+def _decode_one_view_id(view: memoryview, start: int, stop: int) -> ViewId:
+    """The id that takes all of it."""
     view_id, end = decode_view_id(view[:stop], start)
     if end != stop:
         raise DecodeError(Reject.FRAME_LENGTH)
-    return ViewAck(view_id)
+    return view_id
 
 
 def _decode_welcome(view: memoryview, start: int, stop: int) -> Welcome:

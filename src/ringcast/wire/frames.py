@@ -353,18 +353,18 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """To the group: all members of my view, of which this is the counter, hold my uniform messages
-    up to `seqno`. They may be delivered."""
+    """To the group: all members of my view, which is this one, hold my uniform messages up to
+    `seqno`. They may be delivered."""
 
     seqno: int
-    counter: int
+    view_id: ViewId
 
 
 @dataclass(frozen=True, slots=True)
 class CommitWanted:
-    """To a member: in the view with this counter, what have you committed?"""
+    """To a member: in this view, what have you committed?"""
 
-    counter: int
+    view_id: ViewId
 
 
 class Stage(IntEnum):

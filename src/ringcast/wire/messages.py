@@ -83,6 +83,7 @@ def encode_message(message: SystemMessage) -> bytes:
         case HeldUp():
             kind, head, body = _HELD_UP, b"", _FLAGS.pack(message.is_full)
         case EstateWanted():
+            assert 1 <= message.first <= message.last <= SEQNO_MAX, message
             kind, head = _ESTATE_WANTED, _SPAN.pack(message.first, message.last)
             body = encode_view_id(message.view_id) + encode_member(message.sender)
         case EstateRun():
@@ -96,6 +97,8 @@ def encode_message(message: SystemMessage) -> bytes:
 def _encode_estate_run(run: EstateRun) -> bytes:
     count = len(run.payloads)
     assert 1 <= count <= CAPACITY_LIMIT, count
+    assert 1 <= run.first <= SEQNO_MAX + 1 - count, run.first
+    assert len(run.more) == count, run.first
     sizes = struct_pack(f"<{count}I", *map(len, run.payloads))
     return _RANGE.pack(run.first, count) + bytes(run.more) + sizes + b"".join(run.payloads)
 

@@ -162,10 +162,10 @@ def test_nothing_is_delivered_before_all_hold_it_not_even_at_its_sender() -> Non
     assert m.sent(Data, Commit) == [(None, data(1, b"1", b"2"))]
     m.receive(B, ack(2))
     m.receive(C, ack(1))
-    assert m.sent(Commit) == [(None, Commit(1, 1))]
+    assert m.sent(Commit) == [(None, Commit(1, ViewId(A, 1)))]
     assert m.take() == [b"1"]
     m.receive(C, ack(2))
-    assert m.sent(Commit) == [(None, Commit(2, 1))]
+    assert m.sent(Commit) == [(None, Commit(2, ViewId(A, 1)))]
     assert m.take() == [b"2"]
     m.receive(C, ack(2))
     assert m.sent(Commit) == []
@@ -186,7 +186,7 @@ def test_the_rest_of_a_large_message_is_held_as_it_goes_out() -> None:
     m.receive(B, ack(2, 2))
     assert m.sent(Data, Commit) == [(None, data(3, b"45"))]
     m.receive(B, ack(3, 2))
-    assert m.sent(Commit) == [(None, Commit(3, 1))]
+    assert m.sent(Commit) == [(None, Commit(3, ViewId(A, 1)))]
     assert m.take() == [b"012345"]
 
 
@@ -196,7 +196,7 @@ def test_a_commit_is_told_again_with_every_probe() -> None:
     m.receive(B, ack(1))
     m.sent()
     m.timeout(PROBE_START_NS)
-    assert m.sent() == [(None, Highest(UNIFORM, 1)), (None, Commit(1, 1))]
+    assert m.sent() == [(None, Highest(UNIFORM, 1)), (None, Commit(1, ViewId(A, 1)))]
 
 
 def test_the_departed_are_not_waited_for() -> None:
@@ -205,7 +205,7 @@ def test_the_departed_are_not_waited_for() -> None:
     m.receive(B, ack(1))
     m.sent()
     m.view(A, B, counter=2)
-    assert m.sent(Commit) == [(None, Commit(1, 2))]
+    assert m.sent(Commit) == [(None, Commit(1, ViewId(A, 2)))]
     assert m.take() == [b"1"]
 
 
@@ -229,18 +229,18 @@ def test_what_has_arrived_waits_for_its_commit_and_is_acknowledged_at_once() -> 
     assert m.sent(Ack)[-1] == (B, Ack(UNIFORM, 2, 0, m.layer._allowance(0)))
     assert not m.layer.has_ready
     assert m.take() == []
-    m.receive(B, Commit(1, 1))
+    m.receive(B, Commit(1, ViewId(A, 1)))
     assert m.layer.has_ready
     assert m.take() == [b"1"]
-    m.receive(B, Commit(0, 1))
+    m.receive(B, Commit(0, ViewId(A, 1)))
     assert m.take() == []
-    m.receive(B, Commit(2, 1))
+    m.receive(B, Commit(2, ViewId(A, 1)))
     assert m.take() == [b"2"]
 
 
 def test_a_commit_shows_what_is_missing() -> None:
     m = Machine(A, A, B)
-    m.receive(B, Commit(2, 1))
+    m.receive(B, Commit(2, ViewId(A, 1)))
     deadline = m.layer.next_timeout()
     assert deadline is not None
     while not (asked := m.sent(Nack)):
@@ -254,7 +254,7 @@ def test_a_commit_shows_what_is_missing() -> None:
 
 def test_a_commit_in_a_view_to_come_waits_for_it() -> None:
     m = Machine(A, A, B, C)
-    m.receive(B, data(1, b"1", b"2"), Commit(2, 3), Commit(1, 2))
+    m.receive(B, data(1, b"1", b"2"), Commit(2, ViewId(A, 3)), Commit(1, ViewId(A, 2)))
     assert m.take() == []
     m.view(A, B, counter=2)
     assert m.take() == []
@@ -262,11 +262,38 @@ def test_a_commit_in_a_view_to_come_waits_for_it() -> None:
     assert m.take() == [b"1", b"2"]
 
 
+def test_a_commit_counts_only_in_the_view_that_it_names() -> None:
+    m = Machine(A, A, B, C)
+    m.receive(B, data(1, b"1"), Commit(1, ViewId(B, 1)))  # another view of the same number
+    assert m.take() == []
+    m.receive(B, Commit(1, ViewId(B, 2)))  # and one that others install
+    m.view(A, B, C, counter=2)
+    assert m.take() == []
+    m.receive(B, Commit(1, ViewId(A, 1)))  # one that has come late: it will be told again
+    assert m.take() == []
+    m.receive(B, Commit(1, ViewId(A, 2)))
+    assert m.take() == [b"1"]
+
+
+def test_what_is_committed_and_not_taken_by_all_is_told_again_in_a_new_view() -> None:
+    m = Machine(A, A, B)
+    m.send(b"1")
+    m.receive(B, ack(1))
+    m.sent()
+    m.view(A, B, C, counter=2)
+    assert m.sent(Commit) == [(None, Commit(1, ViewId(A, 2)))]
+    m.receive(B, ack(1, 1))
+    m.take()
+    m.receive(C, ack(1, 1))
+    m.view(A, B, counter=3)
+    assert m.sent(Commit) == []
+
+
 def test_nobody_else_commits_what_a_sender_has_sent() -> None:
     m = Machine(A, A, B)
     m.receive(B, data(1, b"1"))
-    m.receive(X, Commit(1, 1))
-    m.receive(A, Commit(1, 1))
+    m.receive(X, Commit(1, ViewId(A, 1)))
+    m.receive(A, Commit(1, ViewId(A, 1)))
     assert m.layer.refused == 2
     assert m.take() == []
 
@@ -285,10 +312,10 @@ def test_who_is_asked_what_it_has_committed_says_so() -> None:
     m.send(b"1")
     m.receive(B, ack(1))
     m.sent()
-    m.receive(B, CommitWanted(1))
-    assert m.sent() == [(B, Commit(1, 1))]
-    m.receive(B, CommitWanted(2))  # in a view that is not here yet
-    m.receive(X, CommitWanted(1))
+    m.receive(B, CommitWanted(ViewId(A, 1)))
+    assert m.sent() == [(B, Commit(1, ViewId(A, 1)))]
+    m.receive(B, CommitWanted(ViewId(A, 2)))  # in a view that is not here yet
+    m.receive(X, CommitWanted(ViewId(A, 1)))
     assert m.sent() == []
     assert m.layer.refused == 1
 
@@ -297,7 +324,7 @@ def test_without_a_uniform_stream_nobody_is_asked() -> None:
     m = Machine(A)
     m.layer = ReliableMulticast(A, MulticastConfig(), 900)
     m.view(A, B)
-    m.receive(B, CommitWanted(1))
+    m.receive(B, CommitWanted(ViewId(A, 1)))
     assert m.layer.refused == 1
     m.signal(DigestWanted((B,)))
     assert [type(signal) for signal in m.signals()] == [DigestTaken]
@@ -312,11 +339,11 @@ def test_a_digest_waits_for_what_is_committed_and_not_taken() -> None:
     m.signal(DigestWanted((C,)))
     m.sent()
     m.timeout(0)
-    assert m.sent() == [(B, CommitWanted(2))]
+    assert m.sent() == [(B, CommitWanted(ViewId(A, 2)))]
     m.timeout(ASK_NS)
-    assert m.sent(CommitWanted) == [(B, CommitWanted(2))]
+    assert m.sent(CommitWanted) == [(B, CommitWanted(ViewId(A, 2)))]
     assert "C cannot be let in yet: B has not said what it has committed" in m.layer.explain(0)
-    m.receive(B, Commit(1, 2))
+    m.receive(B, Commit(1, ViewId(A, 2)))
     assert m.signals() == []
     assert m.layer.explain(0)[-1] == (
         "C cannot be let in yet: this member has not taken all that is committed"
@@ -332,11 +359,11 @@ def test_a_digest_waits_for_what_is_committed_and_not_taken() -> None:
 
 def test_what_was_committed_in_an_earlier_view_is_asked_for_again() -> None:
     m = Machine(A, A, B)
-    m.receive(B, Commit(0, 1))
+    m.receive(B, Commit(0, ViewId(A, 1)))
     m.view(A, B, C, counter=2)
     m.signal(DigestWanted((C,)))
     assert m.signals() == []
-    m.receive(B, Commit(0, 2))
+    m.receive(B, Commit(0, ViewId(A, 2)))
     assert [type(signal) for signal in m.signals()] == [DigestTaken]
 
 
@@ -344,7 +371,7 @@ def test_a_digest_waits_until_the_departed_are_resolved() -> None:
     m = Machine(A, A, B, C)
     v2 = m.view(A, B, D, counter=2)
     m.signal(DigestWanted((D,)))
-    m.receive(B, Commit(0, 2))
+    m.receive(B, Commit(0, ViewId(A, 2)))
     assert m.signals() == [Settled(False)]
     assert "D cannot be let in yet: C is not resolved" in m.layer.explain(0)
     m.receive(B, standing(v2, share(C)))
@@ -360,7 +387,7 @@ def test_a_digest_waits_until_everybody_has_said_where_it_begins() -> None:
     m.view(A, B, counter=2)
     m.view(A, B, C, counter=3)
     m.signal(DigestWanted((C,)))
-    m.receive(B, Begin(UNIFORM, 2, 0, is_middle=False), Commit(0, 3))
+    m.receive(B, Begin(UNIFORM, 2, 0, is_middle=False), Commit(0, ViewId(A, 3)))
     assert "C cannot be let in yet: B has not said where it begins" in m.layer.explain(0)
     assert m.signals() == []
     m.receive(B, Begin(Stream.FIFO, 2, 0, is_middle=False))
@@ -379,7 +406,7 @@ def test_another_view_ends_the_question() -> None:
     m.view(A, B, C, counter=2)
     m.signal(DigestWanted((C,)))
     m.view(A, B, counter=3)
-    m.receive(B, Commit(0, 3), standing(ViewId(A, 3), share(C)))
+    m.receive(B, Commit(0, ViewId(A, 3)), standing(ViewId(A, 3), share(C)))
     assert not any(isinstance(signal, DigestTaken) for signal in m.signals())
     m.sent()
     m.timeout(ASK_NS)
@@ -789,7 +816,7 @@ def test_a_sender_that_is_back_is_not_taken_over_any_more() -> None:
 
 def test_the_departed_are_deaf() -> None:
     m, v2 = bereaved(b"1")
-    m.receive(D, data(2, b"2"), Commit(1, 1))
+    m.receive(D, data(2, b"2"), Commit(1, ViewId(A, 1)))
     assert m.take() == []
     assert m.held(D) == 1
     m.receive(D, standing(v2, share(D, held=2)))

@@ -30,9 +30,9 @@ def test_a_commit_of_a_view_that_is_not_here_waits_for_it() -> None:
     b.install_view(view(1, A, B, C), 0, Effects())
     b.install_digest(Digest({Origin(A, stream): 0 for stream in STREAMS}), 0, Effects())
     b.receive(A, [Data(Stream.UNIFORM, 1, [b"x", b"y"])], 1, Effects())
-    b.receive(A, [Commit(1, 1)], 2, Effects())
-    b.receive(A, [Commit(2, 2)], 3, Effects())
-    b.receive(A, [Commit(1, 1)], 4, Effects())
+    b.receive(A, [Commit(1, ViewId(A, 1))], 2, Effects())
+    b.receive(A, [Commit(2, ViewId(A, 2))], 3, Effects())
+    b.receive(A, [Commit(1, ViewId(A, 1))], 4, Effects())
     window = b.windows()[Origin(A, Stream.UNIFORM)]
     assert window.gate == 1
     b.install_view(view(2, A, B), 5, Effects())
@@ -43,8 +43,8 @@ def test_whoever_is_not_let_in_yet_has_committed_nothing() -> None:
     """Who let C in has died on it; the next coordinator takes it for a member, and waits for its
     word before it lets anybody in."""
     out = Effects()
-    machine(C).receive(A, [CommitWanted(3)], 0, out)
-    assert out.frames == [(A, Commit(0, 3))]
+    machine(C).receive(A, [CommitWanted(ViewId(A, 3))], 0, out)
+    assert out.frames == [(A, Commit(0, ViewId(A, 3)))]
     assert list(out.signals) == [NewerView(ViewId(A, 3))]
 
 
@@ -53,7 +53,7 @@ def test_whoever_has_left_says_nothing() -> None:
     c.install_view(view(1, A, C), 0, out)
     c.close("left", 1, out)
     out = Effects()
-    c.receive(A, [CommitWanted(1)], 2, out)
+    c.receive(A, [CommitWanted(ViewId(A, 1))], 2, out)
     assert out.frames == []
     assert c.refused == 1
 

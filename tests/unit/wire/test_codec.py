@@ -192,7 +192,7 @@ def begun(counter: int = 1, *, stream: int = 0) -> bytes:
 
 
 def commit(seqno: int, counter: int = 1) -> bytes:
-    return frame(40, struct.pack("<QQ", seqno, counter))
+    return frame(40, struct.pack("<Q", seqno) + view_id(counter))
 
 
 def view_id(counter: int = 1) -> bytes:
@@ -332,9 +332,9 @@ def in_words(frame: Frame) -> str:
         case Begun():
             return f"begun in view {frame.counter}, {frame.stream.name.lower()}"
         case Commit():
-            return f"commit {frame.seqno} in view {frame.counter}"
+            return f"commit {frame.seqno} in view {view_id_in_words(frame.view_id)}"
         case CommitWanted():
-            return f"commit wanted in view {frame.counter}"
+            return f"commit wanted in view {view_id_in_words(frame.view_id)}"
         case Takeover():
             claims = "; ".join(
                 f"{who(claim.sender)}: {claim.stage.name.lower()} {claim.high}"
@@ -704,16 +704,19 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Begin(FIFO, 1, SEQNO_MAX + 1, is_middle=False),
         Begun(FIFO, 0),
         Begun(FIFO, COUNTER_MAX + 1),
-        Commit(-1, 1),
-        Commit(SEQNO_MAX + 1, 1),
-        Commit(1, 0),
-        Commit(1, COUNTER_MAX + 1),
-        CommitWanted(0),
-        CommitWanted(COUNTER_MAX + 1),
+        Commit(-1, ViewId(ME, 1)),
+        Commit(SEQNO_MAX + 1, ViewId(ME, 1)),
+        Commit(1, ViewId(ME, 0)),
+        Commit(1, ViewId(ME, COUNTER_MAX + 1)),
+        CommitWanted(ViewId(ME, 0)),
+        CommitWanted(ViewId(ME, COUNTER_MAX + 1)),
         Takeover(ViewId(ME, 0), ()),
         Takeover(VIEW.id, tuple(Claim(who, Stage.COLLECT, 0) for who in TOO_MANY)),
+        Takeover(VIEW.id, (Claim(ME, Stage.HOLD, SEQNO_MAX + 1),)),
         Standing(ViewId(ME, 0), True, ()),
         Standing(VIEW.id, True, tuple(Share(who, 0, 0, True) for who in TOO_MANY)),
+        Standing(VIEW.id, True, (Share(ME, 2, 1, True),)),
+        Standing(VIEW.id, True, (Share(ME, 1, SEQNO_MAX + 1, True),)),
     ],
     ids=repr,
 )
@@ -747,9 +750,9 @@ def test_what_two_incarnations_have_between_them_is_for_one_member(ours: Frame) 
 
 
 UNIFORM_CONTROL: list[Frame] = [
-    Commit(0, 1),
-    Commit(SEQNO_MAX, COUNTER_MAX),
-    CommitWanted(2),
+    Commit(0, ViewId(ME, 1)),
+    Commit(SEQNO_MAX, ViewId(ME, COUNTER_MAX)),
+    CommitWanted(ViewId(ME, 2)),
     Takeover(VIEW.id, ()),
     Takeover(VIEW.id, tuple(Claim(OTHER._replace(incarnation=8 + s), s, s) for s in Stage)),
     Standing(VIEW.id, False, ()),
@@ -1243,15 +1246,20 @@ REFUSED = {
     "begun in view 0": (TO_ME + begun(0), Reject.SEQNO),
     "begun in view 2**63": (TO_ME + begun(2**63), Reject.SEQNO),
     "begun of stream 2": (TO_ME + begun(stream=2), Reject.STREAM),
-    "short commit": (HEADER + frame(40, bytes(15)), Reject.FRAME_LENGTH),
-    "long commit": (HEADER + frame(40, bytes(17)), Reject.FRAME_LENGTH),
+    "short commit": (HEADER + frame(40, bytes(7)), Reject.FRAME_LENGTH),
+    "commit in no view": (HEADER + frame(40, bytes(15)), Reject.FRAME_LENGTH),
+    "commit in nobody's view": (HEADER + frame(40, bytes(8) + view_id()[:-1]), Reject.MEMBER),
+    "long commit": (HEADER + frame(40, bytes(8) + view_id() + bytes(1)), Reject.FRAME_LENGTH),
     "commit 2**63": (HEADER + commit(2**63), Reject.SEQNO),
     "commit in view 0": (HEADER + commit(1, 0), Reject.SEQNO),
     "commit in view 2**63": (HEADER + commit(1, 2**63), Reject.SEQNO),
     "short question for a commit": (HEADER + frame(41, bytes(7)), Reject.FRAME_LENGTH),
-    "long question for a commit": (HEADER + frame(41, bytes(9)), Reject.FRAME_LENGTH),
-    "commit wanted in view 0": (HEADER + counted(41, 0), Reject.SEQNO),
-    "commit wanted in view 2**63": (HEADER + counted(41, 2**63), Reject.SEQNO),
+    "long question for a commit": (
+        HEADER + frame(41, view_id() + bytes(1)),
+        Reject.FRAME_LENGTH,
+    ),
+    "commit wanted in view 0": (HEADER + frame(41, view_id(0)), Reject.SEQNO),
+    "commit wanted in view 2**63": (HEADER + frame(41, view_id(2**63)), Reject.SEQNO),
     "takeover in no view": (HEADER + frame(42, b""), Reject.FRAME_LENGTH),
     "takeover in view 0": (HEADER + frame(42, view_id(0)), Reject.SEQNO),
     "takeover by nobody": (HEADER + frame(42, view_id()[:-1]), Reject.MEMBER),
