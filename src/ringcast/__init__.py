@@ -3,7 +3,13 @@
 from ringcast.aio.group import Group, join
 from ringcast.aio.sources import DirectorySource, Source
 from ringcast.aio.unread import Message
-from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
+from ringcast.config import (
+    GroupConfig,
+    MembershipConfig,
+    MulticastConfig,
+    StabilityConfig,
+    UnicastConfig,
+)
 from ringcast.errors import (
     ConfigError,
     DecodeError,
@@ -47,6 +53,7 @@ __all__ = [
     "RingcastError",
     "Run",
     "Source",
+    "StabilityConfig",
     "StateInterrupted",
     "StateLost",
     "Stream",

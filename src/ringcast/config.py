@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ringcast.errors import ConfigError
+from ringcast.model import Purge
 
 CAPACITY_LIMIT = 1 << 20
 """A window holds an array of this many slots at the most: 8 MB of pointers."""
@@ -57,6 +58,37 @@ def check_seconds(field_name: str, value: object, low: float, high: float) -> No
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StabilityConfig:
+    """How a group that votes on what everybody has goes about it. For large groups, where an ack
+    from everyone to every sender costs too much; uniform messages are acknowledged all the same."""
+
+    interval_s: float = 0.05
+    """Vote at the latest this long after a message was taken."""
+
+    threshold_bytes: int | None = None
+    """Vote after so many bytes were taken of each sender, on average; None means an eighth of
+    `window_bytes`. A member votes in any case after a quarter of what its socket buffer holds, and
+    after `ack_threshold` messages of one sender; if that is None, after a quarter of `capacity` or
+    a 16th of `capacity_max`, whichever is more."""
+
+    retain_delivered: bool = True
+    """Keep messages after they were taken until everybody has them. Then any member can repair for
+    any other, and what a sender left that crashed reaches all who go on, or none."""
+
+    capacity_max: int = 65_536
+    """How far a sender's window may grow, in messages, from `capacity`. There the sender waits."""
+
+    def __post_init__(self) -> None:
+        check_seconds("interval_s", self.interval_s, 0.001, 60.0)
+        if self.threshold_bytes is not None:
+            check_whole("threshold_bytes", self.threshold_bytes, 1, 1 << 32)
+        if not isinstance(self.retain_delivered, bool):
+            raise ConfigError("retain_delivered", self.retain_delivered, "True or False")
+        # Those who retain have room for two windows.
+        check_whole("capacity_max", self.capacity_max, 1, CAPACITY_LIMIT // 2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MulticastConfig:
     """How messages to the whole group are buffered, acknowledged and repaired."""
 
@@ -90,6 +122,10 @@ class MulticastConfig:
     """Answer a request for lost messages to the whole group instead of to whoever asked. Right on
     a multicast transport, where one loss often hits several members."""
 
+    stability: StabilityConfig | None = None
+    """How senders learn what everybody has: None, from an ack of each to each; otherwise by votes.
+    All members of a group must choose alike."""
+
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, CAPACITY_LIMIT)
         check_whole("datagram_bytes", self.datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
@@ -103,6 +139,24 @@ class MulticastConfig:
         check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
         check_seconds("ack_delay_s", self.ack_delay_s, 0.0, self.xmit_interval_s / 2)
         check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
+        if self.stability is not None:
+            if not isinstance(self.stability, StabilityConfig):
+                raise ConfigError("stability", self.stability, "a StabilityConfig, or None")
+            if self.stability.capacity_max < self.capacity:
+                allowed = f"at least capacity = {self.capacity}"
+                raise ConfigError("capacity_max", self.stability.capacity_max, allowed)
+
+    @property
+    def purge(self) -> Purge:
+        """What all members of a group must agree on."""
+        if self.stability is None:
+            return Purge.ACKS
+        return Purge.RETAINED if self.stability.retain_delivered else Purge.STABILITY
+
+    @property
+    def capacity_max(self) -> int:
+        """How large a window may become."""
+        return self.capacity if self.stability is None else self.stability.capacity_max
 
     @property
     def in_flight_bytes(self) -> int:

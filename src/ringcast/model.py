@@ -116,6 +116,18 @@ class Stream(IntEnum):
     UNIFORM = 1
 
 
+class Purge(IntEnum):
+    """How a group learns which plain messages everybody has, so that they can be let go of. All its
+    members must agree on that."""
+
+    ACKS = 0
+    """Everybody acknowledges to every sender."""
+    STABILITY = 1
+    """Everybody tells the coordinator, which tells all."""
+    RETAINED = 2
+    """The same, and receivers keep messages until then: any of them can repair for any other."""
+
+
 class Origin(NamedTuple):
     """Whose messages: one sender's one stream. What windows, digests and acks are kept by."""
 

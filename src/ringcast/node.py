@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import Delivered, StateChunk, ViewInstalled, Writable
-from ringcast.model import SYSTEM_EPOCH, Member, Stream
+from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import SystemChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.intake import seconds
@@ -100,21 +100,25 @@ class Node:
             ),
             *layers,
         ]
-        if any(isinstance(layer, Membership) for layer in layers):
-            self._layers += [
+        has_membership = any(isinstance(layer, Membership) for layer in layers)
+        if has_membership or config.multicast.purge is Purge.RETAINED:
+            self._layers.append(
                 SystemChannel(
                     me,
                     config.unicast,
                     fragment_bytes=self.codec.payload_bytes_max,
                     datagram_bytes=config.multicast.datagram_bytes,
-                ),
+                )
+            )
+        if has_membership:
+            self._layers.append(
                 StateTransfer(
                     me,
                     config.membership.join_buffer_bytes,
                     self.codec.payload_bytes_max,
                     has_state=state,
-                ),
-            ]
+                )
+            )
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
         self._owner = _owners(self._layers)
@@ -237,6 +241,11 @@ class Node:
         self._with_state().give_up(transfer, self._out)
         self._settle(now)
 
+    def vote_now(self, now: int) -> None:
+        """In a group that votes: find out at once what everybody has, and let go of it."""
+        self.multicast.vote_now(now, self._out)
+        self._settle(now)
+
     def sync(self, peer: Member, now: int) -> None:
         """Ask a sender where its messages to this member stand, and go on from there."""
         self.unicast.sync(peer, now)
@@ -276,6 +285,8 @@ class Node:
         """Go in good order: no more sends; Closed follows when the others have taken everything
         and know, or after `leave_timeout_s`."""
         self._joined_by_name().leave(now, self._out)
+        if self.config.multicast.stability is not None:
+            self.multicast.vote_now(now, self._out)  # not after the interval: somebody waits
         self._settle(now)
 
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
@@ -428,20 +439,21 @@ class Node:
             self._out.signal(Flushed())
         self._drain(now)
         state, channel = self.state, self._find(SystemChannel)
-        if state is not None and channel is not None:
-            self._take_messages(state, channel, now)
-            self._drain(now)
-            if state.is_catching_up:
-                self._catch_up(state, now)
-            if state.has_asks:
-                state.answer_asks(self.multicast.digest(), now, self._out)
-            self._send_messages(channel, now)
+        if channel is None:
+            return
+        self._take_messages(state, channel, now)
+        self._drain(now)
+        if state is not None and state.is_catching_up:
+            self._catch_up(state, now)
+        if state is not None and state.has_asks:
+            state.answer_asks(self.multicast.digest(), now, self._out)
+        self._send_messages(channel, now)
 
     def _drain(self, now: int) -> None:
         while self._out.signals:
             self._react(self._out.signals.popleft(), now)
 
-    def _take_messages(self, state: StateTransfer, channel: SystemChannel, now: int) -> None:
+    def _take_messages(self, state: StateTransfer | None, channel: SystemChannel, now: int) -> None:
         """What layers of other members have to say."""
         while channel.has_ready:
             for source, payload in channel.take_messages(now, self._out):
@@ -452,7 +464,7 @@ class Node:
                 else:
                     if isinstance(message, EstateWanted | EstateRun):
                         self.multicast.receive_message(source, message, now, self._out)
-                    else:
+                    elif state is not None:
                         state.receive_message(source, message, now, self._out)
 
     def _send_messages(self, channel: SystemChannel, now: int) -> None:

@@ -19,6 +19,7 @@ from ringcast.model import (
     Digest,
     Member,
     Origin,
+    Purge,
     Stream,
     View,
     ViewId,
@@ -41,12 +42,16 @@ from ringcast.wire.frames import (
     Highest,
     Join,
     Leave,
+    Mark,
     Merge,
     Merged,
     Nack,
     Present,
     Probe,
+    Relayed,
+    RepairWanted,
     Share,
+    Stable,
     Stage,
     Standing,
     Suspect,
@@ -59,6 +64,8 @@ from ringcast.wire.frames import (
     UnicastNack,
     ViewAck,
     ViewIs,
+    Vote,
+    VoteWanted,
     Welcome,
 )
 from ringcast.wire.limits import ALLOWANCE_MAX, COUNTER_MAX, NACK_RANGES_MAX, VIEW_MEMBERS_MAX
@@ -72,6 +79,7 @@ TO_ME = Codec("orders", ME, 512).pack([Highest(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
 
 streams = st.sampled_from(Stream)
+purges = st.sampled_from(Purge)
 seqnos = st.one_of(st.integers(0, 20), st.integers(0, SEQNO_MAX), st.just(SEQNO_MAX))
 counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))
 conns = st.builds(Conn, counters, st.one_of(st.integers(1, 3), st.integers(1, CONN_ID_MAX)))
@@ -112,7 +120,7 @@ def runs(draw: st.DrawFn) -> Data | UnicastData:
 
 
 @st.composite
-def nacks(draw: st.DrawFn) -> Nack | UnicastNack:
+def gaps(draw: st.DrawFn) -> list[range]:
     count = draw(st.integers(1, NACK_RANGES_MAX))
     steps = draw(st.lists(st.integers(1, 50), min_size=2 * count, max_size=2 * count))
     stop = draw(st.integers(0, SEQNO_MAX - sum(steps)))
@@ -120,9 +128,16 @@ def nacks(draw: st.DrawFn) -> Nack | UnicastNack:
     for gap, size in zip(steps[::2], steps[1::2], strict=True):
         missing.append(range(stop + gap, stop + gap + size))
         stop += gap + size
-    if draw(st.booleans()):
-        return Nack(draw(streams), missing)
-    return UnicastNack(draw(conns), missing)
+    return missing
+
+
+@st.composite
+def passed_on(draw: st.DrawFn) -> Relayed:
+    """A run of somebody else, some of whose messages came in a larger datagram."""
+    run = draw(runs())
+    payloads = [*run.payloads, *draw(st.lists(st.just(bytes(600)), max_size=3))]
+    first = min(run.first, SEQNO_MAX + 1 - len(payloads))
+    return Relayed(draw(members), Data(Stream.FIFO, first, payloads, more=run.more))
 
 
 @st.composite
@@ -165,7 +180,7 @@ departed = st.lists(members, max_size=9, unique_by=lambda member: member[:2])
 def takeovers(draw: st.DrawFn) -> Takeover:
     stages = st.sampled_from(Stage)
     claims = [Claim(sender, draw(stages), draw(seqnos)) for sender in draw(departed)]
-    return Takeover(draw(view_ids), tuple(claims))
+    return Takeover(draw(view_ids), tuple(claims), draw(streams))
 
 
 @st.composite
@@ -174,7 +189,17 @@ def standings(draw: st.DrawFn) -> Standing:
     for sender in draw(departed):
         delivered, held = sorted([draw(seqnos), draw(seqnos)])
         shares.append(Share(sender, delivered, held, draw(st.booleans())))
-    return Standing(draw(view_ids), draw(st.booleans()), tuple(shares))
+    return Standing(draw(view_ids), draw(st.booleans()), tuple(shares), draw(streams))
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Stable:
+    count = draw(st.integers(1, 9) | st.just(VIEW_MEMBERS_MAX))
+    marks = []
+    for _ in range(count):
+        by_all, by_others = sorted([draw(seqnos), draw(seqnos)])
+        marks.append(Mark(by_all, by_others, draw(st.integers(0, count - 1))))
+    return Stable(draw(view_ids), draw(counters), draw(allowances), tuple(marks))
 
 
 @st.composite
@@ -193,7 +218,12 @@ pieces = st.one_of(
     runs().map(lambda run: [run]),
     runs().flatmap(lambda run: following(run).map(lambda after: [run, after])),
     acks().map(lambda ack: [ack]),
-    nacks().map(lambda nack: [nack]),
+    st.one_of(
+        st.builds(Nack, streams, gaps()),
+        st.builds(UnicastNack, conns, gaps()),
+        st.builds(RepairWanted, members, gaps().map(tuple)),
+    ).map(lambda nack: [nack]),
+    passed_on().map(lambda relayed: [relayed]),
     st.builds(Highest, streams, seqnos).map(lambda highest: [highest]),
     st.builds(UnicastAck, conns, seqnos, allowances).map(lambda ack: [ack]),
     st.builds(Close, conns).map(lambda close: [close]),
@@ -201,8 +231,9 @@ pieces = st.one_of(
     answers().map(lambda answer: [answer]),
     st.builds(SyncAck, conns, counters).map(lambda ack: [ack]),
     st.one_of(
-        st.sampled_from([Discover(), Join(), Leave()]),
-        st.builds(Present, st.none() | members, st.integers(0, VIEW_MEMBERS_MAX)),
+        st.sampled_from([Join(), Leave()]),
+        st.builds(Discover, purges),
+        st.builds(Present, st.none() | members, st.integers(0, VIEW_MEMBERS_MAX), purges),
         st.builds(ViewIs, views),
         st.builds(ViewAck, view_ids),
         welcomes(),
@@ -228,6 +259,15 @@ pieces = st.one_of(
         st.builds(CommitWanted, view_ids),
         takeovers(),
         standings(),
+        st.builds(
+            Vote,
+            view_ids,
+            st.integers(0, COUNTER_MAX),
+            allowances,
+            st.lists(seqnos, min_size=1, max_size=VIEW_MEMBERS_MAX).map(tuple),
+        ),
+        st.builds(VoteWanted, view_ids, seqnos),
+        rounds(),
     ).map(lambda frame: [frame]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
@@ -248,12 +288,23 @@ def itemised(frames: list[Frame]) -> list[object]:
                 (whose, frame.more, seqno, payload)
                 for seqno, payload in enumerate(frame.payloads, frame.first)
             ]
-        elif isinstance(frame, Nack | UnicastNack):
-            whose = frame.stream if isinstance(frame, Nack) else frame.conn
-            items += [(whose, gap) for gap in frame.missing]
+        elif isinstance(frame, Nack | UnicastNack | RepairWanted):
+            items += [(type(frame), whose_gaps(frame), gap) for gap in frame.missing]
+        elif isinstance(frame, Relayed):
+            items += [(frame.sender, item) for item in itemised([frame.data])]
         else:
             items.append(frame)
     return items
+
+
+def whose_gaps(frame: Nack | UnicastNack | RepairWanted) -> object:
+    match frame:
+        case Nack():
+            return frame.stream
+        case UnicastNack():
+            return frame.conn
+        case RepairWanted():
+            return frame.sender
 
 
 def bytes_of_first_item(frame: Frame) -> int:
@@ -279,10 +330,14 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 12 + 8
         case SyncOk():
             return 3 + 12 + 25
-        case Discover() | Join() | Leave():
+        case RepairWanted():
+            return 3 + bytes_of_member(frame.sender) + 12
+        case Join() | Leave():
             return 3
+        case Discover():
+            return 3 + 1
         case Present():
-            return 3 + 2 + (bytes_of_member(frame.coordinator) if frame.coordinator else 0)
+            return 3 + 3 + (bytes_of_member(frame.coordinator) if frame.coordinator else 0)
         case ViewAck():
             return 3 + 8 + bytes_of_member(frame.view_id.creator)
         case Suspect():
@@ -297,12 +352,14 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 18
         case Begun():
             return 3 + 9
-        case Commit():
+        case Commit() | VoteWanted():
             return 3 + 8 + 8 + bytes_of_member(frame.view_id.creator)
         case CommitWanted():
             return 3 + 8 + bytes_of_member(frame.view_id.creator)
         case ViewIs() | Welcome() | Merge() | Merged() | Takeover() | Standing():
             raise AssertionError("it shares its datagram with nothing")
+        case Vote() | Stable() | Relayed():
+            raise AssertionError("nor does this")
 
 
 def bytes_of_member(member: Member) -> int:
@@ -310,7 +367,8 @@ def bytes_of_member(member: Member) -> int:
 
 
 def is_alone(frame: Frame) -> bool:
-    return isinstance(frame, ViewIs | Welcome | Merge | Merged | Takeover | Standing)
+    views = isinstance(frame, ViewIs | Welcome | Merge | Merged)
+    return views or isinstance(frame, Takeover | Standing | Vote | Stable | Relayed)
 
 
 @settings(deadline=None)
@@ -338,9 +396,10 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
         _, (there, *_) = codec.unpack(after)
         if is_alone(here[0]) or is_alone(there):
             continue
-        nacks = [frame for frame in here if isinstance(frame, Nack | UnicastNack)]
+        nacks = [frame for frame in here if isinstance(frame, Nack | UnicastNack | RepairWanted)]
         ranges = sum(len(nack.missing) for nack in nacks)
-        if not (isinstance(there, Nack | UnicastNack) and ranges == NACK_RANGES_MAX):
+        asks = isinstance(there, Nack | UnicastNack | RepairWanted)
+        if not (asks and ranges == NACK_RANGES_MAX):
             assert len(datagram) + bytes_of_first_item(there) > datagram_bytes
 
 

@@ -58,7 +58,7 @@ view_ids = st.builds(ViewId, members, counters)
 @st.composite
 def wants(draw: st.DrawFn) -> EstateWanted:
     first, last = sorted([draw(st.integers(1, SEQNO_MAX)), draw(st.integers(1, SEQNO_MAX))])
-    return EstateWanted(draw(view_ids), draw(members), first, last)
+    return EstateWanted(draw(view_ids), draw(members), first, last, draw(st.sampled_from(Stream)))
 
 
 @st.composite
@@ -66,7 +66,9 @@ def estates(draw: st.DrawFn) -> EstateRun:
     payloads = draw(st.lists(st.binary(max_size=50), min_size=1, max_size=9))
     more = draw(st.lists(st.booleans(), min_size=len(payloads), max_size=len(payloads)))
     first = draw(st.one_of(st.integers(1, 9), st.integers(1, SEQNO_MAX + 1 - len(payloads))))
-    return EstateRun(draw(members), first, tuple(payloads), tuple(more))
+    return EstateRun(
+        draw(members), first, tuple(payloads), tuple(more), draw(st.sampled_from(Stream))
+    )
 
 
 messages: st.SearchStrategy[SystemMessage] = st.one_of(

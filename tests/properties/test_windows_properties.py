@@ -9,8 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow, SendWindow
 
-OFFSETS = st.sampled_from([0, 1, 7, 2**32 - 3, 2**63 - 20])
+# The last is near the highest seqno there is, and farther from it than a test can come.
+OFFSETS = st.sampled_from([0, 1, 7, 2**32 - 3, 2**63 - 2**14])
 CAPACITIES = st.integers(1, 9)
+GROWTHS = st.none() | st.integers(0, 24)  # None: a fixed window; else capacity_max - capacity
 LIMITS = st.integers(0, 12)
 SHIFTS = st.integers(-4, 14)  # a seqno relative to low: from well below to well above the window
 FORGED = st.sampled_from([-1, 2**63 - 1, 2**64, 10**30])
@@ -24,6 +26,10 @@ def as_ranges(seqnos: list[int]) -> list[range]:
         else:
             ranges.append(range(seqno, seqno + 1))
     return ranges
+
+
+def upper_bound(capacity: int, growth: int | None) -> int | None:
+    return None if growth is None else capacity + growth
 
 
 class NaiveReceiveWindow:
@@ -106,13 +112,23 @@ class NaiveReceiveWindow:
 class ReceiveWindowMachine(RuleBasedStateMachine):
     @initialize(
         capacity=CAPACITIES,
+        growth=GROWTHS,
         offset=OFFSETS,
         max_bytes=st.one_of(st.integers(0, 60), st.just(10**6)),
         retain=st.booleans(),
     )
-    def open(self, capacity: int, offset: int, max_bytes: int, retain: bool) -> None:
-        self.window = ReceiveWindow(capacity, offset=offset, max_bytes=max_bytes, retain=retain)
-        self.naive = NaiveReceiveWindow(capacity, offset, max_bytes, retain)
+    def open(
+        self, capacity: int, growth: int | None, offset: int, max_bytes: int, retain: bool
+    ) -> None:
+        self.window = ReceiveWindow(
+            capacity,
+            capacity_max=upper_bound(capacity, growth),
+            offset=offset,
+            max_bytes=max_bytes,
+            retain=retain,
+        )
+        # How many slots there are is nobody's business: only the upper bound may show.
+        self.naive = NaiveReceiveWindow(capacity + (growth or 0), offset, max_bytes, retain)
         self.adds = 0
 
     def add(self, first: int, sizes: list[int]) -> None:
@@ -244,15 +260,27 @@ class NaiveSendWindow:
 class SendWindowMachine(RuleBasedStateMachine):
     @initialize(
         capacity=CAPACITIES,
+        growth=GROWTHS,
         offset=OFFSETS,
         max_bytes=st.sampled_from([0, 767, 768, 2000, 5000, 10**6]),
         datagram_bytes=st.sampled_from([512, 768, 1000, 1400]),
     )
-    def open(self, capacity: int, offset: int, max_bytes: int, datagram_bytes: int) -> None:
+    def open(
+        self,
+        capacity: int,
+        growth: int | None,
+        offset: int,
+        max_bytes: int,
+        datagram_bytes: int,
+    ) -> None:
         self.window = SendWindow(
-            capacity, offset=offset, max_bytes=max_bytes, datagram_bytes=datagram_bytes
+            capacity,
+            capacity_max=upper_bound(capacity, growth),
+            offset=offset,
+            max_bytes=max_bytes,
+            datagram_bytes=datagram_bytes,
         )
-        self.naive = NaiveSendWindow(capacity, offset, max_bytes, datagram_bytes)
+        self.naive = NaiveSendWindow(capacity + (growth or 0), offset, max_bytes, datagram_bytes)
 
     @rule(sizes=st.lists(st.sampled_from([0, 1, 256, 500, 512, 900, 1000]), max_size=14))
     def append_run(self, sizes: list[int]) -> None:

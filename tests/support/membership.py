@@ -111,7 +111,13 @@ class Town:
             me = Member(address_of(name), next(self._incarnations), name)
             config = replace(self._config, name=name)
             streams = self._streams
-            membership = Membership(me, config.membership, must_exist=must_exist, streams=streams)
+            membership = Membership(
+                me,
+                config.membership,
+                must_exist=must_exist,
+                streams=streams,
+                purge=config.multicast.purge,
+            )
             layers: list[Layer] = [membership, FailureDetector(me, config.membership)]
             node = self.nodes[name] = Node(
                 me, config, layers=layers, multicast=self._multicast, streams=streams

@@ -203,7 +203,7 @@ class Detail:
             hd=window.delivered,
             held=held,
             hr=window.high,
-            cap=window.capacity,
+            cap=window.capacity_max,
             size=size,
             limit=limit,
         )
@@ -212,5 +212,5 @@ class Detail:
         for stream, table in self._node.multicast.ack_tables().items():
             if is_new_view or len(table) != self._ackers.get(stream):
                 self._ackers[stream] = len(table)
-                keys = tuple(member_key(member) for member, _, _ in table.entries())
+                keys = tuple(map(member_key, table.members))
                 self._recorder.detail(ACKMAP, now, stream=int(stream), members=keys)

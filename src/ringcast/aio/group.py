@@ -293,6 +293,8 @@ class Group:
         """
         self._check_open()
         driver = self._driver
+        if not driver.node.is_flushed and driver.node.config.multicast.stability is not None:
+            self.vote_now()
         while not driver.node.is_flushed:
             await self._settled.wait()
             self._check_open()
@@ -305,6 +307,17 @@ class Group:
         self._check_peer(peer)
         self._check_open()
         self._driver.sync(peer)
+
+    def vote_now(self) -> None:
+        """Find out at once which plain messages everybody has taken, and let go of those.
+
+        For a group that votes (`stability`), where it would come with the next interval anyway.
+        UsageError in a group that acknowledges: there nothing waits for a vote.
+        """
+        self._check_open()
+        self._driver.node.vote_now(time.monotonic_ns())
+        self._driver.take(0)
+        self._open_if_settled()
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
@@ -483,7 +496,8 @@ class Group:
         try:
             async with asyncio.timeout(limit_s):
                 await self._until_in()
-        except GroupClosed:  # it had to exist
+        except GroupClosed:  # it had to exist, or cannot be joined
+            self._place.raise_refusal(self._driver)
             self._place.raise_join_timeout(self._driver, "")
         except TimeoutError:
             self._place.raise_join_timeout(self._driver, f" within {limit_s:g} s")
@@ -553,7 +567,13 @@ class _Place:
         config, streams = self._config, tuple(STREAMS.values())
         me = Member(self._address, 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX, config.name)
         layers = (
-            Membership(me, config.membership, must_exist=must_exist, streams=streams),
+            Membership(
+                me,
+                config.membership,
+                must_exist=must_exist,
+                streams=streams,
+                purge=config.multicast.purge,
+            ),
             FailureDetector(me, config.membership),
         )
         node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
@@ -567,6 +587,12 @@ class _Place:
         self._sock.close()
         for recorder in self._recorders:
             recorder.close()
+
+    def raise_refusal(self, driver: Driver) -> None:
+        """If there is a group that this member cannot join as it is configured: say why."""
+        refusal = driver.membership.refusal
+        if refusal is not None:
+            raise UsageError(f"cannot join group {self._config.group!r}: {refusal}") from None
 
     def raise_join_timeout(self, driver: Driver, limit: str) -> NoReturn:
         membership = driver.membership
@@ -622,7 +648,8 @@ async def join(
     Members of one user on one machine find each other by the name alone. Else say where to look:
     `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
     else with its three methods. If nobody is there this member starts the group, unless it
-    `must_exist`: then JoinTimeout is raised. `listen` is the address to use, by default any free
+    `must_exist`: then JoinTimeout is raised. UsageError: the group has another `stability` in its
+    `config` than this member. `listen` is the address to use, by default any free
     port on loopback. If others reach it at another address, because a forwarder stands between,
     say which with `advertise`: that is this member's address then.
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
-from ringcast.config import MembershipConfig, MulticastConfig
+from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         name=place["name"],
         listen=place.get("listen", "127.0.0.1:0"),
         discovery=DirectorySource(place["meet"]),
-        config=MulticastConfig(**place["config"]),
+        config=_multicast_config(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,
         record_level=place["record_level"],
@@ -83,6 +83,11 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
                     say(await view_of(group, task["names"]))
                 case "stats":
                     say(group.stats())
+
+
+def _multicast_config(stability: dict[str, Any] | None = None, **options: Any) -> MulticastConfig:
+    votes = None if stability is None else StabilityConfig(**stability)
+    return MulticastConfig(stability=votes, **options)
 
 
 class Trade:
@@ -168,15 +173,28 @@ async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, 
     seconds = time.perf_counter() - started
     await sending
     await group.flush()
-    sent = group.stats()["ReliableMulticast"]["sent"][guarantee]  # type: ignore[index]
+    multicast: Any = group.stats()["ReliableMulticast"]
     return {
         "seconds": seconds,
         "delivered": delivered,
         "lost": expected - delivered,
         "cpu_s": time.process_time() - cpu,
-        "resent": sent["resent"],
+        "resent": multicast["sent"][guarantee]["resent"],
+        "reports": _reports(multicast, group, guarantee),
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def _reports(multicast: dict[str, Any], group: Group, guarantee: str) -> int:
+    """How often this member has told another what it, or everybody, has of such messages."""
+    windows = multicast["received"].items()
+    told = sum(int(box["acks_sent"]) for name, box in windows if name.endswith(f"/{guarantee}"))
+    rounds = multicast["rounds"]
+    if rounds and guarantee == "fifo":
+        told += rounds["votes_sent"]
+        if group.view.coordinator == group.me:
+            told += rounds["round"] * (len(group.view) - 1)
+    return told
 
 
 async def _send(group: Group, count: int, size: int, guarantee: Guarantee) -> None:

@@ -3,8 +3,9 @@
 One process per member. A warm-up round finds out how many messages make a round of the wanted
 length; then rounds are repeated and medians taken. The ceiling moves datagrams of the same size in
 the same pattern between as many processes, without any protocol. What recording costs is measured
-by a second group that does not record and takes turns with the first; what uniform delivery costs,
-by plain rounds of the same group in turn with uniform ones.
+by a second group that does not record and takes turns with the first, and so is what votes cost, by
+one that acknowledges; what uniform delivery costs, by plain rounds of the same group in turn with
+uniform ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import platform
 import statistics
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ringcast.aio.loop import loop_name
@@ -41,6 +42,9 @@ class Workload:
     record: Path | None = None
     record_level: str = "deliveries"
     guarantee: str = "fifo"
+    purge: str = "acks"
+    retain: bool | None = None
+    """With votes: whether receivers keep messages until all have them; None: as by default."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.members <= 16:
@@ -53,12 +57,29 @@ class Workload:
             raise UsageError(f"loss = {self.loss}: must be from 0 to 0.5")
         if self.guarantee not in ("fifo", "uniform"):
             raise UsageError(f"guarantee = {self.guarantee!r}: must be fifo or uniform")
-        if self.record is not None and self.guarantee != "fifo":
-            raise UsageError("what recording costs and what uniform costs: one at a time")
+        if self.purge not in ("acks", "stability"):
+            raise UsageError(f"purge = {self.purge!r}: must be acks or stability")
+        if self.retain is not None and self.purge == "acks":
+            raise UsageError("retain: groups that acknowledge keep nothing; add purge = stability")
+        compared = {
+            "recording": self.record is not None,
+            "uniform": self.guarantee == "uniform",
+            "voting": self.purge == "stability",
+        }
+        if sum(compared.values()) > 1:
+            costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
+            raise UsageError(f"{costs}: one at a time")
 
     @property
     def sender_count(self) -> int:
         return self.members if self.senders == "all" else 1
+
+    @property
+    def stability(self) -> dict[str, Any] | None:
+        """How the group votes; None: it acknowledges."""
+        if self.purge == "acks":
+            return None
+        return {} if self.retain is None else {"retain_delivered": self.retain}
 
     @property
     def label(self) -> str:
@@ -71,12 +92,13 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
     """Measure one workload; a flat report."""
     ceiling = raw_ceiling(workload)
     with ExitStack() as stack:
-        cluster = stack.enter_context(_cluster(workload, workload.record))
+        cluster = stack.enter_context(_cluster(workload))
         measured, plain = Measured(cluster, workload, workload.guarantee), None
         if workload.guarantee != "fifo":
             plain = Measured(cluster, workload, "fifo")
-        elif workload.record is not None:
-            plain = Measured(stack.enter_context(_cluster(workload, None)), workload, "fifo")
+        elif workload.record is not None or workload.purge != "acks":
+            simple = replace(workload, record=None, purge="acks", retain=None)
+            plain = Measured(stack.enter_context(_cluster(simple)), simple, "fifo")
         for turn in range(workload.repeat):
             groups = [group for group in (measured, plain) if group is not None]
             for group in groups if turn % 2 == 0 else reversed(groups):
@@ -88,6 +110,7 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
     return {
         "workload": workload.label,
         "guarantee": workload.guarantee,
+        "purge": workload.purge,
         "size": workload.size,
         "loss": workload.loss,
         "rate_per_member": round(rate),
@@ -95,6 +118,7 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
         "mb_per_s": round(rate * workload.size / 1e6, 1),
         "cpu_s_per_million": round(measured.cpu_s_per_million, 3),
         "retransmitted": measured.retransmitted,
+        "reports_per_1000": round(measured.reports_per_1000, 2),
         "lost": measured.lost + (plain.lost if plain is not None else 0),
         "rss_mb": round(measured.rss_mb, 1),
         "ceiling_mb_per_s": round(ceiling / 1e6, 1),
@@ -104,19 +128,22 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
         "recorded": workload.record_level if workload.record is not None else None,
         "record_ratio": ratio if workload.record is not None else None,
         "uniform_ratio": ratio if workload.guarantee == "uniform" else None,
+        "stability_ratio": ratio if workload.purge == "stability" else None,
         "plain_rates": [round(value) for value in plain.rates] if plain is not None else None,
         "plain_cpu_s_per_million": round(plain.cpu_s_per_million, 3) if plain is not None else None,
+        "plain_reports_per_1000": round(plain.reports_per_1000, 2) if plain is not None else None,
         "versions": {"python": platform.python_version(), "loop": loop_name()},
     }
 
 
-def _cluster(workload: Workload, record: Path | None) -> Cluster:
+def _cluster(workload: Workload) -> Cluster:
     return Cluster(
         members=workload.members,
         loss=workload.loss,
         seed=workload.seed,
-        record=record,
+        record=workload.record,
         record_level=workload.record_level,
+        config={"stability": workload.stability},
     )
 
 
@@ -132,7 +159,7 @@ class Measured:
         warm = _round(cluster, workload, warm_up, guarantee)
         scale = workload.seconds / max(answer["seconds"] for answer in warm)
         self.per_sender = max(512, int(warm_up * scale))
-        self._resent_before = sum(int(answer["resent"]) for answer in warm)
+        self._warm = warm
 
     def measure(self) -> None:
         answers = _round(self._cluster, self._workload, self.per_sender, self._guarantee)
@@ -157,8 +184,20 @@ class Measured:
 
     @property
     def retransmitted(self) -> int:
-        resent = sum(int(answer["resent"]) for answer in self._rounds[-1])
-        return resent - self._resent_before
+        return self._since_warm_up("resent")
+
+    @property
+    def reports_per_1000(self) -> float:
+        """Acks, votes and what comes of votes, for each thousand messages that were sent."""
+        messages = self.per_sender * self._workload.sender_count * len(self._rounds)
+        return 1000 * self._since_warm_up("reports") / messages
+
+    def _since_warm_up(self, counter: str) -> int:
+        last, warm = (
+            sum(int(answer[counter]) for answer in answers)
+            for answers in (self._rounds[-1], self._warm)
+        )
+        return last - warm
 
     @property
     def lost(self) -> int:

@@ -97,6 +97,18 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
     help="What messages are sent with; uniform is measured beside fifo.",
 )
 @click.option(
+    "--purge",
+    type=click.Choice(["acks", "stability"]),
+    default="acks",
+    show_default=True,
+    help="How senders learn what everybody has; stability (votes) is measured beside acks.",
+)
+@click.option(
+    "--retain/--no-retain",
+    default=None,
+    help="With stability: receivers keep messages until everybody has them.  [default: retain]",
+)
+@click.option(
     "--matrix", is_flag=True, help="1 → 2, 1 → 3, 3 all and 4 all at 100, 1000 and 10000 bytes."
 )
 @click.option("--json", "json_file", type=click.File("w"), help="Write JSON here; - is the screen.")
@@ -111,6 +123,8 @@ def multicast(
     record: Path | None,
     record_level: str,
     guarantee: str,
+    purge: str,
+    retain: bool | None,
     matrix: bool,
     json_file: TextIO | None,
 ) -> None:
@@ -134,6 +148,8 @@ def multicast(
             record=record,
             record_level=record_level,
             guarantee=guarantee,
+            purge=purge,
+            retain=retain,
         )
         for count, who in groups
         for length in sizes
@@ -145,7 +161,7 @@ def multicast(
         json_file.write("\n")
     else:
         columns = [*MULTICAST_COLUMNS]
-        columns += [name for name in ("record_ratio", "uniform_ratio") if rows[0][name] is not None]
+        columns += [name for name in MULTICAST_RATIOS if rows[0][name] is not None]
         _print([{column: row[column] for column in columns} for row in rows], False)
     if any(row["lost"] for row in rows):
         raise click.ClickException("messages were lost: this must never happen; please report it")
@@ -214,10 +230,14 @@ MULTICAST_COLUMNS = (
     "mb_per_s",
     "cpu_s_per_million",
     "retransmitted",
+    "reports_per_1000",
     "lost",
     "rss_mb",
     "ceiling_ratio",
 )
+
+MULTICAST_RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio")
+"""Beside what the workload is measured, if anything."""
 
 
 def _print(rows: Table, is_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.sim.dice import expand
-from ringcast.sim.options import PROTOCOLS, from_json
+from ringcast.sim.options import PROTOCOLS, PURGES, from_json
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.sim.timeline import time_line
@@ -27,6 +27,12 @@ FAILURES_SHOWN = 5
     help="Whose seed; options from a file know theirs.",
 )
 @click.option("--partitions", is_flag=True, help="Its seed with partitions.")
+@click.option(
+    "--purge",
+    type=click.Choice(PURGES),
+    default="acks",
+    help="Its seed with votes on what everybody has.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
 @click.option(
     "--options",
@@ -46,6 +52,7 @@ def replay(
     ctx: click.Context,
     protocol: str,
     partitions: bool,
+    purge: str,
     seed: int | None,
     options_file: Path | None,
     shrink: bool,
@@ -64,7 +71,7 @@ def replay(
         raise click.UsageError("give either --seed or --options")
     node_factory = ctx.obj  # tests put another node there, which must be caught
     if seed is not None:
-        options = expand(seed, protocol, partitions=partitions)
+        options = expand(seed, protocol, partitions=partitions, purge=purge)
     else:
         options = from_json(Path(options_file or "").read_text())
     result = run(options, node_factory)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.sim.economy import measure
+from ringcast.sim.economy import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.network import KINDS
-from ringcast.sim.options import FAULTS, OWN_VIEWS, PROTOCOLS
+from ringcast.sim.network import frame_kinds
+from ringcast.sim.options import FAULTS, OWN_VIEWS, PROTOCOLS, PURGES
 from ringcast.sim.timeline import time_line
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class SeedRange(click.ParamType[range]):
     is_flag=True,
     help="Cut members off until their group falls apart; with --protocol group or uniform.",
 )
+@click.option(
+    "--purge",
+    type=click.Choice(PURGES),
+    default="acks",
+    help="How members learn what everybody has: by acks (if not given), or by rounds of votes, in "
+    "half of the seeds with messages retained until then.",
+)
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
 @click.option(
@@ -67,6 +74,12 @@ class SeedRange(click.ParamType[range]):
     "json_file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write the figures to this file.",
+)
+@click.option(
+    "--economy",
+    type=click.IntRange(2, 200),
+    metavar="MEMBERS",
+    help="Instead of seeds: what acks and what votes cost so many members that all send.",
 )
 @click.option("--matrix", is_flag=True, help="Show which fault met which kind of frame, how often.")
 @click.option(
@@ -79,9 +92,11 @@ def simulate(
     ctx: click.Context,
     protocol: str,
     partitions: bool,
+    purge: str,
     seeds: range,
     jobs: int,
     json_file: Path | None,
+    economy: int | None,
     matrix: bool,
     record: Path | None,
 ) -> None:
@@ -96,9 +111,16 @@ def simulate(
       ringcast simulate --protocol group --seeds 0:500 --matrix
       ringcast simulate --protocol group --partitions --seeds 0:500
       ringcast simulate --protocol uniform --seeds 0:500 --jobs 2
+      ringcast simulate --purge stability --seeds 0:500 --jobs 2
+      ringcast simulate --economy 50
     """
+    if economy is not None:
+        click.echo(load_table(loads(economy)))
+        return
     if partitions and protocol not in OWN_VIEWS:
         raise click.UsageError("--partitions needs --protocol group or uniform")
+    if purge != "acks" and protocol == "unicast":
+        raise click.UsageError("--purge stability is about messages to a group")
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     tally = Tally()
@@ -108,6 +130,7 @@ def simulate(
         seeds,
         protocol=protocol,
         partitions=partitions,
+        purge=purge,
         jobs=jobs,
         record=record,
         node_factory=ctx.obj,
@@ -116,8 +139,10 @@ def simulate(
         for summary in counted:
             tally.add(summary)
     seconds = perf_counter() - started
+    which = f"--protocol {protocol}" + " --partitions" * partitions
+    which += f" --purge {purge}" * (purge != "acks")
     for summary in tally.failed[:FAILED_SEEDS_SHOWN]:
-        _show_failures(summary, f"--protocol {protocol}" + " --partitions" * partitions)
+        _show_failures(summary, which)
     if len(tally.failed) > FAILED_SEEDS_SHOWN:
         click.echo(f"… and {len(tally.failed) - FAILED_SEEDS_SHOWN} more failing seeds\n")
     _show_predicates(tally)
@@ -127,9 +152,10 @@ def simulate(
     if protocol == "uniform":
         click.echo(measure())
     if matrix:
-        _show_matrix(tally, protocol)
+        _show_matrix(tally, protocol, purge)
     if json_file is not None:
-        json_file.write_text(json.dumps(_figures(tally, protocol, seeds, seconds), indent=2) + "\n")
+        figures = _figures(tally, protocol, purge, seeds, seconds)
+        json_file.write_text(json.dumps(figures, indent=2) + "\n")
     click.echo(
         f"{tally.seeds} seeds · {tally.violations} violations · {tally.deliveries} deliveries · "
         f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} seeds/s"
@@ -163,8 +189,8 @@ def _show_predicates(tally: Tally) -> None:
         click.echo(line.rstrip())
 
 
-def _show_matrix(tally: Tally, protocol: str) -> None:
-    kinds = KINDS[protocol]
+def _show_matrix(tally: Tally, protocol: str, purge: str) -> None:
+    kinds = frame_kinds(protocol, purge)
     click.echo(f"\n{'fault':32}" + "".join(f"{kind:>9}" for kind in kinds))
     empty = []
     for fault, title in FAULTS.items():
@@ -178,10 +204,13 @@ def _show_matrix(tally: Tally, protocol: str) -> None:
     click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
 
 
-def _figures(tally: Tally, protocol: str, seeds: range, seconds: float) -> dict[str, object]:
-    kinds = KINDS[protocol]
+def _figures(
+    tally: Tally, protocol: str, purge: str, seeds: range, seconds: float
+) -> dict[str, object]:
+    kinds = frame_kinds(protocol, purge)
     return {
         "protocol": protocol,
+        "purge": purge,
         "seeds": [seeds.start, seeds.stop],
         "violations": tally.violations,
         "deliveries": tally.deliveries,

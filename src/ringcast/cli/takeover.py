@@ -67,7 +67,8 @@ class Town:
         for name in NAMES:
             me = Member(_address(name), 1, name)
             config = GroupConfig(group="accounts", name=name)
-            membership = Membership(me, config.membership, streams=STREAMS)
+            purge = config.multicast.purge
+            membership = Membership(me, config.membership, streams=STREAMS, purge=purge)
             layers = (membership, FailureDetector(me, config.membership))
             node = self.nodes[name] = Node(me, config, layers=layers, streams=STREAMS)
             self.delivered[name] = []

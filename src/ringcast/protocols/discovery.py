@@ -6,16 +6,21 @@ nowhere; who is really there shows by answering.
 On start, and at growing intervals: ask every candidate that has not answered.
 On Present with a coordinator: that is whom to ask. Answers of a few moments more are waited for:
     of several groups the largest is the one to join.
+On Present of a group that purges otherwise (Purge): it cannot be joined. If no other is heard of in
+    those moments, this member gives up: two groups of one name would never come together.
 On Present without one, and on Discover: a rival that is looking too.
 After `discovery_wait`: nobody is there, so start the group; but of several rivals only the lowest
     (address, incarnation) does. The others ask and wait once more: by then it has started, or is
-    gone. So does whoever hears that its predecessor at the same address is still believed in.
+    gone. So does whoever hears that its predecessor at the same address is still believed in. A
+    rival that would have the group purge otherwise is a rival all the same: if it starts the group,
+    we give up then; if it gives up itself, or is gone, it was not worth giving up for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from ringcast.model import Purge
 from ringcast.wire.frames import Discover
 
 if TYPE_CHECKING:
@@ -36,23 +41,49 @@ ANSWERS_MAX = 256
 """Rivals and offers kept from one search. Any that is left out will answer again."""
 
 
+PURGES = {
+    Purge.ACKS: "acks",
+    Purge.STABILITY: "stability",
+    Purge.RETAINED: "stability with retained messages",
+}
+"""In words."""
+
+
 def rank(coordinator: Member, size: int) -> tuple[int, Address, int]:
     """Groups in order, the best first: the largest, then the lowest coordinator."""
     return -size, coordinator.address, coordinator.incarnation
 
 
+class Misfit(NamedTuple):
+    """Somebody who purges otherwise than this member: they cannot be in one group."""
+
+    who: Member
+    purge: Purge
+
+    def against(self, ours: Purge) -> str:
+        """What does not fit, and what to do about it."""
+        name, address = self.who.name, self.who.address
+        return (
+            f"{f'{name} at {address}' if name else address} purges by {PURGES[self.purge]}, and "
+            f"this member by {PURGES[ours]}: give all members the same `stability`"
+        )
+
+
 class Discovery:
     """One search. `candidates` outlive it: a group keeps looking, slowly."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset({"_me", "interval"})
+    volatile: ClassVar[frozenset[str]] = frozenset({"_me", "_purge", "interval"})
 
-    def __init__(self, me: Member) -> None:
+    def __init__(self, me: Member, purge: Purge = Purge.ACKS) -> None:
         self._me = me
+        self._purge = purge
         self.candidates: dict[Address, None] = {}
         self.rivals: set[Member] = set()
         """Who else is looking, as heard since the last decision."""
         self.offers: dict[Member, int] = {}
         """Coordinators that were named, and the size of their groups."""
+        self.misfit: Misfit | None = None
+        """Somebody in a group that this member cannot join."""
         self.is_expected_back = False
         """Somebody takes my predecessor at this address for the coordinator: they will notice."""
         self.interval = ASK_START_NS
@@ -61,6 +92,7 @@ class Discovery:
     def restart(self) -> None:
         self.rivals.clear()
         self.offers.clear()
+        self.misfit = None
         self.is_expected_back = False
         self.interval = ASK_START_NS
 
@@ -76,13 +108,17 @@ class Discovery:
         if len(self.rivals) < ANSWERS_MAX:
             self.rivals.add(rival)
 
+    @property
+    def has_heard_of_a_group(self) -> bool:
+        return bool(self.offers) or self.misfit is not None
+
     def note_offer(self, coordinator: Member, size: int) -> None:
         if len(self.offers) < ANSWERS_MAX:
             self.offers[coordinator] = size
 
     def ask(self, addresses: Iterable[Address], out: Effects) -> None:
         for address in addresses:
-            out.datagram(address, Discover())
+            out.datagram(address, Discover(self._purge))
 
     def ask_again(self, known: Iterable[Member], out: Effects) -> None:
         """Ask whoever is not known to be with us, and less often from now on."""

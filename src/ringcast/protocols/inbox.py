@@ -12,24 +12,27 @@ On Commit, on a stream that has a gate: what is up to it may be taken. There eac
     may lack what is committed. If that view is still to come, the Commit waits for it.
 On Highest: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
     sender asks because it stands still, and paces its questions.
-Every gap-tick: ask for what is missing (repair.py).
+Every gap-tick: ask for what is missing (repair.py). Where members retain what they have delivered,
+    somebody else is asked, too, from the second time on: the sender may be out of reach.
 
 An ack tells two watermarks, neither ever ahead of the truth (N6): `held` is contiguously
-received, `delivered` is taken. It is cumulative: a lost one is made good by the next.
+received, `delivered` is taken. It is cumulative: a lost one is made good by the next. Where members
+vote (stability.py) nothing is acknowledged here; what was taken may be retained until it is stable.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
+from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.timers import Timers
-from ringcast.model import SEQNO_MAX
+from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import ReceiveWindow
-from ringcast.wire.frames import Ack, Nack
+from ringcast.wire.frames import Ack, Data, Nack, RepairWanted
 from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.model import Origin, ViewId
-    from ringcast.wire.frames import Commit, Data
+    from ringcast.model import Member, Origin, ViewId
+    from ringcast.wire.frames import Commit
 
 NACK_MESSAGES_MAX = 1024
 """Seqnos asked for in one request."""
@@ -56,13 +59,15 @@ class Inbox:
 
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
-            "_origin",
+            "origin",
             "_ack_every",
             "_ack_delay",
             "_ack_datagrams",
             "last_data",
             "acks_sent",
             "nacked",
+            "helpers",
+            "_turn",
         }
     )
 
@@ -77,24 +82,32 @@ class Inbox:
         *,
         is_gated: bool = False,
     ) -> None:
+        purge = Purge.ACKS if is_gated else config.purge
+        self._is_acking = purge is Purge.ACKS
+        retain = purge is Purge.RETAINED
+        most = None if self._is_acking else config.capacity_max * (1 + retain)
         self.window = ReceiveWindow(
             config.capacity,
+            capacity_max=most,
             offset=offset,
             max_bytes=config.window_bytes,
+            retain=retain,
             gate=offset if is_gated else SEQNO_MAX,
         )
         self.is_gated = is_gated
+        self.helpers: tuple[Member, ...] = ()
+        """Who may have what the sender does not send again."""
         self.committed_in: ViewId | None = None
         """The view in which the sender told last what it has committed."""
         self._later: Commit | None = None  # it names a view that is still to come
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
-        self.assembler = Assembler(config.max_message_bytes, parts)
+        self.assembler = Assembler(config.max_message_bytes, parts, retain=retain)
         self.counter = counter
         """The counter of the view in which the sender began to count us, or of ours then."""
         self.last_data: int | None = None
         self.acks_sent = 0
         self.nacked = 0  # seqnos asked for
-        self._origin = origin
+        self.origin = origin
         self._ack_every = config.ack_every
         self._ack_delay = round(config.ack_delay_s * 1e9)
         self._ack_datagrams = max(1, config.in_flight_bytes // config.datagram_bytes // 4)
@@ -102,6 +115,7 @@ class Inbox:
         self._acked_delivered = offset
         self._datagrams = 0  # since the last ack
         self._is_repaired = False  # the last gap has closed since then
+        self._turn = 0  # which helper is next
         self._timers: Timers[Timer] = Timers()
         self._ack_later(now)  # the sender does not know yet where this window stands
 
@@ -172,6 +186,26 @@ class Inbox:
                     self._ask(now, out)
                     self._arm_repair()
 
+    def on_stable(self, through: int) -> None:
+        """Everybody has delivered this."""
+        if self.window.retain and self.window.stable(through):
+            self.assembler.forget(self.window.low)
+
+    def pieces(self, seqnos: range, limit: int) -> list[Data]:
+        """Those of these that are retained here, at most so many."""
+        first = max(seqnos.start, self.window.low + 1)
+        payloads = self.window.read_run(range(first, min(seqnos.stop, first + limit)))
+        stops = range(first, first + len(payloads))
+        found: list[Data] = []
+        start = first
+        for more, run in groupby(stops, self.assembler.is_continued):
+            stop = start + len(list(run))
+            found.append(
+                Data(self.origin.stream, start, payloads[start - first : stop - first], more=more)
+            )
+            start = stop
+        return found
+
     def close(self, allowance: int, out: Effects) -> None:
         """The last word: what was taken and not yet acknowledged."""
         if self._timers.is_armed(Timer.ACK):
@@ -203,14 +237,14 @@ class Inbox:
         }
 
     def explain(self, now: int) -> list[str]:
-        return explain_window(str(self._origin), self.window, self.repair, now)
+        return explain_window(str(self.origin), self.window, self.repair, now)
 
     def check_invariants(self) -> None:
         self.window.check_invariants()
         assert self._acked_held <= self.window.held
         assert self._acked_delivered <= self.window.delivered
         is_told = self._acked_delivered == self.window.delivered
-        assert is_told or self._timers.is_armed(Timer.ACK)
+        assert is_told or not self._is_acking or self._timers.is_armed(Timer.ACK)
         assert not self.repair.gaps or self._timers.is_armed(Timer.REPAIR)
 
     # Acknowledgement and repair
@@ -220,9 +254,12 @@ class Inbox:
 
     def _ack_later(self, now: int) -> None:
         """One ack per delay, however many causes there are."""
-        self._timers.arm_if_idle(Timer.ACK, now + self._ack_delay)
+        if self._is_acking:
+            self._timers.arm_if_idle(Timer.ACK, now + self._ack_delay)
 
     def _ack(self, allowance: int, out: Effects) -> None:
+        if not self._is_acking:
+            return
         window = self.window
         self._timers.disarm(Timer.ACK)
         self._datagrams = 0
@@ -231,14 +268,18 @@ class Inbox:
         self.acks_sent += 1
         # What waits behind a gap is out of the socket buffer: there is room for as much again.
         allowance += window.ahead_bytes
-        ack = Ack(self._origin.stream, window.held, window.delivered, allowance)
-        out.datagram(self._origin.sender, ack)
+        ack = Ack(self.origin.stream, window.held, window.delivered, allowance)
+        out.datagram(self.origin.sender, ack)
 
     def _ask(self, now: int, out: Effects) -> None:
         due = self.repair.take_due(self.window, now, NACK_RANGES_MAX, NACK_MESSAGES_MAX)
         if due:
             self.nacked += sum(map(len, due))
-            out.datagram(self._origin.sender, Nack(self._origin.stream, due))
+            out.datagram(self.origin.sender, Nack(self.origin.stream, due))
+            if self.repair.is_repeated and self.helpers:
+                self._turn = (self._turn + 1) % len(self.helpers)
+                wanted = RepairWanted(self.origin.sender, tuple(due))
+                out.datagram(self.helpers[self._turn], wanted)
 
     def _arm_repair(self) -> None:
         at = self.repair.next_ask()

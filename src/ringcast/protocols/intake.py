@@ -25,7 +25,7 @@ def accept(
 ) -> int:
     """Offer a run to the window and note what it shows to be missing; how many were new."""
     if data.more:
-        acceptable_last = min(data.last, window.low + window.capacity)
+        acceptable_last = min(data.last, window.low + window.capacity_max)
         assembler.mark(range(max(data.first, window.delivered + 1), acceptable_last + 1))
     new = 0
     if window.has_slot(data.first, data.last):

@@ -12,6 +12,8 @@ are answered, and none waits for a window (N-L4).
 Looking (discovery.py)  until somebody names a coordinator, or it is on us to start alone.
 Joining                 Join to the coordinator, again and again. Its Welcome says where windows
                         open: then we are in. Silence for too long: look again.
+On Discover or Present of somebody who purges otherwise (Purge): let it know how we do. Groups that
+    do not agree on that never come together, so who finds one while it is looking gives up.
 On Join, as coordinator: note it, and make a view as soon as none is being made: several joiners
     may share one. A joiner with the address of a member is that one, restarted: the old one goes.
 Making a view: install it; send ViewIs to its old members and to those it leaves out; wait until
@@ -68,10 +70,10 @@ from ringcast.core.effects import (
     ViewAgreed,
 )
 from ringcast.core.timers import Timers
-from ringcast.model import Digest, Origin, Stream, View, ViewId
+from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.arrival import Arrival
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
-from ringcast.protocols.discovery import GATHER_NS, Discovery, rank
+from ringcast.protocols.discovery import GATHER_NS, Discovery, Misfit, rank
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.reunion import Reunion
 from ringcast.wire.frames import (
@@ -104,6 +106,9 @@ JOIN_PATIENCE_NS = 2_000_000_000
 
 GOODBYE_SHARE = 4
 """Of the time that leaving may take, one part in so many is kept for the others to let us go."""
+
+MISFIT_RECENTLY_NS = 60_000_000_000
+"""How long somebody who purges otherwise is worth mentioning: it may have been put right since."""
 
 DEPARTED_MAX = 256
 """Members that left and are remembered: what they still ask for is late."""
@@ -162,12 +167,17 @@ class Membership:
             "me",
             "config",
             "streams",
+            "purge",
             "must_exist",
             "started_alone",
             "_since",
             "_interval",
             "_overdue",
             "ignored",
+            "refusal",
+            "misfits",
+            "_misfit",
+            "_misfit_at",
         }
     )
 
@@ -178,22 +188,29 @@ class Membership:
         *,
         must_exist: bool = False,
         streams: tuple[Stream, ...] = (Stream.FIFO,),
+        purge: Purge = Purge.ACKS,
     ) -> None:
         self.me = me
         self.config = config
         self.must_exist = must_exist
         self.streams = streams
+        self.purge = purge
         self.phase = Phase.IDLE
         self.view: View | None = None
         self.started_alone = False
         """Nobody was there, and this member has made the first view."""
         self.may_rejoin = False
         """Out of the group without having asked for it: come back as another incarnation."""
+        self.refusal: str | None = None
+        """Why the group that is there cannot be joined as this member is configured."""
         self.suspects: dict[Member, str] = {}
         """Members of the view that seem dead, and why."""
         self.change: Change | None = None
         self.ignored = 0  # frames that came too late or from nobody known
-        self.discovery = Discovery(me)
+        self.misfits = 0  # frames of members that purge otherwise
+        self._misfit: Misfit | None = None  # the last of them
+        self._misfit_at = 0
+        self.discovery = Discovery(me, purge)
         self.reunion = Reunion()
         self._coordinator: Member | None = None  # whom a joiner asks
         self._arrival: Arrival | None = None
@@ -244,7 +261,7 @@ class Membership:
                 ):
                     self.ignored += 1
                 case Discover():
-                    self._on_discover(source, out)
+                    self._on_discover(source, frame, now, out)
                 case Present():
                     self._on_present(source, frame, now, out)
                 case Join():
@@ -373,6 +390,7 @@ class Membership:
             "view_not_acked_by": [] if change is None else sorted(map(str, change.awaiting)),
             "joiners_not_in": [] if change is None else list(map(str, change.joiners)),
             "ignored": self.ignored,
+            "misfits": self.misfits,
         }
 
     def explain(self, now: int) -> list[str]:
@@ -429,6 +447,9 @@ class Membership:
         if self._joiners:
             names = ", ".join(map(str, self._joiners))
             reasons.append(f"{names} to be let in, once no other view is being made")
+        if self._misfit is not None and now - self._misfit_at < MISFIT_RECENTLY_NS:
+            so_long = seconds(now - self._misfit_at)
+            reasons.append(f"{self._misfit.against(self.purge)}; left alone, heard {so_long} ago")
         return reasons
 
     def check_invariants(self) -> None:
@@ -470,27 +491,38 @@ class Membership:
             self.discovery.ask_again(self.view or (), out)
         self._timers.arm(Timer.ASK, now + self.discovery.interval)
 
-    def _on_discover(self, source: Member, out: Effects) -> None:
+    def _on_discover(self, source: Member, discover: Discover, now: int, out: Effects) -> None:
         self.discovery.add([source.address])
+        if discover.purge is not self.purge:
+            self._note_misfit(Misfit(source, discover.purge), now)
         if self.phase is Phase.LOOKING:
             self.discovery.note_rival(source)
         view = self.view if self.is_member else None
         for member in view or ():
             if member.address == source.address and member != source:
                 out.signal(VerifyWanted(member))  # restarted, it seems
-        out.datagram(source, Present(self._host, 0 if view is None else len(view)))
+        out.datagram(source, Present(self._host, 0 if view is None else len(view), self.purge))
+
+    def _note_misfit(self, misfit: Misfit, now: int) -> None:
+        self.misfits += 1
+        self._misfit, self._misfit_at = misfit, now
 
     def _on_present(self, source: Member, present: Present, now: int, out: Effects) -> None:
         coordinator = present.coordinator
+        misfit = None if present.purge is self.purge else Misfit(source, present.purge)
+        if misfit is not None:
+            self._note_misfit(misfit, now)
         if coordinator is None:
             if self.phase is Phase.LOOKING:
                 self.discovery.note_rival(source)
-            return
-        if self.phase is Phase.LOOKING and coordinator.address == self.me.address:
+        elif misfit is not None:
+            if self.phase is Phase.LOOKING:
+                self._gather(now)
+                self.discovery.misfit = misfit
+        elif self.phase is Phase.LOOKING and coordinator.address == self.me.address:
             self.discovery.is_expected_back = True
         elif self.phase is Phase.LOOKING:
-            if not self.discovery.offers:
-                self._timers.arm(Timer.DECIDE, now + GATHER_NS)
+            self._gather(now)
             self.discovery.note_offer(coordinator, present.size)
         elif self.phase is Phase.JOINING and source == self._coordinator:
             self._timers.arm(Timer.PATIENCE, now + JOIN_PATIENCE_NS)
@@ -498,6 +530,11 @@ class Membership:
                 self._ask_to_join(coordinator, now, out)
         else:
             self._meet(coordinator, present.size, now, out)
+
+    def _gather(self, now: int) -> None:
+        """A group has answered: others may, in a few moments more."""
+        if not self.discovery.has_heard_of_a_group:
+            self._timers.arm(Timer.DECIDE, now + GATHER_NS)
 
     def _ask_to_join(self, coordinator: Member, now: int, out: Effects) -> None:
         self._coordinator = coordinator
@@ -511,6 +548,9 @@ class Membership:
             self._enter(Phase.JOINING, now)
             self._timers.disarm(Timer.ASK)
             self._ask_to_join(coordinator, now, out)
+        elif self.discovery.misfit is not None:
+            self.refusal = self.discovery.misfit.against(self.purge)
+            self._go(self.refusal, out)
         elif not self.discovery.may_start():
             self._ask_around(now, out)
         elif self.must_exist:
@@ -852,7 +892,7 @@ class Membership:
         if source in self._departed:
             out.datagram(source, self._my_view())
             return
-        out.datagram(source, Present(host, len(view)))
+        out.datagram(source, Present(host, len(view), self.purge))
         if host != self.me:
             return
         change = self.change
@@ -889,7 +929,7 @@ class Membership:
         if self.coordinator != self.me:
             return
         if rank(self.me, len(view)) < rank(other, size):
-            out.datagram(other, Present(self.me, len(view)))
+            out.datagram(other, Present(self.me, len(view), self.purge))
         elif self.reunion.leader is None and not self.reunion.waits(now):
             self.reunion.ask(other, now)
             self._ask_to_merge(now, out)
@@ -930,7 +970,7 @@ class Membership:
             return
         both = {member for member in theirs if member in view}
         if host != self.me or rank(source, len(theirs)) < rank(host, len(view)):
-            out.datagram(source, Present(host, len(view)))
+            out.datagram(source, Present(host, len(view), self.purge))
         elif source in view:
             self._on_late_merge(source, theirs, now, out)
         elif not both:

@@ -1,14 +1,16 @@
 """ReliableMulticast: every member delivers each sender's messages in order, once, without gaps.
 
-JGroups calls this NAKACK4: a fixed window per sender, freed when all have acknowledged. So flow
-control is built in: a sender can be ahead of the slowest member by one window and no more.
+A window per sender is freed when all have taken what is in it. So flow control is built in: a
+sender can be ahead of the slowest member by one window and no more. How it learns what all have
+taken is for the group to choose (config.purge): from an ack of each, which JGroups calls NAKACK4,
+or by vote (stability.py), as in its NAKACK2 and NAKACK3.
 
 What holds under loss, duplication, reordering, crashes and any sequence of views: per (sender,
 stream) a member delivers offset+1, offset+2, … (N1), once each (N2); a sender keeps what some
 current member has not delivered (N5); memory is bounded by the windows (G5). Once the network
 works, all messages of a live sender reach all live members of its view, the last one too (N-L1),
 and its window drains (N-L2). If a sender dies, survivors hold prefixes of its messages that may
-differ in length (N11).
+differ in length (N11); not so where they retain messages (uniform.py).
 
 Frames: Data and Highest to the group; Ack and Nack to one sender; Data again to whoever asked, or
 to all with `repair_to_all`.
@@ -25,6 +27,7 @@ On Begin of a member: open a window there; if there is one already, it stays. Bu
     later view than what opened it: the sender had lost sight of us meanwhile and has let go of
     what we lack, so this window ends and another opens. One from before this sender last departed
     from us is late. Say Begun.
+On RepairWanted: send on what is retained here of somebody else's messages (Relayed).
 On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed.
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
@@ -40,10 +43,11 @@ from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited
 from ringcast.core.timers import Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
-from ringcast.model import Digest, Origin, Stream
-from ringcast.protocols.inbox import Inbox
+from ringcast.model import Digest, Origin, Purge, Stream
+from ringcast.protocols.inbox import NACK_MESSAGES_MAX, Inbox
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.uniform import Uniform
 from ringcast.window.fragmenter import check_payloads
 from ringcast.wire.frames import (
@@ -57,8 +61,13 @@ from ringcast.wire.frames import (
     EstateWanted,
     Highest,
     Nack,
+    Relayed,
+    RepairWanted,
+    Stable,
     Standing,
     Takeover,
+    Vote,
+    VoteWanted,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +77,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Member, View
-    from ringcast.window.acks import AckTable
+    from ringcast.window.acks import AckTable, AgreedMark
     from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.frames import Frame
 
@@ -102,15 +111,22 @@ class ReliableMulticast:
         CommitWanted,
         Takeover,
         Standing,
+        Vote,
+        VoteWanted,
+        Stable,
+        RepairWanted,
+        Relayed,
     )
     outbox: ClassVar[type[Outbox]] = Outbox
     inbox: ClassVar[type[Inbox]] = Inbox
     estates: ClassVar[type[Uniform]] = Uniform
+    stability: ClassVar[type[StabilityRounds]] = StabilityRounds
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
             "me",
             "config",
             "streams",
+            "_inherited",
             "receive_buffer",
             "_fragment_bytes",
             "_slow_member_timeout_s",
@@ -119,6 +135,7 @@ class ReliableMulticast:
             "generation",
             "refused",
             "early_dropped",
+            "relayed",
         }
     )
 
@@ -142,6 +159,7 @@ class ReliableMulticast:
         """Rises whenever a window opens or is dropped: whoever watches need not look each time."""
         self.refused = 0  # frames of strangers, and acks for what was never sent
         self.early_dropped = 0
+        self.relayed = 0  # messages of others sent again
         self._fragment_bytes = fragment_bytes
         self._slow_member_timeout_s = slow_member_timeout_s
         self._tau = round(config.xmit_interval_s * 1e9)
@@ -152,6 +170,15 @@ class ReliableMulticast:
         self._early: deque[tuple[Member, Data]] = deque()
         self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
         self.uniform = self.estates(me, config)
+        """What departed senders have left on the uniform stream,"""
+        self.retained = Uniform(me, config, Stream.FIFO)
+        """and on the other, if it is retained."""
+        self._inherited = tuple(
+            stream
+            for stream in streams
+            if stream is Stream.UNIFORM or config.purge is Purge.RETAINED
+        )
+        self.rounds = None if config.stability is None else self.stability(me, config)
         self._joiners: tuple[Member, ...] | None = None  # who waits for a digest
         self._was_settled = True
         self._timers: Timers[Timer] = Timers()
@@ -175,6 +202,8 @@ class ReliableMulticast:
             why = "not in a view yet" if self._view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
         check_payloads(payloads, self.config.max_message_bytes)
+        if self.rounds is not None and stream is Stream.FIFO:
+            self.rounds.stir(now)
         return outbox.send(payloads, now, out) if payloads else 0
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -197,9 +226,13 @@ class ReliableMulticast:
                 case CommitWanted():
                     self._on_commit_wanted(source, frame, out)
                 case Takeover() if not self._is_closed:
-                    self.uniform.on_takeover(source, frame, now, out)
+                    self._left_on(frame.stream).on_takeover(source, frame, now, out)
                 case Standing():
-                    self.uniform.on_standing(source, frame, now, out)
+                    self._left_on(frame.stream).on_standing(source, frame, now, out)
+                case Relayed():
+                    self._on_relayed(source, frame, now, out)
+                case _:
+                    self._on_rounds(source, frame, out)
         self._settle(now, out)
 
     def receive_message(
@@ -208,9 +241,9 @@ class ReliableMulticast:
         """What travels from one member to another in its turn and once."""
         match message:
             case EstateWanted():
-                self.uniform.on_wanted(source, message, out)
+                self._left_on(message.stream).on_wanted(source, message, out)
             case EstateRun():
-                self.uniform.on_run(source, message, now, out)
+                self._left_on(message.stream).on_run(source, message, now, out)
         self._settle(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
@@ -239,12 +272,13 @@ class ReliableMulticast:
                     self._fragment_bytes,
                     self._slow_member_timeout_s,
                 )
-
-        if self._is_uniform:
-            for inbox in self._inboxes.values():
-                inbox.enter_view(view.id, now)
-            self.uniform.install_view(view, now, out)
-            self._settle(now, out)
+        for inbox in self._inboxes.values():
+            self._enter_view(inbox, view, now)
+        for left in self._taken_over():
+            left.install_view(view, now, out)
+        if self.rounds is not None:
+            self.rounds.install_view(view)
+        self._settle(now, out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         for origin, offset in digest.entries.items():
@@ -283,8 +317,13 @@ class ReliableMulticast:
                 limit -= len(payloads)
                 assert self._view is not None
                 deliver(*origin, box.assembler, first, payloads, self._view.id, events)
-        if self.uniform.estates:
-            self.uniform.take_ready(limit, now, events, out)
+                if self.rounds is not None and origin.stream is Stream.FIFO:
+                    size = sum(map(len, payloads))
+                    last = box.window.delivered
+                    self.rounds.took(origin.sender, last, size, self.receive_buffer, now)
+        for left in self._taken_over():
+            if left.estates:
+                limit = left.take_ready(limit, now, events, out)
         self._settle(now, out)
         return events
 
@@ -294,12 +333,17 @@ class ReliableMulticast:
         allowance = self._allowance(now)
         for inbox in self._inboxes.values():
             inbox.handle_timeout(now, allowance, out)
-        self.uniform.handle_timeout(now, out)
+        for left in self._taken_over():
+            left.handle_timeout(now, out)
         if self._timers.take_due(now):
             self._ask_commitments(now, out)
+        if self.rounds is not None:
+            self.rounds.handle_timeout(now)
+            self._settle(now, out)
 
     def next_timeout(self) -> int | None:
-        machines = [*self._boxes(), self.uniform, self._timers]
+        rounds = () if self.rounds is None else (self.rounds,)
+        machines = (*self._boxes(), *self._taken_over(), self._timers, *rounds)
         deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
         return min(deadlines, default=None)
 
@@ -309,6 +353,15 @@ class ReliableMulticast:
             for inbox in self._inboxes.values():
                 inbox.close(allowance, out)
             self._shut(reason, out)
+
+    def vote_now(self, now: int, out: Effects) -> None:
+        """Find out now what everybody has, without waiting for the interval."""
+        if self.rounds is None:
+            raise UsageError(
+                "this group acknowledges messages: give it `stability` to vote on them"
+            )
+        self.rounds.want(out)
+        self._settle(now, out)
 
     # Outputs
 
@@ -323,9 +376,10 @@ class ReliableMulticast:
         for origin, inbox in self._inboxes.items():
             entries[origin] = inbox.window.delivered
             partials[origin] = inbox.assembler.parts
-        for sender, estate in self.uniform.estates.items():
-            if estate.is_mine:
-                entries[Origin(sender, Stream.UNIFORM)] = estate.delivered
+        for left in self._taken_over():
+            for sender, estate in left.estates.items():
+                if estate.is_mine:
+                    entries[Origin(sender, left.stream)] = estate.delivered
         return Digest(entries, {origin: parts for origin, parts in partials.items() if parts != ()})
 
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
@@ -336,8 +390,8 @@ class ReliableMulticast:
         found.update((origin, inbox.window) for origin, inbox in self._inboxes.items())
         return found
 
-    def ack_tables(self) -> dict[Stream, AckTable]:
-        """Who has acknowledged what of mine, to be read only."""
+    def ack_tables(self) -> dict[Stream, AckTable | AgreedMark]:
+        """Who has taken what of mine, to be read only."""
         return {stream: outbox.acks for stream, outbox in self._outboxes.items()}
 
     def highest_sent(self, stream: Stream) -> int:
@@ -358,7 +412,9 @@ class ReliableMulticast:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        return any(box.window.ready for box in self._boxes()) or self.uniform.has_ready
+        if any(box.window.ready for box in self._boxes()):
+            return True
+        return any(left.has_ready for left in self._taken_over())
 
     @property
     def is_flushed(self) -> bool:
@@ -370,12 +426,15 @@ class ReliableMulticast:
             "view": str(self._view),
             "early": len(self._early),
             "early_dropped": self.early_dropped,
+            "relayed": self.relayed,
             "refused": self.refused,
             "sent": {
                 stream.name.lower(): outbox.stats() for stream, outbox in self._outboxes.items()
             },
             "received": {str(origin): inbox.stats() for origin, inbox in self._inboxes.items()},
             **self.uniform.stats(),
+            "retained": self.retained.stats(),
+            "rounds": {} if self.rounds is None else self.rounds.stats(),
         }
 
     def explain(self, now: int) -> list[str]:
@@ -383,7 +442,9 @@ class ReliableMulticast:
         if self._joiners is not None:
             names = ", ".join(map(str, self._joiners))
             reasons += [f"{names} cannot be let in yet: {why}" for why in self._unsettled()]
-        return reasons + self.uniform.explain(now)
+        if self.rounds is not None:
+            reasons += self.rounds.explain()
+        return reasons + [why for left in self._taken_over() for why in left.explain(now)]
 
     def check_invariants(self) -> None:
         assert len(self._early) <= EARLY_MAX
@@ -394,6 +455,7 @@ class ReliableMulticast:
             assert self._is_peer(origin.sender)
             inbox.check_invariants()
         self.uniform.check_invariants()
+        self.retained.check_invariants()
 
     # From and to the boxes
 
@@ -408,6 +470,8 @@ class ReliableMulticast:
         inbox = self._inboxes.get(Origin(source, data.stream))
         if inbox is not None:
             inbox.on_data(data, now, self._allowance(now), out)
+            if self.rounds is not None and data.stream is Stream.FIFO:
+                self.rounds.stir(now)
         elif (
             self._is_closed
             or source == self.me
@@ -431,10 +495,17 @@ class ReliableMulticast:
         now: int,
     ) -> None:
         is_gated = origin.stream is Stream.UNIFORM
-        self._inboxes[origin] = self.inbox(
-            origin, self.config, offset, parts, now, counter, is_gated=is_gated
-        )
+        inbox = self.inbox(origin, self.config, offset, parts, now, counter, is_gated=is_gated)
+        self._inboxes[origin] = inbox
+        assert self._view is not None
+        self._enter_view(inbox, self._view, now)
         self.generation += 1
+
+    def _enter_view(self, inbox: Inbox, view: View, now: int) -> None:
+        inbox.enter_view(view.id, now)
+        if inbox.window.retain:
+            sender = inbox.origin.sender
+            inbox.helpers = tuple(who for who in view if who not in (self.me, sender))
 
     def _forget(self, departed: Sequence[Member], view: View, now: int) -> None:
         """Their windows with what is in them, but for uniform ones: these are taken over. A Begin
@@ -444,8 +515,8 @@ class ReliableMulticast:
             for stream in self.streams:
                 inbox = self._inboxes.pop(Origin(member, stream), None)
                 since = since if inbox is None else max(since, inbox.counter)
-                if stream is Stream.UNIFORM:
-                    self.uniform.take_over(member, inbox, now)
+                if stream in self._inherited:
+                    self._left_on(stream).take_over(member, inbox, now)
             self._departed.pop(member, None)
             self._departed[member] = since
         while len(self._departed) > DEPARTED_MAX:
@@ -490,6 +561,86 @@ class ReliableMulticast:
         elif self._is_peer(source):
             out.datagram(source, outbox.commitment())
 
+    # Votes, and what is retained
+
+    def _on_rounds(self, source: Member, frame: Frame, out: Effects) -> None:
+        if self.rounds is None or not self._is_peer(source):
+            self.refused += 1
+            return
+        match frame:
+            case Vote():
+                self.rounds.on_vote(source, frame, out)
+            case VoteWanted():
+                self.rounds.on_wanted(source, frame, out)
+            case Stable():
+                self.rounds.on_stable(source, frame)
+            case RepairWanted():
+                self._on_repair_wanted(source, frame, out)
+
+    def _on_repair_wanted(self, source: Member, wanted: RepairWanted, out: Effects) -> None:
+        inbox = self._inboxes.get(Origin(wanted.sender, Stream.FIFO))
+        if inbox is None or not inbox.window.retain:
+            return
+        quota = NACK_MESSAGES_MAX
+        for seqnos in wanted.missing:
+            for data in inbox.pieces(seqnos, quota):
+                out.datagram(source, Relayed(wanted.sender, data))
+                quota -= data.count
+                self.relayed += data.count
+
+    def _on_relayed(self, source: Member, relayed: Relayed, now: int, out: Effects) -> None:
+        inbox = self._inboxes.get(Origin(relayed.sender, relayed.data.stream))
+        if inbox is None or not inbox.window.retain or not self._is_peer(source):
+            self.refused += 1
+        else:
+            inbox.on_data(relayed.data, now, self._allowance(now), out)
+
+    def _vote(self, now: int, out: Effects) -> None:
+        """Do what the rounds of votes ask for."""
+        rounds, view = self.rounds, self._view
+        if rounds is None or view is None:
+            return
+        if rounds.is_due:
+            rounds.vote(self._taken(view), self._allowance(now), out)
+            rounds.rest_or_go_on(self._known(view), now)
+        if rounds.news is not None:
+            stable, rounds.news = rounds.news, None
+            for place, mark in enumerate(stable.marks):
+                inbox = self._inboxes.get(Origin(view.members[place], Stream.FIFO))
+                if inbox is not None:
+                    inbox.on_stable(mark.by_all)
+            mine = stable.marks[view.members.index(self.me)]
+            slowest = view.members[mine.slowest]
+            self._outboxes[Stream.FIFO].on_stable(stable, mine, slowest, now, out)
+            rounds.rest_or_go_on(self._known(view), now)
+
+    def _taken(self, view: View) -> tuple[int, ...]:
+        """How far this member's application has come with each member's plain messages. What it
+        has no window for yet may all be needed."""
+        windows = self._plain_windows(view)
+        return tuple(0 if window is None else window.delivered for window in windows)
+
+    def _known(self, view: View) -> list[int]:
+        """Up to where each member's plain messages are known to exist, and are for this member."""
+        return [0 if window is None else window.high for window in self._plain_windows(view)]
+
+    def _plain_windows(self, view: View) -> list[SendWindow | ReceiveWindow | None]:
+        found: list[SendWindow | ReceiveWindow | None] = []
+        for member in view:
+            if member == self.me:
+                found.append(self._outboxes[Stream.FIFO].window)
+            else:
+                inbox = self._inboxes.get(Origin(member, Stream.FIFO))
+                found.append(None if inbox is None else inbox.window)
+        return found
+
+    def _left_on(self, stream: Stream) -> Uniform:
+        return self.uniform if stream is Stream.UNIFORM else self.retained
+
+    def _taken_over(self) -> list[Uniform]:
+        """What departed senders have left, on streams where that is taken over."""
+        return [self._left_on(stream) for stream in self._inherited]
+
     # Letting joiners in
 
     @property
@@ -500,9 +651,12 @@ class ReliableMulticast:
         """A digest may be given once there is a window for everybody, whatever is committed has
         been delivered here, and whatever the departed have left is resolved: a joiner begins after
         that, and needs none of it."""
-        if self.uniform.is_settled != self._was_settled:
-            self._was_settled = self.uniform.is_settled
-            out.signal(Settled(self._was_settled))
+        if self.rounds is not None:
+            self._vote(now, out)
+        is_settled = self.uniform.is_settled and self.retained.is_settled
+        if is_settled != self._was_settled:
+            self._was_settled = is_settled
+            out.signal(Settled(is_settled))
         if self._joiners is not None and not self._unsettled():
             self._joiners = None
             self._timers.disarm(Timer.SETTLE)
@@ -514,9 +668,10 @@ class ReliableMulticast:
         if view is None:
             return []
         reasons = [f"{who} has not said where it begins" for who in self._unopened()]
+        left = [*self.uniform.estates, *self.retained.estates]
+        reasons += [f"{sender} is not resolved" for sender in dict.fromkeys(left)]
         if not self._is_uniform:
             return reasons
-        reasons += [f"{sender} is not resolved" for sender in self.uniform.estates]
         reasons += [f"{who} has not said what it has committed" for who in self._uncommitted()]
         boxes = [box for box in self._boxes() if box.is_gated]
         if any(box.window.delivered < box.window.gate for box in boxes):
@@ -604,7 +759,10 @@ class ReliableMulticast:
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()
-        self.uniform.close()
+        for left in (self.uniform, self.retained):
+            left.close()
+        if self.rounds is not None:
+            self.rounds.close()
         self._joiners = None
         self._timers.disarm(Timer.SETTLE)
         out.event(Closed(reason, half_sent, unacked))

@@ -16,6 +16,9 @@ On new members: the departed are forgotten; new ones count at once, at `low`: no
     whom we are reunited are told where to begin, again and again until they have a window: after
     what was sent before they counted. What they may have had of it in earlier days lies below.
 On Begun: that member has a window.
+Where members vote instead of acknowledging (stability.py), on Stable: what everybody has delivered
+    is purged. Receivers that retain messages may have missed the last Stable of an earlier view, so
+    the window has room for no more than two windows above what all are known to have heard.
 On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
     delivers more of it than that, the sender included. Commit tells the group, and is told again
     with every probe and in every new view, since it counts only in the one it names.
@@ -29,9 +32,9 @@ from typing import TYPE_CHECKING, ClassVar
 from ringcast.core.effects import TooSlow
 from ringcast.core.timers import Timers
 from ringcast.events import Writable
-from ringcast.model import SEQNO_MAX, Stream
+from ringcast.model import SEQNO_MAX, Purge, Stream
 from ringcast.protocols.intake import seconds
-from ringcast.window.acks import AckTable
+from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.model import Member, View
     from ringcast.window.fragmenter import Piece
-    from ringcast.wire.frames import Ack, Nack
+    from ringcast.wire.frames import Ack, Mark, Nack, Stable
 
 PROBE_START_NS = 5_000_000
 """The first probe interval before an ack time has been measured."""
@@ -91,15 +94,22 @@ class Outbox:
         slow_member_timeout_s: float = 0.0,
     ) -> None:
         self.is_gated = stream is Stream.UNIFORM
+        stability = None if self.is_gated else config.stability
         window = SendWindow(
             config.capacity,
+            capacity_max=None if stability is None else config.capacity_max,
             max_bytes=config.in_flight_bytes,
             datagram_bytes=config.datagram_bytes,
             gate=0 if self.is_gated else SEQNO_MAX,
         )
         self._view_id = view.id
         self.fragments = Fragmenter(window, fragment_bytes)
-        self.acks = AckTable(view.members, window.low)
+        self.acks: AckTable | AgreedMark
+        if stability is None:
+            self.acks = AckTable(view.members, window.low)
+        else:
+            self.acks = AgreedMark(view.members, window.low)
+        self._heard_by_all = self._agreed = 0  # by votes: how far, as all know; as I know
         self.assembler = Assembler(config.max_message_bytes)
         self.is_blocked = False
         """A send was cut short, and no Writable has followed yet."""
@@ -119,9 +129,12 @@ class Outbox:
         self._probe_interval = PROBE_START_NS
         self._begin_interval = PROBE_START_NS
         self._ack_time = 0  # from sending to the first ack, as measured
+        if stability is not None:
+            self._ack_time = round(stability.interval_s * 1e9)
         self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
         self._slow_after = round(slow_member_timeout_s * 1e9)  # 0: bear with everybody
         self._stuck_since = 0  # while blocked: when something was purged last
+        self._limit_messages()
 
     @property
     def window(self) -> SendWindow:
@@ -160,7 +173,8 @@ class Outbox:
             self._use_room(now, out)
 
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
-        quota = self._config.capacity - self._quota.get(source, 0)
+        most = self.window.capacity_max
+        quota = most - self._quota.get(source, 0)
         dest = None if self._config.repair_to_all else source
         for seqnos in nack.missing:
             first = max(seqnos.start, self.window.low + 1)
@@ -168,7 +182,24 @@ class Outbox:
                 out.datagram(dest, data)
                 quota -= data.count
                 self.resent += data.count
-        self._quota[source] = self._config.capacity - quota
+        self._quota[source] = most - quota
+
+    def on_stable(
+        self, stable: Stable, mark: Mark, slowest: Member, now: int, out: Effects
+    ) -> None:
+        """A round of votes has ended; `mark` is about this stream."""
+        assert isinstance(self.acks, AgreedMark)
+        if stable.number > 1:  # whoever voted in this round had heard the end of the last one
+            self._heard_by_all = max(self._heard_by_all, self._agreed)
+        self._agreed = mark.by_all
+        self._allowances = {self._me: stable.allowance}
+        has_room = self._limit_bytes()
+        pinned_by = slowest if mark.by_all < self.window.high else None
+        if self.acks.agree(mark.by_all, mark.by_others, pinned_by):
+            self._purge(now, out)
+        has_room |= self._limit_messages()
+        if has_room:
+            self._use_room(now, out)
 
     def on_begun(self, source: Member, counter: int) -> None:
         begin = self.beginners.get(source)
@@ -235,14 +266,12 @@ class Outbox:
     @property
     def is_flushed(self) -> bool:
         """Every other member has delivered everything, whether or not the own application has."""
-        behind = self.acks.behind(self.window.high)
-        return not self.fragments.rest and all(who == self._me for who in behind)
+        return not self.fragments.rest and self.acked_by_others == self.window.high
 
     @property
     def acked_by_others(self) -> int:
         """How far every other member has come."""
-        others = [taken for who, _, taken in self.acks.entries() if who != self._me]
-        return min(others, default=self.window.high)
+        return min(self.acks.delivered_by_others(self._me), self.window.high)
 
     def stats(self) -> dict[str, object]:
         window = self.window
@@ -272,11 +301,13 @@ class Outbox:
         if self.is_blocked:
             what = (
                 f"send on {name} blocked for {seconds(now - self.blocked_since)}: window full "
-                f"({window.high - window.low} of {window.capacity} messages, "
+                f"({window.high - window.low} of {window.capacity_max} messages, "
                 f"{window.charged} of {window.max_bytes} bytes), pinned by"
             )
         else:
             what = f"{window.high - taken} messages sent on {name} are not yet taken by"
+        if not self.acks.slowest():
+            return [*reasons, f"{what} somebody: the next round of votes will tell"]
         return reasons + [
             f"{what} {member}, which has taken {taken} of {window.high}; "
             f"{self._last_sign(member, now)}"
@@ -286,14 +317,17 @@ class Outbox:
     def _last_sign(self, member: Member, now: int) -> str:
         if member == self._me:
             return "that is this member's own application"
+        if isinstance(self.acks, AgreedMark):
+            return "so they have voted"
         heard = self.heard.get(member)
         return "no ack from it yet" if heard is None else f"last ack {seconds(now - heard)} ago"
 
     def check_invariants(self, view: View) -> None:
         self.window.check_invariants()
         entries = self.acks.entries()
-        assert tuple(member for member, _, _ in entries) == view.members
+        assert self.acks.members == view.members
         assert all(delivered <= held <= self.window.high for _, held, delivered in entries)
+        assert self.window.low <= self.acks.min_delivered <= self.window.high
         assert self._timers.is_armed(Timer.PROBE) or not self.is_behind
         assert self._timers.is_armed(Timer.BEGIN) or not self.beginners
         assert self.beginners.keys() <= set(view.members)
@@ -327,6 +361,14 @@ class Outbox:
         allowed = max(allowed, self._config.datagram_bytes)
         self.window.max_bytes = min(allowed, self._config.window_bytes)
         return self.window.max_bytes > before
+
+    def _limit_messages(self) -> bool:
+        """Where receivers retain: no more than they have slots for; True if that is more now."""
+        if self.is_gated or self._config.purge is not Purge.RETAINED:
+            return False
+        before = self.window.ceiling
+        self.window.ceiling = self._heard_by_all + 2 * self._config.capacity_max
+        return self.window.ceiling > before
 
     # Acknowledgement
 
@@ -379,10 +421,9 @@ class Outbox:
         """Nobody need be held up for ever, if that was agreed."""
         if not self.is_blocked or not 0 < self._slow_after <= now - self._stuck_since:
             return
-        slowest = self.acks.slowest()
-        if self._me not in slowest:
+        if self.window.delivered > self.acks.min_delivered:
             self._stuck_since = now
-            for member in slowest:
+            for member in self.acks.slowest():
                 out.signal(TooSlow(member))
 
     def _expect_acks(self, now: int) -> None:

@@ -56,10 +56,13 @@ class Repair:
         "announced",
         "gaps",
         "has_proof",
+        "is_repeated",
         "known",
         "tau",
     )
-    volatile: ClassVar[frozenset[str]] = frozenset({"_patience", "_requests", "_round_trip"})
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"_patience", "_requests", "_round_trip", "is_repeated"}
+    )
 
     def __init__(self, offset: int, tau: int) -> None:
         self.tau = tau
@@ -71,6 +74,8 @@ class Repair:
         sender's is larger; what it hides is noted as the window moves on."""
         self.has_proof = False
         """Some gap is proved: ask now, not at the gap-tick."""
+        self.is_repeated = False
+        """Some of what was asked for last had been asked for before, and has not come."""
         self._patience = 1  # how many answer times to wait: doubles while there is no answer
         self._requests = 0
         self._round_trip = 0
@@ -115,7 +120,7 @@ class Repair:
 
     def _note_gaps(self, window: ReceiveWindow, seqno: int, now: int) -> None:
         """Everything up to seqno exists; what lies above `known` is missing."""
-        seqno = min(seqno, window.low + window.capacity)
+        seqno = min(seqno, window.low + window.capacity_max)
         if seqno > self.known:
             self.gaps.append(Gap(self.known + 1, seqno, now, now + self.gap_tick))
             self.known = seqno
@@ -167,7 +172,7 @@ class Repair:
         self._requests += 1
         due: list[range] = []
         open_gaps: list[Gap] = []
-        is_repeated = False
+        self.is_repeated = False
         for gap in self.gaps:
             if gap.ask_at <= now or gap.is_proved:
                 missing = window.missing_within(gap.first, gap.last, ranges_max)
@@ -179,7 +184,7 @@ class Repair:
                         messages_max -= len(due[-1])
                     if not gap.asked:
                         gap.asked_at = now
-                    is_repeated |= gap.asked > 0 and not gap.is_proved
+                    self.is_repeated |= gap.asked > 0 and not gap.is_proved
                     gap.is_proved = False
                     gap.asked += 1
                     gap.request = self._requests
@@ -188,6 +193,6 @@ class Repair:
                     gap.ask_at = now + self.gap_tick
             open_gaps.append(gap)
         self.gaps = open_gaps
-        if is_repeated:
+        if self.is_repeated:
             self._patience = min(2 * self._patience, self.tau // GAP_TICK_MIN_NS)
         return [seqnos for seqnos in due if seqnos]

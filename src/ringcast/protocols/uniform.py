@@ -43,6 +43,11 @@ A merge may bring somebody a sender whose messages it never began with (multicas
 dies it has no window of it, and delivers nothing of it; but it is no proof of anything either, and
 as taker it gets a window only to pass messages on.
 
+Where receivers retain plain messages until they are stable (stability.py) the same is done for what
+a departed sender left of those: what was contiguous at anybody who goes on is delivered by all who
+do. They have no gates, so each goes on with what it has; nothing else is delivered before all hold
+it.
+
 Bounded by the windows that were there before. Guarantees are for those who go on together: in each
 component of a partition by itself.
 """
@@ -132,16 +137,18 @@ class Estate:
     def make_room(self, through: int) -> None:
         """Others may have larger windows for this sender, and hold more than has a slot here."""
         window = self.window
-        if window is None or through <= window.low + window.capacity:
+        if window is None or through <= window.low + window.capacity_max:
             return
         self.window = ReceiveWindow(
             min(through - window.low, CAPACITY_LIMIT),
             offset=window.low,
             max_bytes=window.max_bytes,
+            retain=window.retain,
             gate=window.gate,
         )
         held = window.read_run(range(window.low + 1, window.held + 1))
         self.window.add_run(window.low + 1, held)
+        self.window.delivered = window.delivered
 
     def share(self, sender: Member) -> Share:
         return Share(sender, self.delivered, self.held, self.is_mine)
@@ -161,10 +168,13 @@ class Round:
 class Uniform:
     """The estates of departed senders at one member."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset({"me", "_config", "_tau", "_interval"})
+    volatile: ClassVar[frozenset[str]] = frozenset({"me", "stream", "_config", "_tau", "_interval"})
 
-    def __init__(self, me: Member, config: MulticastConfig) -> None:
+    def __init__(
+        self, me: Member, config: MulticastConfig, stream: Stream = Stream.UNIFORM
+    ) -> None:
         self.me = me
+        self.stream = stream
         self.estates: dict[Member, Estate] = {}
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
@@ -181,6 +191,8 @@ class Uniform:
             estate = Estate(None, Assembler(self._config.max_message_bytes), since=now)
         else:
             estate = Estate(inbox.window, inbox.assembler, since=now)
+            if not inbox.is_gated:
+                inbox.window.gate = inbox.window.held
         self.estates[sender] = estate
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
@@ -198,7 +210,7 @@ class Uniform:
         view = self._view
         if view is None:
             out.signal(NewerView(told.view_id))
-            out.datagram(source, Standing(told.view_id, False, ()))
+            out.datagram(source, Standing(told.view_id, False, (), self.stream))
             return
         if told.view_id != view.id or source != view.coordinator or source == self.me:
             return
@@ -244,8 +256,10 @@ class Uniform:
             if size >= RUN_BYTES or stop == len(payloads):
                 seqnos = range(first + start, first + stop)
                 more = tuple(estate.assembler.is_continued(seqno) for seqno in seqnos)
-                run = EstateRun(wanted.sender, seqnos.start, tuple(payloads[start:stop]), more)
-                out.message(source, run)
+                some = tuple(payloads[start:stop])
+                out.message(
+                    source, EstateRun(wanted.sender, first + start, some, more, self.stream)
+                )
                 start, size = stop, 0
 
     def on_run(self, source: Member, run: EstateRun, now: int, out: Effects) -> None:
@@ -258,7 +272,7 @@ class Uniform:
         window = estate.window
         continued = [run.first + at for at, more in enumerate(run.more) if more]
         for seqno in continued:
-            if window.held < seqno <= window.low + window.capacity:
+            if window.held < seqno <= window.low + window.capacity_max:
                 estate.assembler.mark(range(seqno, seqno + 1))
         window.add_run(run.first, run.payloads)
         self._advance(now, out)
@@ -280,7 +294,7 @@ class Uniform:
                 limit -= len(payloads)
                 view_id = self._view.id
                 assembler = estate.assembler
-                deliver(sender, Stream.UNIFORM, assembler, first, payloads, view_id, events)
+                deliver(sender, self.stream, assembler, first, payloads, view_id, events)
         if has_taken:
             self._advance(now, out)
         return limit
@@ -323,8 +337,9 @@ class Uniform:
 
     def explain(self, now: int) -> list[str]:
         return [
-            f"{sender} has departed and its uniform messages after {estate.delivered} are not "
-            f"resolved for {seconds(now - estate.since)}: {self._waits_for(sender, estate)}"
+            f"{sender} has departed and its {self.stream.name.lower()} messages after "
+            f"{estate.delivered} are not resolved for {seconds(now - estate.since)}: "
+            f"{self._waits_for(sender, estate)}"
             for sender, estate in self.estates.items()
         ]
 
@@ -347,7 +362,8 @@ class Uniform:
             Claim(sender, estate.stage, estate.goal or 0) for sender, estate in self.estates.items()
         ]
         # Of too many the first come first: once they are resolved the others are named.
-        return Takeover(self._view.id, (*claims[: ESTATES_MAX - len(resolved)], *resolved))
+        told = (*claims[: ESTATES_MAX - len(resolved)], *resolved)
+        return Takeover(self._view.id, told, self.stream)
 
     def _responders(self) -> list[Member]:
         assert self._view is not None
@@ -454,7 +470,7 @@ class Uniform:
         assert self._view is not None
         assert estate.goal is not None
         estate.make_room(estate.goal)
-        wanted = EstateWanted(self._view.id, sender, estate.held + 1, estate.goal)
+        wanted = EstateWanted(self._view.id, sender, estate.held + 1, estate.goal, self.stream)
         out.message(source, wanted)
 
     def _resolve(self, sender: Member) -> None:
@@ -473,7 +489,7 @@ class Uniform:
     def _stand(self, out: Effects) -> None:
         assert self._view is not None
         shares = [estate.share(sender) for sender, estate in self.estates.items()]
-        told = Standing(self._view.id, True, tuple(shares[:ESTATES_MAX]))
+        told = Standing(self._view.id, True, tuple(shares[:ESTATES_MAX]), self.stream)
         out.datagram(self._view.coordinator, told)
 
     def _advance(self, now: int, out: Effects) -> None:

@@ -33,7 +33,7 @@ from ringcast.sim.seal import ChecksumSeal
 from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Payloads
 from ringcast.trace.predicates.membership import GroupFacts
 from ringcast.trace.predicates.state import state_bound_ns
-from ringcast.trace.predicates.uniform_liveness import UniformFacts
+from ringcast.trace.predicates.uniform_liveness import HeirFacts, UniformFacts, resolve_bound_ns
 from ringcast.trace.rows import CRASH, Facts, Trace, member_key
 from ringcast.wire.codec import Codec
 
@@ -127,14 +127,16 @@ class Cluster:
             tau_ns=ns(max(options.tau_ms)),
             delta_ns=ns(options.delta_ms),
             ack_delay_ns=ns(options.ack_delay_ms),
+            purge=self._purge,
+            stability_ns=ns(options.stability_ms) if options.has_votes else 0,
             # Nobody asks for more than has a slot.
-            nack_messages_max=min(NACK_MESSAGES_MAX, *options.capacities),
+            nack_messages_max=min(NACK_MESSAGES_MAX, *options.capacities) * options.grow,
             ack_interval_ns=ns(options.ack_delay_ms),
             expiry_ns=ns(options.expiry_ms),
             close_ns=ns(options.close_ms),
             max_retransmit_ns=ns(options.max_retransmit_ms),
             capacity={
-                member_key(machine.harness.me): options.capacities[machine.harness.slot]
+                member_key(machine.harness.me): options.capacity_max(machine.harness.slot)
                 for machine in self.machines
             },
             stopped_members=frozenset(stopped),
@@ -143,9 +145,15 @@ class Cluster:
         )
         return self._group_facts(facts) if self._has_own_views else facts
 
+    @property
+    def _purge(self) -> str:
+        return "retained" if self.options.retain else self.options.purge
+
     def _group_facts(self, facts: Facts) -> GroupFacts:
         late = [member_key(each.harness.me) for each in self.machines if each.was_late]
-        kind = UniformFacts if self.options.has_uniform else GroupFacts
+        kind = HeirFacts if self.options.retain else GroupFacts
+        if self.options.has_uniform:
+            kind = UniformFacts
         return kind.of(
             facts,
             self.options.membership_config(),
@@ -175,12 +183,19 @@ class Cluster:
         else:
             first = [self.boot(slot) for slot in range(self.options.initial)]
             self.coordinator.begin(tuple(machine.harness.me for machine in first))
+            if self.options.retain:
+                self._help_along()
         start = ns(self.options.warm_ms)
         for slot in self.options.senders:
             self._plan_sends(slot, EVERYBODY, start // 2, start + ns(self.options.safety_ms))
         for slot, dest in self.options.pairs:
             self._plan_sends(slot, dest, start // 2, start + ns(self.options.safety_ms))
         self.agenda.run_until(start)
+
+    def _help_along(self) -> None:
+        """Nobody is let in before all that departed are resolved: see whether they are."""
+        self.coordinator.step()
+        self.agenda.after(HEAL_STEP_MS, self._help_along)
 
     def _plan_sends(self, slot: int, dest: int, start: int, stop: int) -> None:
         """At any time, or in spells with silence after each."""
@@ -325,7 +340,7 @@ class Cluster:
     def _quiet_after(self) -> int:
         """How long after the last send everything is delivered, and known to be."""
         facts = self._facts()
-        bound = facts.drain_bound_ns(max(self.options.capacities))
+        bound = facts.drain_bound_ns(max(self.options.capacities) * self.options.grow)
         if self.options.protocol != "multicast":
             # A receiver may first have to ask where it stands.
             bound += 8 * facts.tau_ns + 8 * facts.delta_ns
@@ -334,6 +349,8 @@ class Cluster:
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
         if isinstance(facts, UniformFacts):
             bound = max(bound, facts.drained_bound_ns)
+        if facts.is_retained:
+            bound = max(bound, resolve_bound_ns(facts))
         return bound
 
     def _find_blocked(self) -> None:

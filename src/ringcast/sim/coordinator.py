@@ -214,6 +214,8 @@ class Coordinator:
             seen = self._seat_of(member).harness.node.view
             if seen is None or seen.counter < join.counter:
                 return
+        if not self._seat_of(maker).harness.node.multicast.retained.is_settled:
+            return  # a joiner begins after what the departed have left
         join.answered_by = maker
         digest = join.early_digest or self._seat_of(maker).harness.node.digest()
         zeros = {Origin(joiner, Stream.FIFO): 0 for joiner in join.joiners}

@@ -31,25 +31,33 @@ DATAGRAM_BYTES = 1400
 class Crowd:
     """So many processes, each of which knows where all the others may be."""
 
-    def __init__(self, count: int, *, seed: int = 1, loss: float = 0.0) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        seed: int = 1,
+        loss: float = 0.0,
+        multicast: MulticastConfig | None = None,
+    ) -> None:
         self.agenda = Agenda()
         self.nodes: dict[Address, Node] = {}
         self.addresses = [Address(HOST, FIRST_PORT + place) for place in range(count)]
         self.datagrams = 0
         self.bytes = 0
         self.frames: Counter[str] = Counter()
-        """Frames sent, by their class."""
+        """Frames sent, by their class; one to the group counts once,"""
+        self.copies: Counter[str] = Counter()
+        """or once for each receiver."""
         self.largest = 0
         """The largest datagram, in bytes."""
+        self._multicast = multicast or MulticastConfig(datagram_bytes=DATAGRAM_BYTES)
         self._random = Random(seed)
         self._loss = loss
         self._wake_at: dict[Address, int] = {}
 
     def start(self, place: int) -> Node:
         address = self.addresses[place]
-        config = GroupConfig(
-            group="crowd", multicast=MulticastConfig(datagram_bytes=DATAGRAM_BYTES)
-        )
+        config = GroupConfig(group="crowd", multicast=self._multicast)
         me = Member(address, 1, f"member-{place}")
         node = self.nodes[address] = group_node(me, config, seal=None)
         node.start(self.agenda.now)
@@ -68,9 +76,9 @@ class Crowd:
             self.run_for(step_ms)
         return (self.agenda.now - start) / 1e6
 
-    def send(self, place: int, payload: bytes) -> None:
+    def send(self, place: int, *payloads: bytes) -> None:
         address = self.addresses[place]
-        self.nodes[address].send([payload], self.agenda.now)
+        self.nodes[address].send(payloads, self.agenda.now)
         self._turn(address)
 
     @property
@@ -89,6 +97,7 @@ class Crowd:
     def reset_counters(self) -> None:
         self.datagrams = self.bytes = self.largest = 0
         self.frames.clear()
+        self.copies.clear()
 
     def _arrive(self, address: Address, datagram: bytes) -> None:
         node = self.nodes.get(address)
@@ -99,7 +108,11 @@ class Crowd:
     def _turn(self, address: Address) -> None:
         node, now = self.nodes[address], self.agenda.now
         node.take_events(TAKE_LIMIT, now)
-        self.frames.update(type(frame).__name__ for _, frame in node.pending())
+        others_count = len(node.view or ()) - 1
+        for dest, frame in node.pending():
+            kind = type(frame).__name__
+            self.frames[kind] += 1
+            self.copies[kind] += others_count if dest is None else 1
         for dest, datagram in node.take_datagrams():
             if dest is None:
                 others = [member.address for member in node.view or () if member != node.me]

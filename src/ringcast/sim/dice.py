@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import exp, log
 from random import Random
 
+from ringcast.sim.network import RETAINED_KINDS, VOTE_KINDS
 from ringcast.sim.options import FAULTS, Incident, Options
 from ringcast.sim.partitions import with_partitions
 
@@ -29,8 +30,17 @@ GROUP_TARGETS = (
 )
 
 
-def expand(seed: int, protocol: str = "multicast", *, partitions: bool = False) -> Options:
+def expand(
+    seed: int, protocol: str = "multicast", *, partitions: bool = False, purge: str = "acks"
+) -> Options:
     """The options of this seed; with `partitions`, those of a group that falls apart."""
+    options = _expand(seed, protocol, partitions=partitions)
+    if purge == "acks":
+        return options
+    return _with_votes(options, Random(f"stability {protocol} {partitions} {seed}"))
+
+
+def _expand(seed: int, protocol: str, *, partitions: bool) -> Options:
     if partitions:
         dice = _Dice(seed, Random(f"partitions {seed}"))
         group = dice.uniform_options() if protocol == "uniform" else dice.group_options()
@@ -44,6 +54,56 @@ def expand(seed: int, protocol: str = "multicast", *, partitions: bool = False) 
     if protocol == "uniform":
         return _Dice(seed, Random(f"uniform {seed}")).uniform_options()
     return _Dice(seed, Random(seed)).options()
+
+
+def _with_votes(options: Options, random: Random) -> Options:
+    """The same run, in which members vote on what everybody has. In half of the runs receivers
+    retain messages until then."""
+    retain = random.random() < 0.5
+    interval = exp(random.uniform(log(5), log(60)))
+    targets = (*VOTE_KINDS, *(RETAINED_KINDS if retain else ()))
+    target = random.choice((options.target, *random.sample(targets, 2)))
+    faults, crashes = options.faults, _sending_crashes(options, random)
+    if crashes:
+        faults = tuple(fault for fault in FAULTS if fault in (*faults, "F10"))
+    calls = [
+        Incident(
+            fault="vote",
+            at_ms=round(random.uniform(0, options.safety_ms), 3),
+            nodes=(random.randrange(options.nodes),),
+        )
+        for _ in range(random.choice((0, 0, 1, 3)))
+    ]
+    incidents = sorted((*options.incidents, *crashes, *calls), key=lambda item: item.at_ms)
+    return replace(
+        options,
+        purge="stability",
+        retain=retain,
+        # No shorter than a message takes: a round would not end before the next begins.
+        stability_ms=round(max(interval, options.delta_ms), 3),
+        threshold_bytes=random.choice((None, None, 1, options.datagram_bytes)),
+        grow=random.choice((1, 2, 4)),
+        faults=faults,
+        # Plain messages have no acks.
+        target="vote" if target == "ack" and options.protocol != "uniform" else target,
+        incidents=tuple(incidents),
+    )
+
+
+def _sending_crashes(options: Options, random: Random) -> list[Incident]:
+    """Some die in the middle of what they send: it reaches some of the others, and not all."""
+    if random.random() < 0.5:
+        return []
+    return [
+        Incident(
+            fault="F10",
+            at_ms=round(random.uniform(options.safety_ms * 0.1, options.safety_ms * 0.9), 3),
+            nodes=(random.randrange(options.nodes),),
+            what="sending plain",
+            amount=random.randint(1, options.nodes),
+        )
+        for _ in range(random.choice((1, 1, 2)))
+    ]
 
 
 def _with_state(options: Options, random: Random) -> Options:

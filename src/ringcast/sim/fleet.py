@@ -65,12 +65,13 @@ def run_seeds(
     *,
     protocol: str = "multicast",
     partitions: bool = False,
+    purge: str = "acks",
     jobs: int = 1,
     record: Path | None = None,
     node_factory: NodeFactory | None = None,
 ) -> Iterator[Summary]:
     """Run the seeds; `record` keeps their traces as files. Another node runs in this process."""
-    work = partial(_run_one, protocol=protocol, partitions=partitions, record=record)
+    work = partial(_run_one, protocol=protocol, partitions=partitions, purge=purge, record=record)
     if node_factory is not None:
         yield from (work(seed, node_factory=node_factory) for seed in seeds)
     elif jobs <= 1 or len(seeds) == 1:
@@ -86,10 +87,11 @@ def _run_one(
     *,
     protocol: str,
     partitions: bool,
+    purge: str,
     record: Path | None,
     node_factory: NodeFactory | None = None,
 ) -> Summary:
-    options = expand(seed, protocol, partitions=partitions)
+    options = expand(seed, protocol, partitions=partitions, purge=purge)
     result = run(options, node_factory)
     if record is not None:
         write_trace(record / f"seed-{seed}.jsonl.gz", result.trace)

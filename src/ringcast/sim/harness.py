@@ -242,6 +242,10 @@ class Harness:
         self._call(self.node.close, now)
         self._observe()
 
+    def vote_now(self, now: int) -> None:
+        self._call(self.node.vote_now, now)
+        self._observe()
+
     def check_invariants(self) -> None:
         """To be called after every input."""
         try:
@@ -331,6 +335,8 @@ class Harness:
                     self._write_frame(trace.TX, "", 0, frame)
                 else:
                     self._write_frame(trace.TX, str(peer), peer.incarnation, frame)
+            for sent in frames:
+                self._multicast.left(sent, self._view)
             found.append((dest, packet))
         for packet in last_new.values():
             packet.is_last_data = True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.sim.agenda import ns
 from ringcast.sim.machine import FIRST_PORT
 from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
-from ringcast.sim.workload import UNIFORM
+from ringcast.sim.workload import EVERYBODY, UNIFORM
 
 if TYPE_CHECKING:
     from ringcast.model import Member
@@ -26,7 +26,9 @@ DOOM_MS = 20.0
 COORDINATOR = "coordinator"
 """An incident that befalls whoever that is by then."""
 SENDING = "sending"
-"""A crash in the middle of sending uniform messages, or of the commit that follows."""
+"""A crash in the middle of sending uniform messages, or of the commit that follows,"""
+PLAIN = "plain"
+"""or of sending plain ones."""
 SENDING_MESSAGES = 3
 
 
@@ -75,6 +77,11 @@ class Incidents:
                 if machine is not None and machine.can_act and stage.may_go(machine):
                     self._leave(machine, incident)
                 return
+            case "vote":
+                if machine is not None and machine.can_act:
+                    machine.harness.vote_now(machine.now)
+                    machine.turn()
+                return
             case "close" | "sync":
                 if machine is not None and machine.can_act:
                     self._call(machine, incident)
@@ -87,7 +94,8 @@ class Incidents:
                 machine.doom = int(incident.amount)
                 stage.agenda.after(DOOM_MS, stage.crash, machine)
                 if incident.what.startswith(SENDING):
-                    stage.agenda.after(0, machine.want, UNIFORM, SENDING_MESSAGES)
+                    dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
+                    stage.agenda.after(0, machine.want, dest, SENDING_MESSAGES)
                 if incident.fault == "F11":
                     stage.agenda.after(DOOM_MS + incident.ms, stage.join, machine.harness.slot)
             case _:

@@ -5,25 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringcast.events import Delivered
-from ringcast.model import Origin
+from ringcast.model import Origin, Stream
 from ringcast.sim.network import Seen
 from ringcast.sim.recorder import BLOCK_MESSAGES
 from ringcast.trace import rows as trace
 from ringcast.trace.content import BlockHasher
 from ringcast.trace.rows import member_key
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import (
+    Ack,
+    Data,
+    Highest,
+    Nack,
+    Relayed,
+    RepairWanted,
+    Stable,
+    Vote,
+    VoteWanted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.events import FragmentsTaken
-    from ringcast.model import Member, Run, Stream
+    from ringcast.model import Member, Run, View
     from ringcast.node import Node
     from ringcast.sim.recorder import Recorder, Scribe
     from ringcast.trace.content import Block
     from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.frames import Frame
+
+FIFO = int(Stream.FIFO)
+GREW = "a window grows"
+SHRANK = "a window shrinks"
 
 
 class _Sending:
@@ -33,14 +47,16 @@ class _Sending:
         *("ackers", "assigned", "first_bytes", "hashes", "highest", "messages", "was_blocked"),
     )
 
-    def __init__(self, messages: dict[int, bytes]) -> None:
+    def __init__(
+        self, messages: dict[int, bytes], first_bytes: dict[int, tuple[bytes, bool]]
+    ) -> None:
         self.messages = messages
         self.assigned = 0  # the seqno of the last fragment of the last accepted message
         self.ackers = 0
         self.was_blocked = False
         self.hashes = BlockHasher(0, BLOCK_MESSAGES)
         self.highest = 0  # on the wire
-        self.first_bytes: dict[int, tuple[bytes, bool]] = {}  # as they left for the first time
+        self.first_bytes = first_bytes  # as they left for the first time
 
 
 class MulticastWatch:
@@ -53,10 +69,16 @@ class MulticastWatch:
         self._states: dict[Origin, tuple[int, ...]] = {}
         self._seen: dict[Origin, ReceiveWindow] = {}  # the window that each state is of
         self._hashes: dict[Origin, BlockHasher] = {}
-        self._sending = {
-            stream: _Sending(recorder.sent.setdefault(Origin(node.me, stream), {}))
-            for stream in node.multicast.streams
-        }
+        self._slots: dict[Origin, int] = {}  # of windows that grow
+        self._sending: dict[Stream, _Sending] = {}
+        for stream in node.multicast.streams:
+            mine = Origin(node.me, stream)
+            self._sending[stream] = _Sending(
+                recorder.sent.setdefault(mine, {}), recorder.pieces.setdefault(mine, {})
+            )
+        config = node.config.multicast
+        self._has_votes = config.stability is not None
+        self._is_retained = config.stability is not None and config.stability.retain_delivered
 
     # The application's side
 
@@ -78,7 +100,7 @@ class MulticastWatch:
         if mine.assigned > window.high:
             reason = "rest"  # of a large message, which goes first
             size = self._next_fragment_bytes(mine, window.high)
-        elif window.high - window.low >= window.capacity:
+        elif window.room <= 0:
             reason = "messages"
         else:
             reason = "bytes"
@@ -87,7 +109,7 @@ class MulticastWatch:
             stream=int(stream),
             low=window.low,
             hr=window.high,
-            cap=window.capacity,
+            cap=_slots_of(window),
             size=max(size, DATAGRAM_OVERHEAD),
             used=window.charged,
             limit=window.max_bytes,
@@ -171,7 +193,50 @@ class MulticastWatch:
                 return Seen("nack", int(frame.stream), first, last)
             case Highest():
                 return Seen("highest", int(frame.stream), frame.seqno, frame.seqno)
+            case RepairWanted(_, missing):
+                return Seen("repair_wanted", FIFO, missing[0].start, missing[-1].stop - 1)
+            case Relayed():
+                return self._look_at_relayed(frame)
+        return self._look_at_votes(frame)
+
+    def _look_at_votes(self, frame: Frame) -> Seen | None:
+        match frame:
+            case Vote(view_id, number):
+                return Seen("vote", FIFO, number, number, view=view_id.counter)
+            case VoteWanted(view_id):
+                return Seen("vote_wanted", FIFO, view=view_id.counter)
+            case Stable(view_id, number):
+                return Seen("stable", FIFO, number, number, view=view_id.counter)
         return None
+
+    def left(self, frame: Frame, view: View | None) -> None:
+        """This is on its way: a vote says something of each member."""
+        if not isinstance(frame, Vote) or view is None or view.id != frame.view_id:
+            return  # or it was said in an earlier view, and counts for nothing
+        for member, delivered in zip(view, frame.delivered, strict=True):
+            self._scribe.write_about(
+                trace.VOTE,
+                member,
+                stream=FIFO,
+                view=view.counter,
+                held=delivered,
+                hd=delivered,
+            )
+
+    def _look_at_relayed(self, relayed: Relayed) -> Seen:
+        data = relayed.data
+        pieces = self._recorder.pieces.get(Origin(relayed.sender, data.stream), {})
+        for seqno, payload in enumerate(data.payloads, data.first):
+            if pieces.get(seqno) != (payload, data.more):
+                self._write_origin(
+                    trace.XMIT_MISMATCH,
+                    Origin(relayed.sender, data.stream),
+                    kind="relayed",
+                    seqno=seqno,
+                    seqno2=seqno,
+                )
+        size = sum(map(len, data.payloads))
+        return Seen("relayed", int(data.stream), data.first, data.last, size=size, again=1)
 
     def _look_at_data(self, data: Data) -> Seen:
         mine, stream = self._sending[data.stream], int(data.stream)
@@ -194,11 +259,19 @@ class MulticastWatch:
         if is_new_view or len(windows) < len(self._states):
             self._observe_dropped(windows)
         for origin, window in windows.items():
+            if self._has_votes:
+                self._observe_growth(origin, window)
             if isinstance(window, SendWindow):
                 self._observe_send(origin, window)
             else:
                 self._observe_receive(origin, window)
         self._observe_acks(is_new_view=is_new_view)
+
+    def _observe_growth(self, origin: Origin, window: SendWindow | ReceiveWindow) -> None:
+        before = self._slots.get(origin, window.capacity_min)
+        self._slots[origin] = window.capacity
+        self._recorder.happenings[GREW] += window.capacity > before
+        self._recorder.happenings[SHRANK] += window.capacity < before
 
     def _observe_dropped(self, windows: Mapping[Origin, object]) -> None:
         for origin in [origin for origin in self._states if origin not in windows]:
@@ -206,6 +279,7 @@ class MulticastWatch:
 
     def _drop(self, origin: Origin) -> None:
         del self._states[origin]
+        self._slots.pop(origin, None)
         self._hashes.pop(origin, None)
         if origin.sender != self._node.me:
             del self._seen[origin]
@@ -228,8 +302,11 @@ class MulticastWatch:
                 hd=window.delivered,
                 used=window.charged,
                 limit=window.max_bytes,
+                cap=_slots_of(window) if self._has_votes else -1,
             )
-            for seqno in range(before[0] + 1, window.low + 1):
+            # Where others can send them again they are needed for longer.
+            gone = range(0) if self._is_retained else range(before[0] + 1, window.low + 1)
+            for seqno in gone:
                 self._sending[origin.stream].first_bytes.pop(seqno, None)
         if window.high > before[2]:
             self._write_send(origin, before, window)
@@ -244,7 +321,7 @@ class MulticastWatch:
             seqno2=window.high,
             low=window.low,
             hr=before[2],
-            cap=window.capacity,
+            cap=_slots_of(window),
         )
         mine = self._sending[origin.stream]
         blocks: list[Block] = []
@@ -275,8 +352,10 @@ class MulticastWatch:
             self._seen[origin] = window
             self._hashes[origin] = BlockHasher(window.delivered, BLOCK_MESSAGES)
             self._write_origin(trace.OPEN, origin, seqno=window.delivered)
-            before = (0, 0, 0, 0, 0, 0, 0)
+            before = (window.low, 0, 0, 0, 0, 0, 0)
         self._states[origin] = state
+        if window.retain and window.low > before[0]:
+            self._write_origin(trace.LET_GO, origin, seqno=window.low, hd=window.delivered)
         if state[5] > before[5]:
             self._write_origin(trace.DROP_HIGH, origin, seqno=state[5] - before[5])
         if state[6] > before[6]:
@@ -305,7 +384,7 @@ class MulticastWatch:
             hd=window.delivered,
             held=held,
             hr=window.high,
-            cap=window.capacity,
+            cap=_slots_of(window),
             size=size,
             limit=limit,
         )
@@ -315,9 +394,16 @@ class MulticastWatch:
         for stream, table in multicast.ack_tables().items():
             mine = self._sending[stream]
             if len(table) != mine.ackers or is_new_view:
-                keys = tuple(member_key(member) for member, _, _ in table.entries())
+                keys = tuple(map(member_key, table.members))
                 mine.ackers = len(keys)
                 self._scribe.write(trace.ACKMAP, stream=int(stream), members=keys)
             if mine.was_blocked and not multicast.is_blocked(stream):
                 mine.was_blocked = False
                 self._scribe.write(trace.SEND_UNBLOCK, stream=int(stream))
+
+
+def _slots_of(window: SendWindow | ReceiveWindow) -> int:
+    """How many messages the window admits, as it is now."""
+    if isinstance(window, SendWindow):
+        return window.high - window.low + window.room
+    return window.capacity_max

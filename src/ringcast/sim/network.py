@@ -35,6 +35,19 @@ KINDS = {
 }
 """The frames of each protocol, as traces name them."""
 DATA_KINDS = ("data", "udata")
+VOTE_KINDS = ("vote", "vote_wanted", "stable")
+RETAINED_KINDS = ("repair_wanted", "relayed", "takeover", "standing", "system")
+
+
+def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:
+    """The frames of a run, as traces name them. Where members vote only uniform messages are
+    acknowledged."""
+    kinds = KINDS[protocol]
+    if purge == "acks":
+        return kinds
+    if protocol != "uniform":
+        kinds = tuple(kind for kind in kinds if kind != "ack")
+    return tuple(dict.fromkeys((*kinds, *VOTE_KINDS, *RETAINED_KINDS)))
 
 
 class Seen(NamedTuple):
@@ -150,7 +163,7 @@ class Network:
         self.severed: set[tuple[int, int]] = set()
         """Links that are cut for good, healing or not."""
         self._options = options
-        self._kinds = KINDS[options.protocol]
+        self._kinds = frame_kinds(options.protocol, options.purge)
         self._agenda = agenda
         self._witness = witness
         self._deliver = deliver

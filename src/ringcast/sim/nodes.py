@@ -76,7 +76,7 @@ def group_node(
         seal=seal,
         multicast=multicast,
         layers=[
-            Membership(me, config.membership, streams=streams),
+            Membership(me, config.membership, streams=streams, purge=config.multicast.purge),
             FailureDetector(me, config.membership),
         ],
         streams=streams,

@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
+from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.errors import UsageError
 
 FAULTS = {
@@ -42,12 +42,15 @@ CALLS = {
     "leave": "a member leaves",
     "close": "a sender closes its connection",
     "sync": "an operator's sync",
+    "vote": "an operator wants to know what everybody has",
 }
 """Incidents that are no faults."""
 
 PROTOCOLS = ("multicast", "unicast", "group", "uniform")
 OWN_VIEWS = ("group", "uniform")
 """Protocols whose nodes find each other and make views themselves."""
+PURGES = ("acks", "stability")
+"""How a group may learn what everybody has."""
 NODES_MAX = 6
 
 
@@ -100,6 +103,16 @@ class Options:
     """The longest that an ack waits; between two of unicast's it is the shortest, too."""
     ack_threshold: int | None = None
     repair_to_all: bool = False
+    purge: str = "acks"
+    """How members learn what everybody has: by acks, or by rounds of votes (stability)."""
+    retain: bool = False
+    """With votes: whether receivers keep messages until everybody has them."""
+    stability_ms: float = 50.0
+    """With votes: how long after a message was taken a member votes at the latest."""
+    threshold_bytes: int | None = None
+    """With votes: after so many bytes at once; None: as configured by default."""
+    grow: int = 1
+    """With votes: how many times its capacity a window may become."""
     expiry_ms: float = 0.0
     """How long a unicast connection may be idle before it begins to close; 0: for ever."""
     close_ms: float = 50.0
@@ -202,6 +215,14 @@ class Options:
             raise UsageError(f"{self.protocol!r} is not a protocol: {', '.join(PROTOCOLS)}")
         if self.state and not self.has_own_views:
             raise UsageError(f"state needs the protocol group, not {self.protocol}")
+        if self.purge not in PURGES:
+            raise UsageError(f"{self.purge!r} is no way to purge: {', '.join(PURGES)}")
+        if self.has_votes and self.protocol == "unicast":
+            raise UsageError("stability is about messages to a group, not between two members")
+        if not self.has_votes and (self.retain or self.grow > 1):
+            raise UsageError("retain and grow need purge to be stability")
+        if self.grow < 1:
+            raise UsageError(f"grow must be 1 or more: {self.grow}")
         if self.partitions and not self.has_own_views:
             raise UsageError(f"partitions need the protocol group, not {self.protocol}")
         if not 1 <= self.initial <= self.nodes <= NODES_MAX:
@@ -232,6 +253,15 @@ class Options:
         """Whether there is a uniform stream."""
         return self.protocol == "uniform"
 
+    @property
+    def has_votes(self) -> bool:
+        """Whether members vote on what everybody has."""
+        return self.purge == "stability"
+
+    def capacity_max(self, slot: int) -> int:
+        """How many messages a sender in this slot may have under way."""
+        return self.capacities[slot] * self.grow
+
     def multicast_config(self, slot: int) -> MulticastConfig:
         """What a node in this slot runs with."""
         threshold = self.ack_threshold
@@ -246,6 +276,15 @@ class Options:
             datagram_bytes=self.datagram_bytes,
             max_message_bytes=1 << 22,
             repair_to_all=self.repair_to_all,
+            stability=self._stability_config(slot) if self.has_votes else None,
+        )
+
+    def _stability_config(self, slot: int) -> StabilityConfig:
+        return StabilityConfig(
+            interval_s=self.stability_ms / 1000,
+            threshold_bytes=self.threshold_bytes,
+            retain_delivered=self.retain,
+            capacity_max=self.capacity_max(slot),
         )
 
     def unicast_config(self, slot: int) -> UnicastConfig:
@@ -325,6 +364,7 @@ class Options:
             + (f"; {slot_name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else ""),
             f"  network    {self.delay} delay {self.delay_ms:.2f} ms, at most "
             f"{self.delta_ms:.2f} ms once healed",
+            *self._votes(),
             *self._views(),
             f"  phases     warm {self.warm_ms:.0f} ms, safety {self.safety_ms:.0f} ms",
             f"  faults     {', '.join(self.faults) or 'none'}",
@@ -349,6 +389,17 @@ class Options:
         if self.digest_before_freeze:
             lines.append("             joins take the digest before the freeze")
         return "\n".join(lines)
+
+    def _votes(self) -> list[str]:
+        """How members learn what everybody has, if not by acks."""
+        if not self.has_votes:
+            return []
+        threshold = self.threshold_bytes
+        return [
+            f"  votes      within {self.stability_ms:.1f} ms or after "
+            f"{'an eighth of a window' if threshold is None else f'{threshold} bytes'}; windows "
+            f"grow × {self.grow}; receivers {'retain' if self.retain else 'do not retain'}"
+        ]
 
     def _views(self) -> list[str]:
         """How nodes come by their views."""

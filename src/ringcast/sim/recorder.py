@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,10 @@ class Recorder:
         """Whole messages by the seqno of their last fragment."""
         self.sent_to: dict[tuple[Member, Member, int], dict[int, bytes]] = {}
         """The same for what one member sent to another: by sender, receiver and epoch."""
+        self.pieces: dict[Origin, dict[int, tuple[bytes, bool]]] = {}
+        """Fragments as they left their sender for the first time, and whether more follow."""
+        self.happenings: Counter[str] = Counter()
+        """What rows do not tell, counted."""
         self._agenda = agenda
         self._own_rows = 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.departures import departures
 from ringcast.sim.partitions import KINDS
+from ringcast.sim.rounds import votes
 from ringcast.trace.files import trace_hash
 from ringcast.trace.folds import audit
 from ringcast.trace.rows import PART, STOP
@@ -66,7 +67,8 @@ class Summary:
     rows: int
     happenings: Mapping[str, int]
     """With partitions: how often the group fell apart in which way, and what followed. With the
-    uniform stream: what befell senders and takers."""
+    uniform stream: what befell senders and takers. With votes: what became of messages whose
+    senders died, of windows and of rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def _happenings(cluster: Cluster) -> dict[str, int]:
         found.update(_partings(cluster))
     if cluster.options.has_uniform:
         found.update(departures(cluster.recorder.rows))
+    if cluster.options.has_votes:
+        found.update(votes(cluster.trace, cluster.recorder.happenings))
     return found
 
 

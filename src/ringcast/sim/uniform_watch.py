@@ -1,4 +1,5 @@
-"""What a harness sees of uniform delivery: commits on the wire, and the estates of the departed."""
+"""What a harness sees of uniform delivery: commits on the wire, and the estates of the departed;
+also of plain messages, where these are retained."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ from ringcast.trace import rows as trace
 from ringcast.wire.frames import Commit, CommitWanted, Standing, Takeover
 
 if TYPE_CHECKING:
-    from ringcast.model import Member
     from ringcast.node import Node
     from ringcast.protocols.uniform import Estate
     from ringcast.sim.recorder import Scribe
@@ -39,7 +39,7 @@ class UniformWatch:
     def __init__(self, node: Node, scribe: Scribe) -> None:
         self._node = node
         self._scribe = scribe
-        self._states: dict[Member, _State] = {}
+        self._states: dict[Origin, _State] = {}
 
     def look_at(self, frame: Frame) -> Seen | None:
         """What leaves; None if it is no frame of this protocol."""
@@ -50,34 +50,39 @@ class UniformWatch:
             case CommitWanted(view_id):
                 return Seen("commit_wanted", stream, view=view_id.counter)
             case Takeover(view_id):
-                return Seen("takeover", stream, view=view_id.counter)
+                return Seen("takeover", int(frame.stream), view=view_id.counter)
             case Standing(view_id):
-                return Seen("standing", stream, view=view_id.counter)
+                return Seen("standing", int(frame.stream), view=view_id.counter)
         return None
 
     def observe(self) -> None:
-        estates = self._node.multicast.uniform.estates
+        multicast = self._node.multicast
+        estates = {
+            Origin(sender, left.stream): estate
+            for left in (multicast.uniform, multicast.retained)
+            for sender, estate in left.estates.items()
+        }
         if not estates and not self._states:
             return
-        if Origin(self._node.me, Stream.UNIFORM) not in self._node.multicast.windows():
+        if Origin(self._node.me, Stream.FIFO) not in multicast.windows():
             self._states.clear()  # it has left, and they with it
             return
-        for sender in [sender for sender in self._states if sender not in estates]:
-            state = self._states.pop(sender)
-            is_back = self._node.view is not None and sender in self._node.view
-            self._write(sender, state._replace(stage=trace.BACK if is_back else trace.RESOLVED))
-        for sender, estate in estates.items():
+        for origin in [origin for origin in self._states if origin not in estates]:
+            state = self._states.pop(origin)
+            is_back = self._node.view is not None and origin.sender in self._node.view
+            self._write(origin, state._replace(stage=trace.BACK if is_back else trace.RESOLVED))
+        for origin, estate in estates.items():
             state = _State.of(estate)
-            if state != self._states.get(sender):
-                self._states[sender] = state
-                self._write(sender, state)
+            if state != self._states.get(origin):
+                self._states[origin] = state
+                self._write(origin, state)
 
-    def _write(self, sender: Member, state: _State) -> None:
+    def _write(self, origin: Origin, state: _State) -> None:
         assert self._node.view is not None
         self._scribe.write_about(
             trace.ESTATE,
-            sender,
-            stream=int(Stream.UNIFORM),
+            origin.sender,
+            stream=int(origin.stream),
             kind=state.stage,
             seqno=state.goal,
             seqno2=state.goal,

@@ -58,6 +58,11 @@ from ringcast.trace.predicates.membership import (
 )
 from ringcast.trace.predicates.merging import BeginsWhereNamed, Restful, WindowsStay
 from ringcast.trace.predicates.replay import Replay
+from ringcast.trace.predicates.retained import (
+    only_what_was_left,
+    same_prefix,
+    unblocked_by_votes,
+)
 from ringcast.trace.predicates.sequential import Sequential
 from ringcast.trace.predicates.state import (
     AsItsProviderHadIt,
@@ -102,7 +107,7 @@ from ringcast.trace.predicates.uniform_liveness import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ringcast.trace.rows import Row, Trace
+    from ringcast.trace.rows import Facts, Row, Trace
 
 __all__ = [
     "ALL",
@@ -245,9 +250,21 @@ UNIFORM: tuple[Callable[[], Fold], ...] = (
 BY_PROTOCOL = {"multicast": ALL, "unicast": UNICAST, "group": (*GROUP, *STATE), "uniform": UNIFORM}
 
 
+def folds_for(facts: Facts) -> list[Fold]:
+    """One for every predicate of this run's protocol, in the order of its tuple above. Where
+    members vote, or retain messages, some are judged otherwise."""
+    folds = {fold.id: fold for fold in (make() for make in BY_PROTOCOL[facts.protocol])}
+    others: tuple[Fold, ...] = ()
+    if facts.purge != "acks":
+        others = (unblocked_by_votes(),)
+    if facts.is_retained:
+        others += (only_what_was_left(), same_prefix(), Resolved())
+    return list({**folds, **{fold.id: fold for fold in others}}.values())
+
+
 def audit(trace: Trace) -> list[Verdict]:
-    """What every predicate of the trace's protocol says, in the order of its tuple above."""
-    folds = [make() for make in BY_PROTOCOL[trace.facts.protocol]]
+    """What every predicate of the trace's protocol says."""
+    folds = folds_for(trace.facts)
     feed_all(folds, trace.rows)
     return [fold.finish(trace.facts) for fold in folds]
 

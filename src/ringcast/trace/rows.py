@@ -35,8 +35,13 @@ WIN = "win"
 ACKMAP = "ackmap"
 """The members a sender counts acknowledgements of, after a view or an ack."""
 PURGE = "purge"
+LET_GO = "let_go"
+"""A receiver that retains what it has delivered of `peer` does so only beyond `seqno` now."""
+VOTE = "vote"
+"""A member says, in the view `view`, that its application has taken what is up to `hd` of `peer`.
+Written once for each member of that view, when the vote leaves."""
 ESTATE = "estate"
-"""What is left here of the uniform messages of `peer`, who has departed: `hd` and `held` of them.
+"""What is left here of the messages of `peer` on a stream, who has departed: `hd` and `held`.
 `kind` is how far the taker has come with it, and `seqno` what it is to come to: collect, hold,
 commit; then it is resolved. Or the sender is back, and that is the end of it. `detail` "no window":
 nothing of it was ever due here; "relay": it is passed on only."""
@@ -116,7 +121,7 @@ PHASE = "phase"
 
 EVENTS = (
     *(START, CRASH, STOP, PAUSE, RESUME),
-    *(VIEW_INPUT, VIEW, PART, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE, ESTATE),
+    *(VIEW_INPUT, VIEW, PART, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE, LET_GO, VOTE, ESTATE),
     *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK, HANDED),
     *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN, STATE_CUT),
     *(STATE_RECEIVED, STATE_LOST, STATE_END, STATE_ENTRY),
@@ -227,6 +232,10 @@ class Facts:
     delta_ns: int = 0
     """The one-way delay bound δ once the network has healed."""
     ack_delay_ns: int = 0
+    purge: str = "acks"
+    """How members learn what everybody has of plain messages: acks, stability or retained."""
+    stability_ns: int = 0
+    """Where they vote: the longest that a vote waits."""
     nack_messages_max: int = 1
     """How many messages one repair request may ask for."""
     ack_interval_ns: int = 0
@@ -238,7 +247,7 @@ class Facts:
     max_retransmit_ns: int = 0
     """How long a member may answer nothing before it is given up."""
     capacity: Mapping[str, int] = field(default_factory=dict)
-    """Window capacity by member key."""
+    """Window capacity by member key: where windows grow, the most that they may have."""
     stopped_members: frozenset[str] = frozenset()
     """Member keys whose application takes slowly or not at all: no liveness is owed to them."""
     gst_ns: int | None = None
@@ -252,7 +261,30 @@ class Facts:
 
     def drain_bound_ns(self, missing: int) -> int:
         """The longest until the sender also knows of it and its window is empty (N-L2)."""
-        return self.delivery_bound_ns(missing) + self.ack_delay_ns + self.tau_ns + self.delta_ns
+        return self.delivery_bound_ns(missing) + self.known_ns + self.tau_ns + self.delta_ns
+
+    @property
+    def known_ns(self) -> int:
+        """How long a member may keep to itself what it has taken; where members vote, until all
+        know what everybody has."""
+        votes_ns = self.stability_ns + 2 * self.delta_ns
+        return self.ack_delay_ns if self.purge == "acks" else votes_ns
+
+    @property
+    def round_bound_ns(self) -> int:
+        """Where members vote: the longest from when all have delivered something until its sender
+        knows, and has room."""
+        return self.known_ns + self.tau_ns + self.delta_ns
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether receivers keep plain messages until everybody has them."""
+        return self.purge == "retained"
+
+    def window_max(self, member: str) -> int:
+        """How many messages a receiver has slots for at the most: twice as many as it may send, if
+        it retains them for a round longer."""
+        return self.capacity[member] * (1 + self.is_retained)
 
 
 @dataclass(frozen=True, slots=True)

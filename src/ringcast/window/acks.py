@@ -1,4 +1,5 @@
-"""AckTable: how far each member has come with one sender's stream.
+"""How far everybody has come with one sender's stream: AckTable, as each has told the sender;
+AgreedMark, as all have agreed.
 
 The sender purges what everybody has delivered and, on a uniform stream, commits what everybody
 holds: both are minima over exactly the members of its current view, itself included (N5, N7).
@@ -7,6 +8,8 @@ holds: both are minima over exactly the members of its current view, itself incl
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from ringcast.model import SEQNO_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +61,11 @@ class AckTable:
                 rose = rose or self.min_delivered > old_delivered
         return rose
 
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Those who count."""
+        return tuple(self._held)
+
     def slowest(self) -> list[Member]:
         """Who pins the sender: those at the lowest delivered mark, in member order."""
         return self.behind(self.min_delivered + 1)
@@ -66,9 +74,67 @@ class AckTable:
         """Those who have not delivered `seqno`, in member order."""
         return [member for member, delivered in self._delivered.items() if delivered < seqno]
 
+    def delivered_by_others(self, me: Member) -> int:
+        """How far everybody but this member has come."""
+        others = [mark for member, mark in self._delivered.items() if member != me]
+        return min(others, default=SEQNO_MAX)
+
     def entries(self) -> list[tuple[Member, int, int]]:
         """(member, held, delivered) in member order."""
         return [(member, held, self._delivered[member]) for member, held in self._held.items()]
 
     def __len__(self) -> int:
         return len(self._held)
+
+
+class AgreedMark:
+    """One watermark for all, as the last round of votes has found it. No member tells the sender
+    anything by itself."""
+
+    __slots__ = ("_by_others", "_slowest", "members", "min_delivered")
+
+    def __init__(self, members: Iterable[Member], start: int) -> None:
+        self.members = tuple(members)
+        self.min_delivered = self._by_others = start
+        self._slowest: Member | None = None
+
+    @property
+    def min_held(self) -> int:
+        """Nobody says what it holds: as far as is known, what it has delivered."""
+        return self.min_delivered
+
+    def set_members(self, members: Iterable[Member], start: int) -> None:
+        """What was agreed without a new member says nothing of it: it enters at `start`."""
+        before, self.members = self.members, tuple(members)
+        new = [member for member in self.members if member not in before]
+        if new:
+            self.min_delivered = self._by_others = start
+        if new or self._slowest not in self.members:
+            self._slowest = next(iter(new), None)
+
+    def update(self, member: Member, held: int, delivered: int) -> bool:
+        """Members tell each other in rounds, the sender too."""
+        return False
+
+    def agree(self, by_all: int, by_others: int, slowest: Member | None) -> bool:
+        """Whether the minimum rose. Whoever has just come may have voted below it."""
+        self._slowest = slowest
+        self._by_others = max(self._by_others, by_others)
+        rose = by_all > self.min_delivered
+        self.min_delivered = max(self.min_delivered, by_all)
+        return rose
+
+    def slowest(self) -> list[Member]:
+        """Who pins the sender, if a round has found it."""
+        return [] if self._slowest is None else [self._slowest]
+
+    def delivered_by_others(self, me: Member) -> int:
+        """How far everybody but this member, the sender, has come."""
+        return SEQNO_MAX if self.members == (me,) else self._by_others
+
+    def entries(self) -> list[tuple[Member, int, int]]:
+        """Nothing is known of anybody by itself."""
+        return []
+
+    def __len__(self) -> int:
+        return len(self.members)

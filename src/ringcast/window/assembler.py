@@ -22,12 +22,16 @@ class Assembler:
     """Puts one origin's taken payloads together. Holds at most `max_bytes` of one message.
 
     `parts` are the fragments that whoever took the digest had; None: it had given the message up.
+    `retain`: what was taken stays in the window, and is known to be continued, until `forget`.
     """
 
-    __slots__ = ("_continued", "_given_up", "_parts", "_size", "max_bytes", "oversized")
+    __slots__ = ("_continued", "_given_up", "_parts", "_retain", "_size", "max_bytes", "oversized")
 
-    def __init__(self, max_bytes: int, parts: Iterable[bytes] | None = ()) -> None:
+    def __init__(
+        self, max_bytes: int, parts: Iterable[bytes] | None = (), *, retain: bool = False
+    ) -> None:
         self.max_bytes = max_bytes
+        self._retain = retain
         self._continued: set[int] = set()
         self._parts: list[bytes] = []
         self._size = 0
@@ -60,6 +64,11 @@ class Assembler:
         """These seqnos, still in the window, are continued by the next one."""
         self._continued.update(seqnos)
 
+    def forget(self, through: int) -> None:
+        """These have left the window."""
+        if self._continued:
+            self._continued = {seqno for seqno in self._continued if seqno > through}
+
     def is_continued(self, seqno: int) -> bool:
         """Whether the next seqno continues this one, which is still in the window."""
         return seqno in self._continued
@@ -75,7 +84,7 @@ class Assembler:
 
     def skip(self, through: int, *, is_middle: bool) -> None:
         """Go on after `through`; `is_middle`: in a message whose beginning is lost."""
-        self._continued = {seqno for seqno in self._continued if seqno > through}
+        self.forget(through)
         self._parts = []
         self._size = 0
         if is_middle:
@@ -106,7 +115,8 @@ class Assembler:
             if self._size > self.max_bytes or len(self._parts) > self._parts_max:
                 self._give_up()
             if is_continued:
-                self._continued.discard(seqno)
+                if not self._retain:
+                    self._continued.discard(seqno)
                 continue
             if self._size <= self.max_bytes:
                 runs.append((seqno, [b"".join(self._parts)]))

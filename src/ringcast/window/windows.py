@@ -1,9 +1,9 @@
 """Windows: what a sender has in flight and what a receiver has buffered. Runs in, runs out.
 
 low = everything ≤ low is gone; delivered (HD) = the highest taken; held = the highest received
-without a gap; high (HR) = the highest received or sent. A window holds seqnos in
-(low, low + capacity], and always low ≤ delivered ≤ held ≤ high ≤ low + capacity. On creation all
-four equal the offset, so the first acceptable seqno is offset + 1.
+without a gap; high (HR) = the highest received or sent. A window admits seqnos in
+(low, low + capacity_max], and always low ≤ delivered ≤ held ≤ high ≤ low + capacity. On creation
+all four equal the offset, so the first acceptable seqno is offset + 1.
 
 These are the bounded successors of the buffer in the RingBuffer note. Instead of one class whose
 LOW means two things there are two: a ReceiveWindow has gaps, a SendWindow has none and keeps
@@ -14,6 +14,17 @@ would leave an element below low that blocks its slot for ever.
 Nothing here knows of frames, time or members, and nothing loops over messages: payloads move by
 slices of a ring, and gaps are found by searching a bytearray. Pointers and counters are plain
 attributes for everybody to read and for the window alone to write.
+
+A window may grow: `capacity` is how many slots it has now, `capacity_min` and `capacity_max` are
+the bounds; in a fixed window all three are one. It grows to the next power of two when something
+accepted lies beyond its slots, and shrinks to about twice what is in use when that is a quarter or
+less. As with any array that doubles when full and shrinks at a quarter, moving slots costs a
+constant per seqno passed.
+
+One accepted seqno at the far end is enough to grow at once, so the upper bound is what protects a
+receiver from a forger: 8 bytes for each of capacity_max slots, rounded up to a power of two, and a
+byte for each seqno beyond a gap. With 65,536 slots that is 0.6 MB per sender, and another 0.5 MB
+for the moment of the move.
 """
 
 from __future__ import annotations
@@ -41,9 +52,17 @@ class _Ring:
     __slots__ = ("_mask", "_slots")
 
     def __init__(self, capacity: int) -> None:
-        size = 1 << (capacity - 1).bit_length()
+        size = _power_of_two(capacity)
         self._mask = size - 1
         self._slots = [_EMPTY] * size
+
+    def resize(self, capacity: int, first: int, count: int) -> None:
+        """Have slots for `capacity` seqnos, and keep `count` payloads from `first` on."""
+        kept = self.get(first, count)
+        size = _power_of_two(capacity)
+        self._mask = size - 1
+        self._slots = [_EMPTY] * size
+        self.put(first, kept)
 
     def put(self, first: int, payloads: Sequence[bytes]) -> None:
         slots = self._slots
@@ -82,8 +101,11 @@ class _Ring:
     def clear(self, first: int, count: int) -> None:
         self.put(first, [_EMPTY] * count)
 
-    def check_only(self, held: dict[int, bytes]) -> None:
-        """Assert that the slots hold these payloads by seqno, and nothing else."""
+    def check_only(self, held: dict[int, bytes], capacity: int) -> None:
+        """Assert that these payloads by seqno are here and nothing else, in a ring as small as
+        `capacity` allows."""
+        assert len(self._slots) == _power_of_two(capacity)
+        assert self._mask == len(self._slots) - 1
         if not held:
             assert not any(self._slots)
             return
@@ -96,9 +118,9 @@ class _Ring:
 class ReceiveWindow:
     """What one receiver has of one sender's stream: accepts runs in any order, gives them in order.
 
-    Bounded in messages by `capacity`, and in bytes where the sender's own bound does not protect
-    us: what is buffered ahead of a gap never exceeds `max_bytes`. The next in order is never
-    refused for bytes, or the gap could not be closed.
+    Bounded in messages by `capacity_max`, and in bytes where the sender's own bound does not
+    protect us: what is buffered ahead of a gap never exceeds `max_bytes`. The next in order is
+    never refused for bytes, or the gap could not be closed.
     """
 
     __slots__ = (
@@ -106,6 +128,8 @@ class ReceiveWindow:
         "_ring",
         "ahead_bytes",
         "capacity",
+        "capacity_max",
+        "capacity_min",
         "delivered",
         "dropped_bytes",
         "dropped_high",
@@ -126,6 +150,7 @@ class ReceiveWindow:
         self,
         capacity: int,
         *,
+        capacity_max: int | None = None,
         offset: int = 0,
         max_bytes: int,
         retain: bool = False,
@@ -133,7 +158,9 @@ class ReceiveWindow:
     ) -> None:
         assert capacity >= 1
         assert max_bytes >= 0
-        self.capacity = capacity
+        self.capacity = self.capacity_min = capacity
+        self.capacity_max = capacity if capacity_max is None else capacity_max
+        assert self.capacity_max >= capacity
         self.max_bytes = max_bytes
         self.retain = retain
         self.gate = gate
@@ -142,7 +169,7 @@ class ReceiveWindow:
         self.ahead_bytes = 0  # sum of the payloads beyond the first gap
         self.duplicates = 0  # already here
         self.dropped_low = 0  # ≤ low: delivered long ago
-        self.dropped_high = 0  # > low + capacity: no slot for it yet
+        self.dropped_high = 0  # > low + capacity_max: no slot for it yet
         self.dropped_bytes = 0  # beyond a gap, and too much is buffered there already
         self._ring = _Ring(capacity)
         # One byte for each seqno of (held, high]: 1 if it is here. The first is always 0 and
@@ -161,11 +188,11 @@ class ReceiveWindow:
 
     def _add_anywhere(self, first: int, payloads: Sequence[bytes]) -> int:
         """Fill those gaps that the run covers; the rest of it is counted and dropped."""
-        if first <= self.held or first + len(payloads) - 1 > self.low + self.capacity:
+        if first <= self.held or first + len(payloads) - 1 > self.low + self.capacity_max:
             first, payloads = self._clip(first, payloads)
         if not payloads:
             return 0
-        gaps = self._gaps(first, first + len(payloads), self.capacity)
+        gaps = self._gaps(first, first + len(payloads), self.capacity_max)
         fresh = sum(map(len, gaps))
         self.duplicates += len(payloads) - fresh
         # A run that starts at the next in order leaves nothing beyond a gap that was not there
@@ -190,24 +217,28 @@ class ReceiveWindow:
         return added
 
     def _clip(self, first: int, payloads: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
-        """The part of the run that lies in (held, low + capacity]; the rest is counted."""
+        """The part of the run that lies in (held, low + capacity_max]; the rest is counted."""
         count = len(payloads)
         below = min(max(self.low + 1 - first, 0), count)
         known = min(max(self.held + 1 - first, 0), count)
-        above = min(max(first + count - 1 - (self.low + self.capacity), 0), count)
+        above = min(max(first + count - 1 - (self.low + self.capacity_max), 0), count)
         self.dropped_low += below
         self.duplicates += known - below
         self.dropped_high += above
         return first + known, payloads[known : count - above]
 
     def _fill(self, first: int, piece: Sequence[bytes], size: int) -> None:
-        """Put payloads of `size` bytes in all into empty slots beyond held, and mark them."""
+        """Put payloads of `size` bytes in all into slots beyond held, and mark them. They are
+        accepted: here, and not before, the window grows."""
         ahead = self._ahead
         start = first - self.held - 1
         stop = start + len(piece)
         if stop > len(ahead):
             ahead.extend(bytes(stop - len(ahead)))
-            self.high = self.held + stop
+            high = self.held + stop
+            if high - self.low > self.capacity:
+                _resize(self, high - self.low)
+            self.high = high
         ahead[start:stop] = b"\x01" * len(piece)
         self.ahead_bytes += size
         self._ring.put(first, piece)
@@ -233,22 +264,27 @@ class ReceiveWindow:
         if last <= self.low:
             self.dropped_low += last - first + 1
             return False
-        if first > self.low + self.capacity:
+        if first > self.low + self.capacity_max:
             self.dropped_high += last - first + 1
             return False
         return True
 
     def take_ready(self, limit: int) -> list[bytes]:
         """The next messages in order, at most `limit`. Calling this is delivery (RB5)."""
-        count = min(limit, self.held - self.delivered, self.gate - self.delivered)
-        if count <= 0:
+        delivered = self.delivered
+        last = min(self.held, self.gate, delivered + limit)
+        if last <= delivered:
             return []
-        first = self.delivered + 1
-        self.delivered += count
+        first = delivered + 1
+        count = last - delivered
+        self.delivered = last
         if self.retain:
             return self._ring.get(first, count)
-        self.low = self.delivered
-        return self._ring.take(first, count)
+        self.low = last
+        taken = self._ring.take(first, count)
+        if self.capacity > self.capacity_min:
+            _shrink(self)
+        return taken
 
     def read_run(self, seqnos: range) -> list[bytes]:
         """Those of `seqnos` that lie in (low, held], for repair; the first of them is
@@ -263,6 +299,8 @@ class ReceiveWindow:
             return 0
         self._ring.clear(self.low + 1, emptied)
         self.low = low
+        if self.capacity > self.capacity_min:
+            _shrink(self)
         return emptied
 
     def skip(self, through: int) -> int:
@@ -281,6 +319,8 @@ class ReceiveWindow:
         self.gate = max(self.gate, low)
         if beyond > 0:
             self._absorb()
+        if self.capacity > self.capacity_min:
+            _shrink(self)
         return emptied
 
     def missing(self, limit: int) -> list[range]:
@@ -293,7 +333,7 @@ class ReceiveWindow:
         Looks beyond high too: a lost last message leaves no gap to see.
         """
         first = max(first, self.held + 1)
-        return self._gaps(first, min(last, self.low + self.capacity) + 1, limit)
+        return self._gaps(first, min(last, self.low + self.capacity_max) + 1, limit)
 
     def _gaps(self, start: int, stop: int, limit: int) -> list[range]:
         """Those of start..stop-1, all beyond held, that are not here; at most `limit` ranges."""
@@ -338,14 +378,14 @@ class ReceiveWindow:
     def check_invariants(self) -> None:
         """Assert RB1–RB3 and RB8, slot by slot."""
         assert self.low <= self.delivered <= self.held <= self.high
-        assert self.high - self.low <= self.capacity
+        _check_capacity(self)
         assert self.retain or self.low == self.delivered
         assert self.delivered <= self.gate
         ahead = self._ahead
         assert len(ahead) == self.high - self.held
         if self.high == self.low:  # nothing is here, as mostly when a simulation looks
             assert self.ahead_bytes == 0
-            self._ring.check_only({})
+            self._ring.check_only({}, self.capacity)
             return
         assert set(ahead) <= {0, 1}
         assert not ahead or ahead[0] == 0
@@ -353,7 +393,8 @@ class ReceiveWindow:
         empty = [seqno for seqno, here in enumerate(ahead, self.held + 1) if not here]
         beyond = [seqno for seqno, here in enumerate(ahead, self.held + 1) if here]
         present = [*range(self.low + 1, self.held + 1), *beyond]
-        self._ring.check_only({seqno: self._ring.get(seqno, 1)[0] for seqno in present})
+        payloads = {seqno: self._ring.get(seqno, 1)[0] for seqno in present}
+        self._ring.check_only(payloads, self.capacity)
         assert self.ahead_bytes == sum(len(self._ring.get(seqno, 1)[0]) for seqno in beyond)
         assert self.ahead_bytes <= self.max_bytes
         assert self.size == sum(seqno > self.delivered for seqno in present)
@@ -364,15 +405,18 @@ class ReceiveWindow:
 class SendWindow:
     """What one sender has in flight on one stream. Own messages are delivered through it too.
 
-    Bounded in messages, and in bytes as the kernels on the way count them: more in flight than
-    the slowest socket buffer holds is lost, and each loss costs a repair. `max_bytes` may be set
-    at any time; lowering it revokes nothing that is in flight.
+    Bounded in messages by `capacity_max`, and in bytes as the kernels on the way count them: more
+    in flight than the slowest socket buffer holds is lost, and each loss costs a repair.
+    `max_bytes` may be set at any time; lowering it revokes nothing that is in flight.
     """
 
     __slots__ = (
         "_charges",
         "_ring",
         "capacity",
+        "capacity_max",
+        "capacity_min",
+        "ceiling",
         "charged",
         "datagram_bytes",
         "delivered",
@@ -386,6 +430,7 @@ class SendWindow:
         self,
         capacity: int,
         *,
+        capacity_max: int | None = None,
         max_bytes: int,
         datagram_bytes: int,
         offset: int = 0,
@@ -393,11 +438,15 @@ class SendWindow:
     ) -> None:
         assert capacity >= 1
         assert datagram_bytes >= 1
-        self.capacity = capacity
+        self.capacity = self.capacity_min = capacity
+        self.capacity_max = capacity if capacity_max is None else capacity_max
+        assert self.capacity_max >= capacity
         self.max_bytes = max_bytes
         self.datagram_bytes = datagram_bytes
         self.gate = gate
         """Nothing beyond this is ready for the own application. It only rises."""
+        self.ceiling = SEQNO_MAX
+        """No seqno beyond this is given: somebody may have no slot for it yet."""
         self.low = self.delivered = self.high = offset
         self.charged = 0
         self._ring = _Ring(capacity)
@@ -406,27 +455,32 @@ class SendWindow:
 
     def append_run(self, payloads: Sequence[bytes]) -> int:
         """How many found room: exactly these got the seqnos after high, the rest got none (N3)."""
-        room = self.capacity - (self.high - self.low)
-        if len(payloads) > room:
-            payloads = payloads[:room]
+        last = self.high + len(payloads)
+        if last > self.low + self.capacity_max or last > self.ceiling:
+            payloads = payloads[: self.room]
         total = sum(map(len, payloads))
-        if self.charged + self._charge(total) > self.max_bytes:
+        charge = self._charge(total)
+        if self.charged + charge > self.max_bytes:
             payloads = payloads[: self._affordable(payloads)]
             total = sum(map(len, payloads))
+            charge = self._charge(total)
         if not payloads:
             return 0
+        in_flight = self.high - self.low + len(payloads)
+        if in_flight > self.capacity:
+            _resize(self, in_flight)
         self._ring.put(self.high + 1, payloads)
-        self._enter_charge(payloads, total)
+        self._enter_charge(payloads, total, charge)
         return len(payloads)
 
-    def _enter_charge(self, payloads: Sequence[bytes], total: int) -> None:
+    def _enter_charge(self, payloads: Sequence[bytes], total: int, charge: int) -> None:
         """Charge a run in pieces of about a datagram, so that a long one does not hold the sender
         up until its very end. A piece costs its bytes; the last bears what remains."""
         count = len(payloads)
         pieces = max(1, min(count, total // self.datagram_bytes))
         step = count // pieces
-        rest = self._charge(total)
-        self.charged += rest
+        rest = charge
+        self.charged += charge
         for stop in range(step, step * pieces, step):
             size = sum(map(len, payloads[stop - step : stop]))
             rest -= size
@@ -482,18 +536,20 @@ class SendWindow:
         charges = self._charges
         while charges and charges[0][0] <= low:
             self.charged -= charges.popleft()[1]
+        if self.capacity > self.capacity_min:
+            _shrink(self)
         return emptied
 
     @property
     def room(self) -> int:
-        """How many more messages there are slots for; their bytes may allow fewer."""
-        return self.capacity - (self.high - self.low)
+        """How many more messages may be in flight; their bytes may allow fewer."""
+        return min(self.low + self.capacity_max, self.ceiling) - self.high
 
     @property
     def is_full(self) -> bool:
         """Whether not even an empty message would be accepted."""
         if self.high == self.low:
-            return False
+            return self.room == 0  # else one datagram is admitted, whatever the bound
         return self.room == 0 or self.charged + DATAGRAM_OVERHEAD > self.max_bytes
 
     @property
@@ -508,11 +564,10 @@ class SendWindow:
 
     def check_invariants(self) -> None:
         """Assert RB1–RB3 for a retaining window, and that every byte charged is in flight."""
-        assert self.low <= self.delivered <= self.high
-        assert self.high - self.low <= self.capacity
-        assert self.room == self.capacity - (self.high - self.low)
+        assert self.low <= self.delivered <= self.high <= self.ceiling
+        _check_capacity(self)
         payloads = self._ring.get(self.low + 1, self.high - self.low)
-        self._ring.check_only(dict(enumerate(payloads, self.low + 1)))
+        self._ring.check_only(dict(enumerate(payloads, self.low + 1)), self.capacity)
         lasts = [last for last, _ in self._charges]
         assert lasts == sorted(set(lasts))
         assert all(last > self.low for last in lasts)
@@ -526,3 +581,31 @@ def _read(ring: _Ring, seqnos: range, low: int, last: int) -> list[bytes]:
     first = max(seqnos.start, low + 1)
     count = min(seqnos.stop - 1, last) - first + 1
     return ring.get(first, count) if count > 0 else []
+
+
+def _power_of_two(slots: int) -> int:
+    """The smallest one that is not less."""
+    return 1 << max(slots - 1, 0).bit_length()
+
+
+def _resize(window: ReceiveWindow | SendWindow, slots: int) -> None:
+    """Have at least so many slots, as the bounds allow, and keep all that is here."""
+    slots = max(_power_of_two(slots), window.capacity_min)
+    window.capacity = min(slots, window.capacity_max)
+    window._ring.resize(window.capacity, window.low + 1, window.high - window.low)
+
+
+def _shrink(window: ReceiveWindow | SendWindow) -> None:
+    """Give slots back if at most a quarter is in use. Those of a burst go at once, not by halves:
+    an idle window gets no second call."""
+    used = window.high - window.low
+    if 4 * used <= window.capacity:
+        _resize(window, 2 * used)
+
+
+def _check_capacity(window: ReceiveWindow | SendWindow) -> None:
+    """Assert that there are slots enough, within the bounds, and not many more than needed."""
+    used = window.high - window.low
+    assert used <= window.capacity
+    assert window.capacity_min <= window.capacity <= window.capacity_max
+    assert window.capacity == window.capacity_min or 4 * used > window.capacity

@@ -4,7 +4,8 @@
 for bytes that anybody may have sent: it raises DecodeError and nothing else, takes time linear in
 the datagram and allocates at most 4 × its length + 96 KiB. Limits per datagram see to that:
 FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX; a view has at most VIEW_MEMBERS_MAX, and a datagram of
-its own. `pack` begins another datagram where a limit is reached.
+its own, as has what was passed on for another sender. `pack` begins another datagram where a limit
+is reached.
 
 There is one header per datagram and per run, none per message. Payloads are cut out of a datagram
 in one call into C, and only when somebody reads them.
@@ -22,11 +23,11 @@ from struct import Struct
 from struct import pack as struct_pack
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, assert_never
 
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, check_whole
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn
+from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
 from ringcast.wire import control
-from ringcast.wire.control import ALONE, encode_control
+from ringcast.wire.control import encode_control
 from ringcast.wire.frames import (
     Ack,
     Begin,
@@ -36,12 +37,16 @@ from ringcast.wire.frames import (
     Highest,
     Messages,
     Nack,
+    Relayed,
+    RepairWanted,
     Sync,
     SyncAck,
     SyncOk,
     UnicastAck,
     UnicastData,
     UnicastNack,
+    Vote,
+    VoteWanted,
 )
 from ringcast.wire.limits import (
     ALLOWANCE_MAX,
@@ -52,11 +57,15 @@ from ringcast.wire.limits import (
     NACK_RANGES_MAX,
 )
 from ringcast.wire.members import (
+    MALFORMED,
+    MEMBER_BYTES_MAX,
+    cut_member,
     decode_counter,
     decode_identity,
     decode_stream,
     encode_counter,
     encode_identity,
+    encode_member,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +97,8 @@ _ANYONE: Final = 0
 
 _DATA, _ACK, _NACK, _HIGHEST = range(1, 5)
 _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
+_REPAIR_WANTED, _RELAYED = range(47, 49)
+_ALONE: Final = control.ALONE | {_RELAYED}
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _STREAM: Final = Struct("<B")
 _CONN: Final = Struct("<QI")  # epoch, id
@@ -101,6 +112,12 @@ _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
 _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
+
+_IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
+_RELAYED_HEAD_MAX: Final = (
+    _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size + _DATA_HEAD.size + MEMBER_BYTES_MAX
+)
+"""What may stand before the lengths in a datagram with messages that are passed on."""
 
 _EQUAL, _MORE = 1, 2  # flags of a run
 _MIDDLE: Final = 1  # flag of an answer
@@ -142,15 +159,19 @@ class Codec:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The largest payload that fits one datagram, be it for the group or for one member."""
-        return self._room - _UNICAST_DATA_HEAD.size - _SIZE.size
+        """The largest payload that fits one datagram, be it for the group or for one member. It
+        also fits when another member passes it on, in a datagram that may be larger."""
+        overhead = self._seal.overhead if self._seal else 0
+        relayed = DATAGRAM_BYTES_MAX - overhead - _RELAYED_HEAD_MAX - _SIZE.size
+        return min(self._room - _UNICAST_DATA_HEAD.size - _SIZE.size, relayed)
 
     def pack(self, frames: Sequence[Frame], to: Member | None = None) -> list[bytes]:
         """As few datagrams as filling them in order gives, for one member or for anyone.
 
         Runs that continue each other become one; runs and requests for lost messages are cut
         where a datagram is full. What speaks of a connection is always for one member. A view has
-        a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then.
+        a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then. So
+        does a message that is passed on, if it came in a larger one.
         """
         addressee = _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
         packing = _Packing(self._header + addressee, self._room)
@@ -174,8 +195,16 @@ class Codec:
                 case UnicastAck() | UnicastNack() | Close() | Sync() | SyncOk() | SyncAck():
                     assert to is not None, frame
                     packing.add_unicast_control(frame)
+                case RepairWanted():
+                    assert to is not None, frame
+                    packing.add_ranges(_REPAIR_WANTED, encode_member(frame.sender), frame.missing)
+                case Relayed():
+                    assert to is not None, frame
+                    packing.add_relayed(encode_member(frame.sender), frame.data)
+                case Begin() | Begun() | Vote() | VoteWanted():
+                    assert to is not None, frame
+                    packing.add_control(*encode_control(frame))
                 case _:
-                    assert to is not None or not isinstance(frame, Begin | Begun), frame
                     packing.add_control(*encode_control(frame))
         if runs:
             packing.add_runs(runs)
@@ -282,7 +311,7 @@ class _Packing:
         self._packed.append(self._header + _FRAME.pack(kind, len(body)) + body)
 
     def add_control(self, kind: int, body: bytes) -> None:
-        if kind in ALONE:
+        if kind in control.ALONE:
             self.add_alone(kind, body)
         else:
             self.add_body(kind, body)
@@ -307,8 +336,8 @@ class _Packing:
             case _:
                 assert_never(frame)
 
-    def add_ranges(self, kind: int, whose: bytes, missing: list[range]) -> None:
-        """A request for what is missing of the stream or connection that `whose` encodes."""
+    def add_ranges(self, kind: int, whose: bytes, missing: Sequence[range]) -> None:
+        """A request for what is missing of what `whose` encodes: a stream, connection or sender."""
         assert 1 <= len(missing) <= NACK_RANGES_MAX, len(missing)
         assert all(gap.step == 1 for gap in missing), missing
         assert all(gap.start < gap.stop <= gap.start + _RANGE_COUNT_MAX for gap in missing), missing
@@ -327,11 +356,19 @@ class _Packing:
             self.add_body(kind, whose + b"".join(pairs))
             start += len(cut)
 
-    def add_runs(self, runs: list[Data | UnicastData]) -> None:
-        """One run, in pieces that each continue the one before."""
+    def add_relayed(self, sender: bytes, data: Data) -> None:
+        """A run of another sender, in datagrams of its own."""
+        assert data.stream is Stream.FIFO, data
+        if self._frames < FRAMES_MAX:
+            self._close()
+        self.add_runs([data], sender)
+
+    def add_runs(self, runs: list[Data | UnicastData], sender: bytes = b"") -> None:
+        """One run, in pieces that each continue the one before. `sender`: it is passed on, and is
+        this member's."""
         run = runs[0]
         if isinstance(run, Data):
-            head_bytes = _DATA_HEAD.size
+            head_bytes = _DATA_HEAD.size + len(sender)
         else:
             head_bytes = _UNICAST_DATA_HEAD.size
             _check_conn(run.conn)
@@ -354,7 +391,11 @@ class _Packing:
             most = min(count, start + self._messages)
             stop = min(most, start + (room - _SIZE.size) // size) if size else most
             if not self._frames or room < _SIZE.size or stop <= start:
-                self._close()
+                if sender and self._frames == FRAMES_MAX:
+                    # It came in a larger datagram than we build, and goes on in one.
+                    self._bytes = head_bytes + _SIZE.size + size
+                else:
+                    self._close()
                 continue
             # A run of mixed lengths may well have long stretches of equal ones.
             if all_equal or (before and _is_equal(lengths, before, start, stop)):
@@ -366,7 +407,8 @@ class _Packing:
                 flags, sizes = 0, struct_pack(f"<{len(cut)}H", *cut)
                 payload_bytes = sum(cut)
             frame_bytes = head_bytes + len(sizes) + payload_bytes
-            head = _encode_head(run, frame_bytes, flags | more * _MORE, first + start, stop - start)
+            flags |= more * _MORE
+            head = _encode_head(run, sender, frame_bytes, flags, first + start, stop - start)
             self._parts.append(head)
             self._parts.append(sizes)
             self._parts += payloads[start:stop]
@@ -374,14 +416,19 @@ class _Packing:
             self._frames -= 1
             self._bytes -= frame_bytes
             start = stop
+            if sender:
+                self._close()
 
 
 def _encode_head(
-    run: Data | UnicastData, frame_bytes: int, flags: int, first: int, count: int
+    run: Data | UnicastData, sender: bytes, frame_bytes: int, flags: int, first: int, count: int
 ) -> bytes:
     """What stands before the lengths in a frame with a piece of this run."""
     body_bytes = frame_bytes - _FRAME.size
     if isinstance(run, Data):
+        if sender:
+            whose = sender + _STREAM.pack(run.stream)
+            return _FRAME.pack(_RELAYED, body_bytes) + whose + _RUN.pack(flags, first, count)
         return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
     epoch, conn_id = run.conn
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
@@ -466,12 +513,12 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         decode = decoders.get(kind)
         if decode is None:
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
-        if kind in ALONE and (frames or offset < size):
+        if kind in _ALONE and (frames or offset < size):
             raise DecodeError(Reject.COUNT)
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
             messages += frame.count
-        elif isinstance(frame, Nack | UnicastNack):
+        elif isinstance(frame, Nack | UnicastNack | RepairWanted):
             ranges += len(frame.missing)
         if messages > MESSAGES_MAX or ranges > NACK_RANGES_MAX:
             raise DecodeError(Reject.COUNT)
@@ -487,6 +534,27 @@ def _decode_data(view: memoryview, start: int, stop: int) -> Data:
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
     first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
     return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
+
+
+def _decode_relayed(view: memoryview, start: int, stop: int) -> Relayed:
+    sender, data_start = _decode_sender(view[:stop], start)
+    data = _decode_data(view, data_start, stop)
+    if data.stream is not Stream.FIFO:
+        raise DecodeError(Reject.STREAM)
+    return Relayed(sender, data)
+
+
+def _decode_repair_wanted(view: memoryview, start: int, stop: int) -> RepairWanted:
+    sender, pairs = _decode_sender(view[:stop], start)
+    return RepairWanted(sender, tuple(_decode_ranges(view, pairs, stop)))
+
+
+def _decode_sender(view: memoryview, start: int) -> tuple[Member, int]:
+    """The member that the rest speaks of, and where it ends."""
+    try:
+        return cut_member(view, start)
+    except MALFORMED:
+        raise DecodeError(Reject.MEMBER) from None
 
 
 def _decode_run(
@@ -637,6 +705,8 @@ _DECODERS: Final[Decoders] = {
     _SYNC: _decode_sync,
     _SYNC_OK: _decode_sync_ok,
     _SYNC_ACK: _decode_sync_ack,
+    _REPAIR_WANTED: _decode_repair_wanted,
+    _RELAYED: _decode_relayed,
     **control.FOR_ONE,
 }
 

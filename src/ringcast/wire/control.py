@@ -1,4 +1,5 @@
-"""Control frames on the wire: who is in the group, merges, and what departed senders leave behind.
+"""Control frames on the wire: who is in the group, merges, what departed senders leave behind, and
+votes on what everybody has.
 
 What is encoded here is our own; what is decoded may come from anybody, and raises DecodeError.
 """
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
+from struct import pack as struct_pack
+from struct import unpack as struct_unpack
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import SEQNO_MAX, Digest, Origin, View
+from ringcast.model import SEQNO_MAX, Digest, Origin, Purge, View
 from ringcast.wire.frames import (
     Alive,
     Beat,
@@ -24,20 +27,30 @@ from ringcast.wire.frames import (
     HalfWanted,
     Join,
     Leave,
+    Mark,
     Merge,
     Merged,
     Present,
     Probe,
     Share,
+    Stable,
     Stage,
     Standing,
     Suspect,
     Takeover,
     ViewAck,
     ViewIs,
+    Vote,
+    VoteWanted,
     Welcome,
 )
-from ringcast.wire.limits import COUNTER_MAX, ESTATES_MAX, PARTS_MAX, VIEW_MEMBERS_MAX
+from ringcast.wire.limits import (
+    ALLOWANCE_MAX,
+    COUNTER_MAX,
+    ESTATES_MAX,
+    PARTS_MAX,
+    VIEW_MEMBERS_MAX,
+)
 from ringcast.wire.members import (
     MALFORMED,
     MEMBER_COUNT,
@@ -78,29 +91,40 @@ if TYPE_CHECKING:
         | Merged
         | Present
         | Probe
+        | Stable
         | Standing
         | Suspect
         | Takeover
         | ViewAck
         | ViewIs
+        | Vote
+        | VoteWanted
         | Welcome
     )
 
 _DISCOVER, _PRESENT, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
 _BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF, _MERGE, _MERGED, _BEGIN, _BEGUN = range(21, 30)
-_COMMIT, _COMMIT_WANTED, _TAKEOVER, _STANDING = range(40, 44)
-ALONE: Final = frozenset([_VIEW_IS, _WELCOME, _MERGE, _MERGED, _TAKEOVER, _STANDING])
-"""Frames that have a datagram to themselves: they name many members."""
+_COMMIT, _COMMIT_WANTED, _TAKEOVER, _STANDING, _VOTE, _VOTE_WANTED, _STABLE = range(40, 47)
+ALONE: Final = frozenset(
+    [_VIEW_IS, _WELCOME, _MERGE, _MERGED, _TAKEOVER, _STANDING, _VOTE, _STABLE]
+)
+"""Frames that have a datagram to themselves: they speak of many members."""
 
 _FLAGS: Final = Struct("<B")
 _ENTRY: Final = Struct("<HBQI")  # place of the sender in the view, stream, seqno, fragments
 _PLACE: Final = Struct("<H")  # of a member in the view
 _BEGINNING: Final = Struct("<BQQB")  # stream, counter, offset, flags
 _BEGUN_AT: Final = Struct("<BQ")  # stream, counter
-_COMMITTED: Final = Struct("<Q")  # seqno
+_NUMBER: Final = Struct("<Q")
 _CLAIM: Final = Struct("<BQ")  # stage, high
 _SHARE: Final = Struct("<BQQ")  # flags, delivered, held
 _FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
+_STREAM: Final = Struct("<B")
+_STREAM_FLAGS: Final = Struct("<BB")
+_PURGE: Final = Struct("<B")
+_ROUND: Final = Struct("<QQ")  # number, allowance
+_MARK: Final = Struct("<QQH")  # by all, by others, place of the slowest
+_SEQNO_BYTES: Final = 8
 
 _MIDDLE: Final = 1  # flag of a beginning
 _SLOW: Final = 1  # flag of a suspicion
@@ -109,6 +133,7 @@ _WINDOW: Final = 1  # flag of a share
 _LAST: Final = 1  # flag of a half
 _GIVEN_UP: Final = 2**32 - 1  # in place of a count of fragments: nobody has them
 _STAGES: Final = {int(stage): stage for stage in Stage}
+_PURGES: Final = {int(purge): purge for purge in Purge}
 
 
 def encode_control(frame: ControlFrame) -> tuple[int, bytes]:
@@ -126,6 +151,12 @@ def encode_control(frame: ControlFrame) -> tuple[int, bytes]:
             return _TAKEOVER, _encode_takeover(frame)
         case Standing():
             return _STANDING, _encode_standing(frame)
+        case Vote():
+            return _VOTE, _encode_vote(frame)
+        case Stable():
+            return _STABLE, _encode_stable(frame)
+        case VoteWanted():
+            return _VOTE_WANTED, _encode_in_view(frame.number, frame.view_id)
         case Commit() | CommitWanted():
             return _encode_commitment(frame)
         case Begin() | Begun():
@@ -150,11 +181,11 @@ def _encode_membership(
     """The kind and the body."""
     match frame:
         case Discover():
-            return _DISCOVER, b""
+            return _DISCOVER, _PURGE.pack(frame.purge)
         case Present():
             assert 0 <= frame.size <= VIEW_MEMBERS_MAX, frame
             coordinator = encode_member(frame.coordinator) if frame.coordinator else b""
-            return _PRESENT, MEMBER_COUNT.pack(frame.size) + coordinator
+            return _PRESENT, _PURGE.pack(frame.purge) + MEMBER_COUNT.pack(frame.size) + coordinator
         case Join():
             return _JOIN, b""
         case ViewAck():
@@ -226,8 +257,12 @@ def _encode_beginning(frame: Begin | Begun) -> tuple[int, bytes]:
 def _encode_commitment(frame: Commit | CommitWanted) -> tuple[int, bytes]:
     if isinstance(frame, CommitWanted):
         return _COMMIT_WANTED, encode_view_id(frame.view_id)
-    assert 0 <= frame.seqno <= SEQNO_MAX, frame
-    return _COMMIT, _COMMITTED.pack(frame.seqno) + encode_view_id(frame.view_id)
+    return _COMMIT, _encode_in_view(frame.seqno, frame.view_id)
+
+
+def _encode_in_view(number: int, view_id: ViewId) -> bytes:
+    assert 0 <= number <= SEQNO_MAX, number
+    return _NUMBER.pack(number) + encode_view_id(view_id)
 
 
 def _encode_takeover(frame: Takeover) -> bytes:
@@ -236,7 +271,7 @@ def _encode_takeover(frame: Takeover) -> bytes:
     claims = [
         _CLAIM.pack(claim.stage, claim.high) + encode_member(claim.sender) for claim in frame.claims
     ]
-    return encode_view_id(frame.view_id) + b"".join(claims)
+    return _STREAM.pack(frame.stream) + encode_view_id(frame.view_id) + b"".join(claims)
 
 
 def _encode_standing(frame: Standing) -> bytes:
@@ -247,8 +282,30 @@ def _encode_standing(frame: Standing) -> bytes:
         + encode_member(share.sender)
         for share in frame.shares
     ]
-    flags = _FLAGS.pack(frame.is_open * _OPEN)
-    return flags + encode_view_id(frame.view_id) + b"".join(shares)
+    head = _STREAM_FLAGS.pack(frame.stream, frame.is_open * _OPEN)
+    return head + encode_view_id(frame.view_id) + b"".join(shares)
+
+
+def _encode_vote(vote: Vote) -> bytes:
+    delivered = vote.delivered
+    assert 0 <= vote.number <= COUNTER_MAX, vote
+    assert 1 <= len(delivered) <= VIEW_MEMBERS_MAX, len(delivered)
+    assert 0 <= min(delivered) <= max(delivered) <= SEQNO_MAX, vote
+    return _encode_round(vote) + struct_pack(f"<{len(delivered)}Q", *delivered)
+
+
+def _encode_stable(stable: Stable) -> bytes:
+    marks = stable.marks
+    assert 1 <= stable.number <= COUNTER_MAX, stable
+    assert 1 <= len(marks) <= VIEW_MEMBERS_MAX, len(marks)
+    assert all(0 <= mark.by_all <= mark.by_others <= SEQNO_MAX for mark in marks), stable
+    assert all(0 <= mark.slowest < len(marks) for mark in marks), stable
+    return _encode_round(stable) + b"".join([_MARK.pack(*mark) for mark in marks])
+
+
+def _encode_round(frame: Vote | Stable) -> bytes:
+    assert 0 <= frame.allowance <= ALLOWANCE_MAX, frame
+    return encode_view_id(frame.view_id) + _ROUND.pack(frame.number, frame.allowance)
 
 
 def _encode_count(fragments: int | None) -> int:
@@ -256,21 +313,36 @@ def _encode_count(fragments: int | None) -> int:
     return _GIVEN_UP if fragments is None else fragments
 
 
-def _decode_bare(frame: Discover | Join | Leave, _view: memoryview, start: int, stop: int) -> Frame:
+def _decode_bare(frame: Join | Leave, _view: memoryview, start: int, stop: int) -> Frame:
     """A frame that says all by its kind."""
     if start != stop:
         raise DecodeError(Reject.FRAME_LENGTH)
     return frame
 
 
+def _decode_discover(view: memoryview, start: int, stop: int) -> Discover:
+    if stop - start != _PURGE.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return Discover(_decode_purge(view[start]))
+
+
 def _decode_present(view: memoryview, start: int, stop: int) -> Present:
-    rest = start + MEMBER_COUNT.size
+    count = start + _PURGE.size
+    rest = count + MEMBER_COUNT.size
     if rest > stop:
         raise DecodeError(Reject.FRAME_LENGTH)
-    (size,) = MEMBER_COUNT.unpack_from(view, start)
+    (size,) = MEMBER_COUNT.unpack_from(view, count)
     if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
-    return Present(decode_member(view, rest, stop) if rest < stop else None, size)
+    coordinator = decode_member(view, rest, stop) if rest < stop else None
+    return Present(coordinator, size, _decode_purge(view[start]))
+
+
+def _decode_purge(number: int) -> Purge:
+    purge = _PURGES.get(number)
+    if purge is None:
+        raise DecodeError(Reject.FLAGS)
+    return purge
 
 
 def _decode_view_is(view: memoryview, start: int, stop: int) -> ViewIs:
@@ -334,12 +406,17 @@ def _decode_begun(view: memoryview, start: int, stop: int) -> Begun:
 
 
 def _decode_commit(view: memoryview, start: int, stop: int) -> Commit:
-    if stop - start < _COMMITTED.size:
+    return Commit(*_decode_in_view(view, start, stop))
+
+
+def _decode_in_view(view: memoryview, start: int, stop: int) -> tuple[int, ViewId]:
+    """A number that is said in some view, and which one that is."""
+    if stop - start < _NUMBER.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    (seqno,) = _COMMITTED.unpack_from(view, start)
-    if seqno > SEQNO_MAX:
+    (number,) = _NUMBER.unpack_from(view, start)
+    if number > SEQNO_MAX:
         raise DecodeError(Reject.SEQNO)
-    return Commit(seqno, _decode_one_view_id(view, start + _COMMITTED.size, stop))
+    return number, _decode_one_view_id(view, start + _NUMBER.size, stop)
 
 
 def _decode_commit_wanted(view: memoryview, start: int, stop: int) -> CommitWanted:
@@ -347,7 +424,10 @@ def _decode_commit_wanted(view: memoryview, start: int, stop: int) -> CommitWant
 
 
 def _decode_takeover(view: memoryview, start: int, stop: int) -> Takeover:
-    view_id, offset = decode_view_id(view[:stop], start)
+    if start == stop:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    stream = decode_stream(view[start])
+    view_id, offset = decode_view_id(view[:stop], start + _STREAM.size)
     claims = []
     for (stage, high), sender in _decode_of_members(view[:stop], offset, _CLAIM):
         if stage not in _STAGES:
@@ -355,14 +435,14 @@ def _decode_takeover(view: memoryview, start: int, stop: int) -> Takeover:
         if high > SEQNO_MAX:
             raise DecodeError(Reject.SEQNO)
         claims.append(Claim(sender, _STAGES[stage], high))
-    return Takeover(view_id, tuple(claims))
+    return Takeover(view_id, tuple(claims), stream)
 
 
 def _decode_standing(view: memoryview, start: int, stop: int) -> Standing:
-    if start == stop:
+    if stop - start < _STREAM_FLAGS.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    (is_open,) = _FLAGS.unpack_from(view, start)
-    view_id, offset = decode_view_id(view[:stop], start + _FLAGS.size)
+    stream, is_open = _STREAM_FLAGS.unpack_from(view, start)
+    view_id, offset = decode_view_id(view[:stop], start + _STREAM_FLAGS.size)
     shares = []
     for (flags, delivered, held), sender in _decode_of_members(view[:stop], offset, _SHARE):
         if flags & ~_WINDOW:
@@ -372,7 +452,56 @@ def _decode_standing(view: memoryview, start: int, stop: int) -> Standing:
         shares.append(Share(sender, delivered, held, bool(flags & _WINDOW)))
     if is_open & ~_OPEN:
         raise DecodeError(Reject.FLAGS)
-    return Standing(view_id, bool(is_open & _OPEN), tuple(shares))
+    return Standing(view_id, bool(is_open & _OPEN), tuple(shares), decode_stream(stream))
+
+
+def _decode_vote(view: memoryview, start: int, stop: int) -> Vote:
+    view_id, number, allowance, rest = _decode_round(view[:stop], start)
+    count = _count_entries(rest, _SEQNO_BYTES)
+    delivered = struct_unpack(f"<{count}Q", rest)
+    if max(delivered) > SEQNO_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return Vote(view_id, number, allowance, delivered)
+
+
+def _decode_vote_wanted(view: memoryview, start: int, stop: int) -> VoteWanted:
+    number, view_id = _decode_in_view(view, start, stop)
+    return VoteWanted(view_id, number)
+
+
+def _decode_stable(view: memoryview, start: int, stop: int) -> Stable:
+    view_id, number, allowance, rest = _decode_round(view[:stop], start)
+    count = _count_entries(rest, _MARK.size)
+    marks = tuple(map(Mark._make, _MARK.iter_unpack(rest)))
+    # What everybody has is no more than what everybody but one has.
+    if not number or not all(mark.by_all <= mark.by_others <= SEQNO_MAX for mark in marks):
+        raise DecodeError(Reject.SEQNO)
+    if max(mark.slowest for mark in marks) >= count:
+        raise DecodeError(Reject.VIEW)
+    return Stable(view_id, number, allowance, marks)
+
+
+def _decode_round(view: memoryview, start: int) -> tuple[ViewId, int, int, memoryview]:
+    """The view, the number and the allowance of a round of votes, and what comes after them."""
+    view_id, offset = decode_view_id(view, start)
+    if len(view) - offset < _ROUND.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    number, allowance = _ROUND.unpack_from(view, offset)
+    if number > COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    if allowance > ALLOWANCE_MAX:
+        raise DecodeError(Reject.COUNT)
+    return view_id, number, allowance, view[offset + _ROUND.size :]
+
+
+def _count_entries(entries: memoryview, size: int) -> int:
+    """How many of this size there are: one for each member of some view."""
+    count, left_over = divmod(len(entries), size)
+    if left_over:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    if not 1 <= count <= VIEW_MEMBERS_MAX:
+        raise DecodeError(Reject.COUNT)
+    return count
 
 
 def _decode_of_members(
@@ -478,7 +607,7 @@ def _decode_alive(view: memoryview, start: int, stop: int) -> Alive:
 
 
 FOR_ANYONE: Final[Decoders] = {
-    _DISCOVER: partial(_decode_bare, Discover()),
+    _DISCOVER: _decode_discover,
     _PRESENT: _decode_present,
     _JOIN: partial(_decode_bare, Join()),
     _VIEW_IS: _decode_view_is,
@@ -497,8 +626,14 @@ FOR_ANYONE: Final[Decoders] = {
     _COMMIT_WANTED: _decode_commit_wanted,
     _TAKEOVER: _decode_takeover,
     _STANDING: _decode_standing,
+    _STABLE: _decode_stable,
 }
 
-# What begins with a merge is between two incarnations: said to anyone it could reach the process
-# that has the address now, and be taken for news of its own.
-FOR_ONE: Final[Decoders] = {_BEGIN: _decode_begin, _BEGUN: _decode_begun}
+# What begins with a merge is between two incarnations, and so is a vote: said to anyone it could
+# reach the process that has the address now, and be taken for news of its own.
+FOR_ONE: Final[Decoders] = {
+    _BEGIN: _decode_begin,
+    _BEGUN: _decode_begun,
+    _VOTE: _decode_vote,
+    _VOTE_WANTED: _decode_vote_wanted,
+}

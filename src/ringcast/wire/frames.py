@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.model import FIRST_CONN_ID
+from ringcast.model import FIRST_CONN_ID, Purge, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from ringcast.model import Conn, Digest, Member, Origin, Stream, View, ViewId
+    from ringcast.model import Conn, Digest, Member, Origin, View, ViewId
 
 
 class Messages:
@@ -229,16 +229,19 @@ class SyncAck:
 
 @dataclass(frozen=True, slots=True)
 class Discover:
-    """To an address: I look for my group. Are you in it?"""
+    """To an address: I look for my group, which purges like this. Are you in it?"""
+
+    purge: Purge = Purge.ACKS
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
     """To whoever asked: ask `coordinator` for admission to the group of `size` members that I am
-    in. None: I am looking for one myself."""
+    in. None: I am looking for one myself. It purges like this."""
 
     coordinator: Member | None
     size: int
+    purge: Purge = Purge.ACKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,11 +398,12 @@ class Takeover:
 
     view_id: ViewId
     claims: tuple[Claim, ...]
+    stream: Stream = Stream.UNIFORM
 
 
 class Share(NamedTuple):
-    """What one member has of a departed sender's uniform messages. `has_window`: or would have, if
-    that one had ever said where to begin."""
+    """What one member has of a departed sender's messages. `has_window`: or would have, if that one
+    had ever said where to begin."""
 
     sender: Member
     delivered: int
@@ -415,6 +419,65 @@ class Standing:
     view_id: ViewId
     is_open: bool
     shares: tuple[Share, ...]
+    stream: Stream = Stream.UNIFORM
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """To the coordinator of this view: how far this member's application has come with the plain
+    messages of each member of it, in the order of the view. It has heard what was stable in round
+    `number`. `allowance` is how many bytes each sender may have in flight towards it."""
+
+    view_id: ViewId
+    number: int
+    allowance: int
+    delivered: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VoteWanted:
+    """To a member: vote in this view now, or once you have heard what was stable in round `number`.
+    To its coordinator: have everybody do so."""
+
+    view_id: ViewId
+    number: int
+
+
+class Mark(NamedTuple):
+    """How far everybody has come with one sender's plain messages; how far everybody but itself;
+    and the place in the view of whoever is behind the others."""
+
+    by_all: int
+    by_others: int
+    slowest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stable:
+    """To the members of this view, from its coordinator: everybody has voted, for the `number`th
+    time. One mark for each member, in the order of the view; the least allowance of all."""
+
+    view_id: ViewId
+    number: int
+    allowance: int
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairWanted:
+    """To any member: these seqnos of the sender's plain messages are missing here, and the sender
+    does not answer. Ascending, disjoint, half-open."""
+
+    sender: Member
+    missing: tuple[range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """To whoever asked: plain messages of this sender, as they came here."""
+
+    sender: Member
+    data: Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +531,11 @@ Frame: TypeAlias = (
     | CommitWanted
     | Takeover
     | Standing
+    | Vote
+    | VoteWanted
+    | Stable
+    | RepairWanted
+    | Relayed
     | Beat
     | Probe
     | Alive
@@ -562,12 +630,13 @@ class HeldUp:
 
 @dataclass(frozen=True, slots=True)
 class EstateWanted:
-    """To a member: I lack these uniform messages of a departed sender."""
+    """To a member: I lack these messages of a departed sender."""
 
     view_id: ViewId
     sender: Member
     first: int
     last: int
+    stream: Stream = Stream.UNIFORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,6 +647,7 @@ class EstateRun:
     first: int
     payloads: tuple[bytes, ...]
     more: tuple[bool, ...]
+    stream: Stream = Stream.UNIFORM
 
 
 SystemMessage: TypeAlias = (

@@ -7,7 +7,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
-from ringcast.config import check_name, check_whole
+from ringcast.config import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import INCARNATION_MAX, Address, Member, Stream, View, ViewId
 from ringcast.wire.limits import COUNTER_MAX, VIEW_MEMBERS_MAX
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COUNTER: Final = Struct("<Q")
 MEMBER_COUNT: Final = Struct("<H")
 _PORT_INCARNATION: Final = Struct("<HQ")
+MEMBER_BYTES_MAX: Final = 2 * (1 + NAME_BYTES_MAX) + _PORT_INCARNATION.size
 STREAMS: Final = {int(stream): stream for stream in Stream}
 MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
 """What cutting texts and members out of a stranger's bytes may raise."""

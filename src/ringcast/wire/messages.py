@@ -55,7 +55,8 @@ _FLAGS: Final = Struct("<B")
 _RANGE: Final = Struct("<QI")  # first, count
 _STREAM_SEQNO: Final = Struct("<BQ")
 _NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
-_SPAN: Final = Struct("<QQ")  # first, last
+_STREAM: Final = Struct("<B")
+_SPAN: Final = Struct("<BQQ")  # stream, first, last
 _REFUSALS: Final = {int(reason): reason for reason in Refusal}
 
 
@@ -84,10 +85,11 @@ def encode_message(message: SystemMessage) -> bytes:
             kind, head, body = _HELD_UP, b"", _FLAGS.pack(message.is_full)
         case EstateWanted():
             assert 1 <= message.first <= message.last <= SEQNO_MAX, message
-            kind, head = _ESTATE_WANTED, _SPAN.pack(message.first, message.last)
+            kind = _ESTATE_WANTED
+            head = _SPAN.pack(message.stream, message.first, message.last)
             body = encode_view_id(message.view_id) + encode_member(message.sender)
         case EstateRun():
-            kind, head = _ESTATE_RUN, encode_member(message.sender)
+            kind, head = _ESTATE_RUN, _STREAM.pack(message.stream) + encode_member(message.sender)
             body = _encode_estate_run(message)
         case _:
             assert_never(message)
@@ -132,16 +134,20 @@ def decode_message(payload: bytes) -> SystemMessage:
 def _decode_estate_wanted(body: memoryview) -> EstateWanted:
     if len(body) < _SPAN.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    first, last = _SPAN.unpack_from(body)
+    stream, first, last = _SPAN.unpack_from(body)
     if not 1 <= first <= last <= SEQNO_MAX:
         raise DecodeError(Reject.SEQNO)
     view_id, end = decode_view_id(body, _SPAN.size)
-    return EstateWanted(view_id, decode_member(body, end, len(body)), first, last)
+    sender = decode_member(body, end, len(body))
+    return EstateWanted(view_id, sender, first, last, decode_stream(stream))
 
 
 def _decode_estate_run(body: memoryview) -> EstateRun:
+    if not body:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    stream = decode_stream(body[0])
     try:
-        sender, offset = cut_member(body, 0)
+        sender, offset = cut_member(body, _STREAM.size)
     except MALFORMED:
         raise DecodeError(Reject.MEMBER) from None
     if len(body) - offset < _RANGE.size:
@@ -163,7 +169,7 @@ def _decode_estate_run(body: memoryview) -> EstateRun:
     if blob + sum(lengths) != len(body):
         raise DecodeError(Reject.LENGTHS)
     payloads = tuple(map(BytesIO(body[blob:]).read, lengths))
-    return EstateRun(sender, first, payloads, tuple(map(bool, more)))
+    return EstateRun(sender, first, payloads, tuple(map(bool, more)), stream)
 
 
 def _decode_state_ask(body: memoryview) -> StateAsk:

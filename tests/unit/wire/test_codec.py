@@ -9,7 +9,7 @@ import tracemalloc
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
@@ -24,6 +24,7 @@ from ringcast.model import (
     Digest,
     Member,
     Origin,
+    Purge,
     Stream,
     View,
     ViewId,
@@ -49,13 +50,17 @@ from ringcast.wire.frames import (
     Highest,
     Join,
     Leave,
+    Mark,
     Merge,
     Merged,
     Messages,
     Nack,
     Present,
     Probe,
+    Relayed,
+    RepairWanted,
     Share,
+    Stable,
     Stage,
     Standing,
     Suspect,
@@ -68,6 +73,8 @@ from ringcast.wire.frames import (
     UnicastNack,
     ViewAck,
     ViewIs,
+    Vote,
+    VoteWanted,
     Welcome,
 )
 from ringcast.wire.limits import (
@@ -207,6 +214,40 @@ def share(delivered: int = 0, held: int = 0, flags: int = 1, who: bytes | None =
     return struct.pack("<BQQ", flags, delivered, held) + (who or member())
 
 
+def takeover(body: bytes, stream: int = 1) -> bytes:
+    return frame(42, bytes([stream]) + body)
+
+
+def standing(body: bytes, flags: int = 1, stream: int = 1) -> bytes:
+    return frame(43, bytes([stream, flags]) + body)
+
+
+def present(body: bytes, purge: int = 0) -> bytes:
+    return frame(14, bytes([purge]) + body)
+
+
+def vote(*delivered: int, number: int = 0, allowance: int = 0, counter: int = 1) -> bytes:
+    numbers = struct.pack(f"<{2 + len(delivered)}Q", number, allowance, *delivered)
+    return frame(44, view_id(counter) + numbers)
+
+
+def stable(
+    *marks: tuple[int, int, int], number: int = 1, allowance: int = 0, counter: int = 1
+) -> bytes:
+    numbers = [struct.pack("<QQ", number, allowance), *(struct.pack("<QQH", *m) for m in marks)]
+    return frame(46, view_id(counter) + b"".join(numbers))
+
+
+def repair_wanted(*ranges: tuple[int, int], who: bytes | None = None) -> bytes:
+    pairs = [struct.pack("<QI", *pair) for pair in ranges]
+    return frame(47, (who or member()) + b"".join(pairs))
+
+
+def relayed(data: bytes, who: bytes | None = None) -> bytes:
+    """What `run` encodes, passed on."""
+    return frame(48, (who or member()) + data[3:])
+
+
 def numbered_members() -> list[bytes]:
     """One more than a list may have."""
     return [member(incarnation=number) for number in range(1, ESTATES_MAX + 2)]
@@ -285,13 +326,15 @@ def in_words(frame: Frame) -> str:
             return f"sync ok {frame.conn} nonce {frame.nonce}, {bounds}{middle}"
         case SyncAck():
             return f"sync ack {frame.conn} nonce {frame.nonce}"
-        case Discover() | Join() | Leave():
+        case Join() | Leave():
             return type(frame).__name__.lower()
+        case Discover():
+            return f"discover, purge {frame.purge.name.lower()}"
         case Present():
             asked = (
                 f"coordinator {who(frame.coordinator)}" if frame.coordinator else "no coordinator"
             )
-            return f"present {frame.size}, {asked}"
+            return f"present {frame.size}, {asked}, purge {frame.purge.name.lower()}"
         case ViewIs():
             return f"view {view_in_words(frame.view)}"
         case ViewAck():
@@ -340,7 +383,8 @@ def in_words(frame: Frame) -> str:
                 f"{who(claim.sender)}: {claim.stage.name.lower()} {claim.high}"
                 for claim in frame.claims
             )
-            return f"takeover in view {view_id_in_words(frame.view_id)}; {claims}"
+            place = f"{frame.stream.name.lower()} in view {view_id_in_words(frame.view_id)}"
+            return f"takeover {place}; {claims}"
         case Standing():
             shares = "; ".join(
                 f"{who(share.sender)}: delivered {share.delivered}, held {share.held}"
@@ -348,7 +392,23 @@ def in_words(frame: Frame) -> str:
                 for share in frame.shares
             )
             state = "open" if frame.is_open else "not open"
-            return f"standing in view {view_id_in_words(frame.view_id)}, {state}; {shares}"
+            place = f"{frame.stream.name.lower()} in view {view_id_in_words(frame.view_id)}"
+            return f"standing {place}, {state}; {shares}"
+        case Vote():
+            delivered = " ".join(map(str, frame.delivered))
+            return f"vote {round_in_words(frame)}; delivered {delivered}"
+        case VoteWanted():
+            return f"vote wanted {frame.number} in view {view_id_in_words(frame.view_id)}"
+        case Stable():
+            marks = ", ".join(
+                f"{mark.by_all} by all {mark.by_others} by others slowest {mark.slowest}"
+                for mark in frame.marks
+            )
+            return f"stable {round_in_words(frame)}; {marks}"
+        case RepairWanted():
+            return f"repair wanted {who(frame.sender)}: {ranges_in_words(frame.missing)}"
+        case Relayed():
+            return f"relayed {who(frame.sender)}: {in_words(frame.data)}"
         case Beat():
             return f"beat {frame.counter}"
         case Probe():
@@ -369,13 +429,18 @@ def view_id_in_words(view_id: ViewId) -> str:
     return f"{view_id.counter} by {who(view_id.creator)}"
 
 
+def round_in_words(frame: Vote | Stable) -> str:
+    place = f"in view {view_id_in_words(frame.view_id)}"
+    return f"{frame.number} {place}, allowance {frame.allowance}"
+
+
 def messages_in_words(frame: Messages) -> str:
     more = ", more" if frame.more else ""
     texts = " ".join(json.dumps(payload.decode()) for payload in frame.payloads)
     return f"{frame.first}..{frame.last}{more}: {texts}"
 
 
-def ranges_in_words(missing: list[range]) -> str:
+def ranges_in_words(missing: Iterable[range]) -> str:
     return " ".join(f"{gap.start}..{gap.stop - 1}" for gap in missing)
 
 
@@ -587,6 +652,7 @@ def test_empty_messages_need_room_for_their_size() -> None:
         Nack(FIFO, [range(1, 2)]),
         UnicastData(CONN, 5, [b"x"]),
         UnicastNack(CONN, [range(1, 2)]),
+        RepairWanted(OTHER, (range(1, 2),)),
         Close(CONN),
     ],
     ids=lambda frame: type(frame).__name__,
@@ -600,20 +666,31 @@ def test_frames_are_bounded_by_count(one_of_many: Frame) -> None:
 MISSING = [range(seqno, seqno + 1) for seqno in range(1, 2 * NACK_RANGES_MAX, 2)]
 
 
-@pytest.mark.parametrize("whole", [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING)])
-def test_a_nack_is_cut_where_a_datagram_is_full(whole: Nack | UnicastNack) -> None:
+@pytest.mark.parametrize(
+    "whole",
+    [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING), RepairWanted(OTHER, tuple(MISSING))],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_a_nack_is_cut_where_a_datagram_is_full(whole: Nack | UnicastNack | RepairWanted) -> None:
     one = codec(512)
     datagrams = one.pack([whole], to=ME)
     assert all(512 - 12 < len(datagram) <= 512 for datagram in datagrams[:-1])
     frames = [frame for datagram in datagrams for frame in one.unpack(datagram)[1]]
     assert len(frames) == len(datagrams) == 4
-    cuts = [frame.missing for frame in frames if isinstance(frame, Nack | UnicastNack)]
+    cuts: list[Any] = [
+        frame.missing for frame in frames if isinstance(frame, Nack | UnicastNack | RepairWanted)
+    ]
     assert [replace(whole, missing=cut) for cut in cuts] == frames
     assert [gap for cut in cuts for gap in cut] == MISSING
 
 
 def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
-    frames: list[Frame] = [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING), Nack(UNIFORM, MISSING)]
+    frames: list[Frame] = [
+        Nack(FIFO, MISSING),
+        UnicastNack(CONN, MISSING),
+        RepairWanted(OTHER, tuple(MISSING)),
+        Nack(UNIFORM, MISSING),
+    ]
     datagrams = codec().pack(frames, to=ME)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [[frame] for frame in frames]
 
@@ -717,6 +794,37 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Standing(VIEW.id, True, tuple(Share(who, 0, 0, True) for who in TOO_MANY)),
         Standing(VIEW.id, True, (Share(ME, 2, 1, True),)),
         Standing(VIEW.id, True, (Share(ME, 1, SEQNO_MAX + 1, True),)),
+        Vote(ViewId(ME, 0), 0, 0, (0,)),
+        Vote(VIEW.id, -1, 0, (0,)),
+        Vote(VIEW.id, COUNTER_MAX + 1, 0, (0,)),
+        Vote(VIEW.id, 0, -1, (0,)),
+        Vote(VIEW.id, 0, ALLOWANCE_MAX + 1, (0,)),
+        Vote(VIEW.id, 0, 0, ()),
+        Vote(VIEW.id, 0, 0, (0,) * (VIEW_MEMBERS_MAX + 1)),
+        Vote(VIEW.id, 0, 0, (1, -1)),
+        Vote(VIEW.id, 0, 0, (SEQNO_MAX + 1, 0)),
+        VoteWanted(ViewId(ME, 0), 0),
+        VoteWanted(VIEW.id, -1),
+        VoteWanted(VIEW.id, COUNTER_MAX + 1),
+        Stable(ViewId(ME, 0), 1, 0, (Mark(0, 0, 0),)),
+        Stable(VIEW.id, 0, 0, (Mark(0, 0, 0),)),
+        Stable(VIEW.id, COUNTER_MAX + 1, 0, (Mark(0, 0, 0),)),
+        Stable(VIEW.id, 1, -1, (Mark(0, 0, 0),)),
+        Stable(VIEW.id, 1, ALLOWANCE_MAX + 1, (Mark(0, 0, 0),)),
+        Stable(VIEW.id, 1, 0, ()),
+        Stable(VIEW.id, 1, 0, (Mark(0, 0, 0),) * (VIEW_MEMBERS_MAX + 1)),
+        Stable(VIEW.id, 1, 0, (Mark(2, 1, 0),)),
+        Stable(VIEW.id, 1, 0, (Mark(-1, 1, 0),)),
+        Stable(VIEW.id, 1, 0, (Mark(1, SEQNO_MAX + 1, 0),)),
+        Stable(VIEW.id, 1, 0, (Mark(0, 0, 1),)),
+        Stable(VIEW.id, 1, 0, (Mark(0, 0, -1),)),
+        RepairWanted(ME, ()),
+        RepairWanted(ME, (range(5, 7), range(6, 8))),
+        RepairWanted(ME, (range(0, 1),)),
+        Relayed(ME, Data(FIFO, 1, [])),
+        Relayed(ME, Data(FIFO, 0, [b"x"])),
+        Relayed(ME, Data(FIFO, SEQNO_MAX, [b"x", b"y"])),
+        Relayed(ME, Data(UNIFORM, 1, [b"x"])),
     ],
     ids=repr,
 )
@@ -735,9 +843,22 @@ UNICAST: list[Frame] = [
     SyncAck(CONN, 1),
 ]
 BEGINNINGS: list[Frame] = [Begin(UNIFORM, 3, 7, is_middle=True), Begun(UNIFORM, 3)]
+VOTES: list[Frame] = [
+    Vote(VIEW.id, 0, 0, (0,)),
+    Vote(ViewId(OTHER, COUNTER_MAX), COUNTER_MAX, ALLOWANCE_MAX, (SEQNO_MAX, 7, 0)),
+    VoteWanted(VIEW.id, 0),
+    VoteWanted(VIEW.id, COUNTER_MAX),
+]
+REPAIRS: list[Frame] = [
+    RepairWanted(OTHER, (range(1, 3), range(SEQNO_MAX, SEQNO_MAX + 1))),
+    Relayed(OTHER, Data(FIFO, 1, [b"abc", b"def"])),
+    Relayed(OTHER, Data(FIFO, SEQNO_MAX - 1, [b"abc", b""], more=True)),
+]
 
 
-@pytest.mark.parametrize("ours", UNICAST + BEGINNINGS, ids=lambda frame: type(frame).__name__)
+@pytest.mark.parametrize(
+    "ours", UNICAST + BEGINNINGS + VOTES + REPAIRS, ids=lambda frame: type(frame).__name__
+)
 def test_what_two_incarnations_have_between_them_is_for_one_member(ours: Frame) -> None:
     with pytest.raises(AssertionError):
         codec().pack([ours])
@@ -757,6 +878,17 @@ UNIFORM_CONTROL: list[Frame] = [
     Takeover(VIEW.id, tuple(Claim(OTHER._replace(incarnation=8 + s), s, s) for s in Stage)),
     Standing(VIEW.id, False, ()),
     Standing(VIEW.id, True, (Share(OTHER, 7, 9, True), Share(ME, 0, 0, False))),
+    Takeover(VIEW.id, (Claim(OTHER, Stage.HOLD, 9),), FIFO),
+    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True),), FIFO),
+]
+STABLE: list[Frame] = [
+    Stable(VIEW.id, 1, 0, (Mark(0, 0, 0),)),
+    Stable(
+        ViewId(OTHER, COUNTER_MAX),
+        COUNTER_MAX,
+        ALLOWANCE_MAX,
+        (Mark(7, 9, 1), Mark(SEQNO_MAX, SEQNO_MAX, 0)),
+    ),
 ]
 WELCOME = Welcome(
     VIEW,
@@ -764,7 +896,9 @@ WELCOME = Welcome(
     {Origin(ME, FIFO): 2, Origin(OTHER, UNIFORM): None},
 )
 MEMBERSHIP: list[Frame] = [
-    Discover(),
+    *map(Discover, Purge),
+    *(Present(OTHER, 2, purge) for purge in Purge),
+    Present(None, 0, Purge.RETAINED),
     Present(None, 0),
     Present(OTHER, 2),
     Join(),
@@ -788,7 +922,7 @@ MEMBERSHIP: list[Frame] = [
 
 @pytest.mark.parametrize("to", [None, ME], ids=["anyone", "one member"])
 @pytest.mark.parametrize(
-    "ours", MEMBERSHIP + UNIFORM_CONTROL, ids=lambda frame: type(frame).__name__
+    "ours", MEMBERSHIP + UNIFORM_CONTROL + STABLE, ids=lambda frame: type(frame).__name__
 )
 def test_what_speaks_of_the_group_may_be_for_anyone(ours: Frame, to: Member | None) -> None:
     (datagram,) = codec().pack([ours], to)
@@ -815,12 +949,15 @@ def test_a_member_that_cannot_be_is_not_sent() -> None:
         Merged(VIEW, PARTS),
         Takeover(VIEW.id, ()),
         Standing(VIEW.id, True, ()),
+        Vote(VIEW.id, 1, 2, (3, 4)),
+        Stable(VIEW.id, 1, 2, (Mark(3, 4, 1), Mark(5, 6, 0))),
+        Relayed(OTHER, Data(FIFO, 2, [b"y"])),
     ],
     ids=lambda frame: type(frame).__name__,
 )
-def test_a_view_or_a_list_has_a_datagram_of_its_own(with_view: Frame) -> None:
+def test_what_speaks_of_many_or_for_another_has_a_datagram_of_its_own(with_view: Frame) -> None:
     frames: list[Frame] = [Beat(1), with_view, with_view, Data(FIFO, 1, [b"x"]), Beat(2)]
-    datagrams = codec().pack(frames)
+    datagrams = codec().pack(frames, to=ME)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [
         [Beat(1)],
         [with_view],
@@ -890,6 +1027,90 @@ def test_the_longest_lists_of_the_departed_fit_one_datagram() -> None:
     datagrams = sender.pack(longest)
     assert [sender.unpack(datagram)[1] for datagram in datagrams] == [[ours] for ours in longest]
     assert all(512 < len(datagram) <= DATAGRAM_BYTES_MAX for datagram in datagrams)
+
+
+def test_the_votes_of_the_largest_view_fit_one_datagram_however_small_the_others_are() -> None:
+    first = Member(Address("h" * 64, 65535), INCARNATION_MAX, "n" * 64)
+    view_id = ViewId(first, COUNTER_MAX)
+    most: list[Frame] = [
+        Vote(view_id, COUNTER_MAX, ALLOWANCE_MAX, (SEQNO_MAX,) * VIEW_MEMBERS_MAX),
+        Stable(
+            view_id,
+            COUNTER_MAX,
+            ALLOWANCE_MAX,
+            (Mark(SEQNO_MAX, SEQNO_MAX, VIEW_MEMBERS_MAX - 1),) * VIEW_MEMBERS_MAX,
+        ),
+    ]
+    one = Codec("g" * 64, first, 512, ChecksumSeal())
+    datagrams = one.pack(most, to=first)
+    assert [one.unpack(datagram)[1] for datagram in datagrams] == [[ours] for ours in most]
+    assert all(1024 < len(datagram) < 3000 for datagram in datagrams)
+
+
+# Passing on
+
+
+@pytest.mark.parametrize("sizes", [[100] * 50, [99, 101] * 25, [0] * 900], ids=str)
+def test_a_long_run_is_passed_on_in_datagrams_of_our_own_size(sizes: list[int]) -> None:
+    payloads = [bytes(size) for size in sizes]
+    one = codec(1400)
+    datagrams = one.pack([Relayed(OTHER, Data(FIFO, 7, payloads, more=True))], to=ME)
+    assert all(1400 - 103 < len(datagram) <= 1400 for datagram in datagrams[:-1])
+    following = 7
+    passed_on = []
+    for datagram in datagrams:
+        _, (piece,) = one.unpack(datagram)
+        assert isinstance(piece, Relayed)
+        assert (piece.sender, piece.data.first, piece.data.more) == (OTHER, following, True)
+        following = piece.data.last + 1
+        passed_on += piece.data.payloads
+    assert passed_on == payloads
+
+
+def test_more_messages_than_a_datagram_may_have_are_passed_on_in_two() -> None:
+    run = Data(FIFO, 1, [b""] * (MESSAGES_MAX + 1))
+    datagrams = codec().pack([Relayed(OTHER, run)], to=ME)
+    assert [codec().unpack(datagram)[1] for datagram in datagrams] == [
+        [Relayed(OTHER, Data(FIFO, 1, [b""] * MESSAGES_MAX))],
+        [Relayed(OTHER, Data(FIFO, MESSAGES_MAX + 1, [b""]))],
+    ]
+
+
+def test_a_message_that_came_in_a_larger_datagram_goes_on_in_one() -> None:
+    """Members may build datagrams of different sizes, and have names of different lengths."""
+    run = Data(FIFO, 1, [b"a" * 10, b"b" * 600, b"c" * 600, b"d" * 10])
+    one = codec(512)
+    datagrams = one.pack([Relayed(OTHER, run), Beat(1)], to=ME)
+    assert [one.unpack(datagram)[1] for datagram in datagrams] == [
+        [Relayed(OTHER, Data(FIFO, 1, run.payloads[:1]))],
+        [Relayed(OTHER, Data(FIFO, 2, run.payloads[1:2]))],
+        [Relayed(OTHER, Data(FIFO, 3, run.payloads[2:3]))],
+        [Relayed(OTHER, Data(FIFO, 4, run.payloads[3:]))],
+        [Beat(1)],
+    ]
+    assert [len(datagram) > 512 for datagram in datagrams] == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("seal", [None, ChecksumSeal()], ids=["open", "sealed"])
+def test_the_largest_payload_of_all_can_be_passed_on_by_anybody(seal: ChecksumSeal | None) -> None:
+    sender = Codec("g" * 64, Member(Address("h", 1), 1, ""), DATAGRAM_BYTES_MAX, seal)
+    largest = Data(FIFO, 1, [bytes(sender.payload_bytes_max)])
+    assert len(largest.payloads[0]) > 65_000
+    long_name = Member(Address("h" * 64, 65535), INCARNATION_MAX, "n" * 64)
+    relay = Codec("g" * 64, long_name, 512, seal)
+    (datagram,) = relay.pack([Relayed(long_name, largest)], to=long_name)
+    assert len(datagram) == DATAGRAM_BYTES_MAX
+    assert relay.unpack(datagram)[1] == [Relayed(long_name, largest)]
+
+
+def test_what_is_passed_on_is_cut_when_it_is_read() -> None:
+    (datagram,) = codec().pack([Relayed(OTHER, Data(FIFO, 1, [b"a", b"b"]))], to=ME)
+    buffer = bytearray(datagram)
+    _, (received,) = codec().unpack(buffer)
+    assert isinstance(received, Relayed)
+    buffer[-1:] = b"c"  # as if the next datagram had come before anybody read this one
+    assert received.data.payloads == [b"a", b"c"]
+    buffer.append(0)  # would raise BufferError if anything still referred to it
 
 
 def test_encoded_views_are_bounded() -> None:
@@ -1112,13 +1333,17 @@ REFUSED = {
     ),
     "unicast lengths": (TO_ME + unicast_run(1, 2, b"\1\0\2\0ab", flags=0), Reject.LENGTHS),
     "unicast ranges overlap": (TO_ME + unicast_nack((5, 2), (6, 1)), Reject.RANGES),
-    "discover with a body": (HEADER + frame(13, b"\0"), Reject.FRAME_LENGTH),
+    "discover without purge": (HEADER + frame(13, b""), Reject.FRAME_LENGTH),
+    "long discover": (HEADER + frame(13, b"\0\0"), Reject.FRAME_LENGTH),
+    "discover with another purge": (HEADER + frame(13, b"\3"), Reject.FLAGS),
     "join with a body": (HEADER + frame(15, b"\0"), Reject.FRAME_LENGTH),
     "leave with a body": (HEADER + frame(19, b"\0"), Reject.FRAME_LENGTH),
-    "short present": (HEADER + frame(14, b"\0"), Reject.FRAME_LENGTH),
-    "present in a large group": (HEADER + frame(14, b"\x81\0" + member()), Reject.COUNT),
-    "half a coordinator": (HEADER + frame(14, b"\1\0" + member()[:-1]), Reject.MEMBER),
-    "more than a coordinator": (HEADER + frame(14, b"\1\0" + member() + b"x"), Reject.FRAME_LENGTH),
+    "empty present": (HEADER + frame(14, b""), Reject.FRAME_LENGTH),
+    "short present": (HEADER + present(b"\0"), Reject.FRAME_LENGTH),
+    "present in a large group": (HEADER + present(b"\x81\0" + member()), Reject.COUNT),
+    "present with another purge": (HEADER + present(b"\1\0" + member(), purge=3), Reject.FLAGS),
+    "half a coordinator": (HEADER + present(b"\1\0" + member()[:-1]), Reject.MEMBER),
+    "more than a coordinator": (HEADER + present(b"\1\0" + member() + b"x"), Reject.FRAME_LENGTH),
     "empty suspicion": (HEADER + frame(20, b""), Reject.FRAME_LENGTH),
     "suspicion of nobody": (HEADER + frame(20, b"\0"), Reject.MEMBER),
     "suspicion with other flags": (HEADER + frame(20, b"\2" + member()), Reject.FLAGS),
@@ -1130,7 +1355,7 @@ REFUSED = {
     "escape in member name": (HEADER + frame(20, b"\0" + member(name=b"\x1b[2J")), Reject.MEMBER),
     "member with incarnation 0": (HEADER + frame(20, b"\0" + member(incarnation=0)), Reject.MEMBER),
     "name that is in the next frame": (
-        HEADER + frame(20, b"\0" + member(name=b"n")[:-1]) + frame(13, b""),
+        HEADER + frame(20, b"\0" + member(name=b"n")[:-1]) + frame(15, b""),
         Reject.MEMBER,
     ),
     "short beat": (HEADER + frame(21, bytes(7)), Reject.FRAME_LENGTH),
@@ -1260,54 +1485,127 @@ REFUSED = {
     ),
     "commit wanted in view 0": (HEADER + frame(41, view_id(0)), Reject.SEQNO),
     "commit wanted in view 2**63": (HEADER + frame(41, view_id(2**63)), Reject.SEQNO),
-    "takeover in no view": (HEADER + frame(42, b""), Reject.FRAME_LENGTH),
-    "takeover in view 0": (HEADER + frame(42, view_id(0)), Reject.SEQNO),
-    "takeover by nobody": (HEADER + frame(42, view_id()[:-1]), Reject.MEMBER),
-    "takeover after a beat": (HEADER + counted(21, 1) + frame(42, view_id()), Reject.COUNT),
-    "beat after a takeover": (HEADER + frame(42, view_id()) + counted(21, 1), Reject.COUNT),
-    "claim without number": (HEADER + frame(42, view_id() + bytes(8)), Reject.FRAME_LENGTH),
-    "claim about nobody": (HEADER + frame(42, view_id() + claim()[:-1]), Reject.MEMBER),
-    "claim at stage 4": (HEADER + frame(42, view_id() + claim(4)), Reject.FLAGS),
-    "claim up to 2**63": (HEADER + frame(42, view_id() + claim(1, 2**63)), Reject.SEQNO),
-    "claim twice": (HEADER + frame(42, view_id() + claim() * 2), Reject.VIEW),
+    "empty takeover": (HEADER + frame(42, b""), Reject.FRAME_LENGTH),
+    "takeover in no view": (HEADER + takeover(b""), Reject.FRAME_LENGTH),
+    "takeover of stream 2": (HEADER + takeover(view_id(), stream=2), Reject.STREAM),
+    "takeover in view 0": (HEADER + takeover(view_id(0)), Reject.SEQNO),
+    "takeover by nobody": (HEADER + takeover(view_id()[:-1]), Reject.MEMBER),
+    "takeover after a beat": (HEADER + counted(21, 1) + takeover(view_id()), Reject.COUNT),
+    "beat after a takeover": (HEADER + takeover(view_id()) + counted(21, 1), Reject.COUNT),
+    "claim without number": (HEADER + takeover(view_id() + bytes(8)), Reject.FRAME_LENGTH),
+    "claim about nobody": (HEADER + takeover(view_id() + claim()[:-1]), Reject.MEMBER),
+    "claim at stage 4": (HEADER + takeover(view_id() + claim(4)), Reject.FLAGS),
+    "claim up to 2**63": (HEADER + takeover(view_id() + claim(1, 2**63)), Reject.SEQNO),
+    "claim twice": (HEADER + takeover(view_id() + claim() * 2), Reject.VIEW),
     "claim twice under two names": (
-        HEADER + frame(42, view_id() + claim() + claim(who=member(name=b"n"))),
+        HEADER + takeover(view_id() + claim() + claim(who=member(name=b"n"))),
         Reject.VIEW,
     ),
     "claims": (
-        HEADER + frame(42, view_id() + b"".join(claim(who=who) for who in numbered_members())),
+        HEADER + takeover(view_id() + b"".join(claim(who=who) for who in numbered_members())),
         Reject.COUNT,
     ),
     "no standing": (HEADER + frame(43, b""), Reject.FRAME_LENGTH),
-    "standing in no view": (HEADER + frame(43, b"\1"), Reject.FRAME_LENGTH),
-    "standing in view 2**63": (HEADER + frame(43, b"\1" + view_id(2**63)), Reject.SEQNO),
-    "standing of another kind": (HEADER + frame(43, b"\2" + view_id()), Reject.FLAGS),
+    "standing without flags": (HEADER + frame(43, b"\1"), Reject.FRAME_LENGTH),
+    "standing in no view": (HEADER + standing(b""), Reject.FRAME_LENGTH),
+    "standing of stream 2": (HEADER + standing(view_id(), stream=2), Reject.STREAM),
+    "standing in view 2**63": (HEADER + standing(view_id(2**63)), Reject.SEQNO),
+    "standing of another kind": (HEADER + standing(view_id(), flags=2), Reject.FLAGS),
     "standing after a beat": (
-        HEADER + counted(21, 1) + frame(43, b"\1" + view_id()),
+        HEADER + counted(21, 1) + standing(view_id()),
         Reject.COUNT,
     ),
     "share without numbers": (
-        HEADER + frame(43, b"\1" + view_id() + share()[:16]),
+        HEADER + standing(view_id() + share()[:16]),
         Reject.FRAME_LENGTH,
     ),
-    "share of nobody": (HEADER + frame(43, b"\1" + view_id() + share()[:-1]), Reject.MEMBER),
+    "share of nobody": (HEADER + standing(view_id() + share()[:-1]), Reject.MEMBER),
     "share with other flags": (
-        HEADER + frame(43, b"\1" + view_id() + share(flags=2)),
+        HEADER + standing(view_id() + share(flags=2)),
         Reject.FLAGS,
     ),
     "more delivered than held": (
-        HEADER + frame(43, b"\1" + view_id() + share(2, 1)),
+        HEADER + standing(view_id() + share(2, 1)),
         Reject.SEQNO,
     ),
-    "2**63 held": (HEADER + frame(43, b"\1" + view_id() + share(1, 2**63)), Reject.SEQNO),
-    "share twice": (HEADER + frame(43, b"\1" + view_id() + share() * 2), Reject.VIEW),
+    "2**63 held": (HEADER + standing(view_id() + share(1, 2**63)), Reject.SEQNO),
+    "share twice": (HEADER + standing(view_id() + share() * 2), Reject.VIEW),
     "shares": (
-        HEADER
-        + frame(43, b"\1" + view_id() + b"".join(share(who=who) for who in numbered_members())),
+        HEADER + standing(view_id() + b"".join(share(who=who) for who in numbered_members())),
         Reject.COUNT,
     ),
     "message in place of a frame": (HEADER + frame(38, bytes(60)), Reject.FRAME_KIND),
-    "frame 44": (HEADER + frame(44, b""), Reject.FRAME_KIND),
+    "vote for anyone": (HEADER + vote(0), Reject.ADDRESSEE),
+    "vote in no view": (TO_ME + frame(44, b""), Reject.FRAME_LENGTH),
+    "vote in view 0": (TO_ME + vote(0, counter=0), Reject.SEQNO),
+    "vote in nobody's view": (TO_ME + frame(44, view_id()[:-1]), Reject.MEMBER),
+    "vote without allowance": (TO_ME + frame(44, view_id() + bytes(15)), Reject.FRAME_LENGTH),
+    "vote in round 2**63": (TO_ME + vote(0, number=2**63), Reject.SEQNO),
+    "vote with allowance 2**63": (TO_ME + vote(0, allowance=2**63), Reject.COUNT),
+    "vote on nobody": (TO_ME + vote(), Reject.COUNT),
+    "vote on too many": (TO_ME + vote(*range(VIEW_MEMBERS_MAX + 1)), Reject.COUNT),
+    "half a number in a vote": (TO_ME + frame(44, vote(0, 1)[3:-1]), Reject.FRAME_LENGTH),
+    "vote 2**63": (TO_ME + vote(0, 2**63, 1), Reject.SEQNO),
+    "vote after a beat": (TO_ME + counted(21, 1) + vote(0), Reject.COUNT),
+    "beat after a vote": (TO_ME + vote(0) + counted(21, 1), Reject.COUNT),
+    "vote wanted of anyone": (HEADER + frame(45, bytes(8) + view_id()), Reject.ADDRESSEE),
+    "vote wanted without number": (TO_ME + frame(45, bytes(7)), Reject.FRAME_LENGTH),
+    "vote wanted in no view": (TO_ME + frame(45, bytes(8)), Reject.FRAME_LENGTH),
+    "vote wanted in view 2**63": (TO_ME + frame(45, bytes(8) + view_id(2**63)), Reject.SEQNO),
+    "vote wanted and more": (TO_ME + frame(45, bytes(8) + view_id() + b"\0"), Reject.FRAME_LENGTH),
+    "stable in no view": (HEADER + frame(46, b""), Reject.FRAME_LENGTH),
+    "stable in view 2**63": (HEADER + stable((0, 0, 0), counter=2**63), Reject.SEQNO),
+    "stable without allowance": (HEADER + frame(46, view_id() + bytes(15)), Reject.FRAME_LENGTH),
+    "stable in round 0": (HEADER + stable((0, 0, 0), number=0), Reject.SEQNO),
+    "stable in round 2**63": (HEADER + stable((0, 0, 0), number=2**63), Reject.SEQNO),
+    "stable with allowance 2**63": (HEADER + stable((0, 0, 0), allowance=2**63), Reject.COUNT),
+    "nobody's messages stable": (HEADER + stable(), Reject.COUNT),
+    "too many marks": (HEADER + stable(*((0, 0, 0),) * (VIEW_MEMBERS_MAX + 1)), Reject.COUNT),
+    "half a mark": (HEADER + frame(46, stable((0, 0, 0))[3:-1]), Reject.FRAME_LENGTH),
+    "all have more than the others": (HEADER + stable((0, 0, 0), (2, 1, 0)), Reject.SEQNO),
+    "stable up to 2**63": (HEADER + stable((0, 2**63, 0)), Reject.SEQNO),
+    "slowest is nobody": (HEADER + stable((0, 0, 2), (0, 0, 0)), Reject.VIEW),
+    "stable after a beat": (HEADER + counted(21, 1) + stable((0, 0, 0)), Reject.COUNT),
+    "two rounds": (HEADER + stable((0, 0, 0)) * 2, Reject.COUNT),
+    "repair by anyone": (HEADER + repair_wanted((1, 1)), Reject.ADDRESSEE),
+    "repair of nobody's": (TO_ME + frame(47, b""), Reject.MEMBER),
+    "repair of half a sender": (TO_ME + frame(47, member()[:-1]), Reject.MEMBER),
+    "repair of a name that is in the next frame": (
+        TO_ME + frame(47, member(name=b"n")[:-1]) + repair_wanted((1, 1)),  # its kind is "/"
+        Reject.MEMBER,
+    ),
+    "repair of nothing": (TO_ME + repair_wanted(), Reject.COUNT),
+    "repair of half a range": (TO_ME + frame(47, member() + bytes(11)), Reject.FRAME_LENGTH),
+    "repair of an empty range": (TO_ME + repair_wanted((1, 0)), Reject.COUNT),
+    "repair of 0": (TO_ME + repair_wanted((0, 1)), Reject.SEQNO),
+    "repair up to 2**63": (TO_ME + repair_wanted((SEQNO_MAX, 2)), Reject.SEQNO),
+    "repair twice": (TO_ME + repair_wanted((5, 2), (6, 1)), Reject.RANGES),
+    "repair of too much": (
+        TO_ME + repair_wanted(*((2 * i, 1) for i in range(1, 130))),
+        Reject.COUNT,
+    ),
+    "ranges of a repair and of a nack": (
+        TO_ME + nack((1, 1)) + repair_wanted(*((2 * i, 1) for i in range(1, 129))),
+        Reject.COUNT,
+    ),
+    "passed on to anyone": (HEADER + relayed(run(1, 1, b"\1\0x")), Reject.ADDRESSEE),
+    "passed on for nobody": (TO_ME + frame(48, b""), Reject.MEMBER),
+    "passed on for half a sender": (TO_ME + frame(48, member()[:-1]), Reject.MEMBER),
+    "nothing passed on": (TO_ME + frame(48, member()), Reject.FRAME_LENGTH),
+    "passed on, half a run": (TO_ME + relayed(run(1, 1, b"\0")), Reject.FRAME_LENGTH),
+    "passed on from stream 1": (TO_ME + relayed(run(1, 1, b"\1\0x", stream=1)), Reject.STREAM),
+    "passed on from stream 2": (TO_ME + relayed(run(1, 1, b"\1\0x", stream=2)), Reject.STREAM),
+    "passed on with other flags": (TO_ME + relayed(run(1, 1, b"\1\0x", flags=5)), Reject.FLAGS),
+    "passed on from 0": (TO_ME + relayed(run(0, 1, b"\1\0x")), Reject.SEQNO),
+    "passed on up to 2**63": (TO_ME + relayed(run(SEQNO_MAX, 2, b"\1\0xy")), Reject.SEQNO),
+    "too many passed on": (TO_ME + relayed(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
+    "passed on with other lengths": (TO_ME + relayed(run(1, 2, b"\2\0abc")), Reject.LENGTHS),
+    "passed on after a beat": (
+        TO_ME + counted(21, 1) + relayed(run(1, 1, b"\1\0x")),
+        Reject.COUNT,
+    ),
+    "passed on twice": (TO_ME + relayed(run(1, 1, b"\1\0x")) * 2, Reject.COUNT),
+    "kind 49": (TO_ME + frame(49, b""), Reject.FRAME_KIND),
 }
 
 
@@ -1334,6 +1632,9 @@ def test_every_reason_is_tested() -> None:
         *MEMBERSHIP,
         *BEGINNINGS,
         *UNIFORM_CONTROL,
+        *VOTES,
+        *STABLE,
+        *REPAIRS,
     ],
     ids=repr,
 )
@@ -1482,6 +1783,7 @@ MOST_CLAIMS = view_id(2**62) + b"".join(
 MOST_SHARES = view_id(2**62) + b"".join(
     share(2**61 + at, 2**62 + at, 1, who) for at, who in enumerate(small_members(MOST_ESTATES))
 )
+MOST_MARKS = [(2**61 + place, 2**62 + place, 127 - place) for place in range(VIEW_MEMBERS_MAX)]
 MOST_NACK = nack(*((2**62 + 1000 * i, 500) for i in range(128)))
 
 MEMORY = {
@@ -1513,10 +1815,28 @@ MEMORY = {
     "most groups that merge": HEADER + frame(27, MOST_VIEW + MOST_PARTS),
     "one group more than can be": HEADER + frame(27, MOST_VIEW + MOST_PARTS + part(99)),
     "many commits": HEADER + commit(2**62, 2**61) * 127 + MOST_NACK,
-    "many claims": HEADER + frame(42, MOST_CLAIMS),
-    "many claims but the last is wrong": HEADER + frame(42, MOST_CLAIMS[:-1]),
-    "many shares": HEADER + frame(43, b"\1" + MOST_SHARES),
-    "many shares that nobody has": HEADER + frame(43, b"\2" + MOST_SHARES),
+    "many claims": HEADER + takeover(MOST_CLAIMS),
+    "many claims but the last is wrong": HEADER + takeover(MOST_CLAIMS[:-1]),
+    "many shares": HEADER + standing(MOST_SHARES),
+    "many shares that nobody has": HEADER + standing(MOST_SHARES, flags=2),
+    "many votes": TO_ME + vote(*range(2**62, 2**62 + VIEW_MEMBERS_MAX), number=2**62),
+    "many marks": HEADER + stable(*MOST_MARKS, number=2**62, allowance=2**62),
+    "many marks but the last is wrong": HEADER + stable(*MOST_MARKS[:-1], (2, 1, 0)),
+    "many that want a vote": TO_ME
+    + frame(45, struct.pack("<QQ", 2**62, 2**62) + small_members(1)[0]) * 127
+    + MOST_NACK,
+    "many repairs": TO_ME
+    + b"".join(
+        repair_wanted((2**62 + 1000 * at, 500), who=who)
+        for at, who in enumerate(small_members(FRAMES_MAX))
+    ),
+    "many repairs and a range too many": TO_ME
+    + repair_wanted((2**62, 500), who=small_members(1)[0]) * 127
+    + MOST_NACK,
+    "small payloads passed on": TO_ME + relayed(table_run(MESSAGES_MAX, 2)),
+    "one large message passed on": TO_ME
+    + relayed(run(1, 1, struct.pack("<H", 60_000) + bytes(60_000))),
+    "many passed on": TO_ME + relayed(run(2**62, 2, bytes(4), flags=0)) * FRAMES_MAX,
     "many beginnings": TO_ME + begin(2**62, 2**61) * 127 + MOST_NACK,
     "most members but the last is wrong": HEADER + frame(16, MOST_VIEW[:-1]),
     "most members after most of all": HEADER
@@ -1528,7 +1848,7 @@ MEMORY = {
     + frame(17, struct.pack("<Q", 2**62) + small_members(1)[0]) * 127
     + MOST_NACK,
     "many suspects": HEADER + frame(20, b"\1" + small_members(1)[0]) * 127 + MOST_NACK,
-    "many coordinators": HEADER + frame(14, b"\1\0" + small_members(1)[0]) * 127 + MOST_NACK,
+    "many coordinators": HEADER + present(b"\1\0" + small_members(1)[0]) * 127 + MOST_NACK,
     "many halves": HEADER + frame(25, fragment(2**62, 127, 1, 2**31) + b"\1xy") * 127 + MOST_NACK,
     "one large half": HEADER + frame(25, fragment() + b"\1" + bytes(60_000)),
     "largest random": HEADER + bytes(range(256)) * 255,
@@ -1544,6 +1864,9 @@ MEMORY_REFUSED = {
     "one group more than can be",
     "many claims but the last is wrong",
     "many shares that nobody has",
+    "many marks but the last is wrong",
+    "many repairs and a range too many",
+    "many passed on",
     "most members but the last is wrong",
     "most members after most of all",
     "most members many times",

@@ -49,9 +49,9 @@ MESSAGES: list[SystemMessage] = [
     HeldUp(is_full=True),
     HeldUp(is_full=False),
     EstateWanted(ViewId(OTHER, COUNTER_MAX), ME, 1, SEQNO_MAX),
-    EstateWanted(ViewId(ME, 1), OTHER, 7, 7),
+    EstateWanted(ViewId(ME, 1), OTHER, 7, 7, Stream.FIFO),
     EstateRun(OTHER, SEQNO_MAX, (b"last",), (False,)),
-    EstateRun(ME, 1, (b"", b"part", b"rest"), (False, True, False)),
+    EstateRun(ME, 1, (b"", b"part", b"rest"), (False, True, False), Stream.FIFO),
 ]
 
 MEMBER = b"\x01h" + struct.pack("<HQ", 1, 1) + b"\x00"
@@ -63,10 +63,15 @@ def numbers(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}Q", *values)
 
 
+def wanted(first: int, last: int, stream: int = 1) -> bytes:
+    return b"\x26" + struct.pack("<BQQ", stream, first, last)
+
+
 def run(first: int, more: bytes, sizes: list[int], rest: bytes, count: int | None = None) -> bytes:
     size = len(sizes) if count is None else count
     return (
-        MEMBER
+        b"\x01"
+        + MEMBER
         + struct.pack("<QI", first, size)
         + more
         + struct.pack(f"<{len(sizes)}I", *sizes)
@@ -141,17 +146,20 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
         (b"\x25", Reject.FRAME_LENGTH),
         (b"\x25\x02", Reject.FLAGS),
         (b"\x25\x01\x01", Reject.FRAME_LENGTH),
-        (b"\x26" + numbers(1), Reject.FRAME_LENGTH),
-        (b"\x26" + numbers(0, 1) + VIEW_ID + MEMBER, Reject.SEQNO),
-        (b"\x26" + numbers(2, 1) + VIEW_ID + MEMBER, Reject.SEQNO),
-        (b"\x26" + numbers(1, 2**63) + VIEW_ID + MEMBER, Reject.SEQNO),
-        (b"\x26" + numbers(1, 1, 0) + MEMBER + MEMBER, Reject.SEQNO),
         (b"\x26" + numbers(1, 1), Reject.FRAME_LENGTH),
-        (b"\x26" + numbers(1, 1) + VIEW_ID, Reject.MEMBER),
-        (b"\x26" + numbers(1, 1) + VIEW_ID + MEMBER[:-1], Reject.MEMBER),
-        (b"\x26" + numbers(1, 1) + VIEW_ID + MEMBER + b"x", Reject.FRAME_LENGTH),
-        (b"\x27" + MEMBER[:-1], Reject.MEMBER),
-        (b"\x27" + MEMBER + bytes(11), Reject.FRAME_LENGTH),
+        (wanted(0, 1) + VIEW_ID + MEMBER, Reject.SEQNO),
+        (wanted(2, 1) + VIEW_ID + MEMBER, Reject.SEQNO),
+        (wanted(1, 2**63) + VIEW_ID + MEMBER, Reject.SEQNO),
+        (wanted(1, 1) + numbers(0) + MEMBER + MEMBER, Reject.SEQNO),
+        (wanted(1, 1), Reject.FRAME_LENGTH),
+        (wanted(1, 1, stream=2) + VIEW_ID + MEMBER, Reject.STREAM),
+        (wanted(1, 1) + VIEW_ID, Reject.MEMBER),
+        (wanted(1, 1) + VIEW_ID + MEMBER[:-1], Reject.MEMBER),
+        (wanted(1, 1) + VIEW_ID + MEMBER + b"x", Reject.FRAME_LENGTH),
+        (b"\x27", Reject.FRAME_LENGTH),
+        (b"\x27\x02" + MEMBER, Reject.STREAM),
+        (b"\x27\x01" + MEMBER[:-1], Reject.MEMBER),
+        (b"\x27\x01" + MEMBER + bytes(11), Reject.FRAME_LENGTH),
         (b"\x27" + run(1, b"", [], b""), Reject.COUNT),
         (b"\x27" + run(1, b"", [], b"", count=CAPACITY_LIMIT + 1), Reject.COUNT),
         (b"\x27" + run(0, b"\0", [1], b"x"), Reject.SEQNO),

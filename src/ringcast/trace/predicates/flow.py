@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.model import Stream
 from ringcast.trace.predicates.algebra import NOWHERE, Lives, Progress, merge_progress
 from ringcast.trace.predicates.findings import Findings
 from ringcast.trace.predicates.sequential import Rule
@@ -12,12 +13,14 @@ from ringcast.trace.rows import (
     ACKMAP,
     DELIVER,
     DROP_HIGH,
+    LET_GO,
     OPEN,
     PURGE,
     SEND,
     SEND_BLOCK,
     TX,
     VIEW,
+    VOTE,
     WIN,
     XMIT_MISMATCH,
     split_key,
@@ -112,7 +115,10 @@ class HighDrops:
 
 
 class WindowHonoured:
-    """A receiver holds nothing outside (low, low + capacity], and equal windows drop nothing."""
+    """A receiver holds nothing outside (low, low + capacity], and equal windows drop nothing.
+
+    Where windows grow, the capacity is what they may grow to, and no window is larger.
+    """
 
     id = "N4"
     title = "receivers buffer only what has a slot, and with equal windows everything has"
@@ -121,11 +127,14 @@ class WindowHonoured:
     def __init__(self) -> None:
         self.found = Findings()
         self.drops = HighDrops()
+        self.widest: dict[tuple[str, str], Row] = {}
 
     def feed(self, row: Row) -> None:
         if row.event == DROP_HIGH:
             self.drops.feed(row)
-        elif row.kind == "receive":
+            return
+        self._measure(row)
+        if row.kind == "receive":
             self.found.premises += 1
             if not row.low <= row.hd <= row.hr <= row.low + row.cap:
                 self.found.violate(
@@ -137,22 +146,44 @@ class WindowHonoured:
     def merge(self, other: WindowHonoured) -> None:
         self.found.merge(other.found)
         self.drops.merge(other.drops)
+        for row in other.widest.values():
+            self._measure(row)
 
     def finish(self, facts: Facts) -> Verdict:
         found = self.found.copy()
         self.drops.judge(facts, found)
+        if facts.purge != "acks":
+            self._judge_growth(facts, found)
         return found.verdict(self.id, self.title)
+
+    def _measure(self, row: Row) -> None:
+        window = row.member, row.kind
+        widest = self.widest.get(window)
+        if widest is None or row.cap > widest.cap:
+            self.widest[window] = row
+
+    def _judge_growth(self, facts: Facts, found: Findings) -> None:
+        for (member, kind), row in self.widest.items():
+            if member not in facts.capacity or row.stream != Stream.FIFO:
+                continue
+            most = facts.window_max(member) if kind == "receive" else facts.capacity[member]
+            if row.cap > most:
+                found.violate(
+                    f"a {kind} window of {member} admits {row.cap} messages, {most} is the most",
+                    row,
+                )
 
 
 class PurgedByAll:
-    """A sender lets go only of what every member of its view has delivered, itself included.
+    """A sender lets go only of what every member of its view has delivered, itself included. So
+    does a receiver that retains messages.
 
     A member whose window opens at an offset has its messages up to there from elsewhere.
     """
 
     id = "N5"
     title = "a message is kept until every member of the view has delivered it"
-    events = (PURGE, DELIVER, OPEN, *Lives.EVENTS)
+    events = (PURGE, LET_GO, DELIVER, OPEN, *Lives.EVENTS)
 
     def __init__(self) -> None:
         self.purges: defaultdict[MemberKey, list[Row]] = defaultdict(list)
@@ -164,7 +195,7 @@ class PurgedByAll:
             self.delivered[row.pair].rise(row.run_idx, row.seqno2, row)
         elif row.event == OPEN:
             self.delivered[row.pair].rise(row.run_idx, row.seqno, row)
-        elif row.event == PURGE:
+        elif row.event in (PURGE, LET_GO):
             self.purges[row.node, row.inc].append(row)
         else:
             self.lives.feed(row)
@@ -178,19 +209,19 @@ class PurgedByAll:
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
         prefixes = self.lives.without_tail()
-        for sender, purges in self.purges.items():
-            views = self.lives.views.get(sender, [])
+        for keeper, purges in self.purges.items():
+            views = self.lives.views.get(keeper, [])
             at = -1  # the view in force; views and purges of a member are both in its own order
-            low: dict[int, Row] = {}
+            low: dict[OriginKey, Row] = {}
             for row in purges:
                 while at + 1 < len(views) and views[at + 1].idx < row.idx:
                     at += 1
-                earlier = low.get(row.stream)
+                earlier = low.get(_purged(row))
                 if earlier is not None and row.seqno < earlier.seqno:
                     found.violate(
                         f"{row.member} purges to {row.seqno} after {earlier.seqno}", earlier, row
                     )
-                low[row.stream] = row
+                low[_purged(row)] = row
                 if at < 0:
                     found.unknown.add(f"{row.member} purges before its first view row")
                     continue
@@ -206,7 +237,7 @@ class PurgedByAll:
     def _judge(
         self, row: Row, view: Row, member: MemberKey, prefixes: set[MemberKey], found: Findings
     ) -> None:
-        delivered = self.delivered.get((*member, *row.own_origin), NOWHERE)
+        delivered = self.delivered.get((*member, *_purged(row)), NOWHERE)
         through = delivered.at(row.run_idx)
         if through < row.seqno and not (row.run_idx < 0 and member in prefixes):
             found.violate(
@@ -217,6 +248,11 @@ class PurgedByAll:
             found.unknown.add("whether members had delivered when senders purged: no run order")
 
 
+def _purged(row: Row) -> OriginKey:
+    """Whose messages were let go of."""
+    return row.own_origin if row.event == PURGE else row.origin
+
+
 class Acked(NamedTuple):
     """What a member has delivered of an origin, and its last acknowledgement of it."""
 
@@ -225,11 +261,12 @@ class Acked(NamedTuple):
 
 
 class AckHonesty(Rule[Acked]):
-    """An ack claims no more delivered than the application took, and marks never go back."""
+    """An ack claims no more delivered than the application took, and marks never go back. A vote is
+    an ack for every member of the view, and goes back on nothing that was said in the same one."""
 
     id = "N6"
     title = "an acknowledgement says what was really delivered"
-    events = (OPEN, DELIVER, TX)
+    events = (OPEN, DELIVER, TX, VOTE)
     initial = Acked(0, None)
 
     def key(self, row: Row) -> PairKey | None:
@@ -242,9 +279,9 @@ class AckHonesty(Rule[Acked]):
         # Until both a delivery and an ack are known, all rows are of the one kind.
         if last.event == head[0].event:
             return None
-        if last.event == TX:
-            return Acked(head[-2].seqno2, last)
-        return Acked(last.seqno2, head[-2])
+        if last.event == DELIVER:
+            return Acked(last.seqno2, head[-2])
+        return Acked(head[-2].seqno2, last)
 
     def step(self, state: Acked, row: Row, found: Findings) -> Acked:
         if row.event == OPEN:
@@ -258,8 +295,11 @@ class AckHonesty(Rule[Acked]):
             )
         if row.held < row.hd:
             found.violate(f"{row.member} acks {row.hd} delivered but {row.held} held", row)
-        if state.ack is not None and (row.hd < state.ack.hd or row.held < state.ack.held):
-            found.violate(f"{row.member} takes an ack of {row.peer} back", state.ack, row)
+        before = state.ack
+        if before is not None and before.view != row.view:
+            before = None
+        if before is not None and (row.hd < before.hd or row.held < before.held):
+            found.violate(f"{row.member} takes an ack of {row.peer} back", before, row)
         return Acked(state.delivered, row)
 
 
@@ -309,7 +349,7 @@ class SameBytesAgain:
             self.found.violate(
                 f"{row.member} repeats {row.seqno}..{row.seqno2} with other bytes", row
             )
-        elif row.again and row.kind == "data":
+        elif row.again and row.kind in ("data", "relayed"):
             self.found.premises += 1
 
     def merge(self, other: SameBytesAgain) -> None:

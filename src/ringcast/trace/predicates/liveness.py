@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     from ringcast.trace.predicates.findings import Verdict
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
 
+VOTE_KINDS = ("vote", "vote_wanted", "stable", "repair_wanted", "relayed")
+"""What members that vote say to each other, until all know what everybody has."""
+
 NO_COMMON_CLOCK = "how long it took: members' clocks cannot be compared"
 
 
 class Quiet:
-    """Once everything is delivered and known to be, nobody asks for repair or repeats data.
+    """Once everything is delivered and known to be, nobody asks for repair or repeats data, and
+    where members vote nobody votes; as long as nobody takes nothing.
 
     Judged in the `end` phase, and not before the last send's drain bound is over.
     """
@@ -51,11 +55,14 @@ class Quiet:
         self.ending: Row | None = None
         self.last_send_ns = 0
         self.repairs: defaultdict[MemberKey, deque[Row]] = defaultdict(latest_rows)
+        self.votes: defaultdict[MemberKey, deque[Row]] = defaultdict(latest_rows)
 
     def feed(self, row: Row) -> None:
         if row.event == TX:
             if row.kind == "nack" or (row.kind == "data" and row.again):
                 self.repairs[row.node, row.inc].append(row)
+            elif row.kind in VOTE_KINDS:
+                self.votes[row.node, row.inc].append(row)
         elif row.event == SEND:
             self.last_send_ns = max(self.last_send_ns, row.mono_ns)
         elif row.kind == "end":
@@ -66,6 +73,8 @@ class Quiet:
         self.last_send_ns = max(self.last_send_ns, other.last_send_ns)
         for member, rows in other.repairs.items():
             self.repairs[member] += rows
+        for member, rows in other.votes.items():
+            self.votes[member] += rows
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
@@ -78,7 +87,9 @@ class Quiet:
             found.unknown.add("the run ended before it had to be quiet")
         else:
             found.premises = 1
-        for rows in self.repairs.values():
+        # As long as somebody does not take, something is not stable.
+        votes = () if facts.stopped_members else self.votes.values()
+        for rows in (*self.repairs.values(), *votes):
             late = [row for row in rows if row.mono_ns > quiet_ns]
             if late:
                 found.violate(f"{late[0].member} still sends {late[-1].kind}", self.ending, *late)
@@ -331,11 +342,12 @@ class UnblockedAtOnce(Rule[Waiting]):
 
 
 def _has_room(state: Waiting, block: Row, purge: Row) -> bool:
-    """Whether what was held back fits now; an empty window takes anything."""
-    if purge.seqno >= state.hr:
-        return True
-    fits_bytes = purge.limit < 0 or purge.used + block.size <= purge.limit
-    return state.hr - purge.seqno < block.cap and fits_bytes
+    """Whether what was held back fits now; an empty window takes any number of bytes."""
+    # Where members vote, how many messages are admitted may have changed since then.
+    cap = block.cap if purge.cap < 0 else purge.cap
+    is_empty = purge.seqno >= state.hr
+    fits_bytes = is_empty or purge.limit < 0 or purge.used + block.size <= purge.limit
+    return state.hr - purge.seqno < cap and fits_bytes
 
 
 class Offered(NamedTuple):

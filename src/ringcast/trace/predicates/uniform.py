@@ -64,14 +64,15 @@ class OnStream(Generic[F]):
 
 
 class Deliveries:
-    """Who opened and delivered what of the uniform stream, saw which views, and lived to the end
-    of a run that was long enough."""
+    """Who opened and delivered what of one stream, saw which views, and lived to the end of a run
+    that was long enough."""
 
     EVENTS = (OPEN, DELIVER, ESTATE, PHASE, *Lives.EVENTS)
 
-    __slots__ = ("delivered", "estates", "is_over", "lives", "opened")
+    __slots__ = ("_stream", "delivered", "estates", "is_over", "lives", "opened")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Stream = Stream.UNIFORM) -> None:
+        self._stream = stream
         self.opened: dict[PairKey, Row] = {}
         """The last opening."""
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
@@ -84,7 +85,7 @@ class Deliveries:
             self.is_over |= row.kind == "end"
         elif row.event in Lives.EVENTS:
             self.lives.feed(row)
-        elif row.stream != Stream.UNIFORM:
+        elif row.stream != self._stream:
             return
         elif row.event == DELIVER:
             self.delivered[row.pair].rise(row.idx, row.seqno2, row)
@@ -330,8 +331,8 @@ class AllOrNone:
     title = "of a departed sender all survivors deliver the same, and all that any of them held"
     events = Deliveries.EVENTS
 
-    def __init__(self) -> None:
-        self.all = Deliveries()
+    def __init__(self, stream: Stream = Stream.UNIFORM) -> None:
+        self.all = Deliveries(stream)
 
     def feed(self, row: Row) -> None:
         self.all.feed(row)

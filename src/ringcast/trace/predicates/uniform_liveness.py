@@ -36,7 +36,8 @@ class GatedFacts(Facts):
 
     @classmethod
     def of(cls, facts: Facts) -> GatedFacts:
-        return cls(**{item.name: getattr(facts, item.name) for item in fields(Facts)})
+        values = {item.name: getattr(facts, item.name) for item in fields(Facts)}
+        return cls(**{**values, "purge": "acks"})  # which everybody gives, on this stream
 
     def delivery_bound_ns(self, missing: int) -> int:
         """Until all hold it, as on the other stream (N-L1); then acks, or a probe for those that
@@ -63,16 +64,13 @@ def resolve_bound_ns(facts: Facts) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: super() would not find the class they make
-class UniformFacts(GroupFacts):
-    """A run whose members make their own views and have the uniform stream."""
+class HeirFacts(GroupFacts):
+    """A run whose members make their own views, and finish what the departed have left."""
 
     @property
     def settle_bound_ns(self) -> int:
-        """Until a coordinator may let somebody in: all that departed are resolved, all others have
-        said what they have committed, and it has delivered that."""
-        asked = ASK_NS + 2 * self.delta_ns
-        committed = GatedFacts.of(self).delivery_bound_ns(max(self.capacity.values(), default=1))
-        return resolve_bound_ns(self) + asked + committed
+        """Until a coordinator may let somebody in: all that departed are resolved."""
+        return resolve_bound_ns(self)
 
     @property
     def join_bound_ns(self) -> int:
@@ -83,6 +81,19 @@ class UniformFacts(GroupFacts):
         """Groups that come together are settled before, each time."""
         return super().one_view_bound_ns + (self.nodes - 1) * self.settle_bound_ns
 
+
+@dataclass(frozen=True, kw_only=True)
+class UniformFacts(HeirFacts):
+    """A run whose members make their own views and have the uniform stream."""
+
+    @property
+    def settle_bound_ns(self) -> int:
+        """The same, and all others have said what they have committed, and it has delivered
+        that."""
+        asked = ASK_NS + 2 * self.delta_ns
+        committed = GatedFacts.of(self).delivery_bound_ns(max(self.capacity.values(), default=1))
+        return super().settle_bound_ns + asked + committed
+
     @property
     def drained_bound_ns(self) -> int:
         """Until everything is delivered, known to be, and resolved."""
@@ -92,8 +103,14 @@ class UniformFacts(GroupFacts):
     @property
     def flush_bound_ns(self) -> int:
         """Until all others have taken what was sent here, to all or to one, and have said so."""
-        gated = GatedFacts.of(self).drain_bound_ns(max(self.capacity.values(), default=1))
-        return gated + 2 * self.tau_ns + 2 * self.delta_ns + self.ack_interval_ns
+        longest = max(self.capacity.values(), default=1)
+        gated = GatedFacts.of(self).drain_bound_ns(longest)
+        return (
+            max(gated, self.drain_bound_ns(longest))
+            + 2 * self.tau_ns
+            + 2 * self.delta_ns
+            + self.ack_interval_ns
+        )
 
 
 class Valid:

@@ -1,0 +1,267 @@
+"""StabilityRounds: what everybody has, found by vote instead of by an ack from each to each.
+
+With acks, n members that all send cost n² acks for every window's worth of messages. Here all tell
+one member how far they have come with each other, and that one tells all what everybody has: 2n
+datagrams, however many of them send. JGroups' NAKACK2 and NAKACK3 leave this to STABLE. It is for
+plain messages; uniform ones are acknowledged, since each waits for everybody's word anyway.
+
+A vote names its place in a round: it says which Stable this member has heard last. A round ends
+when everybody has voted who has heard the end of the last one. So nobody is more than one round
+behind anybody, and a receiver that retains messages needs room for two windows, not for any number.
+
+On send and on Data: vote within the interval.
+On take: the same; but at once after so many bytes, or messages of one sender.
+On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
+    from now on. Everybody votes, at once.
+On Vote, as coordinator: note it. From somebody who missed the last Stable: send that again, and ask
+    for a vote by whoever has heard it. When everybody has voted, tell all the minima: Stable.
+On Stable from the coordinator of my view, about it: what everybody has may go, here too.
+On VoteWanted: vote at once, or when the Stable has come that it speaks of; as coordinator, have all the others do so, too, until a round has ended
+    that was begun after that: one that is under way may end with votes from before.
+Every interval, while something that is known here is not stable, or this view has not seen two
+    rounds (the second shows that all have heard of the first): vote again. If there is nothing new
+    to say, the pause doubles, up to τ.
+
+A lost Vote or Stable is made good by the next: they are cumulative, and repeated until all is
+stable. Then everybody is silent.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Timers
+from ringcast.wire.frames import Mark, Stable, Vote, VoteWanted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, View
+
+
+SETTLED_ROUNDS = 2
+"""Whoever votes in a view's second round has heard the end of its first."""
+
+
+class Timer(Enum):
+    VOTE = auto()
+    """Something is not known to be stable."""
+
+
+class StabilityRounds:
+    """The votes of one member, and as coordinator those of all."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"_me", "_interval_min", "_interval_max", "_interval", "_every", "votes_sent"}
+    )
+
+    def __init__(self, me: Member, config: MulticastConfig) -> None:
+        assert config.stability is not None
+        self._me = me
+        self.is_due = False
+        """Vote now."""
+        self.news: Stable | None = None
+        """What has become stable, for the owner of the windows to take from here."""
+        self.votes_sent = 0
+        self._interval_min = round(config.stability.interval_s * 1e9)
+        self._interval_max = max(self._interval_min, round(config.xmit_interval_s * 1e9))
+        self._interval = self._interval_min
+        self._threshold = config.stability.threshold_bytes or config.window_bytes // 8
+        self._every = config.ack_threshold or max(config.ack_every, config.capacity_max // 16)
+        self._view: View | None = None
+        self._number = 0  # of the last Stable that was heard in this view
+        self._marks: tuple[Mark, ...] = ()
+        self._said: tuple[int, ...] | None = None  # the last vote in this view
+        self._taken_bytes = 0  # since then,
+        self._taken_of: set[Member] = set()  # and whose
+        self._asked = 0  # to vote once this Stable has come
+        # As coordinator
+        self._votes: dict[Member, Vote] = {}
+        self._voted: set[Member] = set()  # in this round
+        self._last: Stable | None = None
+        self._wanted = 0  # until the end of this round everybody is asked to vote at once
+        self._timers: Timers[Timer] = Timers()
+
+    # Inputs
+
+    def install_view(self, view: View) -> None:
+        self._view = view
+        self._number = 0
+        self._marks = ()
+        self._said = None
+        self._asked = 0
+        self._votes.clear()
+        self._voted.clear()
+        self._last = None
+        self._wanted = 0
+        self.news = None
+        self._interval = self._interval_min
+        self.is_due = True
+
+    def took(self, sender: Member, delivered: int, size: int, buffer: int, now: int) -> None:
+        """The application has taken so many bytes of this sender, up to `delivered`. `buffer` is
+        what all senders together may have under way to this member."""
+        assert self._view is not None
+        self._taken_bytes += size
+        self._taken_of.add(sender)
+        said = 0 if self._said is None else self._said[self._view.members.index(sender)]
+        is_much = self._taken_bytes >= min(self._threshold * len(self._taken_of), buffer // 4)
+        if is_much or delivered - said >= self._every:
+            self.is_due = True
+        else:
+            self._interval = self._interval_min
+            waiting_until = self._timers.next_timeout()
+            if waiting_until is None or waiting_until > now + self._interval:
+                self._timers.arm(Timer.VOTE, now + self._interval)
+
+    def stir(self, now: int) -> None:
+        """There is something that may not be stable."""
+        self._timers.arm_if_idle(Timer.VOTE, now + self._interval)
+
+    def want(self, out: Effects) -> None:
+        """Find out now what everybody has."""
+        view = self._view
+        if view is None:
+            return
+        if view.coordinator == self._me:
+            self._wanted = self._number + 2
+            self._ask_all(view, out)
+        else:
+            self.is_due = True
+            out.datagram(view.coordinator, VoteWanted(view.id, self._number))
+
+    def on_wanted(self, source: Member, wanted: VoteWanted, out: Effects) -> None:
+        view = self._view
+        if view is None or wanted.view_id != view.id or source not in view:
+            return
+        if view.coordinator == self._me:
+            self.want(out)
+        elif source == view.coordinator:
+            self._asked = wanted.number
+            self.is_due |= self._number >= wanted.number
+
+    def on_vote(self, source: Member, vote: Vote, out: Effects) -> None:
+        view = self._view
+        if view is None or vote.view_id != view.id or view.coordinator != self._me:
+            return
+        if source not in view or len(vote.delivered) != len(view) or vote.number > self._number:
+            return
+        if vote.number < self._number:
+            assert self._last is not None
+            out.datagram(source, self._last)
+            out.datagram(source, VoteWanted(view.id, self._number))
+            return
+        self._count(source, vote, out)
+
+    def on_stable(self, source: Member, stable: Stable) -> None:
+        view = self._view
+        if view is None or stable.view_id != view.id or source != view.coordinator:
+            return
+        if stable.number > self._number and len(stable.marks) == len(view):
+            self._hear(stable)
+
+    def handle_timeout(self, now: int) -> None:
+        if self._timers.take_due(now):
+            self.is_due = True
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    def vote(self, delivered: tuple[int, ...], allowance: int, out: Effects) -> None:
+        """Say how far this member is with everybody, in the order of the view."""
+        view = self._view
+        assert view is not None
+        self.is_due = False
+        self._taken_bytes = 0
+        self._taken_of.clear()
+        is_new = self._said != delivered
+        self._interval = self._interval_min if is_new else 2 * self._interval
+        self._interval = min(self._interval, self._interval_max)
+        self._said = delivered
+        self._timers.disarm(Timer.VOTE)
+        vote = Vote(view.id, self._number, allowance, delivered)
+        if view.coordinator == self._me:
+            self._count(self._me, vote, out)
+        else:
+            self.votes_sent += 1
+            out.datagram(view.coordinator, vote)
+
+    def rest_or_go_on(self, known: Sequence[int], now: int) -> None:
+        """Vote again, unless all that is `known` here of each member is stable."""
+        if self.is_settled(known):
+            self._timers.disarm(Timer.VOTE)
+        else:
+            self.stir(now)
+
+    def close(self) -> None:
+        self._view = None
+        self.is_due = False
+        self.news = None
+        self._votes.clear()
+        self._voted.clear()
+        self._timers.disarm(Timer.VOTE)
+
+    # Outputs
+
+    def is_settled(self, known: Sequence[int]) -> bool:
+        """Whether everybody has all that is known here, and all know that."""
+        stable = (mark.by_all for mark in self._marks)
+        return self._number >= SETTLED_ROUNDS and all(map(int.__le__, known, stable))
+
+    def stats(self) -> dict[str, object]:
+        return {"round": self._number, "votes": len(self._votes), "votes_sent": self.votes_sent}
+
+    def explain(self) -> list[str]:
+        """As coordinator: for whom a round waits."""
+        view = self._view
+        if view is None or view.coordinator != self._me or not self._voted:
+            return []
+        silent = ", ".join(str(who) for who in view if who not in self._voted)
+        return [f"round {self._number + 1} of votes waits for {silent}"]
+
+    # As coordinator
+
+    def _count(self, source: Member, vote: Vote, out: Effects) -> None:
+        view = self._view
+        assert view is not None
+        before = self._votes.get(source)
+        if before is not None and before.number == vote.number:  # votes may overtake each other
+            delivered = tuple(map(max, before.delivered, vote.delivered))
+            vote = Vote(vote.view_id, vote.number, vote.allowance, delivered)
+        self._votes[source] = vote
+        self._voted.add(source)
+        if len(self._voted) == len(view):
+            stable = self._end_round(view)
+            out.datagram(None, stable)
+            self._hear(stable)
+            if self._number < self._wanted:
+                self._ask_all(view, out)
+
+    def _ask_all(self, view: View, out: Effects) -> None:
+        self.is_due = True
+        for member in view:
+            if member != self._me:
+                out.datagram(member, VoteWanted(view.id, self._number))
+
+    def _end_round(self, view: View) -> Stable:
+        votes = [self._votes[member].delivered for member in view]
+        marks = []
+        for place, said in enumerate(zip(*votes, strict=True)):
+            others = [*said[:place], *said[place + 1 :]]
+            by_all = min(said)
+            marks.append(Mark(by_all, min(others, default=by_all), said.index(by_all)))
+        allowance = min(vote.allowance for vote in self._votes.values())
+        self._voted.clear()
+        self._last = Stable(view.id, self._number + 1, allowance, tuple(marks))
+        return self._last
+
+    def _hear(self, stable: Stable) -> None:
+        if stable.marks != self._marks:
+            self._interval = self._interval_min
+        self.is_due |= self._number < self._asked <= stable.number
+        self._number = stable.number
+        self._marks = stable.marks
+        self.news = stable

@@ -1,0 +1,88 @@
+"""The multicast benchmark: what it compares, and what it refuses to compare at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.bench.multicast import Workload, _cluster
+from ringcast.cli import main
+from ringcast.errors import UsageError
+
+SHORT = ["--members", "2", "--size", "10000", "--seconds", "0.05", "--repeat", "1"]
+
+
+def bench(*options: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, ["bench", "multicast", *SHORT, *options, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    (report,) = json.loads(result.stdout)
+    found: dict[str, Any] = report
+    return found
+
+
+def test_votes_are_measured_beside_acks() -> None:
+    report = bench("--purge", "stability", "--no-retain")
+    assert report["purge"] == "stability"
+    assert report["lost"] == 0
+    (rate,), (plain_rate,) = report["rates"], report["plain_rates"]
+    assert report["stability_ratio"] == pytest.approx(rate / plain_rate, abs=0.002)
+    assert report["record_ratio"] is report["uniform_ratio"] is None
+    assert report["reports_per_1000"] > 0
+    assert report["plain_reports_per_1000"] > 0
+
+
+def test_acks_are_measured_alone() -> None:
+    report = bench()
+    assert report["purge"] == "acks"
+    assert report["stability_ratio"] is report["plain_rates"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"purge": "stability", "guarantee": "uniform"},
+            "what uniform costs and what voting costs: one at a time",
+        ),
+        (
+            {"purge": "stability", "record": Path("traces")},
+            "what recording costs and what voting costs: one at a time",
+        ),
+        (
+            {"guarantee": "uniform", "record": Path("traces")},
+            "what recording costs and what uniform costs: one at a time",
+        ),
+        ({"retain": False}, "groups that acknowledge keep nothing; add purge = stability"),
+        ({"purge": "never"}, "purge = 'never': must be acks or stability"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Workload(**options)
+
+
+def test_the_command_says_so() -> None:
+    options = ["--purge", "stability", "--guarantee", "uniform"]
+    result = CliRunner().invoke(main, ["bench", "multicast", *options])
+    assert result.exit_code == 2
+    assert "one at a time" in result.output
+
+
+@pytest.mark.parametrize("purge", ["acks", "stability"])
+def test_members_vote_if_they_are_told_to(purge: str) -> None:
+    with _cluster(Workload(members=2, purge=purge)) as cluster:
+        cluster.tell_all({"op": "stats"})
+        for stats in cluster.hear_all():
+            assert bool(stats["ReliableMulticast"]["rounds"]) == (purge == "stability")
+
+
+@pytest.mark.parametrize(
+    ("retain", "expected"),
+    [(None, {}), (True, {"retain_delivered": True}), (False, {"retain_delivered": False})],
+)
+def test_members_are_told_what_to_keep(retain: bool | None, expected: dict[str, bool]) -> None:
+    assert Workload(purge="stability", retain=retain).stability == expected
