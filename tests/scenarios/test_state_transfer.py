@@ -20,7 +20,7 @@ from ringcast.protocols import state_provider
 from ringcast.protocols.catch_up import CatchUp
 from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.state_provider import CHUNK_BYTES_MAX, UNASKED_NS, WINDOW
-from support.membership import MILLISECOND
+from support.membership import MILLISECOND, NAMES, address_of
 from support.state import CHUNKS, StateTown, is_system
 
 if TYPE_CHECKING:
@@ -392,6 +392,35 @@ def test_a_member_that_parted_and_came_back_while_the_joiner_waited() -> None:
     town.run(1)
     assert town.differ("A", "C") == ""
     assert town.application("C").of(town.nodes["D"].me)[-2:] == ["before", "after"]
+
+
+def test_who_came_and_went_while_the_joiner_waited() -> None:
+    """D joins and E's group comes after the cut was made; both are gone before the state is here.
+    What they have said in between is in no state, and everybody has it."""
+    town = town_of("AB", seed=3)
+    town.start("E", candidates=None)
+    town.run_until(lambda: town.group("E") == "E", within=5)
+    town.send("E", b"apart")
+    town.mute.add("A")
+    town.start("C")
+    town.run_until(partial(waits, town, "C"), within=2)
+    town.start("D")
+    town.nodes["E"].add_candidates(map(address_of, NAMES), town.now)
+    town.run_until_agreed("ABCDE", within=30)
+    d, e = town.nodes["D"].me, town.nodes["E"].me
+    for name in "DE":
+        town.send(name, b"of " + name.encode())
+    town.run(0.1)
+    town.crash("DE")
+    town.run_until_agreed("ABC")
+    assert town.application("C").begun == 1  # the cut is from before
+    town.mute.clear()
+    town._turn("A")
+    until_up_to_date(town, "C")
+    town.run(1)
+    assert town.differ("A", "B", "C") == ""
+    assert town.application("C").of(d) == ["of D"]
+    assert town.application("C").of(e) == ["of E"]
 
 
 # Nobody to give it

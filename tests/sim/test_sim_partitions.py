@@ -55,6 +55,12 @@ SEEDS = 40
 STUCK = (2, 19)
 """Seeds in which a member waited for ever for a coordinator that it does not watch."""
 
+PASSED_BY = (246, 582, 1302, 1479)
+"""Senders came after a joiner's state was cut and went before it was there: lost to the joiner."""
+
+KEPT = PASSED_BY
+"""Seeds beyond the first forty that have found something."""
+
 
 def check(tally: Tally) -> None:
     failures = [
@@ -77,6 +83,13 @@ def forty() -> Tally:
 
 def test_forty_seeds_violate_nothing_and_leave_nothing_out() -> None:
     check(forty())
+
+
+def test_seeds_that_have_found_something_violate_nothing() -> None:
+    tally = Tally()
+    for summary in run_seeds(KEPT, protocol="group", partitions=True):
+        tally.add(summary)
+    assert [(summary.seed, summary.failures[0]) for summary in tally.failed] == []
 
 
 def test_groups_fall_apart_and_come_together() -> None:

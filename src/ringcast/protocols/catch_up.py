@@ -8,6 +8,8 @@ On cut: leave out what is in the state, now and of all that still comes.
     opened: whoever provides it got less of that sender. What came here would not follow on it, and
     is left out as well: then both have the same messages of that sender, and no gap.
     (Of all others it does reach it: the provider sees to that before it makes the cut.)
+    But if the sender came after this member and the state knows nothing of it, nothing precedes
+    what came here: to both it began where its window opened.
     Of its uniform messages some may still come, to both: they too are in the state, or not.
 """
 
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 MESSAGE_OVERHEAD = 64
 """What a message takes besides its bytes, about: empty ones are not for nothing."""
 
-DEPARTED_MAX = 256
-"""Streams of departed senders that are kept apart; of older ones nothing is kept."""
-
 
 class CatchUp:
     """A bounded queue of deliveries, and what is to be left out of it."""
@@ -41,6 +40,7 @@ class CatchUp:
         "_fragment_bytes",
         "_halves",
         "_room",
+        "_welcomed",
         "accepted",
         "ends",
         "opened",
@@ -59,6 +59,7 @@ class CatchUp:
         """What is still to come and is in the state: up to here."""
         self.size = 0
         """Bytes that are kept, with what each message takes besides."""
+        self._welcomed = frozenset(opened)  # who was there before this member
         self._room = max_bytes
         self._fragment_bytes = fragment_bytes
         self._halves: dict[Origin, int] = {}  # bytes of messages that are not whole yet
@@ -103,15 +104,17 @@ class CatchUp:
                 if origin.stream is not Stream.UNIFORM:
                     self.skips.pop(origin, None)
                     self._halves.pop(origin, None)
-        while len(self.ends) > DEPARTED_MAX:
-            oldest = next(iter(self.ends))
-            self._leave_out({oldest: self.ends.pop(oldest)})
-            self.opened.pop(oldest, None)
-            self.accepted.pop(oldest, None)
+
+    def forget(self, origin: Origin) -> None:
+        """Whoever makes a cut may know nothing any more of this one, which has departed."""
+        if origin in self.ends:
+            self._leave_out({origin: self.ends.pop(origin)})
+            self.opened.pop(origin, None)
+            self.accepted.pop(origin, None)
 
     def cut(self, cut: Mapping[Origin, int], view: View) -> list[Origin]:
         """The state reaches this far. Return whose messages do not follow on it."""
-        orphans = [origin for origin in self.ends if cut.get(origin, -1) < self.opened[origin]]
+        orphans = [origin for origin in self.ends if not self._follows(origin, cut.get(origin))]
         self._leave_out({**cut, **{origin: self.ends[origin] for origin in orphans}})
         self.skips = {
             origin: last
@@ -156,6 +159,13 @@ class CatchUp:
             taken.append(event)
             self.size -= _cost(event)
         return taken
+
+    def _follows(self, origin: Origin, reached: int | None) -> bool:
+        """Whether what a departed sender left here follows on a state that reaches so far; None:
+        the state knows nothing of it."""
+        if reached is None and origin not in self._welcomed:
+            return True
+        return (reached or 0) >= self.opened[origin]
 
     def _leave_out(self, through: Mapping[Origin, int]) -> None:
         events, self._events = self._events, deque()

@@ -71,7 +71,7 @@ at most. It doubles each time, so that a state which takes long to make gets thr
 
 DEPARTED_MAX = 256
 """Streams of departed members whose end is remembered. Only joiners that have waited for their
-state since before they departed need to know."""
+state since before they departed need to know; of older ones these keep nothing either."""
 
 
 class Phase(Enum):
@@ -194,10 +194,13 @@ class StateTransfer:
             if origin.sender not in view:
                 self._departed.pop(origin, None)
                 self._departed[origin] = seqno
-        while len(self._departed) > DEPARTED_MAX:
-            del self._departed[next(iter(self._departed))]
         if self.catch_up is not None:
             self.catch_up.depart(view)
+        while len(self._departed) > DEPARTED_MAX:
+            oldest = next(iter(self._departed))
+            del self._departed[oldest]
+            if self.catch_up is not None:
+                self.catch_up.forget(oldest)  # as whoever is to provide the state does
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self.me not in view:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringcast.events import Delivered, FragmentsTaken, StateWanted
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
-from ringcast.protocols.catch_up import DEPARTED_MAX, MESSAGE_OVERHEAD, CatchUp
+from ringcast.protocols.catch_up import MESSAGE_OVERHEAD, CatchUp
 
 A, B, C = (Member(Address("h", n), n, name) for n, name in enumerate("ABC", 1))
 V1 = ViewId(A, 1)
@@ -105,11 +105,29 @@ def test_what_does_not_follow_on_the_state_is_left_out() -> None:
     assert kept.take(9) == [run(A, 11, b"a11"), run(C, 12, b"c12")]
 
 
-def test_of_whom_the_state_knows_nothing_and_who_is_gone_nothing_is_left() -> None:
-    kept = buffer(b=0)
-    kept.keep([run(B, 1, b"b1")])
+def test_of_whom_the_state_knows_nothing_only_a_beginning_follows_on_it() -> None:
+    kept = buffer(b=0, c=10)
+    kept.keep([run(B, 1, b"b1"), run(C, 11, b"c11")])
     kept.depart(View(V1, (A,)))
-    assert kept.cut({}, View(V1, (A,))) == [of(B)]
+    assert kept.cut({}, View(V1, (A,))) == [of(C)]
+    assert kept.take(9) == [run(B, 1, b"b1")]
+
+
+def test_who_came_and_went_while_the_state_was_on_its_way_is_kept() -> None:
+    kept = buffer(a=0)
+    kept.keep([run(B, 1, b"b1"), run(C, 14, b"c14")])  # B is a joiner, C was in another group
+    kept.depart(View(V1, (A,)))
+    kept.keep([run(C, 21, b"c21")])  # and comes back
+    kept.depart(View(V1, (A,)))
+    assert kept.cut({of(A): 0}, View(V1, (A,))) == []
+    assert kept.take(9) == [run(B, 1, b"b1"), run(C, 14, b"c14"), run(C, 21, b"c21")]
+
+
+def test_who_came_later_and_whom_the_provider_had_before_must_follow_all_the_same() -> None:
+    kept = buffer(a=0)
+    kept.keep([run(C, 14, b"c14")])
+    kept.depart(View(V1, (A,)))
+    assert kept.cut({of(C): 12}, View(V1, (A,))) == [of(C)]
     assert kept.take(9) == []
 
 
@@ -123,14 +141,13 @@ def test_only_what_came_before_the_departure_is_left_out_then() -> None:
     assert kept.take(9) == [run(B, 15, b"15")]
 
 
-def test_streams_of_the_departed_are_bounded() -> None:
-    kept = CatchUp({}, 1_000_000, 100)
-    senders = [Member(Address("h", 9), n, "x") for n in range(DEPARTED_MAX + 2)]
-    for sender in senders:
-        kept.keep([run(sender, 1, b"m")])
-        kept.depart(ALL)
-    assert len(kept.ends) == len(kept.accepted) == len(kept.opened) == DEPARTED_MAX
-    assert [event.sender for event in kept.take(1000) if isinstance(event, Delivered)] == senders[
-        2:
-    ]
+def test_who_is_forgotten_leaves_nothing() -> None:
+    kept = buffer(a=0)
+    kept.keep([run(B, 1, b"b1"), run(C, 1, b"c1")])
+    kept.depart(View(V1, (A, C)))
+    kept.forget(of(B))
+    kept.forget(of(C))  # it has not departed
+    assert kept.opened.keys() == kept.accepted.keys() == {of(A), of(C)}
+    assert kept.ends == {}
+    assert kept.take(9) == [run(C, 1, b"c1")]
     assert kept.size == 0

@@ -570,6 +570,19 @@ def test_of_whom_the_provider_knows_nothing_a_joiner_remembers_nothing() -> None
     assert full.layer.stats()["departed"] == DEPARTED_MAX
 
 
+def test_of_the_departed_a_joiner_keeps_as_many_as_its_provider_can_know_of() -> None:
+    desk = Desk(J).waiting()
+    assert desk.layer.catch_up is not None
+    senders = [Member(Address("x", 1), n, "x") for n in range(1, DEPARTED_MAX + 3)]
+    for sender in senders:
+        desk.layer.keep([run(sender, 1)])
+        desk.layer.before_view(V1, Digest({of(sender): 1, of(A): 0}))
+    assert len(desk.layer.catch_up.ends) == DEPARTED_MAX
+    desk.receive(A, StateBegin(1, 1, digest(a=0)), StateEnd(1, 0))
+    handed = desk.take(DEPARTED_MAX + 9)[2:]
+    assert handed == [run(sender, 1) for sender in senders[2:]]
+
+
 # What people can see
 
 

@@ -308,6 +308,59 @@ def test_who_was_away_must_not_hide_a_message_that_was_lost() -> None:
     assert violated(story) == {"T2"}
 
 
+def passed_by(offset: int, *, cut: int | None = None) -> Story:
+    """c comes after b, is heard by it and goes, all while b waits for its state."""
+    story = joined()
+    story.view("b", 3, "abc")
+    story.open("b", "c", offset)
+    story.takes("b", "c", offset + 1, offset + 2, aside=True)
+    story.view("b", 4, "ab")
+    known = {} if cut is None else {"c": cut}
+    story.wants("b", "a", 1, a=A3)
+    story.begins("b", "a", 1, a=3, **known)
+    story.receives("b", "a", a=A3)
+    story.gets("b", "a", 4, 5)
+    return story
+
+
+@pytest.mark.parametrize("offset", [0, 13])
+def test_who_came_and_went_meanwhile_is_not_left_out(offset: int) -> None:
+    story = passed_by(offset)
+    (violation,) = verdicts(story)["T2"].violations
+    assert (
+        violation.text == f"b#1 has taken c through {offset + 2}; its application got it through 0"
+    )
+    story.gets("b", "c", offset + 1, offset + 2)
+    assert not violated(story)
+
+
+def test_who_came_and_went_meanwhile_is_left_out_where_its_provider_had_less() -> None:
+    assert "T2" not in violated(passed_by(13, cut=12))
+    assert "T2" in violated(passed_by(13, cut=13))
+
+
+def test_who_came_and_went_and_came_back_must_not_hide_what_was_lost() -> None:
+    story = passed_by(13)
+    story.view("b", 5, "abc")
+    story.open("b", "c", 20)
+    story.takes("b", "c", 21, 21)
+    (violation,) = verdicts(story)["T2"].violations
+    assert violation.text == "b#1 is handed c:21..21, due was 1"
+    story.takes("b", "c", 22, 22)
+    assert len(verdicts(story)["T2"].violations) == 1
+
+
+def test_behind_a_state_that_is_lost_nothing_is_left_out() -> None:
+    story = passed_by(13, cut=12)
+    del story.rows[-3:]  # what follows on the beginning of the state
+    story(STATE_REFUSED, "a", peer="b", seqno=1)
+    story(STATE_LOST, "b")
+    story.gets("b", "a", 4, 5)
+    assert "T2" in violated(story)
+    story.gets("b", "c", 14, 15)
+    assert "T2" not in violated(story)
+
+
 def test_an_application_that_forgets() -> None:
     story = clean()
     story.ends("b", a=messages("a", 1, 2, 3, 4, 5, 6))

@@ -253,6 +253,10 @@ class _Window:
         self.is_first = is_first
         """It opened when its member was let in."""
 
+    def has_more(self, reached: int) -> bool:
+        """Whether something was taken out of it that comes after this."""
+        return self.taken > max(reached, self.offset)
+
 
 class _Joiner:
     """What one joiner took, and what of it its application was handed."""
@@ -279,7 +283,8 @@ class _Joiner:
         elif row.event == STATE_RECEIVED:
             self.reached = {origin: cut.seqno for origin, cut in self._cut.items()}
         elif row.event == STATE_LOST:
-            # All that came since it was let in.
+            # All that came since it was let in: there is no state that it would have to follow on.
+            self._cut = {}
             self.reached = {
                 origin: windows[0].offset
                 for origin, windows in self._windows.items()
@@ -295,9 +300,11 @@ class _Joiner:
         """It lives, and takes: everything has been handed on that does not precede its state."""
         for origin, windows in self._windows.items():
             reached = (self.reached or {}).get(origin, 0)
+            is_gone = self.view is None or f"{origin[0]}#{origin[1]}" not in self.view.members
             for window in windows:
-                if window.taken > max(reached, window.offset) and not self._is_left_out(
-                    origin, window, reached
+                is_over = is_gone or window is not windows[-1]
+                if window.has_more(reached) and not (
+                    is_over and self._may_be_left_out(origin, window, reached)
                 ):
                     assert self.wait is not None
                     self.found.violate(
@@ -331,15 +338,17 @@ class _Joiner:
         for window in self._windows[row.origin]:
             if window.offset == row.seqno - 1 and not window.is_first:
                 return True
-            if due <= window.taken and due > window.offset:
+            if window.has_more(due - 1) and not self._may_be_left_out(row.origin, window, due - 1):
                 return False
         return False
 
-    def _is_left_out(self, origin: OriginKey, window: _Window, reached: int) -> bool:
-        """Its sender departed, and its provider had less of it than would have to precede this."""
-        is_gone = self.view is None or f"{origin[0]}#{origin[1]}" not in self.view.members
-        is_last = window is self._windows[origin][-1]
-        return window.offset > reached and (is_gone or not is_last)
+    def _may_be_left_out(self, origin: OriginKey, window: _Window, reached: int) -> bool:
+        """If its sender has departed: whether the provider had less of it than would have to
+        precede this. Nothing precedes a later window, nor the first one of a sender that came
+        after this member and that the state knows nothing of."""
+        used = (each for each in self._windows[origin] if each.is_first or each.has_more(0))
+        is_behind_state = window.is_first or origin in self._cut
+        return window.offset > reached and is_behind_state and window is next(used, None)
 
 
 class OnceBehindItsState:
@@ -348,7 +357,8 @@ class OnceBehindItsState:
 
     A sender that was away begins anew where its window opens. One that has departed may have left
     messages here that do not follow on the state, because its provider had fewer: all of them are
-    left out. Before its state the application gets nothing.
+    left out. One that came after this member, and that the state knows nothing of, follows on
+    nothing: of it all is handed on. Before its state the application gets nothing.
     """
 
     id = "T2"
