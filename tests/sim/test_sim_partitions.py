@@ -58,7 +58,10 @@ STUCK = (2, 19)
 PASSED_BY = (246, 582, 1302, 1479)
 """Senders came after a joiner's state was cut and went before it was there: lost to the joiner."""
 
-KEPT = PASSED_BY
+ALONE = 1165
+"""A member that has lost its state lets another in before its application hears of the loss."""
+
+KEPT = (*PASSED_BY, ALONE)
 """Seeds beyond the first forty that have found something."""
 
 

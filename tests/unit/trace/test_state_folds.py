@@ -425,6 +425,20 @@ def test_whoever_has_its_state_since_before_the_view_could_give_it() -> None:
     assert "T4" in violated(story)
 
 
+def test_whoever_is_yet_to_hear_that_it_was_let_in_has_none() -> None:
+    """b is alone, and has lost its state. In the same step it lets c in."""
+    story = joined()
+    story.view("b", 3, "b")
+    story.view("b", 4, "bc")
+    story(STATE_LOST, "b")
+    story.gets("b", "a", 4, 5)
+    assert not violated(story)
+    founder = Story()
+    founder.view("c", 1, "c")
+    founder.rows += story.rows
+    assert violated(founder) == {"T4"}
+
+
 # In time
 
 

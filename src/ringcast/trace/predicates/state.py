@@ -448,8 +448,8 @@ def _run_idx(told: Statement) -> int:
 
 
 class LostOnlyIfNobodyHasIt:
-    """A state is called lost only where everybody else in the view waits for its own, or has
-    refused."""
+    """A state is called lost only where everybody else in the view waits for its own, is yet to
+    hear that it has been let in, or has refused."""
 
     id = "T4"
     title = "a state is lost only if nobody in the view can give it"
@@ -485,20 +485,23 @@ class LostOnlyIfNobodyHasIt:
                 found.violate(f"{lost.member} has lost its state, and {key} has one", view, lost)
 
     def _could_not(self, member: MemberKey, view: Row, lost: Row) -> bool:
-        """Whether this one waited itself, at some time in that view, or has refused."""
-        is_waiting = False
+        """Whether this one was without a state itself, at some time in that view, or has refused.
+        Founders have one from their first view on, joiners have to wait for theirs from there."""
+        has_state = has_view = False
         for row in self.chronicle.rows.get(member, []):
             if row.run_idx > lost.run_idx:
                 break
-            if row.event == STATE_WAIT:
-                is_waiting = True
+            if row.event == VIEW and not has_view:
+                has_state = has_view = True
+            elif row.event == STATE_WAIT:
+                has_state = False
             elif row.event in (STATE_RECEIVED, STATE_LOST):
-                is_waiting = False
+                has_state = True
                 if row.run_idx > view.run_idx:
                     return True
             elif row.event == STATE_REFUSED and (row.peer, row.peer_inc) == (lost.node, lost.inc):
                 return True
-        return is_waiting
+        return not has_state
 
 
 def state_bound_ns(facts: GroupFacts, waited_ns: int = 0) -> int:
