@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.config import MembershipConfig
+from ringcast.core.effects import Suspected
 from ringcast.errors import TooFewMembers
 from ringcast.events import Delivered, Undeliverable, ViewInstalled, Writable
 from ringcast.model import Origin, Stream
@@ -336,6 +337,38 @@ def test_a_member_whose_group_has_gone_two_ways() -> None:
     town.heal()
     town.run_until_agreed("ABCDE", within=30)
     assert members(town)["A"] == before["A"]
+    send_and_check(town, "ABCDE")
+
+
+def suspect(town: Town, name: str, other: str) -> None:
+    """Its failure detector has found out."""
+    node = town.nodes[name]
+    node._out.signal(Suspected(town.nodes[other].me, "not heard"))
+    node.handle_timeout(town.now)
+    town._turn(name)
+
+
+def test_a_view_of_another_line_brings_nobody_back() -> None:
+    """E alone hears all. A leaves D out, which E installs; at the same time B leaves A out. When B
+    then makes a view with E and D, these two have no windows for each other any more."""
+    town = Town(capacity=8)
+    town.form("ABCDE")
+    before = members(town)
+    town.part("AC", "BD")
+    suspect(town, "A", "D")
+    town.run_until(lambda: town.group("E") == "ABCE", within=1)
+    suspect(town, "B", "A")
+    town.run_until(lambda: town.group("D") == "BCDE", within=1)
+    assert town.group("E") == "ABCE"
+    suspect(town, "B", "C")
+    town.run_until(lambda: town.group("D") == "BDE", within=1)
+    town.run(0.01)
+    assert town.group("E") == "ABCE"
+    town.run(NOTICED)
+    assert [town.group(name) for name in "ABCDE"] == ["ACE", "BD", "ACE", "BD", "ACE"]
+    town.heal()
+    town.run_until_agreed("ABCDE", within=30)
+    assert members(town) == before
     send_and_check(town, "ABCDE")
 
 

@@ -61,7 +61,11 @@ PASSED_BY = (246, 582, 1302, 1479)
 ALONE = 1165
 """A member that has lost its state lets another in before its application hears of the loss."""
 
-KEPT = (*PASSED_BY, ALONE)
+TWO_LINES = 1896
+"""Two members make a view each; a third goes from one line to the other, where somebody is whom it
+has seen depart."""
+
+KEPT = (*PASSED_BY, ALONE, TWO_LINES)
 """Seeds beyond the first forty that have found something."""
 
 

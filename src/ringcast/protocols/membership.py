@@ -25,6 +25,9 @@ Making a view: install it; send ViewIs to its old members and to those it leaves
 On ViewIs from a member, if newer and made by one: install it and acknowledge. If older, or of
     another maker: say what mine is. A coordinator that hears of a view that it does not know (its
     predecessor died making it) makes another above it, of those who are in both.
+    With somebody in it who has departed from here, and whom no merge brings back: it does not
+    follow on my view, two members have made one each. Neither of us has a window for the other any
+    more, so it is not installed: those of mine who are there have parted from us.
     Without me in it: if most of my others are there, it is I who am out; whoever did not ask for
     that may come back as another incarnation. If not, they have parted from us: the coordinator
     goes on without them. Both sides have excluded each other then, and may come together again.
@@ -627,7 +630,7 @@ class Membership:
         if self.coordinator != self.me:
             self._stop_merging()
         new = [member for member in view if previous is not None and member not in previous]
-        far = {member for part in parts if self.me not in part for member in part}
+        far = self._far(parts)
         reunited = tuple(member for member in new if member in far)
         if reunited:
             self.reunion.merge()
@@ -649,9 +652,10 @@ class Membership:
         is_newer = view.counter > mine.counter
         is_next = source in mine and view.id.creator in mine
         is_merge = any(part.id == mine.id for part in parts)
+        has_returned = not self._far(parts).issuperset(who for who in self._departed if who in view)
         if view.id == mine.id:
             out.datagram(source, ViewAck(view.id))
-        elif is_newer and self.me in view and (is_next or is_merge):
+        elif is_newer and self.me in view and (is_next or is_merge) and not has_returned:
             self._install(view, now, out, parts)
             out.datagram(source, ViewAck(view.id))
             self._advance(now, out)  # it may be on us now: to see ourselves out, for one
@@ -661,10 +665,16 @@ class Membership:
             self._on_view_without_me(view, now, out)
         elif self.coordinator == self.me:
             self._reconcile(source, view, now, out)
+        elif is_newer and is_next:  # but with somebody in it who has departed from here
+            self._note_strayed(view, now, out)
         elif view.counter < mine.counter:  # not if they are equal: it would answer likewise
             out.datagram(source, self._my_view())
         else:
             self.ignored += 1
+
+    def _far(self, parts: tuple[View, ...]) -> set[Member]:
+        """Who comes from another part than mine."""
+        return {member for part in parts if self.me not in part for member in part}
 
     def _my_view(self) -> ViewIs | Merged:
         assert self.view is not None
@@ -708,8 +718,13 @@ class Membership:
             self._highest = max(self._highest, view.counter)
             self.reunion.part(now)
             self._make_view(there, now, out)
-        elif not there <= self._strayed.keys():
-            # For the coordinator to see to; or the next one, if that is where it is.
+        else:
+            self._note_strayed(view, now, out)
+
+    def _note_strayed(self, view: View, now: int, out: Effects) -> None:
+        """For the coordinator to see to; or the next one, if that is where it is."""
+        there = {member for member in self.view or () if member in view and member != self.me}
+        if not there <= self._strayed.keys():
             self._highest = max(self._highest, view.counter)
             self._strayed.update(dict.fromkeys(there, view))
             self._act_on_suspects(now, out)

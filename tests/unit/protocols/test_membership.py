@@ -522,6 +522,34 @@ def test_a_view_that_does_not_count_changes_nothing(
     assert desk.layer.view == view(5, A, B, C)
 
 
+def test_a_view_with_somebody_who_has_departed_is_of_those_who_have_parted() -> None:
+    """A has made a view without B, and D the next one of another line, with it."""
+    desk = Desk(C).member(A, B, C, D)
+    desk.receive(A, ViewIs(view(6, A, C, D)))
+    desk.forget()
+    desk.receive(D, ViewIs(view(7, D, B, C)))
+    assert desk.view == view(6, A, C, D)
+    assert desk.said() == [VerifyWanted(A)]  # it is for A to leave D out, if A is there
+    assert desk.sent() == []
+    desk.signal(Suspected(A, "not heard"))
+    assert desk.view == view(8, C)
+    desk.receive(D, Merged(view(9, D, B, C), (view(7, D, B), view(8, C))))
+    assert desk.view == view(9, D, B, C)
+    assert desk.said()[-2:] == [
+        Reunited((D, B)),
+        ViewAgreed(view(9, D, B, C), (view(7, D, B), view(8, C))),
+    ]
+
+
+def test_a_coordinator_makes_a_view_above_one_with_somebody_who_has_departed() -> None:
+    desk = Desk(A).coordinator(B, C, D)
+    desk.signal(Suspected(B, "not heard"))
+    desk.answer()
+    before = desk.view.counter
+    desk.receive(D, ViewIs(view(before + 1, D, B, A)))
+    assert desk.view == view(before + 2, A, D)
+
+
 @pytest.mark.parametrize("source", [A, X])
 def test_whoever_is_behind_is_told(source: Member) -> None:
     desk = Desk(C).member(A, B, C)

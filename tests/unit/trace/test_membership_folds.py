@@ -162,6 +162,19 @@ def test_a_view_of_a_stranger_that_is_no_merge_of_mine() -> None:
     assert violated(merged(("a2ac", "b7b"))) == {"V1"}
 
 
+def test_whoever_has_departed_comes_back_with_another_part_or_not_at_all() -> None:
+    story = merged()
+    story.installs("a", 4, "a", "ac")
+    story.installs("a", 5, "a", "acb")
+    (violation,) = verdicts(story)["V1"].violations
+    assert violation.text == (
+        "a#1 installs view 5 with b#1 in it, who had departed, and no merge brings it back"
+    )
+    story.rows.pop()
+    story.merges("a", 5, "a", "a4ac", "b4b")
+    assert "V1" not in violated(story)
+
+
 def test_somebody_in_two_parts() -> None:
     story = apart()
     story.merges("a", 3, "a", "a2ac", "b1cb")

@@ -144,7 +144,8 @@ class Agreement:
     A view lists those who stay, in the order in which they stood, and then those who are new. It
     is made by a member of the view before, or it is a first view: the maker alone. A member that
     has a view installs only what was made by a member of that; or what brings that very view
-    together with others. Of which ones, all say the same, and nobody was in two of them.
+    together with others. Of which ones, all say the same, and nobody was in two of them. Whoever
+    has departed comes back only as one of those others.
     """
 
     id = "V1"
@@ -173,10 +174,14 @@ class Agreement:
         found = Findings()
         for views in self.views.values():
             before: Row | None = None
+            departed: set[str] = set()
             for row in views:
                 found.premises += 1
                 self._judge_maker(before, row, found)
                 self._judge_order(row, found)
+                self._judge_returns(departed, before, row, found)
+                departed.update(() if before is None else before.members)
+                departed.difference_update(row.members)
                 before = row
         for by_member in self.parts.values():
             self._judge_parts(list(by_member.values()), found)
@@ -185,13 +190,30 @@ class Agreement:
     def _judge_maker(self, before: Row | None, row: Row, found: Findings) -> None:
         if before is None or row.view_creator in before.members:
             return
-        parts = self.parts.get((row.view_creator, row.view), {}).get((row.node, row.inc), [])
+        parts = self._parts_told(row)
         if not any(_part_id(part) == (before.view_creator, before.view) for part in parts):
             found.violate(
                 f"{row.member} installs view {row.view} of {row.view_creator}, who is not in its "
                 f"view {before.view}, nor is that a part of it",
                 *(before, row, *parts),
             )
+
+    def _judge_returns(
+        self, departed: set[str], before: Row | None, row: Row, found: Findings
+    ) -> None:
+        others = [part for part in self._parts_told(row) if row.member not in part.members]
+        far = {key for part in others for key in part.members}
+        for key in row.members:
+            if key in departed and key not in far:
+                found.violate(
+                    f"{row.member} installs view {row.view} with {key} in it, who had departed, "
+                    f"and no merge brings it back",
+                    *(before, row, *others),
+                )
+
+    def _parts_told(self, row: Row) -> list[Row]:
+        """The parts of this view, as its member was told of them."""
+        return self.parts.get((row.view_creator, row.view), {}).get((row.node, row.inc), [])
 
     @staticmethod
     def _judge_parts(told: list[list[Row]], found: Findings) -> None:
