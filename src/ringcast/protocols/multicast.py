@@ -232,7 +232,7 @@ class ReliableMulticast:
                 case Relayed():
                     self._on_relayed(source, frame, now, out)
                 case _:
-                    self._on_rounds(source, frame, out)
+                    self._on_rounds(source, frame, now, out)
         self._settle(now, out)
 
     def receive_message(
@@ -563,13 +563,13 @@ class ReliableMulticast:
 
     # Votes, and what is retained
 
-    def _on_rounds(self, source: Member, frame: Frame, out: Effects) -> None:
+    def _on_rounds(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
         if self.rounds is None or not self._is_peer(source):
             self.refused += 1
             return
         match frame:
             case Vote():
-                self.rounds.on_vote(source, frame, out)
+                self.rounds.on_vote(source, frame, now, out)
             case VoteWanted():
                 self.rounds.on_wanted(source, frame, out)
             case Stable():
@@ -601,7 +601,7 @@ class ReliableMulticast:
         if rounds is None or view is None:
             return
         if rounds.is_due:
-            rounds.vote(self._taken(view), self._allowance(now), out)
+            rounds.vote(self._taken(view), self._allowance(now), now, out)
             rounds.rest_or_go_on(self._known(view), now)
         if rounds.news is not None:
             stable, rounds.news = rounds.news, None

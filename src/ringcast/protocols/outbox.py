@@ -331,7 +331,7 @@ class Outbox:
         assert self._timers.is_armed(Timer.PROBE) or not self.is_behind
         assert self._timers.is_armed(Timer.BEGIN) or not self.beginners
         assert self.beginners.keys() <= set(view.members)
-        assert self.is_behind or not self.fragments.rest
+        assert self.is_behind or not self.fragments.rest or not self.window.room
         self.fragments.check_invariants()
 
     # Admission

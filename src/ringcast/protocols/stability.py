@@ -13,14 +13,16 @@ On send and on Data: vote within the interval.
 On take: the same; but at once after so many bytes, or messages of one sender.
 On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
     from now on. Everybody votes, at once.
-On Vote, as coordinator: note it. From somebody who missed the last Stable: send that again, and ask
-    for a vote by whoever has heard it. When everybody has voted, tell all the minima: Stable.
+On Vote, as coordinator: note it. From somebody who missed the last Stable, unless they have just
+    crossed: send that again, and ask for a vote when it is heard. When everybody has voted, tell
+    all the minima: Stable.
 On Stable from the coordinator of my view, about it: what everybody has may go, here too.
-On VoteWanted: vote at once, or when the Stable has come that it speaks of; as coordinator, have all the others do so, too, until a round has ended
-    that was begun after that: one that is under way may end with votes from before.
-Every interval, while something that is known here is not stable, or this view has not seen two
-    rounds (the second shows that all have heard of the first): vote again. If there is nothing new
-    to say, the pause doubles, up to τ.
+On VoteWanted: vote at once, or when the Stable has come that it speaks of; as coordinator, have all
+    the others do so, too, until a round has ended that was begun after that: one that is under way
+    may end with votes from before.
+Every interval, while something that is known here was not stable in the last round but one: vote
+    again. (The last round shows that all have heard of that one, and senders may go on from there.)
+    If there is nothing new to say, the pause doubles, up to τ.
 
 A lost Vote or Stable is made good by the next: they are cumulative, and repeated until all is
 stable. Then everybody is silent.
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View
 
 
-SETTLED_ROUNDS = 2
-"""Whoever votes in a view's second round has heard the end of its first."""
+CROSSING_NS = 2_000_000
+"""A vote that comes so soon after a Stable may have been sent before that arrived."""
 
 
 class Timer(Enum):
@@ -55,7 +57,10 @@ class StabilityRounds:
     """The votes of one member, and as coordinator those of all."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"_me", "_interval_min", "_interval_max", "_interval", "_every", "votes_sent"}
+        {
+            *("_me", "_interval_min", "_interval_max", "_interval", "_every", "votes_sent"),
+            "_ended_at",
+        }
     )
 
     def __init__(self, me: Member, config: MulticastConfig) -> None:
@@ -73,7 +78,8 @@ class StabilityRounds:
         self._every = config.ack_threshold or max(config.ack_every, config.capacity_max // 16)
         self._view: View | None = None
         self._number = 0  # of the last Stable that was heard in this view
-        self._marks: tuple[Mark, ...] = ()
+        self._marks: tuple[Mark, ...] = ()  # of that one,
+        self._marks_before: tuple[Mark, ...] = ()  # and of the one before
         self._said: tuple[int, ...] | None = None  # the last vote in this view
         self._taken_bytes = 0  # since then,
         self._taken_of: set[Member] = set()  # and whose
@@ -82,6 +88,7 @@ class StabilityRounds:
         self._votes: dict[Member, Vote] = {}
         self._voted: set[Member] = set()  # in this round
         self._last: Stable | None = None
+        self._ended_at = 0  # the last round
         self._wanted = 0  # until the end of this round everybody is asked to vote at once
         self._timers: Timers[Timer] = Timers()
 
@@ -90,7 +97,7 @@ class StabilityRounds:
     def install_view(self, view: View) -> None:
         self._view = view
         self._number = 0
-        self._marks = ()
+        self._marks = self._marks_before = ()
         self._said = None
         self._asked = 0
         self._votes.clear()
@@ -143,7 +150,7 @@ class StabilityRounds:
             self._asked = wanted.number
             self.is_due |= self._number >= wanted.number
 
-    def on_vote(self, source: Member, vote: Vote, out: Effects) -> None:
+    def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
         view = self._view
         if view is None or vote.view_id != view.id or view.coordinator != self._me:
             return
@@ -151,10 +158,11 @@ class StabilityRounds:
             return
         if vote.number < self._number:
             assert self._last is not None
-            out.datagram(source, self._last)
-            out.datagram(source, VoteWanted(view.id, self._number))
+            if now >= self._ended_at + CROSSING_NS:
+                out.datagram(source, self._last)
+                out.datagram(source, VoteWanted(view.id, self._number))
             return
-        self._count(source, vote, out)
+        self._count(source, vote, now, out)
 
     def on_stable(self, source: Member, stable: Stable) -> None:
         view = self._view
@@ -170,7 +178,7 @@ class StabilityRounds:
     def next_timeout(self) -> int | None:
         return self._timers.next_timeout()
 
-    def vote(self, delivered: tuple[int, ...], allowance: int, out: Effects) -> None:
+    def vote(self, delivered: tuple[int, ...], allowance: int, now: int, out: Effects) -> None:
         """Say how far this member is with everybody, in the order of the view."""
         view = self._view
         assert view is not None
@@ -184,7 +192,7 @@ class StabilityRounds:
         self._timers.disarm(Timer.VOTE)
         vote = Vote(view.id, self._number, allowance, delivered)
         if view.coordinator == self._me:
-            self._count(self._me, vote, out)
+            self._count(self._me, vote, now, out)
         else:
             self.votes_sent += 1
             out.datagram(view.coordinator, vote)
@@ -207,9 +215,11 @@ class StabilityRounds:
     # Outputs
 
     def is_settled(self, known: Sequence[int]) -> bool:
-        """Whether everybody has all that is known here, and all know that."""
-        stable = (mark.by_all for mark in self._marks)
-        return self._number >= SETTLED_ROUNDS and all(map(int.__le__, known, stable))
+        """Whether everybody has all that is known here, and all have heard that."""
+        return all(
+            bool(marks) and all(map(int.__le__, known, (mark.by_all for mark in marks)))
+            for marks in (self._marks, self._marks_before)
+        )
 
     def stats(self) -> dict[str, object]:
         return {"round": self._number, "votes": len(self._votes), "votes_sent": self.votes_sent}
@@ -224,7 +234,7 @@ class StabilityRounds:
 
     # As coordinator
 
-    def _count(self, source: Member, vote: Vote, out: Effects) -> None:
+    def _count(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
         view = self._view
         assert view is not None
         before = self._votes.get(source)
@@ -235,6 +245,7 @@ class StabilityRounds:
         self._voted.add(source)
         if len(self._voted) == len(view):
             stable = self._end_round(view)
+            self._ended_at = now
             out.datagram(None, stable)
             self._hear(stable)
             if self._number < self._wanted:
@@ -263,5 +274,5 @@ class StabilityRounds:
             self._interval = self._interval_min
         self.is_due |= self._number < self._asked <= stable.number
         self._number = stable.number
-        self._marks = stable.marks
+        self._marks_before, self._marks = self._marks, stable.marks
         self.news = stable

@@ -12,7 +12,7 @@ from ringcast.errors import UsageError
 from ringcast.events import Delivered, Writable
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.stability import StabilityRounds
+from ringcast.protocols.stability import CROSSING_NS, StabilityRounds
 from ringcast.wire.frames import (
     Ack,
     Data,
@@ -74,14 +74,14 @@ class Rounds:
 
     def vote(self, *delivered: int) -> None:
         assert self.machine.is_due
-        self.machine.vote(delivered, ALLOWANCE, self.out)
+        self.machine.vote(delivered, ALLOWANCE, self.now, self.out)
         self.machine.rest_or_go_on(delivered, self.now)
 
     def hear_vote(
         self, source: Member, *delivered: int, number: int = 0, allowance: int = ALLOWANCE
     ) -> None:
         vote = Vote(self.view.id, number, allowance, delivered)
-        self.machine.on_vote(source, vote, self.out)
+        self.machine.on_vote(source, vote, self.now, self.out)
 
     def hear_stable(self, number: int, *by_all: int) -> None:
         marks = tuple(Mark(seqno, seqno, 0) for seqno in by_all)
@@ -145,6 +145,19 @@ def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
     assert r.machine.next_timeout() is not None
     r.hear_stable(2, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
+    assert r.machine.next_timeout() is None
+
+
+def test_what_became_stable_in_the_last_round_needs_another() -> None:
+    """Else a sender would not learn that all have heard of it, and might have no room."""
+    r = Rounds(B, A, B)
+    r.vote(5, 0)
+    r.hear_stable(1, 0, 0)  # somebody had no window yet
+    r.hear_stable(2, 5, 0)
+    r.machine.rest_or_go_on((5, 0), r.now)
+    assert r.machine.next_timeout() is not None
+    r.hear_stable(3, 5, 0)
+    r.machine.rest_or_go_on((5, 0), r.now)
     assert r.machine.next_timeout() is None
 
 
@@ -264,6 +277,9 @@ def test_a_lost_stable_is_sent_again_to_whoever_votes_without_it() -> None:
     stable = r.take_news()
     r.sent()
     r.hear_vote(B, 2, 2, 2)
+    assert r.sent() == []  # they may have crossed
+    r.now += CROSSING_NS
+    r.hear_vote(B, 2, 2, 2)
     assert r.sent() == [(B, stable), (B, VoteWanted(r.view.id, 1))]
     # And until it has heard of it, its vote does not count: it may not have let go of anything.
     r.hear_vote(C, 2, 2, 2, number=1)
@@ -288,7 +304,7 @@ def test_a_vote_that_is_not_for_this_round_of_this_view_is_nothing(
 ) -> None:
     r = Rounds(A, A, B)
     r.vote(0, 0)
-    r.machine.on_vote(source, vote, r.out)
+    r.machine.on_vote(source, vote, r.now, r.out)
     assert r.take_news() is None
     assert r.sent() == []
 
@@ -307,7 +323,7 @@ def test_a_round_does_not_reach_across_a_view() -> None:
     r.vote(5, 5, 5)
     late = Vote(r.view.id, 0, ALLOWANCE, (5, 5, 5))
     r.enter(A, B, D, counter=2)
-    r.machine.on_vote(C, late, r.out)
+    r.machine.on_vote(C, late, r.now, r.out)
     assert r.take_news() is None
     r.vote(6, 6, 0)
     r.hear_vote(B, 6, 6, 0)

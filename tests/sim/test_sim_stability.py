@@ -1,0 +1,417 @@
+"""Seeded runs of groups that vote on what everybody has: none may violate anything, what a dead
+sender left is torn only where nobody retains it, and each rule of the rounds is shown necessary."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli.replay import replay as replay_command
+from ringcast.cli.simulate import simulate
+from ringcast.errors import UsageError
+from ringcast.node import Node
+from ringcast.protocols.inbox import Inbox
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.stability import StabilityRounds, Timer
+from ringcast.sim.dice import expand
+from ringcast.sim.economy import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
+from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.multicast_watch import GREW, SHRANK
+from ringcast.sim.network import RETAINED_KINDS, VOTE_KINDS, frame_kinds
+from ringcast.sim.options import Incident, Options, from_json
+from ringcast.sim.rounds import ALL_HAVE_THEM, SOME_LACK_THEM, TORN, TORN_RETAINED
+from ringcast.sim.runner import run
+from ringcast.trace import rows as trace
+from ringcast.wire.frames import Data, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, View
+    from ringcast.sim.runner import Result
+
+PURGE = "stability"
+
+
+def check(tally: Tally, protocol: str) -> None:
+    failures = [
+        f"ringcast replay --protocol {protocol} --purge stability --seed {summary.seed}   "
+        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
+        for summary in tally.failed
+    ]
+    assert not failures, "\n".join(failures)
+    assert tally.happenings[ALL_HAVE_THEM] == tally.happenings[TORN_RETAINED]
+
+
+@cache
+def seeds(protocol: str, count: int) -> Tally:
+    tally = Tally()
+    for summary in run_seeds(range(count), protocol=protocol, purge=PURGE):
+        tally.add(summary)
+    return tally
+
+
+def test_sixty_seeds_of_multicast_violate_nothing() -> None:
+    tally = seeds("multicast", 60)
+    check(tally, "multicast")
+    assert not tally.vacuous
+
+
+def test_twenty_five_seeds_of_a_group_violate_nothing() -> None:
+    check(seeds("group", 25), "group")
+
+
+def test_where_messages_are_not_retained_what_was_torn_is_missed() -> None:
+    happened = seeds("multicast", 60).happenings
+    assert happened[SOME_LACK_THEM] >= 0.9 * happened[TORN]
+    assert happened[TORN_RETAINED] > 0
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("protocol", "count"), [("multicast", 2000), ("group", 2000), ("uniform", 500)]
+)
+def test_many_seeds_violate_nothing(protocol: str, count: int) -> None:
+    tally = Tally()
+    jobs = os.cpu_count() or 1
+    for summary in run_seeds(range(count), protocol=protocol, purge=PURGE, jobs=jobs):
+        tally.add(summary)
+    check(tally, protocol)
+    assert not tally.vacuous
+
+
+@pytest.mark.proof
+def test_many_seeds_with_partitions_violate_nothing() -> None:
+    tally = Tally()
+    jobs = os.cpu_count() or 1
+    for summary in run_seeds(range(500), protocol="group", partitions=True, purge=PURGE, jobs=jobs):
+        tally.add(summary)
+    check(tally, "group --partitions")
+
+
+# What the seeds cover
+
+
+def share(holds: Sequence[bool]) -> float:
+    return sum(holds) / len(holds)
+
+
+def test_the_seeds_cover_what_they_should() -> None:
+    options = [expand(seed, purge=PURGE) for seed in range(1000)]
+    assert 0.4 <= share([option.retain for option in options]) <= 0.6
+    assert {option.grow for option in options} == {1, 2, 4}
+    assert all(5 <= option.stability_ms <= 60 for option in options)
+    assert all(option.stability_ms >= option.delta_ms for option in options)
+    assert share([option.threshold_bytes is not None for option in options]) >= 0.3
+    assert {*VOTE_KINDS, *RETAINED_KINDS} <= {option.target for option in options}
+    assert "ack" not in {option.target for option in options}
+    calls = [any(each.fault == "vote" for each in option.incidents) for option in options]
+    assert share(calls) >= 0.3
+    crashes = [any(each.what == "sending plain" for each in item.incidents) for item in options]
+    assert share(crashes) >= 0.4
+
+
+@pytest.mark.parametrize("protocol", ["multicast", "group", "uniform"])
+def test_a_seed_with_acks_is_not_changed_by_what_votes_need(protocol: str) -> None:
+    for seed in range(20):
+        plain = expand(seed, protocol)
+        assert plain.purge == "acks"
+        assert plain.multicast_config(0).stability is None
+        votes = expand(seed, protocol, purge=PURGE)
+        config = votes.multicast_config(0)
+        assert config.capacity_max == votes.capacities[0] * votes.grow
+        same = {"purge", "retain", "stability_ms", "threshold_bytes", "grow"}
+        same |= {"faults", "target", "incidents"}
+        changed = {
+            name
+            for name in Options.__dataclass_fields__
+            if getattr(plain, name) != getattr(votes, name)
+        }
+        assert changed <= same
+
+
+def test_options_survive_json_and_say_what_they_are() -> None:
+    for seed in range(30):
+        options = expand(seed, purge=PURGE)
+        assert from_json(options.to_json()) == options
+        assert f"votes      within {options.stability_ms:.1f} ms" in str(options)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for changes in (
+        {"purge": "never"},
+        {"purge": PURGE, "protocol": "unicast", "senders": ()},
+        {"retain": True},
+        {"grow": 2},
+        {"purge": PURGE, "grow": 0},
+    ):
+        with pytest.raises(UsageError):
+            quiet(**{"purge": "acks", **changes})
+
+
+# Single runs
+
+
+def quiet(**changes: object) -> Options:
+    """Three nodes and no faults."""
+    options = Options(seed=1, purge=PURGE, stability_ms=10.0, messages=20)
+    return replace(options, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_without_faults_every_message_is_delivered_and_let_go_of(retain: bool) -> None:
+    result = run(quiet(late_messages=2, retain=retain))
+    assert result.failures == ()
+    assert result.summary.deliveries == 3 * 3 * (20 + 2)
+    rows = result.trace.rows
+    kinds = {row.kind for row in rows if row.event == trace.TX}
+    assert "ack" not in kinds
+    assert {"vote", "stable"} <= kinds
+    for sender in "ABC":
+        gone = [row for row in rows if row.event == trace.PURGE and row.node == sender]
+        assert gone[-1].seqno == 22
+        let_go = [row for row in rows if row.event == trace.LET_GO and row.peer == sender]
+        assert {row.node for row in let_go if row.seqno == 22} == (
+            set("ABC") - {sender} if retain else set()
+        )
+
+
+def crash_after(copies: int, *, retain: bool) -> tuple[int, int]:
+    """A dies after so many copies of what it sends: how many of its messages B and C deliver."""
+    crash = Incident(fault="F10", at_ms=100.0, nodes=(0,), what="sending plain", amount=copies)
+    result = run(quiet(senders=(), faults=("F10",), incidents=(crash,), retain=retain))
+    assert result.failures == ()
+    taken = [row for row in result.trace.rows if row.event == trace.DELIVER and row.peer == "A"]
+    counts = [max([row.seqno2 for row in taken if row.node == node], default=0) for node in "BC"]
+    return counts[0], counts[1]
+
+
+def test_whoever_dies_while_it_sends_is_heard_by_all_or_none_if_that_is_retained() -> None:
+    assert crash_after(0, retain=True) == (0, 0)
+    assert crash_after(1, retain=True) == (3, 3)
+    assert crash_after(2, retain=True) == (3, 3)
+    assert crash_after(0, retain=False) == (0, 0)
+    assert sorted(crash_after(1, retain=False)) == [0, 3]
+    assert crash_after(2, retain=False) == (3, 3)
+
+
+def test_windows_grow_under_a_burst_and_shrink_again() -> None:
+    options = quiet(capacities=(4, 4, 4), messages=100, burst=100, senders=(0,))
+    fixed = run(options).summary
+    grown = run(replace(options, grow=4)).summary
+    for summary in (fixed, grown):
+        assert summary.failures == ()
+    assert fixed.happenings[GREW] == fixed.happenings[SHRANK] == 0
+    assert grown.happenings[GREW] == grown.happenings[SHRANK] > 0
+
+
+def test_another_member_repairs_what_the_sender_cannot_reach() -> None:
+    cut = Incident(fault="F9", at_ms=5.0, ms=400.0, nodes=(0, 2))
+    options = quiet(
+        senders=(0,), capacities=(64,) * 3, faults=("F9",), incidents=(cut,), safety_ms=450.0
+    )
+    for retain in (True, False):
+        result = run(replace(options, retain=retain))
+        assert result.failures == ()
+        relayed = [r for r in result.trace.rows if r.event == trace.RX and r.kind == "relayed"]
+        assert bool(relayed) == retain
+
+
+# What it costs
+
+
+def test_votes_cost_less_the_more_members_send() -> None:
+    small, large = loads(4), loads(10)
+    for found in (small, large):
+        for load in found:
+            assert load.messages == load.members * LOAD_RUNS * LOAD_RUN_MESSAGES
+        acks, votes, retained = found
+        assert votes.frames == retained.frames < acks.frames / 4
+        assert acks.retained <= votes.retained < retained.retained
+        assert votes.all_datagrams < acks.all_datagrams
+    # Per message acks cost the same in any group, votes less in a larger one.
+    assert large[0].per_message(large[0].frames) > 0.8 * small[0].per_message(small[0].frames)
+    assert large[1].per_message(large[1].frames) < 0.6 * small[1].per_message(small[1].frames)
+    assert "10 members" in load_table(large)
+
+
+# Broken on purpose
+
+
+class CountsVotesOfAnyView(StabilityRounds):
+    """Places in an old vote are read as places in this view."""
+
+    def on_vote(self, source: Member, vote: Vote, out: Effects) -> None:
+        if self._view is not None:
+            vote = Vote(self._view.id, self._number, vote.allowance, vote.delivered)
+        super().on_vote(source, vote, out)
+
+
+class EndsRoundsEarly(StabilityRounds):
+    """The last one need not vote: it is taken to have what the others have."""
+
+    def _count(self, source: Member, vote: Vote, out: Effects) -> None:
+        assert self._view is not None
+        missing = [who for who in self._view if who not in (source, *self._voted)]
+        if len(missing) == 1:
+            self._votes[missing[0]] = vote
+            self._voted.add(missing[0])
+        super()._count(source, vote, out)
+
+
+class ForgetsNewMembers(StabilityRounds):
+    """Who is new need not vote: it is taken to have everything."""
+
+    new: tuple[Member, ...] = ()
+
+    def install_view(self, view: View) -> None:
+        old = () if self._view is None else self._view.members
+        self.new = tuple(who for who in view if who not in old) if old else ()
+        super().install_view(view)
+
+    def _count(self, source: Member, vote: Vote, out: Effects) -> None:
+        everything = Vote(
+            vote.view_id, vote.number, vote.allowance, (1 << 40,) * len(vote.delivered)
+        )
+        for member in self.new:
+            if member not in self._votes and member != source:
+                self._votes[member] = everything
+                self._voted.add(member)
+        super()._count(source, vote, out)
+
+
+class CountsStaleVotes(StabilityRounds):
+    """Who has not heard the end of the last round may vote in this one."""
+
+    def on_vote(self, source: Member, vote: Vote, out: Effects) -> None:
+        if self._view is not None and vote.view_id == self._view.id:
+            vote = Vote(vote.view_id, self._number, vote.allowance, vote.delivered)
+        super().on_vote(source, vote, out)
+
+
+class VotesOnce(StabilityRounds):
+    """A vote, or a Stable, that was lost is lost."""
+
+    def rest_or_go_on(self, known: Sequence[int], now: int) -> None:
+        self._timers.disarm(Timer.VOTE)
+
+
+class LetsGoAtDelivery(Inbox):
+    """What was taken is gone, though it is to be retained."""
+
+    def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
+        payloads = super().take_ready(limit, now, allowance, out)
+        self.on_stable(self.window.delivered)
+        return payloads
+
+
+class RelaysOtherBytes(Inbox):
+    """What is sent on for another is not what came."""
+
+    def pieces(self, seqnos: range, limit: int) -> list[Data]:
+        return [
+            Data(
+                data.stream,
+                data.first,
+                [payload[::-1] for payload in data.payloads],
+                more=data.more,
+            )
+            for data in super().pieces(seqnos, limit)
+        ]
+
+
+class GrowsWithoutBound(Outbox):
+    """A send window has no upper bound."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        if not self.is_gated:
+            self.window.capacity_max = 1 << 16
+            self.window.ceiling = 1 << 40
+
+    def _limit_messages(self) -> bool:
+        return False
+
+
+class VotesForWhatItHolds(ReliableMulticast):
+    """Says that its application has taken what it has only received."""
+
+    def _taken(self, view: View) -> tuple[int, ...]:
+        windows = self._plain_windows(view)
+        return tuple(0 if window is None else window.high for window in windows)
+
+
+def broken(
+    *,
+    rounds: type[StabilityRounds] = StabilityRounds,
+    inbox: type[Inbox] = Inbox,
+    outbox: type[Outbox] = Outbox,
+) -> type[ReliableMulticast]:
+    members = {"stability": rounds, "inbox": inbox, "outbox": outbox}
+    return type("Broken", (ReliableMulticast,), members)
+
+
+def violated(result: Result) -> set[str]:
+    return {failure.predicate for failure in result.failures}
+
+
+@pytest.mark.parametrize(
+    ("multicast", "predicates"),
+    [
+        (broken(rounds=EndsRoundsEarly), {"N5"}),
+        (broken(rounds=ForgetsNewMembers), {"N5", "N9"}),
+        (broken(rounds=CountsVotesOfAnyView), {"N5"}),
+        (broken(rounds=CountsStaleVotes), {"N4"}),
+        (broken(rounds=VotesOnce), {"N-L2"}),
+        (broken(inbox=LetsGoAtDelivery), {"N11"}),
+        (broken(inbox=RelaysOtherBytes), {"N10"}),
+        (broken(outbox=GrowsWithoutBound), {"N4"}),
+        (VotesForWhatItHolds, {"N6"}),
+    ],
+)
+def test_a_broken_node_is_caught(multicast: type[ReliableMulticast], predicates: set[str]) -> None:
+    factory = partial(Node, multicast=multicast)
+    for seed in range(60):
+        if violated(run(expand(seed, purge=PURGE), factory)) & predicates:
+            return
+    pytest.fail(f"60 seeds show no violation of {predicates}")
+
+
+# The commands
+
+
+def test_the_commands_know_about_votes() -> None:
+    arguments = ["--purge", PURGE, "--seeds", "0:2", "--matrix"]
+    result = CliRunner().invoke(simulate, arguments)
+    assert TORN_RETAINED in result.output
+    header = next(line for line in result.output.splitlines() if line.startswith("fault "))
+    assert header.split()[1:] == list(frame_kinds("multicast", PURGE))
+    factory = partial(Node, multicast=broken(rounds=VotesOnce))
+    seed = next(seed for seed in range(60) if run(expand(seed, purge=PURGE), factory).failures)
+    failing = CliRunner().invoke(simulate, ["--purge", PURGE, "--seeds", str(seed)], obj=factory)
+    assert failing.exit_code == 1
+    told = f"ringcast replay --protocol multicast --purge stability --seed {seed}\n"
+    assert told in failing.output
+    again = CliRunner().invoke(
+        replay_command, ["--purge", PURGE, "--seed", str(seed), "--limit", "5"], obj=factory
+    )
+    assert again.exit_code == 1
+
+
+def test_the_economy_of_a_group_is_a_table() -> None:
+    result = CliRunner().invoke(simulate, ["--economy", "3"])
+    assert result.exit_code == 0
+    names = [line.split("  ")[0] for line in result.output.splitlines()]
+    assert [name for name in names if name] == [names[0], "acks", "votes", "votes, retained"]
+
+
+def test_votes_are_for_groups() -> None:
+    arguments = ["--purge", PURGE, "--protocol", "unicast"]
+    assert CliRunner().invoke(simulate, arguments).exit_code == 2
