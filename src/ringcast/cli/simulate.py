@@ -191,13 +191,16 @@ def _show_predicates(tally: Tally) -> None:
 
 def _show_matrix(tally: Tally, protocol: str, purge: str) -> None:
     kinds = frame_kinds(protocol, purge)
-    click.echo(f"\n{'fault':32}" + "".join(f"{kind:>9}" for kind in kinds))
+    widths = [max(9, len(kind) + 1) for kind in kinds]
+    titles = "".join(f"{kind:>{width}}" for kind, width in zip(kinds, widths, strict=True))
+    click.echo(f"\n{'fault':32}{titles}")
     empty = []
     for fault, title in FAULTS.items():
         if fault == "F18" and protocol in OWN_VIEWS:
             continue  # nobody hands views in
         counts = [tally.matrix[fault, kind] for kind in kinds]
-        click.echo(f"{fault:4} {title:27}" + "".join(f"{count:9}" for count in counts))
+        cells = "".join(f"{count:{width}}" for count, width in zip(counts, widths, strict=True))
+        click.echo(f"{fault:4} {title:27}{cells}")
         empty += [
             f"{fault} × {kind}" for kind, count in zip(kinds, counts, strict=True) if not count
         ]

@@ -14,12 +14,12 @@ On take: the same; but at once after so many bytes, or messages of one sender.
 On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
     from now on. Everybody votes, at once.
 On Vote, as coordinator: note it. From somebody who missed the last Stable, unless they have just
-    crossed: send that again, and ask for a vote when it is heard. When everybody has voted, tell
-    all the minima: Stable.
+    crossed: send that again, and ask for a vote when it is heard; once in an interval. When
+    everybody has voted, tell all the minima: Stable.
 On Stable from the coordinator of my view, about it: what everybody has may go, here too.
-On VoteWanted: vote at once, or when the Stable has come that it speaks of; as coordinator, have all
-    the others do so, too, until a round has ended that was begun after that: one that is under way
-    may end with votes from before.
+On VoteWanted: vote at once, or when the Stable has come that it speaks of; but once in a round. As
+    coordinator: have all the others do so, too, until a round has ended that was begun after that:
+    one that is under way may end with votes from before.
 Every interval, while something that is known here was not stable in the last round but one: vote
     again. (The last round shows that all have heard of that one, and senders may go on from there.)
     If there is nothing new to say, the pause doubles, up to τ.
@@ -59,7 +59,7 @@ class StabilityRounds:
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
             *("_me", "_interval_min", "_interval_max", "_interval", "_every", "votes_sent"),
-            "_ended_at",
+            *("_ended_at", "_told"),
         }
     )
 
@@ -80,7 +80,8 @@ class StabilityRounds:
         self._number = 0  # of the last Stable that was heard in this view
         self._marks: tuple[Mark, ...] = ()  # of that one,
         self._marks_before: tuple[Mark, ...] = ()  # and of the one before
-        self._said: tuple[int, ...] | None = None  # the last vote in this view
+        self._said: tuple[int, ...] | None = None  # the last vote in this view,
+        self._said_after = -1  # and which Stable had been heard by then
         self._taken_bytes = 0  # since then,
         self._taken_of: set[Member] = set()  # and whose
         self._asked = 0  # to vote once this Stable has come
@@ -89,6 +90,7 @@ class StabilityRounds:
         self._voted: set[Member] = set()  # in this round
         self._last: Stable | None = None
         self._ended_at = 0  # the last round
+        self._told: dict[Member, int] = {}  # when it was sent again, and to whom
         self._wanted = 0  # until the end of this round everybody is asked to vote at once
         self._timers: Timers[Timer] = Timers()
 
@@ -99,9 +101,11 @@ class StabilityRounds:
         self._number = 0
         self._marks = self._marks_before = ()
         self._said = None
+        self._said_after = -1
         self._asked = 0
         self._votes.clear()
         self._voted.clear()
+        self._told.clear()
         self._last = None
         self._wanted = 0
         self.news = None
@@ -148,7 +152,7 @@ class StabilityRounds:
             self.want(out)
         elif source == view.coordinator:
             self._asked = wanted.number
-            self.is_due |= self._number >= wanted.number
+            self.is_due |= self._number >= wanted.number > self._said_after
 
     def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
         view = self._view
@@ -158,7 +162,9 @@ class StabilityRounds:
             return
         if vote.number < self._number:
             assert self._last is not None
-            if now >= self._ended_at + CROSSING_NS:
+            told_at = self._told.get(source, self._ended_at + CROSSING_NS - self._interval_min)
+            if source not in self._voted and now >= told_at + self._interval_min:
+                self._told[source] = now
                 out.datagram(source, self._last)
                 out.datagram(source, VoteWanted(view.id, self._number))
             return
@@ -188,7 +194,7 @@ class StabilityRounds:
         is_new = self._said != delivered
         self._interval = self._interval_min if is_new else 2 * self._interval
         self._interval = min(self._interval, self._interval_max)
-        self._said = delivered
+        self._said, self._said_after = delivered, self._number
         self._timers.disarm(Timer.VOTE)
         vote = Vote(view.id, self._number, allowance, delivered)
         if view.coordinator == self._me:
@@ -266,6 +272,7 @@ class StabilityRounds:
             marks.append(Mark(by_all, min(others, default=by_all), said.index(by_all)))
         allowance = min(vote.allowance for vote in self._votes.values())
         self._voted.clear()
+        self._told.clear()
         self._last = Stable(view.id, self._number + 1, allowance, tuple(marks))
         return self._last
 

@@ -281,6 +281,11 @@ def test_a_lost_stable_is_sent_again_to_whoever_votes_without_it() -> None:
     r.now += CROSSING_NS
     r.hear_vote(B, 2, 2, 2)
     assert r.sent() == [(B, stable), (B, VoteWanted(r.view.id, 1))]
+    r.hear_vote(B, 2, 2, 2)
+    assert r.sent() == []  # once in an interval: late copies of votes are no reason
+    r.now += INTERVAL
+    r.hear_vote(B, 2, 2, 2)
+    assert r.sent() == [(B, stable), (B, VoteWanted(r.view.id, 1))]
     # And until it has heard of it, its vote does not count: it may not have let go of anything.
     r.hear_vote(C, 2, 2, 2, number=1)
     r.machine.want(r.out)
@@ -380,10 +385,11 @@ def test_a_round_by_hand_ends_with_nothing_from_before() -> None:
 def test_only_the_coordinator_of_this_view_can_make_one_vote() -> None:
     r = Rounds(B, A, B, C)
     r.vote(0, 0, 0)
+    r.hear_stable(1, 0, 0, 0)
     for source, view_id in ((C, r.view.id), (A, ViewId(A, 2)), (D, r.view.id)):
-        r.machine.on_wanted(source, VoteWanted(view_id, 0), r.out)
+        r.machine.on_wanted(source, VoteWanted(view_id, 1), r.out)
         assert not r.machine.is_due
-    r.machine.on_wanted(A, VoteWanted(r.view.id, 0), r.out)
+    r.machine.on_wanted(A, VoteWanted(r.view.id, 1), r.out)
     assert r.machine.is_due
 
 
@@ -397,6 +403,22 @@ def test_who_is_asked_before_the_stable_has_come_votes_when_it_has() -> None:
     r.vote(1, 1)
     r.hear_stable(2, 1, 1)
     assert not r.machine.is_due
+
+
+def test_late_copies_cause_no_votes_and_no_answers() -> None:
+    b = Rounds(B, A, B)
+    b.hear_stable(1, 0, 0)
+    b.vote(1, 1)
+    b.machine.on_wanted(A, VoteWanted(b.view.id, 1), b.out)
+    assert not b.machine.is_due  # it has voted since that Stable
+    a = Rounds(A, A, B)
+    a.hear_vote(B, 0, 0)
+    a.vote(0, 0)
+    a.hear_vote(B, 1, 1, number=1)
+    a.sent()
+    a.now += TAU
+    a.hear_vote(B, 0, 0)  # it has voted in this round
+    assert a.sent() == []
 
 
 def test_rounds_in_which_nothing_changes_come_ever_more_slowly() -> None:
