@@ -14,7 +14,7 @@ On take: the same; but at once after so many bytes, or messages of one sender.
 On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
     from now on. Everybody votes, at once.
 On Vote, as coordinator: note it. From somebody who missed the last Stable, unless they have just
-    crossed: send that again, and ask for a vote when it is heard; once in an interval. When
+    crossed: send that again, and ask for a vote when it is heard; twice in an interval at most. When
     everybody has voted, tell all the minima: Stable.
 On Stable from the coordinator of my view, about it: what everybody has may go, here too.
 On VoteWanted: vote at once, or when the Stable has come that it speaks of; but once in a round. As
@@ -162,8 +162,10 @@ class StabilityRounds:
             return
         if vote.number < self._number:
             assert self._last is not None
-            told_at = self._told.get(source, self._ended_at + CROSSING_NS - self._interval_min)
-            if source not in self._voted and now >= told_at + self._interval_min:
+            # Half an interval: whoever votes once in an interval is answered each time.
+            pause = self._interval_min // 2
+            told_at = self._told.get(source, self._ended_at + CROSSING_NS - pause)
+            if source not in self._voted and now >= told_at + pause:
                 self._told[source] = now
                 out.datagram(source, self._last)
                 out.datagram(source, VoteWanted(view.id, self._number))
