@@ -14,8 +14,8 @@ On take: the same; but at once after so many bytes, or messages of one sender.
 On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
     from now on. Everybody votes, at once.
 On Vote, as coordinator: note it. From somebody who missed the last Stable, unless they have just
-    crossed: send that again, and ask for a vote when it is heard; twice in an interval at most. When
-    everybody has voted, tell all the minima: Stable.
+    crossed: send that again, and ask for a vote when it is heard; twice in an interval at most.
+    When everybody has voted, tell all the minima: Stable.
 On Stable from the coordinator of my view, about it: what everybody has may go, here too.
 On VoteWanted: vote at once, or when the Stable has come that it speaks of; but once in a round. As
     coordinator: have all the others do so, too, until a round has ended that was begun after that:

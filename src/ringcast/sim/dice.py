@@ -92,15 +92,15 @@ def _with_votes(options: Options, random: Random) -> Options:
 
 def _sending_crashes(options: Options, random: Random) -> list[Incident]:
     """Some die in the middle of what they send: it reaches some of the others, and not all."""
-    if random.random() < 0.5:
+    if random.random() < 0.3 or options.initial < 3:
         return []
     return [
         Incident(
             fault="F10",
             at_ms=round(random.uniform(options.safety_ms * 0.1, options.safety_ms * 0.9), 3),
-            nodes=(random.randrange(options.nodes),),
+            nodes=(random.randrange(options.initial),),
             what="sending plain",
-            amount=random.randint(1, options.nodes),
+            amount=random.randint(1, options.initial - 1),
         )
         for _ in range(random.choice((1, 1, 2)))
     ]
