@@ -41,7 +41,8 @@ A coordinator keeps looking, slowly (reunion.py). On Present of another group: t
     coordinators asks the other with Merge, as long as it makes no view itself.
 On Merge, as coordinator, when no view is being made: make one of both groups, above both, and tell
     everybody in it with Merged. The parts must have nobody in common: of whoever is in both, the
-    older view lets go first. If the asker's group changes meanwhile, so does the merged view.
+    older view lets go first. If the asker's group changes meanwhile, so does the merged view; but
+    one of my own part who asks has parted from us, and is left out as who does not acknowledge.
 On Merged, if it was made from the view that I am in: install it and acknowledge. Each member keeps
     the windows it has; for those that are new to it but not new, each sender itself says where
     they begin (multicast.py). So nothing depends on who dies in between: the next coordinator
@@ -998,9 +999,11 @@ class Membership:
             out.datagram(source, self._my_view())
 
     def _on_late_merge(self, source: Member, theirs: View, now: int, out: Effects) -> None:
-        """It is in my view already. It may not have heard; or its group has changed since."""
+        """It is in my view already. It may not have heard; or its group has changed since. If that
+        was mine, there is nothing to put in its place: in time it is overdue."""
         assert self.view is not None
-        before = next((part for part in self._parts if source in part), None)
+        apart = (part for part in self._parts if self.me not in part)
+        before = next((part for part in apart if source in part), None)
         if self.change is None or before is None or theirs.counter <= before.counter:
             out.datagram(source, self._my_view())
             return

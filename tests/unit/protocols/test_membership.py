@@ -1372,6 +1372,21 @@ def test_a_member_of_mine_that_asks_is_told() -> None:
     assert desk.members == "ABCD"
 
 
+def test_a_member_of_my_own_part_that_asks_has_parted_from_us() -> None:
+    """B has made a view of its own while A made one of both groups: A goes on, and without B."""
+    desk = merging(X)
+    desk.receive(B, Merge(view(3, B)))
+    assert desk.sent() == [("B", Merged(view(8, A, B, X), (view(2, A, B), view(7, X))))]
+    assert desk.view == view(8, A, B, X)
+    desk.answer(B)
+    desk.wait(desk.layer._overdue)
+    assert desk.view == view(9, A, X)
+    desk.answer()
+    desk.wait(SECOND)  # after a loss
+    desk.receive(B, Merge(view(3, B)))
+    assert desk.view == view(10, A, X, B)
+
+
 def test_a_group_that_has_become_too_large_meanwhile_is_left_alone() -> None:
     desk = full_group(Desk(A).coordinator(), VIEW_MEMBERS_MAX - 1)
     desk.receive(X, Merge(view(99, X)))
