@@ -196,7 +196,7 @@ class CommitsAtOnce(AnnouncedMulticast):
     """A sender commits what it has sent, whoever holds it (U3)."""
 
     class outbox(Outbox):
-        def _commit(self, out: Effects) -> None:
+        def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
             if self.is_gated and self.window.high > self.window.gate:
                 self.window.gate = self.window.high
                 out.datagram(None, self.commitment())
@@ -231,7 +231,7 @@ class CommitsSlowly(AnnouncedMulticast):
     """Commits are told with the next probe, not at once (U-L1)."""
 
     class outbox(Outbox):
-        def _commit(self, out: Effects) -> None:
+        def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
             if self.is_gated:
                 self.window.gate = max(self.window.gate, self.acks.min_held)
 
