@@ -327,7 +327,8 @@ class Node:
         return datagrams
 
     def take_events(self, limit: int, now: int) -> list[Event]:
-        """What happened, and up to `limit` messages: pulled, and this is delivery."""
+        """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
+        for more of one's own: whether anything is left to take, `has_ready` says."""
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state

@@ -37,7 +37,11 @@ OWN_PART = 796
 """A member makes a view of its own and asks to come back, while its coordinator merges with others:
 that one left itself out."""
 
-KEPT = (OWN_PART,)
+REST = (987, 1536, 1580)
+"""Who is alone takes part of a large message, and the rest is ready at once: the driver let it wait
+for the next input."""
+
+KEPT = (OWN_PART, *REST)
 """Seeds beyond the first forty that have found something."""
 
 
@@ -139,6 +143,17 @@ def test_without_faults_every_message_is_delivered_by_everybody() -> None:
     assert result.failures == ()
     taken = of_uniform(result.trace.rows, trace.DELIVER)
     assert sum(row.seqno2 - row.seqno + 1 for row in taken) == 3 * 3 * (20 + 2)
+
+
+def test_who_is_alone_takes_a_large_message_in_the_instant_in_which_it_is_sent() -> None:
+    """Its window has room for two fragments of seven: taking these makes room for the next."""
+    alone = quiet(nodes=1, initial=1, capacities=(2,), tau_ms=(100.0,), senders=(0,))
+    result = run(replace(alone, sizes=(7 * alone.datagram_bytes,), messages=1, late_messages=0))
+    sent = of_uniform(result.trace.rows, trace.SEND)
+    taken = of_uniform(result.trace.rows, trace.DELIVER)
+    assert result.summary.deliveries == 1
+    assert sent[-1].seqno2 == taken[-1].seqno2 > 6
+    assert len({row.mono_ns for row in (*sent, *taken)}) == 1
 
 
 def crash_after(copies: int) -> tuple[int, int]:

@@ -1,8 +1,9 @@
 """Machine: one incarnation of a node, and the driver that turns its wheel.
 
-What a driver owes a node: hand over what has arrived, let the application take and send, send the
-node's datagrams, and wake it at its deadline. Drivers differ, and here one does it in every way
-that is allowed: at once or in batches, with datagrams held back, and with timers that are late.
+What a driver owes a node: hand over what has arrived, let the application send, and take for as
+long as something is ready, send the node's datagrams, and wake it at its deadline. Drivers differ,
+and here one does it in every way that is allowed: at once or in batches, with datagrams held back,
+and with timers that are late.
 """
 
 from __future__ import annotations
@@ -185,8 +186,10 @@ class Machine:
         while True:
             took = self._take(limit, now)
             sent = self._send(now)
-            # Taking one's own messages may make room: then there is one more event to see.
-            is_done = limit > OFFER_MAX and not self.application.is_waiting
+            # Taking one's own messages may make room: then there is one more event to see, or the
+            # rest of a large message to take.
+            has_more = self.application.is_waiting or self.harness.node.has_ready
+            is_done = limit > OFFER_MAX and not has_more
             if not sent and (not took or is_done):
                 return
 
