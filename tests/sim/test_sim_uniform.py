@@ -15,6 +15,7 @@ from ringcast.cli.simulate import simulate
 from ringcast.model import Stream
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.uniform import Uniform
+from ringcast.sim.cluster import Cluster
 from ringcast.sim.departures import CRASHED_SENDERS
 from ringcast.sim.dice import UNIFORM_TARGETS, expand
 from ringcast.sim.economy import NODES, RUN_MESSAGES, RUNS, measure
@@ -41,7 +42,10 @@ REST = (987, 1536, 1580)
 """Who is alone takes part of a large message, and the rest is ready at once: the driver let it wait
 for the next input."""
 
-KEPT = (OWN_PART, *REST)
+LAST_WORD = 1733
+"""Who leaves is out in the middle of taking: what its windows were then was not written down."""
+
+KEPT = (OWN_PART, *REST, LAST_WORD)
 """Seeds beyond the first forty that have found something."""
 
 
@@ -154,6 +158,27 @@ def test_who_is_alone_takes_a_large_message_in_the_instant_in_which_it_is_sent()
     assert result.summary.deliveries == 1
     assert sent[-1].seqno2 == taken[-1].seqno2 > 6
     assert len({row.mono_ns for row in (*sent, *taken)}) == 1
+
+
+def test_who_is_out_in_the_middle_of_taking_has_held_what_it_committed() -> None:
+    """It leaves once the last fragment has found room, which taking the others makes."""
+    alone = quiet(nodes=1, initial=1, capacities=(2,), tau_ms=(100.0,), senders=(0,))
+    cluster = Cluster(alone)
+    harness = cluster.boot(0).harness
+    now = 0
+    harness.start(now)
+    while harness.node.view is None:
+        now = harness.node.next_timeout() or now
+        harness.handle_timeout(now)
+    assert harness.send([bytes(3 * alone.datagram_bytes)], now, stream=Stream.UNIFORM) == 1
+    harness.leave(now)
+    while not harness.is_closed:
+        assert harness.take(1, now)
+    harness.take_packets()
+    rows = cluster.recorder.rows
+    commits = [row for row in of_uniform(rows, trace.TX) if row.kind == "commit"]
+    windows = of_uniform(rows[: commits[-1].run_idx], trace.WIN)
+    assert windows[-1].hd < windows[-1].held == commits[-1].seqno == 4
 
 
 def crash_after(copies: int) -> tuple[int, int]:

@@ -407,9 +407,11 @@ class Harness:
         self._enter_view(view)
 
     def _before_close(self) -> None:
-        if not self._is_taking:
-            self._unicast.after_timeout()
-            self._observe_windows()
+        if self._is_taking:
+            self._multicast.before_close()  # behind the deliveries
+            return
+        self._unicast.after_timeout()
+        self._observe_windows()
 
     # State on its way: what is taken is not what the application gets
 

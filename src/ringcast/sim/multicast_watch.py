@@ -69,6 +69,8 @@ class MulticastWatch:
         self._states: dict[Origin, tuple[int, ...]] = {}
         self._seen: dict[Origin, ReceiveWindow] = {}  # the window that each state is of
         self._hashes: dict[Origin, BlockHasher] = {}
+        self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
+        """Windows that the node has let go of since it was last looked at."""
         self._slots: dict[Origin, int] = {}  # of windows that grow
         self._sending: dict[Stream, _Sending] = {}
         for stream in node.multicast.streams:
@@ -253,11 +255,22 @@ class MulticastWatch:
 
     # The windows
 
+    def before_close(self) -> None:
+        """The node is about to let go of its windows, in the middle of something: they are looked
+        at when that is over, as they are now."""
+        self._last = self._node.multicast.windows()
+
     def observe(self, *, is_new_view: bool) -> None:
         """Turn what changed in the node's windows into rows."""
+        last, self._last = self._last, {}
+        self._observe_windows(last)
         windows = self._node.multicast.windows()
         if is_new_view or len(windows) < len(self._states):
             self._observe_dropped(windows)
+        self._observe_windows(windows)
+        self._observe_acks(is_new_view=is_new_view)
+
+    def _observe_windows(self, windows: Mapping[Origin, SendWindow | ReceiveWindow]) -> None:
         for origin, window in windows.items():
             if self._has_votes:
                 self._observe_growth(origin, window)
@@ -265,7 +278,6 @@ class MulticastWatch:
                 self._observe_send(origin, window)
             else:
                 self._observe_receive(origin, window)
-        self._observe_acks(is_new_view=is_new_view)
 
     def _observe_growth(self, origin: Origin, window: SendWindow | ReceiveWindow) -> None:
         before = self._slots.get(origin, window.capacity_min)
