@@ -45,7 +45,11 @@ for the next input."""
 LAST_WORD = 1733
 """Who leaves is out in the middle of taking: what its windows were then was not written down."""
 
-KEPT = (OWN_PART, *REST, LAST_WORD)
+PARTED_BEFORE = 741
+"""A sender that was away is back, and dies before it has begun with a member: the judge counted on
+the window that this one had in earlier days."""
+
+KEPT = (OWN_PART, *REST, LAST_WORD, PARTED_BEFORE)
 """Seeds beyond the first forty that have found something."""
 
 

@@ -89,14 +89,20 @@ class Story(Script):
         return self(ESTATE, node, kind=stage, hd=hd, held=held, **columns)
 
 
-def torn() -> Story:
-    """a, b and c are together; c has sent three, committed two, and dies; b has heard of none."""
+def together() -> Story:
+    """a, b and c are in one view, with windows for each other."""
     story = Story()
     story(PHASE, "", 0, kind="warm")
     for node in "abc":
         story.installs(node, 1, "abc")
         for peer in "abc".replace(node, ""):
             story.opens(node, peer)
+    return story
+
+
+def torn() -> Story:
+    """Then c has sent three, committed two, and dies; b has heard of none."""
+    story = together()
     story.at(10).sends("c", 1, 3)
     story.at(20).holds("a", "c", 2)
     story.holds("b", "c", 3)
@@ -237,6 +243,114 @@ def test_who_parted_from_the_others_is_not_compared() -> None:
     story.at(8000)(PHASE, "", 0, kind="end")
     assert verdicts(story)["U6"].violations == []
     assert verdicts(story)["U6"].premises == 2  # what each held
+
+
+def parted() -> Story:
+    """a goes on alone, and b with c, which sends two that b holds."""
+    story = together()
+    story.at(10).installs("a", 2, "a")
+    for node in "bc":
+        story.installs(node, 3, "bc")
+    story.at(20).sends("c", 1, 2)
+    story.holds("b", "c", 2)
+    return story
+
+
+def taken_over(story: Story, view: int) -> Story:
+    """c dies, b and a go on without it, and b alone delivers what it has left."""
+    story(CRASH, "c")
+    story.at(60).installs("b", view, "ba")
+    story.installs("a", view, "ba")
+    story.estate("b", "commit", 0, 2, seqno=2, view=view)
+    story.takes("b", "c", 1, 2)
+    story.estate("b", RESOLVED, 2, 2, seqno=2, view=view)
+    story.at(8000)(PHASE, "", 0, kind="end")
+    return story
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_who_was_parted_from_a_sender_is_owed_nothing_of_it(is_back: bool) -> None:
+    """Whether a has seen it again, or hears of it only when it is gone."""
+    story = parted()
+    story.at(30).installs("b", 4, "bca")
+    if is_back:
+        story.installs("a", 4, "bca")
+    assert violated(taken_over(story, 5)) == set()
+
+
+def test_a_sender_that_is_back_and_has_begun_with_another_only() -> None:
+    """c was away from both. It dies when b has a window again, and a has none yet."""
+    story = together()
+    for node in "ab":
+        story.at(10).installs(node, 2, "ab")
+    story.installs("c", 2, "c")
+    for node in "abc":
+        story.at(20).installs(node, 3, "abc")
+    story.opens("b", "c", 0)
+    story.at(30).sends("c", 1, 2)
+    story.holds("b", "c", 2)
+    assert violated(taken_over(story, 4)) == set()
+
+
+def test_who_has_begun_with_a_sender_anew_is_owed_what_comes_then() -> None:
+    story = parted()
+    for node in "abc":
+        story.at(30).installs(node, 4, "bca")
+    story.opens("a", "c", 1)
+    assert violated(taken_over(story, 5)) == {"U1", "U3"}
+
+
+def test_what_was_committed_before_a_merge_is_not_owed_to_the_other_part() -> None:
+    """c tells of it once more in the merged view, and takes it there."""
+    story = parted()
+    for node in "bc":
+        story.at(30).installs(node, 4, "bca")
+    story.commits("c", 2, view=4)
+    story.takes("c", "c", 1, 2)
+    story.takes("b", "c", 1, 2)
+    story(CRASH, "c")
+    story.at(8000)(PHASE, "", 0, kind="end")
+    assert violated(story) == set()
+
+
+def test_who_has_stayed_with_the_sender_is_owed_all_of_it() -> None:
+    """b was away and is back; a and c have been together all the time."""
+    story = together()
+    story.at(10).installs("b", 2, "b")
+    for node in "ac":
+        story.installs(node, 2, "ac")
+    for node in "abc":
+        story.at(20).installs(node, 3, "bac")
+    story.opens("b", "c", 0)
+    story.at(30).sends("c", 1, 2)
+    story.holds("b", "c", 2)
+    assert violated(taken_over(story, 4)) == {"U1", "U3"}
+
+
+def test_where_the_sender_was_before_the_window_opened_and_goes_later_ends_nothing() -> None:
+    story = Story()
+    story(PHASE, "", 0, kind="warm")
+    story.installs("c", 1, "c")
+    for node in "cb":
+        story.installs(node, 2, "cb")
+    story.opens("b", "c")
+    story.sends("c", 1, 1)
+    story.holds("b", "c", 1)
+    story.commits("c", 1, view=2)
+    story.takes("c", "c", 1, 1)
+    story.installs("c", 3, "c")
+    story.at(8000)(PHASE, "", 0, kind="end")
+    (violation,) = verdicts(story)["U1"].violations
+    assert violation.text == "c#1 delivers c:1, b only 0"
+
+
+def test_a_sender_counts_on_whoever_is_in_its_view_also_if_that_one_has_gone() -> None:
+    """a has made a view without c, which makes one with a: what it commits a must hold."""
+    story = torn()
+    story.at(1020).installs("c", 3, "ca")
+    story.commits("c", 3, view=3)
+    (violation,) = verdicts(story)["U3"].violations
+    assert violation.text == "c#1 commits c:3 in view 3, a holds 2"
 
 
 def test_a_sender_that_is_back_is_another_matter() -> None:

@@ -1,7 +1,8 @@
 """U1–U4, U6: a uniform message is delivered by all who go on together, or by none of them.
 
-Its *targets* at a member are those whose windows for its sender have opened below it. A window that
-opens anew, after a merge, counts instead of the one before.
+Its *targets* are those whose windows for its sender have opened below it, and have not ended: those
+who were parted from the sender since then get what it says that they begin with, or nothing. A
+window that opens anew, after a merge, counts instead of the one before.
 """
 
 from __future__ import annotations
@@ -107,12 +108,14 @@ class Deliveries:
         key = f"{member[0]}#{member[1]}"
         return self.lives.is_live(member) and key not in facts.stopped_members
 
-    def is_target(self, pair: PairKey, seqno: int) -> bool:
-        """Whether this message is for this member. One's own are."""
+    def is_target(self, pair: PairKey, seqno: int, view: Row) -> bool:
+        """Whether this message is for this member of that view. One's own are."""
         if pair[:2] == pair[2:4]:
             return True
         opening = self.opened.get(pair)
-        return opening is not None and opening.seqno < seqno
+        if opening is None or opening.seqno >= seqno:
+            return False
+        return not has_ended(opening, view, self.lives.views)
 
 
 class Agreed:
@@ -150,7 +153,7 @@ class Agreed:
                     continue
                 for member in map(split_key, view.members):
                     other = (*member, *pair[2:])
-                    if member in missed or not self._is_owed(other, through, facts):
+                    if member in missed or not self._is_owed(other, through, view, facts):
                         continue
                     found.premises += 1
                     reached = self.all.delivered.get(other, NOWHERE)
@@ -163,8 +166,8 @@ class Agreed:
                         )
         return found.verdict(self.id, self.title)
 
-    def _is_owed(self, pair: PairKey, seqno: int, facts: Facts) -> bool:
-        return self.all.is_due(pair[:2], facts) and self.all.is_target(pair, seqno)
+    def _is_owed(self, pair: PairKey, seqno: int, view: Row, facts: Facts) -> bool:
+        return self.all.is_due(pair[:2], facts) and self.all.is_target(pair, seqno, view)
 
 
 def counted_on(delivery: Row, views: Mapping[MemberKey, list[Row]]) -> Row | None:
@@ -177,6 +180,27 @@ def counted_on(delivery: Row, views: Mapping[MemberKey, list[Row]]) -> Row | Non
         return mine
     theirs = reversed(views.get(sender, []))
     return next((view for view in theirs if view.run_idx < delivery.run_idx), mine)
+
+
+def has_ended(opening: Row, view: Row, views: Mapping[MemberKey, list[Row]]) -> bool:
+    """Whether a window of a member of this view was none any more by then.
+
+    While the sender is in the group: if it has been in a view without the member. When it has
+    departed: if the member has been in one without it and without whoever's view this is, for what
+    it left is resolved in each part by itself. And if the member has lost it and has it back: it
+    says anew where to begin.
+    """
+    member, sender = opening.member, f"{opening.peer}#{opening.peer_inc}"
+    own = views.get((opening.node, opening.inc), [])
+    since = [each for each in own if each.idx > opening.idx and each.view <= view.view]
+    apart = [each for each in since if sender not in each.members]
+    if apart and any(each.view > apart[0].view for each in since if sender in each.members):
+        return True
+    if sender not in view.members:
+        return any(view.member not in each.members for each in apart)
+    opened_in = max((each.view for each in own if each.idx < opening.idx), default=view.view)
+    theirs = views.get(split_key(sender), [])
+    return any(opened_in < each.view <= view.view and member not in each.members for each in theirs)
 
 
 class OnlyTargets:
@@ -233,7 +257,7 @@ class HeldByAll:
     Nobody delivers more.
 
     A member that is being let in when a commit leaves has no window yet: it opens where all that is
-    committed lies below. Of a departed sender, those count who have had a window.
+    committed lies below. Of a departed sender, those count who have a window that has not ended.
     """
 
     id = "U3"
@@ -305,7 +329,7 @@ class HeldByAll:
             pair = (*member, *commit.origin)
             found.premises += 1
             held = self.held.get(pair, NOWHERE)
-            if held.at(row.run_idx) < through and not self._is_excused(commit, pair):
+            if held.at(row.run_idx) < through and not self._is_excused(commit, pair, view):
                 does = "delivers" if row.event == DELIVER else "commits"
                 found.violate(
                     f"{row.member} {does} {commit.origin[0]}:{through} in view {row.view}, "
@@ -313,14 +337,14 @@ class HeldByAll:
                     *(view, held.row_at(row.run_idx), row),
                 )
 
-    def _is_excused(self, commit: _Commitment, pair: PairKey) -> bool:
+    def _is_excused(self, commit: _Commitment, pair: PairKey, view: Row) -> bool:
         if pair[:2] == pair[2:4]:
             return False
         opened = self.opened.get(pair, [])
         later = next((row for row in opened if row.run_idx > commit.row.run_idx), None)
         if later is not None:
             return later.seqno >= commit.through
-        return not opened
+        return not opened or has_ended(opened[-1], view, self.views)
 
 
 class AllOrNone:
