@@ -183,10 +183,15 @@ def test_without_faults_every_message_is_delivered_and_let_go_of(retain: bool) -
         )
 
 
-def crash_after(copies: int, *, retain: bool) -> tuple[int, int]:
-    """A dies after so many copies of what it sends: how many of its messages B and C deliver."""
+def sending_crash(copies: int, *, retain: bool) -> Options:
+    """A dies after so many copies of what it sends."""
     crash = Incident(fault="F10", at_ms=100.0, nodes=(0,), what="sending plain", amount=copies)
-    result = run(quiet(senders=(), faults=("F10",), incidents=(crash,), retain=retain))
+    return quiet(senders=(), faults=("F10",), incidents=(crash,), retain=retain)
+
+
+def crash_after(copies: int, *, retain: bool) -> tuple[int, int]:
+    """How many of its messages B and C deliver then."""
+    result = run(sending_crash(copies, retain=retain))
     assert result.failures == ()
     taken = [row for row in result.trace.rows if row.event == trace.DELIVER and row.peer == "A"]
     counts = [max([row.seqno2 for row in taken if row.node == node], default=0) for node in "BC"]
@@ -368,7 +373,6 @@ def violated(result: Result) -> set[str]:
         (broken(rounds=EndsRoundsEarly), {"N5"}),
         (broken(rounds=ForgetsNewMembers), {"N5", "N9"}),
         (broken(rounds=VotesOnce), {"N-L2"}),
-        (broken(inbox=LetsGoAtDelivery), {"N11"}),
         (broken(inbox=RelaysOtherBytes), {"N10"}),
         (broken(outbox=GrowsWithoutBound), {"N4"}),
         (VotesForWhatItHolds, {"N6"}),
@@ -423,6 +427,11 @@ def test_whoever_has_missed_a_round_must_not_count_in_the_next() -> None:
     assert run(options).failures == ()
     factory = partial(Node, multicast=broken(rounds=CountsStaleVotes))
     assert "N4" in violated(run(options, factory))
+
+
+def test_what_was_delivered_must_be_kept_for_those_who_lack_it() -> None:
+    factory = partial(Node, multicast=broken(inbox=LetsGoAtDelivery))
+    assert {"N5", "N11", "U-L2"} <= violated(run(sending_crash(1, retain=True), factory))
 
 
 # The commands
