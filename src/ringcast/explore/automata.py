@@ -6,6 +6,7 @@ acts for all. Clocks do not count here: any armed timer of a node can be made th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -59,7 +60,7 @@ class Step(NamedTuple):
     """What came out, in words."""
 
 
-class Automata(Generic[F]):
+class Automata(ABC, Generic[F]):
     """Nodes that are discovered step by step. F: what an exploration wants to know of a node."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
@@ -81,12 +82,13 @@ class Automata(Generic[F]):
 
     # What an exploration fills in
 
+    @abstractmethod
     def _read(self, node: Node) -> F:
-        raise NotImplementedError
+        """What there is to know of a node."""
 
+    @abstractmethod
     def _timers(self, node: Node) -> Sequence[Timers[Enum]]:
         """Every table of deadlines of a node, always in the same order."""
-        raise NotImplementedError
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         """What must not be true of any node."""
