@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "ringcast"
 
 LEVELS = [
     {"errors", "model"},
-    {"config", "events"},
+    {"config", "config_file", "events"},
     {"wire", "window", "core"},
     {"protocols"},
     {"trace"},

@@ -10,6 +10,7 @@ from ringcast.config import (
     StabilityConfig,
     UnicastConfig,
 )
+from ringcast.config_file import load_config
 from ringcast.errors import (
     ConfigError,
     DecodeError,
@@ -65,4 +66,5 @@ __all__ = [
     "ViewId",
     "ViewInstalled",
     "join",
+    "load_config",
 ]

@@ -57,6 +57,12 @@ def check_seconds(field_name: str, value: object, low: float, high: float) -> No
         raise ConfigError(field_name, value, f"from {low:g} to {high:g} seconds")
 
 
+def check_flag(field_name: str, value: object) -> None:
+    """Raise ConfigError unless the value is a truth value."""
+    if not isinstance(value, bool):
+        raise ConfigError(field_name, value, "True or False")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityConfig:
     """How a group that votes on what everybody has goes about it. For large groups, where an ack
@@ -82,8 +88,7 @@ class StabilityConfig:
         check_seconds("interval_s", self.interval_s, 0.001, 60.0)
         if self.threshold_bytes is not None:
             check_whole("threshold_bytes", self.threshold_bytes, 1, 1 << 32)
-        if not isinstance(self.retain_delivered, bool):
-            raise ConfigError("retain_delivered", self.retain_delivered, "True or False")
+        check_flag("retain_delivered", self.retain_delivered)
         # Those who retain have room for two windows.
         check_whole("capacity_max", self.capacity_max, 1, CAPACITY_LIMIT // 2)
 
@@ -133,12 +138,14 @@ class MulticastConfig:
         check_whole("window_bytes", self.window_bytes, 4 * self.datagram_bytes, 1 << 32)
         if self.ack_threshold is not None:
             highest = max(1, self.capacity // 4)
-            if not isinstance(self.ack_threshold, int) or not 1 <= self.ack_threshold <= highest:
+            is_whole = isinstance(self.ack_threshold, int) and self.ack_threshold is not True
+            if not is_whole or not 1 <= self.ack_threshold <= highest:
                 allowed = f"from 1 to max(1, capacity // 4) = {highest}, or None for that"
                 raise ConfigError("ack_threshold", self.ack_threshold, allowed)
         check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
         check_seconds("ack_delay_s", self.ack_delay_s, 0.0, self.xmit_interval_s / 2)
         check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
+        check_flag("repair_to_all", self.repair_to_all)
         if self.stability is not None:
             if not isinstance(self.stability, StabilityConfig):
                 raise ConfigError("stability", self.stability, "a StabilityConfig, or None")
@@ -202,7 +209,7 @@ class UnicastConfig:
         check_whole("window_bytes", self.window_bytes, 4 * DATAGRAM_BYTES_MIN, 1 << 32)
         check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
         check_seconds("ack_interval_s", self.ack_interval_s, 0.0, self.xmit_interval_s / 2)
-        if self.expiry_s:
+        if self.expiry_s != 0:
             check_seconds("expiry_s", self.expiry_s, 2 * self.xmit_interval_s, 1e6)
         check_seconds("close_s", self.close_s, 0.0, 1e6)
         # Less would give a member up before the last message has been sent twice more.

@@ -20,13 +20,7 @@ from ringcast.aio.sources import ListSource, runtime_source
 from ringcast.aio.state import StateExchange
 from ringcast.aio.udp import UdpSocket, is_loopback
 from ringcast.aio.unread import Unread
-from ringcast.config import (
-    DATAGRAM_BYTES_MIN,
-    GroupConfig,
-    MembershipConfig,
-    MulticastConfig,
-    UnicastConfig,
-)
+from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig
 from ringcast.errors import ConfigError, GroupClosed, JoinTimeout, TooFewMembers, UsageError
 from ringcast.events import (
     Closed,
@@ -52,6 +46,7 @@ if TYPE_CHECKING:
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.tap import Tap
     from ringcast.aio.unread import Guarantee, Message, Notice
+    from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
     from ringcast.trace.recorder import Recorder
@@ -621,7 +616,7 @@ class _Place:
 
 @asynccontextmanager
 async def join(
-    group: str,
+    group: str | GroupConfig,
     *,
     name: str = "",
     listen: str = "127.0.0.1:0",
@@ -644,6 +639,9 @@ async def join(
     lose: Callable[[], bool] | None = None,
 ) -> AsyncIterator[Group]:
     """Join the group of this name, or start it; in it when the block starts, out when it ends.
+
+    `group` may also be a whole GroupConfig, such as `load_config` reads from a file; whatever else
+    is given here goes before what stands in it.
 
     Members of one user on one machine find each other by the name alone. Else say where to look:
     `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
@@ -681,17 +679,18 @@ async def join(
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
     hooks = _state_hooks(give_state, take_state)
-    membership = membership or MembershipConfig()
+    base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
+    membership = membership or base.membership
     if min_members is not None:
         membership = replace(membership, min_members=min_members)
     group_config = GroupConfig(
-        group=group,
-        name=name,
-        multicast=config or MulticastConfig(),
-        unicast=unicast or UnicastConfig(),
+        group=base.group,
+        name=name or base.name,
+        multicast=config or base.multicast,
+        unicast=unicast or base.unicast,
         membership=membership,
     )
-    source = discovery or (ListSource(addresses) if addresses else runtime_source(group))
+    source = discovery or (ListSource(addresses) if addresses else runtime_source(base.group))
     sock = UdpSocket(own)
     place = _Place(
         replace(group_config, multicast=_fit(group_config.multicast, sock.receive_buffer)),

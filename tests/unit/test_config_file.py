@@ -1,0 +1,206 @@
+"""Configuration files: what they say is what members get, and what they may not say is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringcast import (
+    ConfigError,
+    GroupConfig,
+    MembershipConfig,
+    MulticastConfig,
+    StabilityConfig,
+    UnicastConfig,
+    UsageError,
+    load_config,
+)
+from ringcast.config_file import FILE_BYTES_MAX, PRESETS, SECTIONS
+
+WHOLE = """
+[group]
+group = "orders"
+name = "web-1"
+
+[multicast]
+capacity = 64
+repair_to_all = true
+
+[multicast.stability]
+interval_s = 0.1
+
+[unicast]
+expiry_s = 0
+
+[membership]
+min_members = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path("orders.toml")
+
+
+def test_every_section(file: Path) -> None:
+    file.write_text(WHOLE)
+    assert load_config(file) == GroupConfig(
+        group="orders",
+        name="web-1",
+        multicast=MulticastConfig(
+            capacity=64, repair_to_all=True, stability=StabilityConfig(interval_s=0.1)
+        ),
+        unicast=UnicastConfig(expiry_s=0),
+        membership=MembershipConfig(min_members=3),
+    )
+
+
+def test_what_is_given_goes_before_the_file_and_that_before_the_preset(file: Path) -> None:
+    file.write_text('preset = "wan"\n' + WHOLE)
+    config = load_config(str(file), group="bills", name="b")
+    assert (config.group, config.name) == ("bills", "b")
+    assert config.multicast.xmit_interval_s == 2.0
+    assert config.multicast.capacity == 64
+    large = load_config(file, preset="large")
+    assert large.multicast.xmit_interval_s == MulticastConfig().xmit_interval_s
+    assert large.multicast.capacity == 64
+
+
+def test_a_section_makes_a_group_vote(file: Path) -> None:
+    file.write_text("[multicast.stability]\n")
+    assert load_config(file, group="x").multicast.stability == StabilityConfig()
+    assert load_config(group="x").multicast.stability is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[multicast]\ncapcity = 3",
+            "no such key in [multicast]: 'capcity'; did you mean 'capacity'?",
+        ),
+        (
+            "[multicast.stability]\ninterval = 3",
+            "no such key in [multicast.stability]: 'interval'; did you mean 'interval_s'?",
+        ),
+        (
+            "[unicast]\nxyz = 3",
+            "no such key in [unicast]: 'xyz'; there are capacity, window_bytes, ack_interval_s, "
+            "xmit_interval_s, expiry_s, close_s, max_retransmit_s",
+        ),
+        ("[group]\nmulticast = 3", "no such key in [group]: 'multicast'; there are group, name"),
+        ("[multicst]", "no such section: 'multicst'; did you mean 'multicast'?"),
+        (
+            "capacity = 3",
+            "no such key before the first section: 'capacity'; there are group, multicast, "
+            "unicast, membership, preset",
+        ),
+        ("group = 'x'", "group = 'x': must be a section: [group]"),
+        (
+            "[multicast]\nstability = true",
+            "[multicast] stability = True: must be a section: [multicast.stability]",
+        ),
+        (
+            "[multicast]\ncapacity = '3'",
+            "[multicast] capacity = '3': must be a whole number from 1 to 1048576",
+        ),
+        (
+            "[multicast]\nack_threshold = true",
+            "[multicast] ack_threshold = True: must be from 1 to max(1, capacity // 4) = 1024, or "
+            "None for that",
+        ),
+        (
+            "[multicast]\nrepair_to_all = 'yes'",
+            "[multicast] repair_to_all = 'yes': must be True or False",
+        ),
+        ("[unicast]\nexpiry_s = ''", "[unicast] expiry_s = '': must be from 1 to 1e+06 seconds"),
+        (
+            "[membership]\nheartbeat_s = [1]",
+            "[membership] heartbeat_s = [1]: must be from 0.001 to 60 seconds",
+        ),
+        (
+            "[multicast.stability]\ncapacity_max = 8",
+            "[multicast.stability] capacity_max = 8: must be at least capacity = 4096",
+        ),
+        ("[group]\ngroup = 3", "[group] group = 3: must be 1 to 64 bytes of printable text"),
+        ("[unicast]", "which group? Say it in section [group], or give it by itself"),
+        ("preset = 'man'", "preset = 'man': must be 'lan' or 'wan' or 'large'"),
+        ("preset = 3", "preset = 3: must be 'lan' or 'wan' or 'large'"),
+        ("[group", "not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+    ],
+)
+def test_mistakes_are_told_with_their_place(file: Path, text: str, message: str) -> None:
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_config(file)
+    assert str(caught.value) == f"orders.toml: {message}"
+
+
+def test_files_that_cannot_be_read(file: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read orders\.toml: No such file or directory"):
+        load_config(file)
+    with pytest.raises(UsageError, match=r"cannot read \.: Is a directory"):
+        load_config(".")
+    file.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=r"orders\.toml: not TOML: it is not UTF-8"):
+        load_config(file)
+    file.write_text("a = " + "[" * 100_000)
+    with pytest.raises(UsageError, match=r"orders\.toml: not TOML: "):
+        load_config(file)
+    file.write_bytes(b"#" * (FILE_BYTES_MAX + 1))
+    with pytest.raises(UsageError, match="has more than 1048576 bytes"):
+        load_config(file)
+
+
+def test_a_mistake_of_the_caller_is_not_the_files(file: Path) -> None:
+    file.write_text(WHOLE)
+    with pytest.raises(ConfigError, match=r"^preset = 'man': must be"):
+        load_config(file, preset="man")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_right_and_say_nothing_twice(preset: str) -> None:
+    config = load_config(preset=preset, group="x")
+    parts: dict[str, Any] = {
+        "multicast": config.multicast,
+        "multicast.stability": config.multicast.stability,
+        "unicast": config.unicast,
+        "membership": config.membership,
+    }
+    for section, values in PRESETS[preset].items():
+        for key, value in values.items():
+            assert getattr(parts[section], key) == value
+            assert value != getattr(SECTIONS[section](), key)
+
+
+def test_the_table_of_presets_in_the_manual() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
+    rows = re.findall(r"^\| `\[(.+?)\] (\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", page, re.M)
+    shown = {
+        name: {(row[0], row[1]): row[at] for row in rows}
+        for at, name in enumerate(("lan", "wan", "large"), 2)
+    }
+    for name, preset in PRESETS.items():
+        for (section, key), value in shown[name].items():
+            given = preset.get(section, {}).get(key)
+            default = {field.name: field.default for field in fields(SECTIONS[section])}[key]
+            if section == "multicast.stability" and section not in preset:
+                assert value == "no votes"
+            else:
+                assert value == str(default if given is None else given)
+        told = {(section, key) for section, values in preset.items() for key in values}
+        assert told <= shown[name].keys()
+
+
+def test_the_example_of_the_manual(file: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+    file.write_text(example)
+    config = load_config(file)
+    assert config.group == "orders"
+    assert config.multicast.stability is not None
