@@ -15,8 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from ringcast.aio.answers import answer
 from ringcast.aio.driver import Driver
-from ringcast.aio.sources import ListSource, runtime_source
+from ringcast.aio.probe import Probe
+from ringcast.aio.sources import ListSource, group_directory, runtime_source
 from ringcast.aio.state import StateExchange
 from ringcast.aio.udp import UdpSocket, is_loopback
 from ringcast.aio.unread import Unread
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from ringcast.aio.probe import Question
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.tap import Tap
@@ -129,6 +132,7 @@ class Group:
         self._writable: dict[Member | None, _Gate] = {}  # by destination; None: the group
         self._settled = _Gate()
         self._driver = place.drive(self, must_exist=must_exist)
+        self._probe: Probe | None = None
         self._unread = Unread(self.me)
         self._state: StateExchange | None = None
         if hooks is not None:
@@ -321,7 +325,11 @@ class Group:
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""
-        return {**self._driver.stats(), "unread": self._unread.stats()}
+        return {
+            **self._driver.stats(),
+            "unread": self._unread.stats(),
+            "probe": None if self._probe is None else self._probe.stats(),
+        }
 
     # What the driver tells
 
@@ -396,6 +404,8 @@ class Group:
         old.close()
         known = [member.address for member in old.node.view or ()]
         self._driver = self._place.drive(self)
+        if self._probe is not None:
+            self._probe.rename(_probe_name(self.me))
         if self._state is not None:
             self._state.renew(self._driver)
         try:
@@ -483,10 +493,25 @@ class Group:
         if not self._is_receiving:
             raise UsageError("joined with receive=False: there are no messages to read")
 
+    # Who asks from outside
+
+    def _open_probe(self) -> None:
+        """A member does its work without it too."""
+        group, _ = self._place.searched
+        try:
+            directory, loop = group_directory(group), asyncio.get_running_loop()
+            self._probe = Probe(directory, _probe_name(self.me), loop, self._on_question)
+        except (OSError, UsageError) as error:
+            log.info("%s answers no local questions (ringcast top and others): %s", self.me, error)
+
+    def _on_question(self, question: Question) -> object:
+        return answer(question, self, self._driver)
+
     # Coming and going
 
     async def _enter(self, limit_s: float) -> None:
         """Find the group, and be let in."""
+        self._open_probe()
         self._driver.start()
         try:
             async with asyncio.timeout(limit_s):
@@ -514,6 +539,8 @@ class Group:
 
     def _close(self) -> None:
         self._is_leaving = True  # there is no coming back
+        if self._probe is not None:
+            self._probe.close()
         if self._state is not None:
             self._state.close()
         self._driver.close()
@@ -740,6 +767,11 @@ def _state_hooks(
             "give it"
         )
     return None
+
+
+def _probe_name(me: Member) -> str:
+    """As that of its member file: whoever sees a view can tell whose probe it is."""
+    return f"{me.incarnation:016x}"
 
 
 def _check_loopback(address: Address) -> None:

@@ -170,10 +170,15 @@ class DirectorySource:
 
 def runtime_source(group: str) -> DirectorySource:
     """Where the members of a group meet if nothing else is said: for one user on one machine."""
-    from hashlib import sha256  # takes milliseconds, and a list of addresses needs none of it
+    return DirectorySource(group_directory(group))
+
+
+def group_directory(group: str) -> Path:
+    """What members of this group leave for others of the same user to find."""
+    from hashlib import sha256  # takes milliseconds, which not every command needs
 
     # The name of a group may be any text, and none of it shall be a path.
-    return DirectorySource(runtime_directory() / sha256(group.encode()).hexdigest()[:32])
+    return runtime_directory() / sha256(group.encode()).hexdigest()[:32]
 
 
 def runtime_directory() -> Path:

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 WATCHERS = 3
 PROBES = 5
+SILENT_BEATS = 4
+"""Beats that were missed before it is worth a word. One or two are lost on any network."""
+
 REFUSALS = 2
 """The first may be about a datagram from before; the one after our probe leaves no doubt."""
 
@@ -246,6 +249,14 @@ class FailureDetector:
 
     def explain(self, now: int) -> list[str]:
         reasons = []
+        for member in self._watched:
+            silent = now - self._heard[member]
+            if member not in self._cases and silent >= SILENT_BEATS * self._heartbeat:
+                reasons.append(
+                    f"{member} is silent for {seconds(silent)}: if it stays so, it is asked in "
+                    f"{seconds(max(0, self._suspect_after - silent))} and left out "
+                    f"{seconds(self._verify)} later"
+                )
         for member, case in self._cases.items():
             if case.is_suspected:
                 reasons.append(f"{member} suspected: {case.reason}; waiting for a view without it")

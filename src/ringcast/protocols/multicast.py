@@ -71,7 +71,7 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects, Signal
@@ -393,6 +393,16 @@ class ReliableMulticast:
     def ack_tables(self) -> dict[Stream, AckTable | AgreedMark]:
         """Who has taken what of mine, to be read only."""
         return {stream: outbox.acks for stream, outbox in self._outboxes.items()}
+
+    @property
+    def outboxes(self) -> Mapping[Stream, Outbox]:
+        """What is sent here, to be read only."""
+        return self._outboxes
+
+    @property
+    def inboxes(self) -> Mapping[Origin, Inbox]:
+        """What comes from others, to be read only."""
+        return self._inboxes
 
     def highest_sent(self, stream: Stream) -> int:
         """The last seqno given to one of my messages."""

@@ -1,0 +1,149 @@
+"""What a member tells about itself when its user asks: as plain values, for JSON.
+
+Counters only grow while a member is in its group; who asks twice makes rates of them. Members are
+told apart by address and incarnation: names are labels, and two may bear the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from ringcast.errors import RingcastError, UsageError
+
+if TYPE_CHECKING:
+    from ringcast.aio.driver import Driver
+    from ringcast.aio.group import Group
+    from ringcast.aio.probe import Question
+    from ringcast.model import Member, View
+    from ringcast.protocols.outbox import Outbox
+
+ASKS = ("view", "explain", "stats", "top", "sync")
+
+
+def answer(question: Question, group: Group, driver: Driver) -> dict[str, object]:
+    """`{"ask": …}` is one of ASKS; "sync" also has the `peer` that is meant."""
+    who: dict[str, object] = {
+        "group": driver.node.config.group,
+        "member": tell_member(group.me),
+        "pid": os.getpid(),
+        **_view(driver),
+    }
+    match question:
+        case {"ask": "view"}:
+            return who
+        case {"ask": "explain"}:
+            return {**who, "reasons": group.explain()}
+        case {"ask": "stats"}:
+            return {**who, "stats": group.stats()}
+        case {"ask": "top"}:
+            return {**who, **_top(group, driver)}
+        case {"ask": "sync", "peer": str(peer)}:
+            return {**who, **_sync(group, driver, peer)}
+    raise UsageError(f"not a question: ask for one of {', '.join(ASKS)}; for sync, name the peer")
+
+
+def _sync(group: Group, driver: Driver, name: str) -> dict[str, object]:
+    """That a member has nothing to ask is no reason not to say who it is."""
+    try:
+        peer = _find(driver.node.view, name)
+        if peer == group.me:
+            raise UsageError("it is the one that is meant")
+        group.sync(peer)
+    except RingcastError as error:
+        return {"peer": None, "refusal": str(error)}
+    return {"peer": tell_member(peer), "refusal": ""}
+
+
+def tell_member(member: Member) -> dict[str, object]:
+    return {
+        "name": str(member),
+        "address": str(member.address),
+        "incarnation": f"{member.incarnation:016x}",
+    }
+
+
+def _view(driver: Driver) -> dict[str, object]:
+    """Who is in the group; nobody, while this member is looking for it."""
+    view = driver.node.view
+    return {
+        "phase": driver.membership.phase.value,
+        "view": 0 if view is None else view.counter,
+        "members": list(map(tell_member, view or ())),
+    }
+
+
+def _find(view: View | None, text: str) -> Member:
+    """By name or by address."""
+    found = [member for member in view or () if text in (member.name, str(member.address))]
+    if len(found) != 1:
+        count = "no member" if not found else f"{len(found)} members"
+        hint = ": give the address" if found else ""
+        raise UsageError(f"{count} named {text!r} in {view or 'no view'}{hint}")
+    return found[0]
+
+
+def _top(group: Group, driver: Driver) -> dict[str, object]:
+    now = time.monotonic_ns()
+    node = driver.node
+    return {
+        "at_ns": now,
+        "sent": [
+            {"stream": stream.name.lower(), **_sent(outbox, now)}
+            for stream, outbox in node.multicast.outboxes.items()
+        ],
+        "received": [
+            {
+                "sender": tell_member(origin.sender),
+                "stream": origin.stream.name.lower(),
+                "delivered": inbox.window.delivered,
+                "held": inbox.window.held,
+                "high": inbox.window.high,
+                "capacity": inbox.window.capacity,
+                "gaps": len(inbox.repair.gaps),
+                "asked_again": inbox.nacked,
+            }
+            for origin, inbox in node.multicast.inboxes.items()
+        ],
+        "to": [
+            {
+                "member": tell_member(peer),
+                "low": sender.window.low,
+                "high": sender.window.high,
+                "capacity": sender.window.capacity,
+                "resent": sender.resent,
+                "blocked_s": (now - sender.blocked_since) / 1e9 if sender.is_blocked else None,
+            }
+            for peer, sender in node.unicast.senders.items()
+        ],
+        "rejected": dict(node.rejected),
+        "transport": group.stats()["transport"],
+    }
+
+
+def _sent(outbox: Outbox, now: int) -> dict[str, object]:
+    window, acks = outbox.window, outbox.acks
+    slowest = acks.slowest() if outbox.is_behind else []
+    return {
+        "low": window.low,
+        "delivered": window.delivered,
+        "high": window.high,
+        "capacity": window.capacity,
+        "bytes": window.charged,
+        "bytes_max": window.max_bytes,
+        "resent": outbox.resent,
+        "blocked_s": (now - outbox.blocked_since) / 1e9 if outbox.is_blocked else None,
+        "waits_for": [
+            {
+                **tell_member(member),
+                "taken": acks.min_delivered,
+                "last_ack_s": _age(outbox.heard.get(member), now),
+            }
+            for member in slowest
+        ],
+    }
+
+
+def _age(when: int | None, now: int) -> float | None:
+    return None if when is None else (now - when) / 1e9
