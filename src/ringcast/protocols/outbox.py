@@ -310,7 +310,7 @@ class Outbox:
             return [*reasons, f"{what} somebody: the next round of votes will tell"]
         return reasons + [
             f"{what} {member}, which has taken {taken} of {window.high}; "
-            f"{self._last_sign(member, now)}"
+            f"{self._last_sign(member, now)}{self._outlook(member, now)}"
             for member in self.acks.slowest()
         ]
 
@@ -321,6 +321,13 @@ class Outbox:
             return "so they have voted"
         heard = self.heard.get(member)
         return "no ack from it yet" if heard is None else f"last ack {seconds(now - heard)} ago"
+
+    def _outlook(self, member: Member, now: int) -> str:
+        """What comes of it, where nobody is borne with for ever."""
+        if not self.is_blocked or not self._slow_after or member == self._me:
+            return ""
+        left = max(0, self._stuck_since + self._slow_after - now)
+        return f"; left out if it takes nothing for {seconds(left)} more"
 
     def check_invariants(self, view: View) -> None:
         self.window.check_invariants()

@@ -573,6 +573,20 @@ def test_explain_says_who_is_in_doubt_and_until_when() -> None:
     assert w.layer.explain(w.now + VERIFY)[0].endswith("decided in 0.0 s")  # overdue
 
 
+def test_explain_says_what_becomes_of_who_is_silent() -> None:
+    w = Watch()
+    w.run(4 * HEARTBEAT - MS)
+    assert w.layer.explain(w.now) == []
+    w.run(MS)
+    assert w.layer.explain(w.now) == [
+        f"B is silent for {4 * HEARTBEAT / 1e9:.1f} s: if it stays so, it is asked in "
+        f"{(SUSPECT_AFTER - 4 * HEARTBEAT) / 1e9:.1f} s and left out {VERIFY / 1e9:.1f} s later"
+    ]
+    w.run(SUSPECT_AFTER - 4 * HEARTBEAT)
+    (asked,) = w.layer.explain(w.now)
+    assert asked.startswith("B suspected: no sign of life")
+
+
 def test_stats_name_every_table_and_counter() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER)
