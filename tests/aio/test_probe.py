@@ -23,6 +23,7 @@ from ringcast.aio.probe import (
     connect,
     credentials,
     is_of_user,
+    probe_name,
     probes,
     sweep,
 )
@@ -272,8 +273,8 @@ def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Pat
 def test_members_tell_about_themselves(meeting: Callable[[], Path]) -> None:
     @with_members(2)
     async def test(a: Group, b: Group) -> None:
-        name = f"{a.me.incarnation:016x}"
-        assert sorted(probes(meeting())) == sorted([name, f"{b.me.incarnation:016x}"])
+        name = probe_name(a.me)
+        assert sorted(probes(meeting())) == sorted([name, probe_name(b.me)])
         await a.send(b"x")
         await a.send(b"y", to=b.me)
         await until(lambda: b._driver.node.has_ready)
@@ -321,7 +322,7 @@ def test_sync_by_address(meeting: Callable[[], Path]) -> None:
         await b.send(b"y", to=a.me)
         await until(lambda: a._driver.node.has_ready)
         question = json.dumps({"ask": "sync", "peer": str(b.me.address)}).encode()
-        answer = await ask(meeting(), question + b"\n", f"{a.me.incarnation:016x}")
+        answer = await ask(meeting(), question + b"\n", probe_name(a.me))
         assert answer["answer"]["peer"]["name"] == "B"
 
     assert probes(meeting()) == []
@@ -334,7 +335,7 @@ def test_who_comes_back_is_found_under_its_new_incarnation(meeting: Callable[[],
         exclude(old, by=a)
         await until(lambda: b.me != old)
         await b.wait_for_view(lambda view: len(view) == 2)
-        both = sorted(f"{member.incarnation:016x}" for member in (a.me, b.me))
+        both = sorted(map(probe_name, (a.me, b.me)))
         assert sorted(probes(meeting())) == both
 
     assert probes(meeting()) == []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ringcast.aio.answers import answer
 from ringcast.aio.driver import Driver
-from ringcast.aio.probe import Probe
+from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.sources import ListSource, group_directory, runtime_source
 from ringcast.aio.state import StateExchange
 from ringcast.aio.udp import UdpSocket, is_loopback
@@ -405,7 +405,7 @@ class Group:
         known = [member.address for member in old.node.view or ()]
         self._driver = self._place.drive(self)
         if self._probe is not None:
-            self._probe.rename(_probe_name(self.me))
+            self._probe.rename(probe_name(self.me))
         if self._state is not None:
             self._state.renew(self._driver)
         try:
@@ -500,7 +500,7 @@ class Group:
         group, _ = self._place.searched
         try:
             directory, loop = group_directory(group), asyncio.get_running_loop()
-            self._probe = Probe(directory, _probe_name(self.me), loop, self._on_question)
+            self._probe = Probe(directory, probe_name(self.me), loop, self._on_question)
         except (OSError, UsageError) as error:
             log.info("%s answers no local questions (ringcast top and others): %s", self.me, error)
 
@@ -767,11 +767,6 @@ def _state_hooks(
             "give it"
         )
     return None
-
-
-def _probe_name(me: Member) -> str:
-    """As that of its member file: whoever sees a view can tell whose probe it is."""
-    return f"{me.incarnation:016x}"
 
 
 def _check_loopback(address: Address) -> None:

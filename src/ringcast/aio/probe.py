@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
+    from ringcast.model import Member
+
 SUFFIX = ".probe"
 FILES_MAX = 4096
 QUESTION_BYTES_MAX = 1024
@@ -196,6 +198,12 @@ class Probe:
         self._loop.remove_reader(client.sock)
         self._loop.remove_writer(client.sock)
         client.sock.close()
+
+
+def probe_name(me: Member) -> str:
+    """Whoever sees a view can tell whose probe it is, and in which process, though nobody answers
+    there."""
+    return f"{me.incarnation:016x}-{os.getpid()}"
 
 
 def probes(directory: Path) -> list[str]:
