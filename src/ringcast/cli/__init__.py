@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ringcast.errors import UsageError
+from ringcast.errors import RingcastError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMMANDS = {
     "audit": "ringcast.cli.audit",
     "bench": "ringcast.cli.bench",
     "demo": "ringcast.cli.demo",
+    "explain": "ringcast.cli.explain",
     "explore": "ringcast.cli.explore",
+    "join": "ringcast.cli.join",
+    "members": "ringcast.cli.members",
     "replay": "ringcast.cli.replay",
     "simulate": "ringcast.cli.simulate",
+    "stats": "ringcast.cli.stats",
+    "sync": "ringcast.cli.sync",
+    "top": "ringcast.cli.top",
 }
 """Command → the module that defines it under the same name. Imported when used: `ringcast
 --help` must not wait for what one command needs."""
+
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""How newer versions of click show the help when nothing is asked for: that is no mistake."""
+
+
+class Mistake(click.ClickException):
+    """What was asked cannot be done: one line says why."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"ringcast: {' '.join(self.format_message().splitlines())}", file=file, err=True)
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    try:
+        yield
+    except _NO_ARGUMENTS:
+        raise
+    except click.UsageError as error:
+        path = "ringcast" if error.ctx is None else error.ctx.command_path
+        raise Mistake(f"{error.format_message()} (see {path} --help)") from error
+    except RingcastError as error:
+        raise Mistake(str(error)) from error
 
 
 class _Commands(click.Group):
@@ -31,11 +67,13 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _mistakes():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _mistakes():
             return super().invoke(ctx)
-        except UsageError as error:
-            raise click.UsageError(str(error), ctx) from error
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.words import safe
+
 if TYPE_CHECKING:
     from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
@@ -51,21 +53,21 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
 def print_report(report: Report) -> None:
     """The verdicts as a table, what shows each violation, and the sum of it in a sentence."""
     click.echo(
-        f"run {_safe(report.run_id)}: {report.members} members, {report.segments} segments, "
+        f"run {safe(report.run_id)}: {report.members} members, {report.segments} segments, "
         f"{report.rows} rows"
     )
     _print_table(report)
     for verdict in report.verdicts:
         for violation in verdict.violations:
-            click.echo(f"\n{verdict.id}: {_safe(violation.text)}")
+            click.echo(f"\n{verdict.id}: {safe(violation.text)}")
             for row in violation.rows:
-                click.echo(f"    {_safe(_readable(row, report.names))}")
+                click.echo(f"    {safe(_readable(row, report.names))}")
     for note in report.notes:
-        click.echo(f"note: {_safe(note)}")
+        click.echo(f"note: {safe(note)}")
     unseen = [verdict.id for verdict in report.verdicts if _is_unseen(verdict)]
     if unseen:
         click.echo(f'note: {", ".join(unseen)} need members that record at level "full"')
-    click.echo(f"\n{_safe(report.summary)}")
+    click.echo(f"\n{safe(report.summary)}")
 
 
 def _print_table(report: Report) -> None:
@@ -81,7 +83,7 @@ def _print_table(report: Report) -> None:
         cells = (
             *(name.ljust(widths[0]), title.ljust(widths[1])),
             click.style(padded, _COLOURS.get(status, "yellow")) if at else padded,
-            *(checks.rjust(widths[3]), _safe(detail)),
+            *(checks.rjust(widths[3]), safe(detail)),
         )
         click.echo("  ".join(cells).rstrip())
 
@@ -102,8 +104,3 @@ def _readable(row: Row, names: Names) -> str:
     if row.block >= 0:
         words.append(f"block {row.block} {row.kind} {row.block_hash:016x}")
     return " ".join(words)
-
-
-def _safe(text: str) -> str:
-    """Names come from traces: what a terminal would obey is shown, not sent."""
-    return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)

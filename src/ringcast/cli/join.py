@@ -1,0 +1,304 @@
+"""ringcast join: be a member from a terminal, or from a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ringcast.aio.group import join as join_group
+from ringcast.aio.loop import run
+from ringcast.cli.words import safe
+from ringcast.config_file import PRESETS, load_config
+from ringcast.errors import UsageError
+from ringcast.events import (
+    Closed,
+    Delivered,
+    Excluded,
+    GapSkipped,
+    StateLost,
+    Undeliverable,
+    ViewInstalled,
+)
+from ringcast.model import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator
+
+    from ringcast.aio.group import Group
+    from ringcast.aio.unread import Guarantee, Notice
+    from ringcast.config import GroupConfig
+
+STDIN = 0
+CHUNK_BYTES = 1 << 16
+
+STALL_S = 3.0
+"""When the messages of this member have waited for so long, somebody should be told why."""
+
+
+@click.command()
+@click.argument("group", required=False)
+@click.option("--name", help="What to call this member.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
+@click.option(
+    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["udp"]),
+    expose_value=False,
+    help="How datagrams travel; there is one way so far.",
+)
+@click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
+@click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
+@click.option(
+    "--guarantee",
+    type=click.Choice(["fifo", "uniform"]),
+    default="fifo",
+    show_default=True,
+    help="uniform: all take a message, or none.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Sections [group], [multicast], [multicast.stability], [unicast], [membership].",
+)
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Record a trace here, for `ringcast audit`; needs ringcast[spark].",
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
+def join(
+    group: str | None,
+    name: str | None,
+    listen: str,
+    members: tuple[str, ...],
+    must_exist: bool,
+    min_members: int | None,
+    guarantee: Guarantee,
+    config_file: Path | None,
+    preset: str | None,
+    record: Path | None,
+    as_json: bool,
+) -> None:
+    """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
+    they come. At the end of the input, wait until the others have taken everything, and leave.
+
+    Options go before what stands in the file, and GROUP too. Ctrl-C leaves at once.
+
+    \b
+    Examples:
+      ringcast join orders --name web-1
+      ringcast join --config orders.toml --name web-2
+      tail -f orders.log | ringcast join orders --must-exist
+    """
+    if group is None and config_file is None:
+        raise UsageError("which group? Give its name, or a file that has it with --config")
+    config = load_config(config_file, preset=preset, group=group, name=name)
+    terminal = _Terminal(config, guarantee, as_json=as_json)
+    run(terminal.member(listen, members, must_exist, min_members, record))
+
+
+class _Terminal:
+    """One member whose application is a person, or a pipe."""
+
+    def __init__(self, config: GroupConfig, guarantee: Guarantee, *, as_json: bool) -> None:
+        self._config = config
+        self._guarantee = guarantee
+        self._as_json = as_json
+        self._sent = 0
+        """Messages of this incarnation, and how many of them have been printed here."""
+        self._own_printed = 0
+        self._progress = asyncio.Event()
+
+    async def member(
+        self,
+        listen: str,
+        members: tuple[str, ...],
+        must_exist: bool,
+        min_members: int | None,
+        record: Path | None,
+    ) -> None:
+        joining = join_group(
+            self._config,
+            listen=listen,
+            members=members,
+            must_exist=must_exist,
+            min_members=min_members,
+            when_few="wait",
+            record=record,
+        )
+        stopped = _stopped()
+        printing: asyncio.Task[None] | None = None
+        try:
+            async with joining as group:
+                printing = asyncio.create_task(self._print_events(group))
+                sending = asyncio.create_task(self._send_lines(group))
+                tasks = {printing, sending, stopped}
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                sending.cancel()
+                with suppress(asyncio.CancelledError):
+                    await sending
+            await printing  # what had arrived before the end
+        finally:
+            stopped.cancel()
+            if printing is not None:
+                printing.cancel()
+
+    # In
+
+    async def _send_lines(self, group: Group) -> None:
+        limit = self._config.multicast.max_message_bytes
+        async for lines in _lines(limit):
+            await self._patiently(group, group.send_many(lines, guarantee=self._guarantee))
+            self._sent += len(lines)
+        await self._patiently(group, group.flush())
+        await self._patiently(group, self._until_printed())
+
+    async def _until_printed(self) -> None:
+        while self._own_printed < self._sent:
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def _patiently(self, group: Group, awaitable: Coroutine[Any, Any, None]) -> None:
+        """Never a silent stall: say what is waited for, once for each time that it takes long."""
+        task = asyncio.ensure_future(awaitable)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=STALL_S)
+            if not done:
+                for reason in group.explain():
+                    click.echo(f"waiting: {safe(reason)}", err=True)
+            await task
+        finally:
+            task.cancel()
+
+    # Out
+
+    async def _print_events(self, group: Group) -> None:
+        async for event in group.events():
+            if isinstance(event, Delivered):
+                click.echo("\n".join(self._messages(event)))
+                if event.sender == group.me and not event.epoch:
+                    self._own_printed += len(event.run.payloads)
+                    self._progress.set()
+            elif not isinstance(event, Closed):
+                if isinstance(event, Excluded):
+                    self._sent = self._own_printed = 0  # what was not taken never will be
+                    self._progress.set()
+                click.echo(self._notice(event))
+
+    def _messages(self, event: Delivered) -> Iterator[str]:
+        sender, to_me = str(event.sender), event.epoch > 0
+        if not self._as_json:
+            who = safe(sender) + " (to me)" * to_me
+            for payload in event.run.payloads:
+                yield f"{who}: {safe(payload.decode(errors='backslashreplace'))}"
+            return
+        guarantee = "uniform" if event.run.stream is Stream.UNIFORM else "fifo"
+        for seqno, payload in enumerate(event.run.payloads, event.run.first):
+            message = {
+                "event": "message",
+                "sender": sender,
+                "seqno": seqno,
+                "to_me": to_me,
+                "guarantee": guarantee,
+                **_payload(payload),
+            }
+            yield json.dumps(message)
+
+    def _notice(self, notice: Notice) -> str:
+        what: dict[str, object]
+        match notice:
+            case ViewInstalled(view):
+                text = str(view)
+                what = {"view": view.counter, "members": list(map(str, view))}
+            case Excluded(reason):
+                text = f"left out, and coming back: {reason}"
+                what = {"reason": reason}
+            case Undeliverable():
+                text = f"{notice.first}..{notice.last} to {notice.to} given up: {notice.reason}"
+                what = {"to": str(notice.to), "first": notice.first, "last": notice.last}
+            case GapSkipped():
+                text = f"{notice.first}..{notice.last} of {notice.sender} to me are lost"
+                what = {"from": str(notice.sender), "first": notice.first, "last": notice.last}
+            case StateLost(reason):
+                text = f"without the state: {reason}"
+                what = {"reason": reason}
+        if self._as_json:
+            kind = "view" if isinstance(notice, ViewInstalled) else type(notice).__name__.lower()
+            return json.dumps({"event": kind, **what})
+        return f"-- {safe(text)}"
+
+
+def _payload(payload: bytes) -> dict[str, str]:
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def _stopped() -> asyncio.Future[None]:
+    """Done at the first signal to end; the next one does what it always does."""
+    loop = asyncio.get_running_loop()
+    stopped = loop.create_future()
+
+    def stop() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        if not stopped.done():
+            stopped.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return stopped
+
+
+async def _lines(limit: int) -> AsyncIterator[list[bytes]]:
+    """Lines of the standard input as they come, without their ends."""
+    rest = bytearray()
+    while sys.stdin is not None and (chunk := await _read()):
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            yield lines
+        elif len(rest) > limit:
+            raise UsageError(f"a line has more than {limit} bytes: that is no message")
+    if rest:
+        yield [bytes(rest)]
+
+
+async def _read() -> bytes:
+    """Terminals, pipes and files alike, and none of them in the event loop. The thread does not
+    hold up the end of the program, as those of a pool would."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[bytes] = loop.create_future()
+
+    def tell(chunk: bytes) -> None:
+        if not came.done():
+            came.set_result(chunk)
+
+    def read() -> None:
+        try:
+            chunk = os.read(STDIN, CHUNK_BYTES)
+        except OSError:
+            chunk = b""  # a terminal that is gone has come to its end
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(tell, chunk)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await came

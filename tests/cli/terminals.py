@@ -1,0 +1,158 @@
+"""The command line in processes of its own, as a user has it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+DEADLINE_S = 60.0
+COMMAND = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name='ringcast')")
+
+PATIENT = """
+[multicast]
+capacity = 16
+
+[membership]
+discovery_wait_s = 0.02
+suspect_after_s = 600.0
+verify_s = 60.0
+"""
+"""Nobody is suspected because the machine is busy, and a few messages fill a window."""
+
+
+def ringcast(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def told(*args: str) -> str:
+    """What a command that succeeds prints."""
+    result = ringcast(*args)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+def mistake(*args: str) -> str:
+    """The one line that a command says which cannot be right."""
+    result = ringcast(*args)
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("ringcast: ")
+    return line.removeprefix("ringcast: ")
+
+
+def until(look: Callable[[], str], pattern: str) -> str:
+    """Look until it is there; the last look."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        shown = look()
+        if re.search(pattern, shown):
+            return shown
+        assert time.monotonic() < deadline, f"no {pattern!r} in {shown!r}"
+
+
+class Terminal:
+    """A command that goes on, with all that it has printed."""
+
+    def __init__(self, *args: str, screen: bool = False) -> None:
+        self._screen, theirs = pty.openpty() if screen else os.pipe()
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [*COMMAND, *args],
+            stdin=subprocess.PIPE,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "COLUMNS": "120", "LINES": "24"},
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._screen)
+
+    def type(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode())
+        self.process.stdin.flush()
+
+    def until(self, pattern: str) -> str:
+        """Read on until this is shown; everything up to it and a little more."""
+        return until(self._look, pattern)
+
+    def stop(self) -> None:
+        """As Ctrl-Z does. It is stopped when this returns."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
+        """Wait for the end, of the input or by a signal: status, what was printed, errors."""
+        if number is not None:
+            self.process.send_signal(number)
+        else:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            self.process.stdin = None
+        while self._look_once():
+            pass
+        _, errors = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, self.shown, errors.decode()
+
+    def _look(self) -> str:
+        self._look_once()
+        return self.shown
+
+    def _look_once(self) -> bool:
+        """Whether there may be more."""
+        ready, _, _ = select.select([self._screen], [], [], DEADLINE_S)
+        assert ready, f"nothing more after {self.shown!r}"
+        try:
+            chunk = os.read(self._screen, 1 << 16)
+        except OSError:  # how a terminal ends
+            chunk = b""
+        self.shown += chunk.decode()
+        return bool(chunk)
+
+
+def member(name: str, directory: Path, *args: str, group: str = "orders") -> Terminal:
+    """One that is in its group."""
+    config = directory / "patient.toml"
+    config.write_text(PATIENT)
+    terminal = Terminal("join", group, "--name", name, "--config", str(config), *args)
+    try:
+        terminal.until(rf'(View \d+: |"view": ).*{name}')
+    except BaseException:
+        terminal.close()
+        raise
+    return terminal
