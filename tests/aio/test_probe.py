@@ -179,6 +179,15 @@ def test_who_is_gone_before_the_answer(tmp_path: Path) -> None:
     with_probe(tmp_path, test)
 
 
+def test_who_only_looks_whether_anybody_is_here_is_no_trouble(tmp_path: Path) -> None:
+    async def test(probe: Probe) -> None:
+        sweep(tmp_path)
+        assert await ask(tmp_path, b"{}\n") == {"answer": {}}  # after the other, in its turn
+        assert probe.stats() == {"clients": 0, "refused": 0, "turned_away": 0, "dropped": 0}
+
+    with_probe(tmp_path, test)
+
+
 def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
     async def test(probe: Probe) -> None:
         crowd = []
@@ -238,6 +247,19 @@ def test_what_a_crash_leaves_behind_is_removed(tmp_path: Path) -> None:
     with_probe(tmp_path, test)
     assert list(tmp_path.iterdir()) == []
     assert connect(tmp_path, "m") is None
+
+
+def test_a_socket_is_kept_from_being_swept(tmp_path: Path) -> None:
+    async def test(probe: Probe) -> None:
+        path = tmp_path / "m.probe"
+        os.utime(path, (0, 0))
+        await until(lambda: path.stat().st_mtime > 0)
+        path.unlink()
+        await until(path.exists)
+        assert await ask(tmp_path, b"{}\n") == {"answer": {}}
+
+    with_probe(tmp_path, test, keep_s=0.01)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_with_a_long_name(tmp_path: Path) -> None:

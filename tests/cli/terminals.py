@@ -72,14 +72,15 @@ def until(look: Callable[[], str], pattern: str) -> str:
 
 
 class Terminal:
-    """A command that goes on, with all that it has printed."""
+    """A command that goes on, with all that it has printed; on a real terminal, or in pipes."""
 
     def __init__(self, *args: str, screen: bool = False) -> None:
         self._screen, theirs = pty.openpty() if screen else os.pipe()
+        self._is_real = screen
         self.shown = ""
         self.process = subprocess.Popen(
             [*COMMAND, *args],
-            stdin=subprocess.PIPE,
+            stdin=theirs if screen else subprocess.PIPE,
             stdout=theirs,
             stderr=subprocess.PIPE,
             env={**os.environ, "COLUMNS": "120", "LINES": "24"},
@@ -103,13 +104,16 @@ class Terminal:
         os.close(self._screen)
 
     def type(self, text: str) -> None:
+        if self._is_real:
+            os.write(self._screen, text.encode())
+            return
         assert self.process.stdin is not None
         self.process.stdin.write(text.encode())
         self.process.stdin.flush()
 
     def until(self, pattern: str) -> str:
-        """Read on until this is shown; everything up to it and a little more."""
-        return until(self._look, pattern)
+        """Read on until this is shown, if it is not yet; everything so far."""
+        return self.shown if re.search(pattern, self.shown) else until(self._look, pattern)
 
     def stop(self) -> None:
         """As Ctrl-Z does. It is stopped when this returns."""
@@ -120,6 +124,8 @@ class Terminal:
         """Wait for the end, of the input or by a signal: status, what was printed, errors."""
         if number is not None:
             self.process.send_signal(number)
+        elif self._is_real:
+            self.type("\x04")  # Ctrl-D
         else:
             assert self.process.stdin is not None
             self.process.stdin.close()
@@ -145,11 +151,12 @@ class Terminal:
         return bool(chunk)
 
 
-def member(name: str, directory: Path, *args: str, group: str = "orders") -> Terminal:
+def member(name: str, directory: Path, *args: str, screen: bool = False) -> Terminal:
     """One that is in its group."""
     config = directory / "patient.toml"
     config.write_text(PATIENT)
-    terminal = Terminal("join", group, "--name", name, "--config", str(config), *args)
+    options = ("--name", name, "--config", str(config), *args)
+    terminal = Terminal("join", "orders", *options, screen=screen)
     try:
         terminal.until(rf'(View \d+: |"view": ).*{name}')
     except BaseException:

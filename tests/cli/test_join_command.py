@@ -63,6 +63,21 @@ def test_a_terminal_is_left_with_ctrl_c_or_the_end_of_the_input(runtime: Path) -
     assert not list(group_directory("orders").iterdir())
 
 
+def test_a_real_terminal(runtime: Path) -> None:
+    with member("a", runtime, screen=True) as a:
+        a.type("hi\n")
+        a.until("a: hi")
+        a.type("not sent yet")
+        status, shown, errors = a.end(signal.SIGTERM)
+        assert (status, errors) == (0, "")
+        assert "a: not sent yet" not in shown
+    with member("a", runtime, screen=True) as a:
+        a.type("hi\n")
+        status, shown, errors = a.end()
+    assert (status, errors) == (0, "")
+    assert "a: hi" in shown
+
+
 def test_uniform_messages_for_programs(runtime: Path) -> None:
     with member("a", runtime, "--json", "--guarantee", "uniform", "--min-members", "2") as a:
         a.type("early\n")  # waits for the second

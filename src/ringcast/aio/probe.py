@@ -40,6 +40,9 @@ CLIENTS_MAX = 16
 PATIENCE_S = 5.0
 """From a client's coming to its having read the answer."""
 
+KEEP_S = 3600.0
+"""Directories are swept of what nobody has touched for days: touch it so often."""
+
 REST_S = 1.0
 """How long nobody is let in after the system had no descriptor left for it."""
 
@@ -70,6 +73,7 @@ class Probe:
         *,
         uid: int | None = None,
         patience_s: float = PATIENCE_S,
+        keep_s: float = KEEP_S,
     ) -> None:
         """OSError: the directory cannot be written to. `uid`: who may ask, if not this user."""
         self.refused = 0
@@ -77,11 +81,12 @@ class Probe:
         self.turned_away = 0
         """Clients that came while too many were there."""
         self.dropped = 0
-        """Clients that were too slow, or gone before they had their answer."""
+        """Clients that were too slow, or had asked and were gone before they had their answer."""
         self._loop = loop
         self._answer = answer
         self._uid = os.getuid() if uid is None else uid
         self._patience_s = patience_s
+        self._keep_s = keep_s
         self._clients: set[_Client] = set()
         self._rest: asyncio.TimerHandle | None = None
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -89,6 +94,7 @@ class Probe:
         self._path = directory / (name + SUFFIX)
         self._listener = _listen(self._path)
         self._loop.add_reader(self._listener, self._on_clients)
+        self._keep_timer = loop.call_later(keep_s, self._keep)
 
     def rename(self, name: str) -> None:
         """The member has become another one. If its file is gone, it can be found no more."""
@@ -110,12 +116,28 @@ class Probe:
             return
         with contextlib.suppress(OSError):
             self._path.unlink()
+        self._stop_listening()
+        self._keep_timer.cancel()
+        for client in list(self._clients):
+            self._part_with(client)
+
+    def _keep(self) -> None:
+        """If it was swept all the same, there is another."""
+        self._keep_timer = self._loop.call_later(self._keep_s, self._keep)
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(self._path)
+            except FileNotFoundError:
+                listener = _listen(self._path)
+                self._stop_listening()
+                self._listener = listener
+                self._loop.add_reader(listener, self._on_clients)
+
+    def _stop_listening(self) -> None:
         self._loop.remove_reader(self._listener)
         if self._rest is not None:
             self._rest.cancel()
         self._listener.close()
-        for client in list(self._clients):
-            self._part_with(client)
 
     def _on_clients(self) -> None:
         for _ in range(CLIENTS_MAX):
@@ -162,12 +184,14 @@ class Probe:
             self._loop.remove_reader(client.sock)
             client.answer = memoryview(self._reply(bytes(client.question)))
             self._on_writable(client)
-        elif not came:
+        elif not came and client.question:
             self._drop(client)
+        elif not came:
+            self._part_with(client)  # who only wanted to know whether anybody is here
 
     def _reply(self, line: bytes) -> bytes:
         try:
-            answer = json.dumps({"answer": self._answer(_parse(line))}).encode()
+            answer = json.dumps({"answer": self._answer(_parse(line))}, default=str).encode()
             if len(answer) >= ANSWER_BYTES_MAX:
                 raise UsageError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
         except RingcastError as error:

@@ -64,7 +64,7 @@ def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
       ringcast top orders
       ringcast top orders --once --json
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     is_live = sys.stdout.isatty() and not once and not as_json
     try:
         if is_live:
@@ -76,6 +76,7 @@ def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         pass
     finally:
+        signal.signal(signal.SIGTERM, before)
         if is_live:
             click.echo(SHOW_CURSOR)
 
