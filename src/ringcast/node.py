@@ -117,6 +117,7 @@ class Node:
                     config.membership.join_buffer_bytes,
                     self.codec.payload_bytes_max,
                     has_state=state,
+                    inherited=frozenset(self.multicast.inherited),
                 )
             )
         elif state:
@@ -481,6 +482,10 @@ class Node:
         """Messages to the group go aside until the state is here, as long as there is room."""
         while self.multicast.has_ready and state.room:
             state.keep(self.multicast.take_ready(state.room, now, self._out))
+        if not state.room:
+            # What the departed have left is here anyway, and others wait until it is resolved; one
+            # of them may be who can tell that the state is lost.
+            state.keep(self.multicast.take_inherited(now, self._out))
         state.note_full(self.multicast.has_ready, self._out)
 
     @property

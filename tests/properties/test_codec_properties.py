@@ -187,8 +187,8 @@ def takeovers(draw: st.DrawFn) -> Takeover:
 def standings(draw: st.DrawFn) -> Standing:
     shares = []
     for sender in draw(departed):
-        delivered, held = sorted([draw(seqnos), draw(seqnos)])
-        shares.append(Share(sender, delivered, held, draw(st.booleans())))
+        low, delivered, held = sorted([draw(seqnos), draw(seqnos), draw(seqnos)])
+        shares.append(Share(sender, delivered, held, draw(st.booleans()), low))
     return Standing(draw(view_ids), draw(st.booleans()), tuple(shares), draw(streams))
 
 

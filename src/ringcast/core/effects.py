@@ -53,14 +53,15 @@ class DigestWanted:
 
 @dataclass(frozen=True, slots=True)
 class DigestTaken:
-    """In answer."""
+    """In answer: where joiners begin; and how far this member has come by now, if that is more."""
 
     digest: Digest
+    taken: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Whether the uniform messages of everybody who departed are resolved here."""
+    """Whether what everybody who departed has left is resolved here."""
 
     is_settled: bool
 
@@ -75,7 +76,8 @@ class NewerView:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """At whoever lets joiners in: their windows open at this digest, which was taken just now."""
+    """At whoever lets joiners in: this far it has come just now. Their windows open there, or
+    before."""
 
     joiners: tuple[Member, ...]
     digest: Digest

@@ -154,10 +154,10 @@ class WithoutFreeze(Membership):
         out.signal(DigestWanted(tuple(joiners)))
         super()._spread(view, parts, old, joiners, now, out)
 
-    def _on_digest(self, digest: Digest, now: int, out: Effects) -> None:
+    def _on_digest(self, digest: Digest, taken: Digest, now: int, out: Effects) -> None:
         if self._early is None:
             self._early = digest
-        super()._on_digest(self._early, now, out)
+        super()._on_digest(self._early, taken, now, out)
 
 
 class SenderOnly(ReliableMulticast):

@@ -185,7 +185,7 @@ class AnswersEarly(ReliableMulticast):
             counter = 0 if self._view is None else self._view.counter
             if isinstance(frame, Takeover) and 0 < counter < frame.view_id.counter:
                 shares = tuple(
-                    Share(claim.sender, box.window.delivered, box.window.held, True)
+                    Share(claim.sender, box.window.delivered, box.window.held, True, box.window.low)
                     for claim in frame.claims
                     if (box := self._inboxes.get(Origin(claim.sender, Stream.UNIFORM)))
                 )

@@ -10,7 +10,8 @@ On cut: leave out what is in the state, now and of all that still comes.
     (Of all others it does reach it: the provider sees to that before it makes the cut.)
     But if the sender came after this member and the state knows nothing of it, nothing precedes
     what came here: to both it began where its window opened.
-    Of its uniform messages some may still come, to both: they too are in the state, or not.
+    Of messages that are taken over (uniform.py) some may still come, to both: they too are in the
+    state, or not.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class CatchUp:
         "_events",
         "_fragment_bytes",
         "_halves",
+        "_inherited",
         "_room",
         "_welcomed",
         "accepted",
@@ -48,7 +50,14 @@ class CatchUp:
         "skips",
     )
 
-    def __init__(self, opened: Mapping[Origin, int], max_bytes: int, fragment_bytes: int) -> None:
+    def __init__(
+        self,
+        opened: Mapping[Origin, int],
+        max_bytes: int,
+        fragment_bytes: int,
+        inherited: frozenset[Stream] = frozenset({Stream.UNIFORM}),
+    ) -> None:
+        """`inherited`: streams on which messages of a departed sender may still come."""
         self.opened: dict[Origin, int] = dict(opened)
         """Where this member's windows opened."""
         self.accepted: dict[Origin, int] = dict(opened)
@@ -59,6 +68,7 @@ class CatchUp:
         """What is still to come and is in the state: up to here."""
         self.size = 0
         """Bytes that are kept, with what each message takes besides."""
+        self._inherited = inherited
         self._welcomed = frozenset(opened)  # who was there before this member
         self._room = max_bytes
         self._fragment_bytes = fragment_bytes
@@ -82,7 +92,7 @@ class CatchUp:
                 origin, first, last = found
                 self.opened.setdefault(origin, first - 1)
                 self.accepted[origin] = last
-                if origin in self.ends and origin.stream is Stream.UNIFORM:
+                if origin in self.ends and origin.stream in self._inherited:
                     self.ends[origin] = last
                 if isinstance(event, Delivered):
                     self._halves.pop(origin, None)
@@ -101,7 +111,7 @@ class CatchUp:
         for origin in self.accepted:
             if origin.sender not in view:
                 self.ends.setdefault(origin, self.accepted[origin])
-                if origin.stream is not Stream.UNIFORM:
+                if origin.stream not in self._inherited:
                     self.skips.pop(origin, None)
                     self._halves.pop(origin, None)
 
@@ -120,7 +130,7 @@ class CatchUp:
             origin: last
             for origin, last in cut.items()
             if last > self.accepted.get(origin, 0)
-            and (origin.sender in view or origin.stream is Stream.UNIFORM)
+            and (origin.sender in view or origin.stream in self._inherited)
         }
         return orphans
 

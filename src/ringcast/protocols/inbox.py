@@ -186,10 +186,12 @@ class Inbox:
                     self._ask(now, out)
                     self._arm_repair()
 
-    def on_stable(self, through: int) -> None:
+    def on_stable(self, through: int, now: int) -> None:
         """Everybody has delivered this."""
         if self.window.retain and self.window.stable(through):
             self.assembler.forget(self.window.low)
+            self.repair.window_moved(self.window, now)
+            self._arm_repair()
 
     def pieces(self, seqnos: range, limit: int) -> list[Data]:
         """Those of these that are retained here, at most so many."""

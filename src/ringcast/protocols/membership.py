@@ -291,8 +291,8 @@ class Membership:
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
-            case DigestTaken(digest):
-                self._on_digest(digest, now, out)
+            case DigestTaken(digest, taken):
+                self._on_digest(digest, taken or digest, now, out)
             case Suspected(member, reason):
                 self._suspect(member, reason, now, out)
             case TooSlow(member):
@@ -874,14 +874,15 @@ class Membership:
         elif change.fetch(source, wanted, out):
             self._timers.arm(Timer.OVERDUE, now + self._overdue)
 
-    def _on_digest(self, digest: Digest, now: int, out: Effects) -> None:
+    def _on_digest(self, digest: Digest, taken: Digest, now: int, out: Effects) -> None:
         """Everybody holds on to what the joiners will need: tell them where to begin."""
         change = self.change
         if change is None or change.awaiting or not change.joiners:
             return
         change.open(digest, self.streams)
         assert change.welcome is not None
-        out.signal(Admitted(tuple(change.joiners), change.welcome.digest))
+        reached = Digest({**change.welcome.digest.entries, **taken.entries})
+        out.signal(Admitted(tuple(change.joiners), reached))
         self._timers.arm(Timer.OVERDUE, now + self._overdue)
         change.let_in(out)
 

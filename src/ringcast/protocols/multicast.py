@@ -18,7 +18,8 @@ to all with `repair_to_all`.
 On send, Ack, Nack: the Outbox of that stream (outbox.py).
 On Data, Highest, take: the Inbox of that sender and stream (inbox.py). Data of a sender without
     a window waits in a small queue: the view or the digest that opens one may be on its way.
-On view: forget the departed: their windows with what is in them (N8), their acks, their queue.
+On view: forget the departed: their windows with what is in them (N8), unless they are taken over
+    (uniform.py), their acks, their queue.
     New members count in every outbox at once (the freeze). A view without oneself closes.
     With members that come from another group (a merge), or back to us, it is each sender who says
     where they begin (outbox.py).
@@ -39,12 +40,13 @@ from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited, Settled
 from ringcast.core.timers import Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Purge, Stream
-from ringcast.protocols.inbox import NACK_MESSAGES_MAX, Inbox
+from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.stability import StabilityRounds
@@ -76,7 +78,7 @@ if TYPE_CHECKING:
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
-    from ringcast.model import Member, View
+    from ringcast.model import Member, View, ViewId
     from ringcast.window.acks import AckTable, AgreedMark
     from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.frames import Frame
@@ -126,7 +128,7 @@ class ReliableMulticast:
             "me",
             "config",
             "streams",
-            "_inherited",
+            "inherited",
             "receive_buffer",
             "_fragment_bytes",
             "_slow_member_timeout_s",
@@ -136,6 +138,7 @@ class ReliableMulticast:
             "refused",
             "early_dropped",
             "relayed",
+            "_relayed_to",
         }
     )
 
@@ -160,6 +163,7 @@ class ReliableMulticast:
         self.refused = 0  # frames of strangers, and acks for what was never sent
         self.early_dropped = 0
         self.relayed = 0  # messages of others sent again
+        self._relayed_to: dict[Member, int] = {}  # to each, since the last vote
         self._fragment_bytes = fragment_bytes
         self._slow_member_timeout_s = slow_member_timeout_s
         self._tau = round(config.xmit_interval_s * 1e9)
@@ -173,13 +177,14 @@ class ReliableMulticast:
         """What departed senders have left on the uniform stream,"""
         self.retained = Uniform(me, config, Stream.FIFO)
         """and on the other, if it is retained."""
-        self._inherited = tuple(
+        self.inherited = tuple(
             stream
             for stream in streams
             if stream is Stream.UNIFORM or config.purge is Purge.RETAINED
         )
         self.rounds = None if config.stability is None else self.stability(me, config)
-        self._joiners: tuple[Member, ...] | None = None  # who waits for a digest
+        self._joiners: tuple[Member, ...] | None = None  # who waits for a digest,
+        self._promised: Digest | None = None  # and for which one, if that is known
         self._was_settled = True
         self._timers: Timers[Timer] = Timers()
         self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
@@ -203,7 +208,7 @@ class ReliableMulticast:
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
         check_payloads(payloads, self.config.max_message_bytes)
         if self.rounds is not None and stream is Stream.FIFO:
-            self.rounds.stir(now)
+            self.rounds.on_data(now)
         return outbox.send(payloads, now, out) if payloads else 0
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -256,7 +261,7 @@ class ReliableMulticast:
         self._view = view
         departed = [member for member in previous or () if member not in view]
         self._forget(departed, view, now)
-        self._joiners = None
+        self._joiners = self._promised = None
         reunited = [member for member in self._reunited if member in view]
         self._reunited = ()
         self.generation += 1
@@ -293,6 +298,7 @@ class ReliableMulticast:
         match signal:
             case DigestWanted(joiners):
                 self._joiners = joiners
+                self._promised = None
                 self._timers.arm(Timer.SETTLE, now)
                 self._settle(now, out)
             case Reunited(members):
@@ -327,6 +333,15 @@ class ReliableMulticast:
         self._settle(now, out)
         return events
 
+    def take_inherited(self, now: int, out: Effects) -> list[Event]:
+        """All that departed senders have left and that is ready, however much it is."""
+        events: list[Event] = []
+        for left in self._taken_over():
+            left.take_ready(CAPACITY_LIMIT, now, events, out)
+        if events:
+            self._settle(now, out)
+        return events
+
     def handle_timeout(self, now: int, out: Effects) -> None:
         for outbox in self._outboxes.values():
             outbox.handle_timeout(now, out)
@@ -336,7 +351,7 @@ class ReliableMulticast:
         for left in self._taken_over():
             left.handle_timeout(now, out)
         if self._timers.take_due(now):
-            self._ask_commitments(now, out)
+            self._ask_what_is_awaited(now, out)
         if self.rounds is not None:
             self.rounds.handle_timeout(now)
             self._settle(now, out)
@@ -452,6 +467,9 @@ class ReliableMulticast:
         if self._joiners is not None:
             names = ", ".join(map(str, self._joiners))
             reasons += [f"{names} cannot be let in yet: {why}" for why in self._unsettled()]
+            if self._promised is not None:
+                behind = ", ".join(map(str, self._without(self._promised)))
+                reasons.append(f"{names} cannot be let in yet: {behind} lacks what is before")
         if self.rounds is not None:
             reasons += self.rounds.explain()
         return reasons + [why for left in self._taken_over() for why in left.explain(now)]
@@ -481,7 +499,7 @@ class ReliableMulticast:
         if inbox is not None:
             inbox.on_data(data, now, self._allowance(now), out)
             if self.rounds is not None and data.stream is Stream.FIFO:
-                self.rounds.stir(now)
+                self.rounds.on_data(now)
         elif (
             self._is_closed
             or source == self.me
@@ -509,6 +527,8 @@ class ReliableMulticast:
         self._inboxes[origin] = inbox
         assert self._view is not None
         self._enter_view(inbox, self._view, now)
+        if self.rounds is not None:
+            self.rounds.stir(now)
         self.generation += 1
 
     def _enter_view(self, inbox: Inbox, view: View, now: int) -> None:
@@ -518,14 +538,14 @@ class ReliableMulticast:
             inbox.helpers = tuple(who for who in view if who not in (self.me, sender))
 
     def _forget(self, departed: Sequence[Member], view: View, now: int) -> None:
-        """Their windows with what is in them, but for uniform ones: these are taken over. A Begin
-        that they may have sent by now is late."""
+        """Their windows with what is in them, but for those that are taken over. A Begin that they
+        may have sent by now is late."""
         for member in departed:
             since = view.counter
             for stream in self.streams:
                 inbox = self._inboxes.pop(Origin(member, stream), None)
                 since = since if inbox is None else max(since, inbox.counter)
-                if stream in self._inherited:
+                if stream in self.inherited:
                     self._left_on(stream).take_over(member, inbox, now)
             self._departed.pop(member, None)
             self._departed[member] = since
@@ -575,6 +595,8 @@ class ReliableMulticast:
 
     def _on_rounds(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
         if self.rounds is None or not self._is_peer(source):
+            if isinstance(frame, VoteWanted) and self.rounds is not None:
+                self._say_not_open(source, frame.view_id, out)
             self.refused += 1
             return
         match frame:
@@ -587,16 +609,23 @@ class ReliableMulticast:
             case RepairWanted():
                 self._on_repair_wanted(source, frame, out)
 
+    def _say_not_open(self, source: Member, view_id: ViewId, out: Effects) -> None:
+        """Who let us in has died on it, and the next one takes us for a member."""
+        if self._view is None and not self._is_closed:
+            out.signal(NewerView(view_id))
+            out.datagram(source, Standing(view_id, False, (), Stream.FIFO))
+
     def _on_repair_wanted(self, source: Member, wanted: RepairWanted, out: Effects) -> None:
         inbox = self._inboxes.get(Origin(wanted.sender, Stream.FIFO))
         if inbox is None or not inbox.window.retain:
             return
-        quota = NACK_MESSAGES_MAX
+        quota = inbox.window.capacity_max - self._relayed_to.get(source, 0)
         for seqnos in wanted.missing:
             for data in inbox.pieces(seqnos, quota):
                 out.datagram(source, Relayed(wanted.sender, data))
                 quota -= data.count
                 self.relayed += data.count
+        self._relayed_to[source] = inbox.window.capacity_max - quota
 
     def _on_relayed(self, source: Member, relayed: Relayed, now: int, out: Effects) -> None:
         inbox = self._inboxes.get(Origin(relayed.sender, relayed.data.stream))
@@ -611,17 +640,21 @@ class ReliableMulticast:
         if rounds is None or view is None:
             return
         if rounds.is_due:
+            self._relayed_to.clear()
             rounds.vote(self._taken(view), self._allowance(now), now, out)
             rounds.rest_or_go_on(self._known(view), now)
         if rounds.news is not None:
             stable, rounds.news = rounds.news, None
+            mine = stable.marks[view.members.index(self.me)]
+            outbox = self._outboxes[Stream.FIFO]
+            if mine.by_others > outbox.window.high:
+                self.refused += 1  # nobody has what was never sent
+                return
             for place, mark in enumerate(stable.marks):
                 inbox = self._inboxes.get(Origin(view.members[place], Stream.FIFO))
                 if inbox is not None:
-                    inbox.on_stable(mark.by_all)
-            mine = stable.marks[view.members.index(self.me)]
-            slowest = view.members[mine.slowest]
-            self._outboxes[Stream.FIFO].on_stable(stable, mine, slowest, now, out)
+                    inbox.on_stable(mark.by_all, now)
+            outbox.on_stable(stable, mine, view.members[mine.slowest], now, out)
             rounds.rest_or_go_on(self._known(view), now)
 
     def _taken(self, view: View) -> tuple[int, ...]:
@@ -649,7 +682,7 @@ class ReliableMulticast:
 
     def _taken_over(self) -> list[Uniform]:
         """What departed senders have left, on streams where that is taken over."""
-        return [self._left_on(stream) for stream in self._inherited]
+        return [self._left_on(stream) for stream in self.inherited]
 
     # Letting joiners in
 
@@ -668,9 +701,12 @@ class ReliableMulticast:
             self._was_settled = is_settled
             out.signal(Settled(is_settled))
         if self._joiners is not None and not self._unsettled():
-            self._joiners = None
-            self._timers.disarm(Timer.SETTLE)
-            out.signal(DigestTaken(self.digest()))
+            if self._promised is None:
+                self._promised = self.digest()
+            if not self._without(self._promised):
+                self._joiners = None
+                self._timers.disarm(Timer.SETTLE)
+                out.signal(DigestTaken(self._promised, self.digest()))
 
     def _unsettled(self) -> list[str]:
         """What stands between a joiner and its digest, in words."""
@@ -687,6 +723,21 @@ class ReliableMulticast:
         if any(box.window.delivered < box.window.gate for box in boxes):
             reasons.append("this member has not taken all that is committed")
         return reasons
+
+    def _without(self, promised: Digest) -> list[Member]:
+        """Where messages are retained: old members that have not taken, as far as their votes in
+        this view tell, what joiners would begin after. If its sender died now nobody could ask a
+        joiner for it."""
+        view, rounds, joiners = self._view, self.rounds, self._joiners or ()
+        if rounds is None or view is None or self.config.purge is not Purge.RETAINED:
+            return []
+        needed = [promised.entries.get(Origin(who, Stream.FIFO), 0) for who in view]
+        return [
+            who
+            for who in view
+            if who not in (self.me, *joiners, *self.retained.not_open)
+            and not rounds.has_voted_for(who, needed)
+        ]
 
     def _unopened(self) -> list[Member]:
         """Old members, come from another group, that this one has no window for yet: a joiner's
@@ -710,11 +761,15 @@ class ReliableMulticast:
                 found.append(member)
         return found
 
-    def _ask_commitments(self, now: int, out: Effects) -> None:
-        if self._joiners is not None and self._is_uniform and self._view is not None:
-            for member in self._uncommitted():
-                out.datagram(member, CommitWanted(self._view.id))
-            self._timers.arm(Timer.SETTLE, now + ASK_NS)
+    def _ask_what_is_awaited(self, now: int, out: Effects) -> None:
+        view = self._view
+        if self._joiners is None or view is None:
+            return
+        for member in self._uncommitted() if self._is_uniform else ():
+            out.datagram(member, CommitWanted(view.id))
+        for member in () if self._promised is None else self._without(self._promised):
+            out.datagram(member, VoteWanted(view.id, 0))
+        self._timers.arm(Timer.SETTLE, now + ASK_NS)
 
     def _replay_early(self, now: int, out: Effects) -> None:
         """A window has opened: perhaps for something that came before it."""

@@ -10,7 +10,7 @@ when everybody has voted who has heard the end of the last one. So nobody is mor
 behind anybody, and a receiver that retains messages needs room for two windows, not for any number.
 
 On send and on Data: vote within the interval.
-On take: the same; but at once after so many bytes, or messages of one sender.
+On take: the same; but at once after so many bytes, as senders count them, or messages of one.
 On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
     from now on. Everybody votes, at once.
 On Vote, as coordinator: note it. From somebody who missed the last Stable, unless they have just
@@ -34,6 +34,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.timers import Timers
+from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, Stable, Vote, VoteWanted
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class StabilityRounds:
         self._said: tuple[int, ...] | None = None  # the last vote in this view,
         self._said_after = -1  # and which Stable had been heard by then
         self._taken_bytes = 0  # since then,
-        self._taken_of: set[Member] = set()  # and whose
+        self._taken_of: set[Member] = set()  # and whose;
+        self._datagrams = 0  # and in how many datagrams they came
         self._asked = 0  # to vote once this Stable has come
         # As coordinator
         self._votes: dict[Member, Vote] = {}
@@ -119,7 +121,8 @@ class StabilityRounds:
         self._taken_bytes += size
         self._taken_of.add(sender)
         said = 0 if self._said is None else self._said[self._view.members.index(sender)]
-        is_much = self._taken_bytes >= min(self._threshold * len(self._taken_of), buffer // 4)
+        charged = max(self._taken_bytes, self._datagrams * DATAGRAM_OVERHEAD)
+        is_much = charged >= min(self._threshold * len(self._taken_of), buffer // 4)
         if is_much or delivered - said >= self._every:
             self.is_due = True
         else:
@@ -127,6 +130,11 @@ class StabilityRounds:
             waiting_until = self._timers.next_timeout()
             if waiting_until is None or waiting_until > now + self._interval:
                 self._timers.arm(Timer.VOTE, now + self._interval)
+
+    def on_data(self, now: int) -> None:
+        """Somebody's plain messages have come, or gone, in a datagram."""
+        self._datagrams += 1
+        self.stir(now)
 
     def stir(self, now: int) -> None:
         """There is something that may not be stable."""
@@ -149,7 +157,8 @@ class StabilityRounds:
         if view is None or wanted.view_id != view.id or source not in view:
             return
         if view.coordinator == self._me:
-            self.want(out)
+            if self._wanted < self._number + 2:  # else everybody has been asked
+                self.want(out)
         elif source == view.coordinator:
             self._asked = wanted.number
             self.is_due |= self._number >= wanted.number > self._said_after
@@ -193,6 +202,7 @@ class StabilityRounds:
         self.is_due = False
         self._taken_bytes = 0
         self._taken_of.clear()
+        self._datagrams = 0
         is_new = self._said != delivered
         self._interval = self._interval_min if is_new else 2 * self._interval
         self._interval = min(self._interval, self._interval_max)
@@ -227,6 +237,17 @@ class StabilityRounds:
         return all(
             bool(marks) and all(map(int.__le__, known, (mark.by_all for mark in marks)))
             for marks in (self._marks, self._marks_before)
+        )
+
+    def has_voted_for(self, member: Member, needed: Sequence[int]) -> bool:
+        """As coordinator: whether this member has taken so much of each other member, as far as its
+        votes in this view tell. What it sent itself it has."""
+        view, vote = self._view, self._votes.get(member)
+        if view is None or vote is None:
+            return False
+        return all(
+            taken >= need or who == member
+            for who, taken, need in zip(view, vote.delivered, needed, strict=True)
         )
 
     def stats(self) -> dict[str, object]:

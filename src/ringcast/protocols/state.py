@@ -21,6 +21,7 @@ On StateEnd: the state is complete. Leave out of the buffer what is in it, hand 
     go on live.
 On StateRefused, or silence for too long: ask the next member of the view, from the start. If all
     have refused, the state is lost; the application is told, and goes on with what came meanwhile.
+    Whom this member has yet to let in has none: that may wait for what waits for this state.
 On view: of those who departed, note how far they were taken: a cut needs that too. A joiner whose
     provider is gone asks the next; one that has no answer yet repeats its question, for this view.
 """
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Admitted, LetIn, Settled
+from ringcast.core.effects import Admitted, DigestWanted, LetIn, Settled
 from ringcast.core.timers import Timers
 from ringcast.events import (
     StateBegun,
@@ -40,7 +41,7 @@ from ringcast.events import (
     StateLost,
     StateReceived,
 )
-from ringcast.model import Digest
+from ringcast.model import Digest, Stream
 from ringcast.protocols.catch_up import CatchUp, span
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW, Provider
@@ -105,13 +106,20 @@ class StateTransfer:
 
     frames: ClassVar[tuple[type[Frame], ...]] = ()
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "ignored", "_room", "_fragment_bytes", "_since", "_patience"}
+        {"me", "ignored", "_room", "_fragment_bytes", "_inherited", "_since", "_patience"}
     )
 
     def __init__(
-        self, me: Member, join_buffer_bytes: int, fragment_bytes: int, *, has_state: bool
+        self,
+        me: Member,
+        join_buffer_bytes: int,
+        fragment_bytes: int,
+        *,
+        has_state: bool,
+        inherited: frozenset[Stream] = frozenset({Stream.UNIFORM}),
     ) -> None:
-        """`has_state`: the application gives its state to joiners, and wants it when it joins."""
+        """`has_state`: the application gives its state to joiners, and wants it when it joins.
+        `inherited`: streams on which messages of a departed sender may still come."""
         self.me = me
         self.has_state = has_state
         self.phase = Phase.LIVE
@@ -127,12 +135,14 @@ class StateTransfer:
         self.ignored = 0  # messages that came too late
         self._room = join_buffer_bytes
         self._fragment_bytes = fragment_bytes
+        self._inherited = inherited
         self._view: View | None = None
         self._attempt = 0
         self._is_repeated = False  # a refusal may be of the view before
         self._refusals: dict[Member, Refusal] = {}
+        self._outside: frozenset[Member] = frozenset()  # whom this member has yet to let in
         self._departed: dict[Origin, int] = {}
-        self._is_settled = True  # no uniform messages of who departed are still to come
+        self._is_settled = True  # no messages of who departed are still to come
         self._handover: deque[Event] = deque()  # of our own state, for the application
         self._is_full = False
         self._since = 0
@@ -173,16 +183,24 @@ class StateTransfer:
         if not self.has_state:
             return
         match signal:
-            case Admitted(joiners, digest) if self.phase is not Phase.WAITING:
-                for joiner in joiners:
-                    self.giving.cut(joiner, self._cut_at(digest), now)
-                self._announce(out)
+            case DigestWanted(joiners):
+                self._outside = frozenset(joiners)
+                if self.phase is Phase.WAITING and self.provider in joiners:
+                    self._ask_next(now, out)
+            case Admitted(joiners, digest):
+                self._outside = frozenset()
+                if self.phase is not Phase.WAITING:
+                    for joiner in joiners:
+                        self.giving.cut(joiner, self._cut_at(digest), now)
+                    self._announce(out)
             case Settled(is_settled):
                 self._is_settled = is_settled
                 self._settle()
             case LetIn(by, digest):
                 self.phase = Phase.WAITING
-                self.catch_up = CatchUp(digest.entries, self._room, self._fragment_bytes)
+                self.catch_up = CatchUp(
+                    digest.entries, self._room, self._fragment_bytes, self._inherited
+                )
                 self._since = now
                 self._ask(by, now, out)
 
@@ -207,6 +225,7 @@ class StateTransfer:
             self.close(f"{view} goes on without this member", now, out)
             return
         before, self._view = self._view, view
+        self._outside = frozenset()
         self.giving.set_members(view)
         self._announce(out)
         self.held_up = {who: since for who, since in self.held_up.items() if who in view}
@@ -437,7 +456,8 @@ class StateTransfer:
         members = list(view)
         start = members.index(last) + 1 if last in members else 0
         others = (who for who in members[start:] + members[:start] if who != self.me)
-        provider = next((who for who in others if who not in self._refusals), None)
+        unable = self._refusals.keys() | self._outside
+        provider = next((who for who in others if who not in unable), None)
         if provider is None:
             self._lose(out)
         else:

@@ -1,10 +1,10 @@
 """Provider: the giving half of state transfer (state.py), to any number of joiners.
 
 On Admitted (this member has let joiners in): for each of them, cut here and now. Their windows have
-    opened at the same place. Who does not ask for its state for `UNASKED_NS` wants none.
+    opened at the same place, or before. Who does not ask for its state for `UNASKED_NS` wants none.
 On StateAsk: a cut that was made for this joiner will do, if it is not behind where its windows
     opened. Otherwise, once both are in the same view and all senders in it have been taken here
-    that far, cut; and all who departed and have left uniform messages that are not resolved here.
+    that far, cut; and all who departed and have left messages that are not resolved here.
     (A joiner's windows may have opened at a place to which this member has yet to
     come; and of senders that only one of the two sees depart, they would keep different messages.)
     Who waits for its own state says so, in the same view too: by then it has got all that it will

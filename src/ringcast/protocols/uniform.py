@@ -17,14 +17,16 @@ are ranges of one window per sender, and the note's messages are watermarks:
 While a sender lives, its Outbox commits and Inboxes have gates (outbox.py, inbox.py). What is here
 begins when a view comes without it:
 
-On view: the windows of departed senders stay, as estates, deaf to the departed. The first member of
-    the view is the taker: it begins anew, for all senders that it has not resolved (C3). Everybody
-    else who has an estate tells it so.
+On view: the windows of departed senders stay, as estates, deaf to the departed; what lies beyond a
+    gap is dropped. The first member of the view is the taker: it begins anew, for all senders that
+    it has not resolved (C3). Everybody else who has an estate tells it so.
 As taker, for each of them:
     COLLECT  ask all members of this view what they have. Who has not installed it does not answer
              (they still might hear of the departed); who is not open yet says that, and does not
              count.
-    HOLD     what anybody has, fetch it oneself (C5); then all the others fetch it from here.
+    HOLD     what anybody has, fetch it oneself (C5); then all the others fetch it from here. But
+             a window that opened late holds nothing of what came before: that goes only so far as
+             somebody can give all that anybody lacks.
     COMMIT   all hold it: all deliver it, the taker too.
     Then, when all have delivered it, it is resolved: the estate goes, and all are told (C2).
 On Takeover of the first member of my view, about this view: let go of what it calls resolved;
@@ -41,7 +43,8 @@ Every interval until all is resolved: Takeover again, or Standing again.
 
 A merge may bring somebody a sender whose messages it never began with (multicast.py). If that one
 dies it has no window of it, and delivers nothing of it; but it is no proof of anything either, and
-as taker it gets a window only to pass messages on.
+as taker it gets a window only to pass messages on. So does a taker whose window opened too late to
+pass on what others lack: of what it has beyond that, nobody delivers anything.
 
 Where receivers retain plain messages until they are stable (stability.py) the same is done for what
 a departed sender left of those: what was contiguous at anybody who goes on is delivered by all who
@@ -128,6 +131,10 @@ class Estate:
         return 0 if self.window is None else self.window.held
 
     @property
+    def low(self) -> int:
+        return 0 if self.window is None else self.window.low
+
+    @property
     def delivered(self) -> int:
         """A relay has no application to wait for."""
         if self.window is None:
@@ -151,7 +158,7 @@ class Estate:
         self.window.delivered = window.delivered
 
     def share(self, sender: Member) -> Share:
-        return Share(sender, self.delivered, self.held, self.is_mine)
+        return Share(sender, self.delivered, self.held, self.is_mine, self.low)
 
 
 @dataclass(slots=True)
@@ -191,6 +198,7 @@ class Uniform:
             estate = Estate(None, Assembler(self._config.max_message_bytes), since=now)
         else:
             estate = Estate(inbox.window, inbox.assembler, since=now)
+            inbox.window.drop_ahead()
             if not inbox.is_gated:
                 inbox.window.gate = inbox.window.held
         self.estates[sender] = estate
@@ -322,6 +330,11 @@ class Uniform:
         )
 
     @property
+    def not_open(self) -> set[Member]:
+        """As taker: who has said that it is not in this view yet."""
+        return self._round.not_open
+
+    @property
     def is_settled(self) -> bool:
         """Nobody who departed is unresolved here."""
         return not self.estates
@@ -413,13 +426,22 @@ class Uniform:
         self, sender: Member, estate: Estate, known: dict[Member, Share], out: Effects
     ) -> bool:
         if estate.goal is None:
-            high = max([estate.held, *(share.held for share in known.values())])
-            if not estate.is_mine:
-                low = max((share.delivered for share in known.values()), default=0)
-                self._make_relay(estate, low)
-            estate.goal = high
-            if estate.held < high:
-                holder = next(who for who, share in known.items() if share.held == high)
+            shares = dict(known)
+            if estate.is_mine:
+                shares[self.me] = estate.share(sender)
+            least = min((share.held for share in shares.values()), default=0)
+            is_relay = not estate.is_mine or estate.low > least
+            if is_relay:  # all that somebody may have yet to deliver
+                least = min(least, max((share.delivered for share in known.values()), default=0))
+                self._make_relay(estate, least)
+            givers = {
+                who: share.held
+                for who, share in shares.items()
+                if share.low <= least and not (is_relay and who == self.me)
+            }
+            estate.goal = max(givers.values(), default=0)
+            if estate.held < estate.goal:
+                holder = next(who for who, held in givers.items() if held == estate.goal)
                 self._fetch(sender, estate, holder, out)
         if estate.held < estate.goal:
             return False

@@ -59,6 +59,14 @@ class AnnouncedMulticast(ReliableMulticast):
             self.after_take(events)
         return events
 
+    def take_inherited(self, now: int, out: Effects) -> list[Event]:
+        if self.before_take is not None:
+            self.before_take()
+        events = super().take_inherited(now, out)
+        if self.after_take is not None:
+            self.after_take(events)
+        return events
+
 
 def group_node(
     me: Member,

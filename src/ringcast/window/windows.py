@@ -323,6 +323,17 @@ class ReceiveWindow:
             _shrink(self)
         return emptied
 
+    def drop_ahead(self) -> None:
+        """Give up on what lies beyond the first gap: nothing will close that."""
+        beyond = self.high - self.held
+        if beyond:
+            self._ring.clear(self.held + 1, beyond)
+            self._ahead.clear()
+            self.ahead_bytes = 0
+            self.high = self.held
+            if self.capacity > self.capacity_min:
+                _shrink(self)
+
     def missing(self, limit: int) -> list[range]:
         """The gaps below high, ascending, at most `limit` of them."""
         return self._gaps(self.held + 1, self.high + 1, limit)

@@ -117,7 +117,7 @@ _BEGINNING: Final = Struct("<BQQB")  # stream, counter, offset, flags
 _BEGUN_AT: Final = Struct("<BQ")  # stream, counter
 _NUMBER: Final = Struct("<Q")
 _CLAIM: Final = Struct("<BQ")  # stage, high
-_SHARE: Final = Struct("<BQQ")  # flags, delivered, held
+_SHARE: Final = Struct("<BQQQ")  # flags, low, delivered, held
 _FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
 _STREAM: Final = Struct("<B")
 _STREAM_FLAGS: Final = Struct("<BB")
@@ -276,9 +276,10 @@ def _encode_takeover(frame: Takeover) -> bytes:
 
 def _encode_standing(frame: Standing) -> bytes:
     assert len(frame.shares) <= ESTATES_MAX, frame
-    assert all(0 <= share.delivered <= share.held <= SEQNO_MAX for share in frame.shares), frame
+    for share in frame.shares:
+        assert 0 <= share.low <= share.delivered <= share.held <= SEQNO_MAX, share
     shares = [
-        _SHARE.pack(share.has_window * _WINDOW, share.delivered, share.held)
+        _SHARE.pack(share.has_window * _WINDOW, share.low, share.delivered, share.held)
         + encode_member(share.sender)
         for share in frame.shares
     ]
@@ -444,12 +445,12 @@ def _decode_standing(view: memoryview, start: int, stop: int) -> Standing:
     stream, is_open = _STREAM_FLAGS.unpack_from(view, start)
     view_id, offset = decode_view_id(view[:stop], start + _STREAM_FLAGS.size)
     shares = []
-    for (flags, delivered, held), sender in _decode_of_members(view[:stop], offset, _SHARE):
+    for (flags, low, delivered, held), sender in _decode_of_members(view[:stop], offset, _SHARE):
         if flags & ~_WINDOW:
             raise DecodeError(Reject.FLAGS)
-        if not delivered <= held <= SEQNO_MAX:
+        if not low <= delivered <= held <= SEQNO_MAX:
             raise DecodeError(Reject.SEQNO)
-        shares.append(Share(sender, delivered, held, bool(flags & _WINDOW)))
+        shares.append(Share(sender, delivered, held, bool(flags & _WINDOW), low))
     if is_open & ~_OPEN:
         raise DecodeError(Reject.FLAGS)
     return Standing(view_id, bool(is_open & _OPEN), tuple(shares), decode_stream(stream))

@@ -403,12 +403,14 @@ class Takeover:
 
 class Share(NamedTuple):
     """What one member has of a departed sender's messages. `has_window`: or would have, if that one
-    had ever said where to begin."""
+    had ever said where to begin. What is up to `low` it can give to nobody: it has let go of that,
+    or never had it."""
 
     sender: Member
     delivered: int
     held: int
     has_window: bool
+    low: int
 
 
 @dataclass(frozen=True, slots=True)

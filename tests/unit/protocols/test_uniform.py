@@ -146,7 +146,7 @@ def standing(view_id: ViewId, *shares: Share) -> Standing:
 
 
 def share(sender: Member, held: int = 0, delivered: int = 0, *, has_window: bool = True) -> Share:
-    return Share(sender, delivered, held, has_window)
+    return Share(sender, delivered, held, has_window, delivered)
 
 
 def takeover(view_id: ViewId, *claims: Claim) -> Takeover:
@@ -679,7 +679,7 @@ def test_who_never_began_knows_nothing_in_the_next_view_either() -> None:
     m.message(B, EstateRun(D, 2, (b"2", b"3"), (False, False)))
     m.view(B, A, counter=4)
     assert m.sent(Standing) == [
-        (B, standing(ViewId(B, 4), share(D, held=3, delivered=3, has_window=False)))
+        (B, standing(ViewId(B, 4), Share(D, 3, 3, has_window=False, low=1)))
     ]
     m.receive(B, takeover(ViewId(B, 4), Claim(D, COMMIT, 3)))
     assert m.take() == []

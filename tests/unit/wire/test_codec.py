@@ -210,8 +210,15 @@ def claim(stage: int = 0, high: int = 0, who: bytes | None = None) -> bytes:
     return struct.pack("<BQ", stage, high) + (who or member())
 
 
-def share(delivered: int = 0, held: int = 0, flags: int = 1, who: bytes | None = None) -> bytes:
-    return struct.pack("<BQQ", flags, delivered, held) + (who or member())
+def share(
+    delivered: int = 0,
+    held: int = 0,
+    flags: int = 1,
+    who: bytes | None = None,
+    *,
+    low: int = 0,
+) -> bytes:
+    return struct.pack("<BQQQ", flags, low, delivered, held) + (who or member())
 
 
 def takeover(body: bytes, stream: int = 1) -> bytes:
@@ -387,8 +394,8 @@ def in_words(frame: Frame) -> str:
             return f"takeover {place}; {claims}"
         case Standing():
             shares = "; ".join(
-                f"{who(share.sender)}: delivered {share.delivered}, held {share.held}"
-                + ("" if share.has_window else ", no window")
+                f"{who(share.sender)}: low {share.low}, delivered {share.delivered}, "
+                f"held {share.held}" + ("" if share.has_window else ", no window")
                 for share in frame.shares
             )
             state = "open" if frame.is_open else "not open"
@@ -791,9 +798,10 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Takeover(VIEW.id, tuple(Claim(who, Stage.COLLECT, 0) for who in TOO_MANY)),
         Takeover(VIEW.id, (Claim(ME, Stage.HOLD, SEQNO_MAX + 1),)),
         Standing(ViewId(ME, 0), True, ()),
-        Standing(VIEW.id, True, tuple(Share(who, 0, 0, True) for who in TOO_MANY)),
-        Standing(VIEW.id, True, (Share(ME, 2, 1, True),)),
-        Standing(VIEW.id, True, (Share(ME, 1, SEQNO_MAX + 1, True),)),
+        Standing(VIEW.id, True, tuple(Share(who, 0, 0, True, 0) for who in TOO_MANY)),
+        Standing(VIEW.id, True, (Share(ME, 2, 1, True, 0),)),
+        Standing(VIEW.id, True, (Share(ME, 1, 2, True, 2),)),
+        Standing(VIEW.id, True, (Share(ME, 1, SEQNO_MAX + 1, True, 0),)),
         Vote(ViewId(ME, 0), 0, 0, (0,)),
         Vote(VIEW.id, -1, 0, (0,)),
         Vote(VIEW.id, COUNTER_MAX + 1, 0, (0,)),
@@ -877,9 +885,9 @@ UNIFORM_CONTROL: list[Frame] = [
     Takeover(VIEW.id, ()),
     Takeover(VIEW.id, tuple(Claim(OTHER._replace(incarnation=8 + s), s, s) for s in Stage)),
     Standing(VIEW.id, False, ()),
-    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True), Share(ME, 0, 0, False))),
+    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True, 5), Share(ME, 0, 0, False, 0))),
     Takeover(VIEW.id, (Claim(OTHER, Stage.HOLD, 9),), FIFO),
-    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True),), FIFO),
+    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True, 5),), FIFO),
 ]
 STABLE: list[Frame] = [
     Stable(VIEW.id, 1, 0, (Mark(0, 0, 0),)),
@@ -1021,7 +1029,11 @@ def test_the_longest_lists_of_the_departed_fit_one_datagram() -> None:
     view_id = ViewId(departed[0], COUNTER_MAX)
     longest: list[Frame] = [
         Takeover(view_id, tuple(Claim(who, Stage.COMMIT, SEQNO_MAX) for who in departed)),
-        Standing(view_id, True, tuple(Share(who, SEQNO_MAX, SEQNO_MAX, True) for who in departed)),
+        Standing(
+            view_id,
+            True,
+            tuple(Share(who, SEQNO_MAX, SEQNO_MAX, True, SEQNO_MAX) for who in departed),
+        ),
     ]
     sender = Codec("g" * 64, departed[0], 512, ChecksumSeal())
     datagrams = sender.pack(longest)
@@ -1516,7 +1528,7 @@ REFUSED = {
         Reject.COUNT,
     ),
     "share without numbers": (
-        HEADER + standing(view_id() + share()[:16]),
+        HEADER + standing(view_id() + share()[:24]),
         Reject.FRAME_LENGTH,
     ),
     "share of nobody": (HEADER + standing(view_id() + share()[:-1]), Reject.MEMBER),
@@ -1528,6 +1540,7 @@ REFUSED = {
         HEADER + standing(view_id() + share(2, 1)),
         Reject.SEQNO,
     ),
+    "low above delivered": (HEADER + standing(view_id() + share(1, 2, low=2)), Reject.SEQNO),
     "2**63 held": (HEADER + standing(view_id() + share(1, 2**63)), Reject.SEQNO),
     "share twice": (HEADER + standing(view_id() + share() * 2), Reject.VIEW),
     "shares": (
