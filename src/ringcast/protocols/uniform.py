@@ -37,9 +37,10 @@ Who hears of a departed sender for the first time has an estate of it from then 
     window. It may have resolved that one in an earlier view: then whoever has a window has
     delivered all there is, and it is soon resolved again. Or it never was in a view with it, since
     groups came together just when that one died: then only the others know what is to be done.
-On EstateWanted: hand over what is here. These travel as messages to one member, so once is enough;
-    but each view begins anew.
-Every interval until all is resolved: Takeover again, or Standing again.
+On EstateWanted: hand over what is here. These travel as messages to one member, in order and once;
+    but their connection may break.
+Every interval until all is resolved: Takeover again, or Standing again; and what was asked for, if
+    nothing of it has come for τ.
 
 A merge may bring somebody a sender whose messages it never began with (multicast.py). If that one
 dies it has no window of it, and delivers nothing of it; but it is no proof of anything either, and
@@ -119,8 +120,12 @@ class Estate:
     """What to fetch up to, in this view."""
     stage: Stage = Stage.COLLECT
     """As taker: how far it has come; else how far the taker said it has."""
+    source: Member | None = None
+    """Whom it is fetched from."""
+    held_before: int = -1
+    """What was held when it was last looked at, while it is fetched."""
     since: int = 0
-    volatile: ClassVar[frozenset[str]] = frozenset({"since"})
+    volatile: ClassVar[frozenset[str]] = frozenset({"since", "held_before"})
 
     @property
     def is_mine(self) -> bool:
@@ -309,6 +314,8 @@ class Uniform:
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self._timers.take_due(now) and self.estates:
+            if self._interval == self._tau:
+                self._fetch_again(out)
             self._interval = min(2 * self._interval, self._tau)
             self._say(now, out)
 
@@ -462,7 +469,7 @@ class Uniform:
         """What was said in an earlier view was said with others (C3)."""
         self._round = Round()
         for estate in self.estates.values():
-            estate.goal = None
+            estate.goal = estate.source = None
             estate.stage = Stage.COLLECT
 
     def _knows(self, sender: Member, now: int) -> bool:
@@ -492,8 +499,17 @@ class Uniform:
         assert self._view is not None
         assert estate.goal is not None
         estate.make_room(estate.goal)
+        estate.source, estate.held_before = source, estate.held
         wanted = EstateWanted(self._view.id, sender, estate.held + 1, estate.goal, self.stream)
         out.message(source, wanted)
+
+    def _fetch_again(self, out: Effects) -> None:
+        for sender, estate in self.estates.items():
+            if estate.source is None or estate.goal is None or estate.held >= estate.goal:
+                continue
+            if estate.held == estate.held_before:
+                self._fetch(sender, estate, estate.source, out)
+            estate.held_before = estate.held
 
     def _resolve(self, sender: Member) -> None:
         """As taker: there is nothing left to do."""

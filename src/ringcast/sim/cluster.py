@@ -76,6 +76,7 @@ class Cluster:
             self._post_view,
             self._post_join,
             has_windows=options.protocol == "multicast",
+            parts_at=self.recorder.parts_at if options.retain else None,
             digest_before_freeze=options.digest_before_freeze,
         )
         self.gathering = Gathering(self, [_address(slot) for slot in range(options.nodes)])

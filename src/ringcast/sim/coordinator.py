@@ -11,15 +11,19 @@ it. One join view at a time; several joiners may share it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ringcast.model import Digest, Origin, Stream, View, ViewId
+from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.model import Member
     from ringcast.sim.harness import Harness
+
+
+PartsAt: TypeAlias = "Callable[[Origin, int], tuple[bytes, ...]]"
 
 
 class Seat(Protocol):
@@ -47,7 +51,9 @@ class _Join:
 
 
 class Coordinator:
-    """Makes views for the group. `post` hands something to a member, after a delay of its own."""
+    """Makes views for the group. `post` hands something to a member, after a delay of its own.
+    `parts_at`: where members retain messages, and take over from the departed, it tells which
+    fragments of a message that is not whole yet stand before a place."""
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class Coordinator:
         post_join: Callable[[Seat, View | None, Digest], None],
         *,
         has_windows: bool = True,
+        parts_at: PartsAt | None = None,
         digest_before_freeze: bool = False,
     ) -> None:
         self.view: View
@@ -63,6 +70,7 @@ class Coordinator:
         self._post_view = post_view
         self._post_join = post_join
         self._has_windows = has_windows
+        self._parts_at = parts_at
         self._digest_before_freeze = digest_before_freeze
         self._counter = 1
         self._gone: list[Member] = []
@@ -214,10 +222,13 @@ class Coordinator:
             seen = self._seat_of(member).harness.node.view
             if seen is None or seen.counter < join.counter:
                 return
-        if not self._seat_of(maker).harness.node.multicast.retained.is_settled:
+        node = self._seat_of(maker).harness.node
+        if not node.multicast.retained.is_settled:
             return  # a joiner begins after what the departed have left
         join.answered_by = maker
-        digest = join.early_digest or self._seat_of(maker).harness.node.digest()
+        digest = join.early_digest or node.digest()
+        if self._parts_at is not None:
+            digest = self._held_by_all(digest, join.joiners, self._parts_at)
         zeros = {Origin(joiner, Stream.FIFO): 0 for joiner in join.joiners}
         for member in self.view:
             seat = self._seat_of(member)
@@ -228,6 +239,21 @@ class Coordinator:
                 self._post_join(seat, None, Digest(zeros))
         self._strangers = []
 
+    def _held_by_all(
+        self, digest: Digest, joiners: tuple[Member, ...], parts_at: PartsAt
+    ) -> Digest:
+        """Where what the departed left is taken over: a joiner counts as having what is below its
+        digest. So all who could pass that on must have it."""
+        old = [member for member in self.view if member not in joiners]
+        entries, partials = dict(digest.entries), dict(digest.partials)
+        for sender in old:
+            origin = Origin(sender, Stream.FIFO)
+            held = min(_held(self._seat_of(member), origin) for member in old)
+            if held < entries[origin]:
+                entries[origin] = held
+                partials[origin] = parts_at(origin, held)
+        return Digest(entries, {origin: parts for origin, parts in partials.items() if parts != ()})
+
     def _end_join(self) -> None:
         join = self._join
         if join is None:
@@ -236,3 +262,8 @@ class Coordinator:
         is_answered = join.answered_by is not None
         if are_dead or (is_answered and all(map(self._has_all_windows, self.view))):
             self._join = None
+
+
+def _held(seat: Seat, origin: Origin) -> int:
+    window = seat.harness.node.multicast.windows()[origin]
+    return window.high if isinstance(window, SendWindow) else window.held

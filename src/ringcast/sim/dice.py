@@ -84,6 +84,8 @@ def _with_votes(options: Options, random: Random) -> Options:
         threshold_bytes=random.choice((None, None, 1, options.datagram_bytes)),
         grow=random.choice((1, 2, 4)),
         faults=faults,
+        # Whoever takes nothing, for ever, leaves what the departed left as it is.
+        stopped=-1 if retain else options.stopped,
         # Plain messages have no acks.
         target="vote" if target == "ack" and options.protocol != "uniform" else target,
         incidents=tuple(incidents),

@@ -255,9 +255,11 @@ class Facts:
     end_ns: int = 0
 
     def delivery_bound_ns(self, missing: int) -> int:
-        """The longest that `missing` messages may take to be repaired and delivered (N-L1)."""
+        """The longest that `missing` messages may take to be repaired and delivered (N-L1). Who
+        retains what it has delivered asks for more only once that is known to be everybody's."""
         requests = max(1, -(-missing // self.nack_messages_max))
-        return 3 * self.tau_ns + 5 * self.delta_ns + (requests - 1) * self.tau_ns
+        further_ns = self.tau_ns + self.is_retained * self.round_bound_ns
+        return 3 * self.tau_ns + 5 * self.delta_ns + (requests - 1) * further_ns
 
     def drain_bound_ns(self, missing: int) -> int:
         """The longest until the sender also knows of it and its window is empty (N-L2)."""

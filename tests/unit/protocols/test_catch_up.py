@@ -9,6 +9,8 @@ from ringcast.protocols.catch_up import MESSAGE_OVERHEAD, CatchUp
 A, B, C = (Member(Address("h", n), n, name) for n, name in enumerate("ABC", 1))
 V1 = ViewId(A, 1)
 ALL = View(V1, (A, B, C))
+RETAINED = frozenset({Stream.FIFO, Stream.UNIFORM})
+"""Streams on which messages of the departed still come, where plain ones are retained, too."""
 
 
 def of(member: Member) -> Origin:
@@ -23,9 +25,17 @@ def fragments(sender: Member, first: int, last: int) -> FragmentsTaken:
     return FragmentsTaken(sender, Stream.FIFO, first, last, V1)
 
 
-def buffer(max_bytes: int = 10_000, **opened: int) -> CatchUp:
+def origins(**opened: int) -> dict[Origin, int]:
     members = {"a": A, "b": B, "c": C}
-    return CatchUp({of(members[name]): n for name, n in opened.items()}, max_bytes, 100)
+    return {of(members[name]): n for name, n in opened.items()}
+
+
+def buffer(max_bytes: int = 10_000, **opened: int) -> CatchUp:
+    return CatchUp(origins(**opened), max_bytes, 100)
+
+
+def retaining(**opened: int) -> CatchUp:
+    return CatchUp(origins(**opened), 10_000, 100, inherited=RETAINED)
 
 
 def test_what_is_kept_comes_out_in_order_and_by_the_piece() -> None:
@@ -151,3 +161,35 @@ def test_who_is_forgotten_leaves_nothing() -> None:
     assert kept.ends == {}
     assert kept.take(9) == [run(C, 1, b"c1")]
     assert kept.size == 0
+
+
+# Where plain messages are retained
+
+
+def test_what_is_taken_over_after_the_state_has_come_may_be_in_it() -> None:
+    """The sender departs, the state comes, then what was taken over."""
+    kept = retaining(c=0)
+    kept.keep([run(C, 1, b"1")])
+    kept.depart(View(V1, (A, B)))
+    assert kept.cut({of(C): 3}, View(V1, (A, B))) == []
+    assert kept.take(9) == []
+    assert kept.sift([run(C, 2, b"2", b"3", b"4")]) == [run(C, 4, b"4")]
+
+
+def test_what_is_in_the_state_is_left_out_also_after_its_sender_has_departed() -> None:
+    """The state comes, the sender departs, then what was taken over."""
+    kept = retaining(c=0)
+    kept.keep([run(C, 1, b"1")])
+    assert kept.cut({of(C): 3}, ALL) == []
+    kept.depart(View(V1, (A, B)))
+    assert kept.sift([run(C, 2, b"2", b"3", b"4")]) == [run(C, 4, b"4")]
+
+
+def test_what_does_not_follow_on_the_state_is_left_out_to_its_very_end() -> None:
+    """With what was taken over after its sender had departed."""
+    kept = retaining(c=2)
+    kept.keep([run(C, 3, b"3")])
+    kept.depart(View(V1, (A, B)))
+    kept.keep([run(C, 4, b"4")])
+    assert kept.cut({of(C): 1}, View(V1, (A, B))) == [of(C)]
+    assert kept.take(9) == []

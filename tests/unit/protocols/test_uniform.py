@@ -608,6 +608,27 @@ def test_a_taker_learns_of_a_departed_sender_from_whoever_knows_it() -> None:
     assert m.messages() == [(B, EstateWanted(ViewId(A, 1), X, 1, 2))]
 
 
+def test_what_does_not_come_is_asked_for_again() -> None:
+    m, v2 = bereaved(b"1")
+    m.receive(B, standing(v2, share(D, held=3)))
+    m.receive(C, standing(v2, share(D)))
+    wanted = (B, EstateWanted(v2, D, 2, 3))
+    assert m.messages() == [wanted]
+    waited = 0
+    while not (asked := m.messages()):
+        deadline = m.layer.next_timeout()
+        assert deadline is not None
+        waited += deadline - m.now
+        m.timeout(deadline - m.now)
+    assert asked == [wanted]
+    assert TAU <= waited <= 4 * TAU
+    m.message(B, EstateRun(D, 2, (b"2",), (False,)))
+    m.timeout(TAU)
+    assert m.messages() == []  # some of it has come
+    m.timeout(TAU)
+    assert m.messages() == [(B, EstateWanted(v2, D, 3, 3))]
+
+
 def test_nobody_who_is_in_the_view_has_an_estate() -> None:
     m = Machine(A, A, B, C)
     m.receive(B, standing(ViewId(A, 1), share(C)))

@@ -29,7 +29,7 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ringcast.trace.predicates.findings import Verdict
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
@@ -49,11 +49,12 @@ class Quiet:
 
     id = "G8"
     title = "an idle group repairs nothing"
-    events = (PHASE, SEND, TX)
+    events = (PHASE, SEND, TX, VIEW)
 
     def __init__(self) -> None:
         self.ending: Row | None = None
         self.last_send_ns = 0
+        self.last_view_ns = 0
         self.repairs: defaultdict[MemberKey, deque[Row]] = defaultdict(latest_rows)
         self.votes: defaultdict[MemberKey, deque[Row]] = defaultdict(latest_rows)
 
@@ -65,12 +66,15 @@ class Quiet:
                 self.votes[row.node, row.inc].append(row)
         elif row.event == SEND:
             self.last_send_ns = max(self.last_send_ns, row.mono_ns)
+        elif row.event == VIEW:
+            self.last_view_ns = max(self.last_view_ns, row.mono_ns)
         elif row.kind == "end":
             self.ending = row
 
     def merge(self, other: Quiet) -> None:
         self.ending = self.ending or other.ending
         self.last_send_ns = max(self.last_send_ns, other.last_send_ns)
+        self.last_view_ns = max(self.last_view_ns, other.last_view_ns)
         for member, rows in other.repairs.items():
             self.repairs[member] += rows
         for member, rows in other.votes.items():
@@ -87,13 +91,18 @@ class Quiet:
             found.unknown.add("the run ended before it had to be quiet")
         else:
             found.premises = 1
-        # As long as somebody does not take, something is not stable.
-        votes = () if facts.stopped_members else self.votes.values()
-        for rows in (*self.repairs.values(), *votes):
+        self._judge(self.repairs, quiet_ns, found)
+        if not facts.stopped_members:  # else something never becomes stable
+            # Each view makes members vote twice.
+            voted_ns = self.last_view_ns + 2 * facts.round_bound_ns
+            self._judge(self.votes, max(quiet_ns, voted_ns), found)
+        return found.verdict(self.id, self.title)
+
+    def _judge(self, said: Mapping[MemberKey, deque[Row]], quiet_ns: int, found: Findings) -> None:
+        for rows in said.values():
             late = [row for row in rows if row.mono_ns > quiet_ns]
             if late:
                 found.violate(f"{late[0].member} still sends {late[-1].kind}", self.ending, *late)
-        return found.verdict(self.id, self.title)
 
 
 def latest_rows() -> deque[Row]:
