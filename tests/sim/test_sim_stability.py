@@ -65,8 +65,8 @@ def test_sixty_seeds_of_multicast_violate_nothing() -> None:
     assert not tally.vacuous
 
 
-def test_twenty_five_seeds_of_a_group_violate_nothing() -> None:
-    check(seeds("group", 25), "group")
+def test_fifteen_seeds_of_a_group_violate_nothing() -> None:
+    check(seeds("group", 15), "group")
 
 
 def test_where_messages_are_not_retained_what_was_torn_is_missed() -> None:
