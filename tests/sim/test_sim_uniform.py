@@ -49,7 +49,7 @@ PARTED_BEFORE = 741
 """A sender that was away is back, and dies before it has begun with a member: the judge counted on
 the window that this one had in earlier days."""
 
-KEPT = (OWN_PART, *REST, LAST_WORD, PARTED_BEFORE)
+KEPT = (OWN_PART, *REST, LAST_WORD, PARTED_BEFORE, 110, 754)
 """Seeds beyond the first forty that have found something."""
 
 

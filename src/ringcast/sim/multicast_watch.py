@@ -409,6 +409,7 @@ class MulticastWatch:
                 keys = tuple(map(member_key, table.members))
                 mine.ackers = len(keys)
                 self._scribe.write(trace.ACKMAP, stream=int(stream), members=keys)
+        for stream, mine in self._sending.items():  # also of a node that has just gone
             if mine.was_blocked and not multicast.is_blocked(stream):
                 mine.was_blocked = False
                 self._scribe.write(trace.SEND_UNBLOCK, stream=int(stream))
