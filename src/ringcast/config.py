@@ -73,7 +73,7 @@ class StabilityConfig:
 
     threshold_bytes: int | None = None
     """Vote after so many bytes were taken of each sender, on average; None means an eighth of
-    `window_bytes`. A member votes in any case after a quarter of what its socket buffer holds, and
+    `window_bytes`. A member votes in any case after an eighth of what its socket buffer holds, and
     after `ack_threshold` messages of one sender; if that is None, after a quarter of `capacity` or
     a 16th of `capacity_max`, whichever is more."""
 

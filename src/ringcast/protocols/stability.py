@@ -122,7 +122,7 @@ class StabilityRounds:
         self._taken_of.add(sender)
         said = 0 if self._said is None else self._said[self._view.members.index(sender)]
         charged = max(self._taken_bytes, self._datagrams * DATAGRAM_OVERHEAD)
-        is_much = charged >= min(self._threshold * len(self._taken_of), buffer // 4)
+        is_much = charged >= min(self._threshold * len(self._taken_of), buffer // 8)
         if is_much or delivered - said >= self._every:
             self.is_due = True
         else:
