@@ -40,40 +40,30 @@ TRADE = {
 
 def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_path: Path) -> None:
     """And with frames and windows: acks, repairs and purges are right on that stream, too."""
-    judged = 0
-    for seed in (1, 2, 3):  # what is resolved between two looks of a recorder leaves no row
-        judged += check_kills(spark, tmp_path / str(seed), seed, level="full")[1]
-        if judged >= KILLS * (MEMBERS - KILLS):
-            return
-    raise AssertionError(f"only {judged} pairs of a survivor and a killed sender were judged")
+    check_kills(spark, tmp_path, seed=1, level="full")
 
 
 @pytest.mark.proof
 def test_survivors_deliver_the_same_of_thirty_killed_senders(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    found = [check_kills(spark, tmp_path / str(seed), seed) for seed in range(100, 110)]
-    unequal, judged = map(sum, zip(*found, strict=True))
-    assert judged >= 10 * KILLS * (MEMBERS - KILLS)
+    unequal = sum(check_kills(spark, tmp_path / str(seed), seed) for seed in range(100, 110))
     assert unequal > 0, "all survivors always held the same: nothing was ever taken over"
 
 
-def check_kills(
-    spark: SparkSession, directory: Path, seed: int, level: str = "deliveries"
-) -> tuple[int, int]:
-    """Of how many of the killed the survivors held different numbers of messages; and of how many
-    pairs of a survivor and a killed sender it was judged what was delivered."""
+def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> int:
+    """Of how many of the killed the survivors held different numbers of messages."""
     killed = run_cluster(directory, seed, level)
     report = audit(spark, directory)
     assert report.exit_status == 0, report.to_json()
     found = {verdict.id: verdict for verdict in report.verdicts}
     assert found["U1 U6"].status == "ok"
+    assert found["U1 U6"].premises >= KILLS * (MEMBERS - KILLS)
     assert found["G1"].unknown == killed
     for name in ("G2 N2", "G4", "N1", "N3", *(NEED_FULL if level == "full" else ())):
         assert found[name].status == "ok", name
     held = held_at_departure(directory)
-    unequal = sum(len(set(by_survivor.values())) > 1 for by_survivor in held.values())
-    return unequal, found["U1 U6"].premises
+    return sum(len(set(by_survivor.values())) > 1 for by_survivor in held.values())
 
 
 def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
