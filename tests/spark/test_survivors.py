@@ -128,6 +128,29 @@ def test_another_part_owes_only_what_was_delivered_before_they_parted(
     assert lacking(traces, tmp_path / "too little") == {("b", "d", 16, 16)}
 
 
+def skip_the_view_without_it(traces: Traces) -> None:
+    """As if whoever made that view had died before b heard of it; b goes on with the next one."""
+    at = traces.find("b", event=VIEW, view=2)
+    del traces.rows["b"][at]
+    traces.number("b")
+
+
+def test_who_skipped_a_view_still_goes_on_with_the_others(recorded: Traces, tmp_path: Path) -> None:
+    traces = recorded.copy()
+    skip_the_view_without_it(traces)
+    assert compare(traces, tmp_path / "whole") == (3, [])
+    forget_from(traces, "b", 19)
+    assert lacking(traces, tmp_path / "torn") == {("b", "a", 19, 20), ("b", "c", 19, 20)}
+
+
+def test_who_was_apart_in_between_owes_nothing(recorded: Traces, tmp_path: Path) -> None:
+    traces = recorded.copy()
+    at = traces.find("b", event=VIEW, view=2)
+    traces.change("b", at, view_creator="b#101", members=("b#101",))
+    forget_from(traces, "b", 17)
+    assert lacking(traces, tmp_path) == set()
+
+
 def begin_behind_it(traces: Traces) -> None:
     traces.change("b", traces.find("b", event=OPEN, peer="d", stream=int(UNIFORM)), seqno=20)
 

@@ -1,9 +1,11 @@
 """Of a departed sender's uniform messages all survivors deliver the same: who does not?
 
 Each survivor that has resolved what a sender left must have everything of it that was delivered by
-whoever saw the sender depart with the same view, and by whoever was with it in the sender's last
-view and went no further: the sender itself, and others that died. Members of another part of a
-parted group are not compared, nor is who lost sight of the sender and saw it again.
+whoever goes on with it, and by whoever was with it in the sender's last view and went no further:
+the sender itself, and others that died. Two members go on together when they come to a view without
+the sender and have not lost sight of each other since they had it: one of them may have skipped
+views, which a coordinator that died had sent to some. Members of another part of a parted group are
+not compared, nor is who lost sight of the sender and saw it again.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from ringcast.model import Stream
 from ringcast.spark.digest import Track
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ringcast.spark.digest import Installed, MemberTrace
     from ringcast.spark.run import Run
     from ringcast.trace.rows import MemberKey, OriginKey
@@ -30,11 +30,21 @@ class Share(NamedTuple):
     member: MemberKey
     offset: int
     last: int
-    together: ViewKey
+    together: Installed
     """The last view with the sender."""
-    without: ViewKey | None
-    """The next one; None: this member went no further."""
+    without: list[Installed]
+    """Those that came after; none: this member went no further."""
     is_resolved: bool
+
+    def sees(self, other: Share, through: ViewKey) -> bool:
+        """Whether that one is in each view from the last with the sender to this one."""
+        name = _name(other.member)
+        for view in (self.together, *self.without):
+            if name not in view.members:
+                return False
+            if _key(view) == through:
+                break
+        return True
 
 
 class Missed(NamedTuple):
@@ -71,9 +81,15 @@ def compare_survivors(run: Run) -> tuple[int, list[Missed]]:
 
 
 def _goes_on_with(survivor: Share, other: Share) -> bool:
-    if other.member == survivor.member or other.together != survivor.together:
+    if other.member == survivor.member:
         return False
-    return other.without in (None, survivor.without)
+    if not other.without:
+        return _key(other.together) == _key(survivor.together)
+    theirs = set(map(_key, other.without))
+    meeting = next((key for key in map(_key, survivor.without) if key in theirs), None)
+    if meeting is None:
+        return False
+    return survivor.sees(other, meeting) and other.sees(survivor, meeting)
 
 
 def _share(member: MemberKey, trace: MemberTrace, sender: MemberKey) -> Share | None:
@@ -87,22 +103,23 @@ def _share(member: MemberKey, trace: MemberTrace, sender: MemberKey) -> Share | 
         member,
         opened[0].first - 1 if opened else 0,
         max((stretch.last for stretch in stretches), default=0),
-        _key(together),
-        None if without is None else _key(without),
+        together,
+        without,
         sender in trace.resolved and not trace.holes,
     )
 
 
-def _parting(trace: MemberTrace, sender: MemberKey) -> tuple[Installed | None, Installed | None]:
-    """The last view with the sender, and the one after it."""
-    name = f"{sender[0]}#{sender[1]}"
-    views: Iterator[Installed] = reversed(trace.views)
-    without = None
-    for view in views:
-        if name in view.members:
-            return view, without
-        without = view
-    return None, None
+def _parting(trace: MemberTrace, sender: MemberKey) -> tuple[Installed | None, list[Installed]]:
+    """The last view with the sender, and those after it."""
+    name = _name(sender)
+    for at in reversed(range(len(trace.views))):
+        if name in trace.views[at].members:
+            return trace.views[at], trace.views[at + 1 :]
+    return None, []
+
+
+def _name(member: MemberKey) -> str:
+    return f"{member[0]}#{member[1]}"
 
 
 def _key(view: Installed) -> ViewKey:
