@@ -234,6 +234,28 @@ def test_a_coordinator_and_the_next_ones_crash_together(victims: str) -> None:
     assert town.run_until_agreed(survivors, within=10) < 2 * DETECTED + 1
 
 
+def test_a_coordinator_dies_when_only_one_has_heard_of_its_view() -> None:
+    """The next one makes another with the same number, which that one does not install: told so, it
+    makes one above both. Or it would wait for an acknowledgement until they part."""
+    town = Town()
+    town.form("ABCDE")
+    before = town.nodes["E"].view
+    town.lose = lambda sent: (
+        sent.has(ViewIs) and sent.dest in "CD" and town.nodes["D"].view == before
+    )
+    town.crash("A")
+    town.run_until(lambda: town.nodes["E"].view != before, within=2 * DETECTED)
+    town.crash("BC")
+    town.run_until(lambda: town.nodes["D"].view != before, within=2 * DETECTED)
+    theirs, other = town.nodes["D"].view, town.nodes["E"].view
+    assert theirs is not None
+    assert other is not None
+    assert theirs.counter == other.counter
+    assert theirs != other
+    town.run_until_agreed("DE", within=0.1)
+    assert not merges(town, town.nodes["E"].me)
+
+
 # Restarts
 
 

@@ -668,7 +668,13 @@ class Membership:
             self._reconcile(source, view, now, out)
         elif is_newer and is_next:  # but with somebody in it who has departed from here
             self._note_strayed(view, now, out)
-        elif view.counter < mine.counter:  # not if they are equal: it would answer likewise
+        elif view.counter < mine.counter or (
+            # If equal, the maker must hear of it, or it waits for us; but it is told by no other
+            # maker: that one would be answered likewise.
+            view.counter == mine.counter
+            and source == view.id.creator
+            and mine.id.creator != self.me
+        ):
             out.datagram(source, self._my_view())
         else:
             self.ignored += 1
