@@ -1,4 +1,4 @@
-"""Driver: one Node on a UDP socket in an event loop, for one incarnation of a member.
+"""Driver: one Node on a transport in an event loop, for one incarnation of a member.
 
 Its whole life is that of every driver: call an input, take the events, send the datagrams, wait
 for the next deadline. Messages are not taken here: whoever reads the group pulls them. Besides it
@@ -15,18 +15,15 @@ from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringcast.aio.sources import Source
     from ringcast.aio.tap import Tap
-    from ringcast.aio.udp import UdpSocket
+    from ringcast.aio.transport import Transport
     from ringcast.events import Event
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.protocols.membership import Membership
-
-REFUSED_RECENTLY_NS = 5_000_000_000
-"""How long a refused port is worth mentioning: somebody may have come to listen there since."""
 
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
@@ -54,7 +51,7 @@ class Driver:
     def __init__(
         self,
         node: Node,
-        sock: UdpSocket,
+        transport: Transport,
         loop: asyncio.AbstractEventLoop,
         owner: Owner,
         source: Source,
@@ -63,7 +60,7 @@ class Driver:
         lose: Callable[[], bool] | None = None,
     ) -> None:
         self.node = node
-        self.sock = sock
+        self.transport = transport
         self._loop = loop
         self._owner = owner
         self._source = source
@@ -83,7 +80,7 @@ class Driver:
 
     def start(self, candidates: Iterable[Address] = ()) -> None:
         """Begin to look for the group, at these addresses too."""
-        self._loop.add_reader(self.sock.fileno(), self._on_readable)
+        self.transport.start(self._loop, self._on_readable)
         now = time.monotonic_ns()
         if self._tap is not None:
             self._tap.start(now)
@@ -137,11 +134,11 @@ class Driver:
         self._after_input(now)
 
     def close(self) -> None:
-        """Be gone at once. The socket stays open: another incarnation may go on with it."""
+        """Be gone at once. The transport stays open: another incarnation may go on with it."""
         if self._is_open:
             self._is_open = False
             self._source.unregister()
-            self._loop.remove_reader(self.sock.fileno())
+            self.transport.stop()
             for timer in (self._timer, self._look_timer):
                 if timer is not None:
                     timer.cancel()
@@ -154,35 +151,22 @@ class Driver:
 
     def explain(self) -> list[str]:
         now = time.monotonic_ns()
-        reasons = self.node.explain(now)
-        awaited = self._awaited()
-        for address, heard in self.sock.refused.items():
-            if address in awaited and now - heard < REFUSED_RECENTLY_NS:
-                reasons.append(
-                    f"nobody listens at {address}: told so {(now - heard) / 1e9:.1f} s ago"
-                )
-        return reasons
+        return self.node.explain(now) + self.transport.explain(self._awaited(), now)
 
-    def _awaited(self) -> Collection[Address]:
+    def _awaited(self) -> Mapping[Address, str]:
         """Whose answers matter now: who looks for its group hopes for any, who is in it counts on
         its members."""
         membership = self.membership
         if membership.is_member:
-            return {member.address for member in self.node.view or ()}
+            return {member.address: str(member) for member in self.node.view or ()}
         is_looking = membership.phase in (Phase.LOOKING, Phase.JOINING)
-        return membership.discovery.candidates if is_looking else ()
+        candidates = membership.discovery.candidates if is_looking else ()
+        return {address: str(address) for address in candidates}
 
     def stats(self) -> dict[str, object]:
         return {
             **self.node.stats(),
-            "transport": {
-                "address": str(self.sock.address),
-                "receive_buffer": self.sock.receive_buffer,
-                "received": self.sock.received,
-                "sent": self.sock.sent,
-                "dropped": self.sock.dropped,
-                "refused": list(map(str, self.sock.refused)),
-            },
+            "transport": self.transport.stats(),
             "recorder": self._tap.stats() if self._tap is not None else None,
         }
 
@@ -195,7 +179,7 @@ class Driver:
 
     def _arrived(self, now: int) -> Iterator[memoryview]:
         lose = self._lose
-        datagrams = self.sock.drain(DRAIN_MAX)
+        datagrams = self.transport.drain(DRAIN_MAX)
         if lose is not None:
             datagrams = (datagram for datagram in datagrams if not lose())
         if self._tap is not None and self._tap.is_full:
@@ -227,8 +211,8 @@ class Driver:
     # Outputs
 
     def _after_input(self, now: int) -> None:
-        if self.sock.hints:
-            hints, self.sock.hints = self.sock.hints, set()
+        if self.transport.hints:
+            hints, self.transport.hints = self.transport.hints, set()
             for address in hints:
                 self.node.transport_hint(address, now)
         self._take_events(0, now)
@@ -241,7 +225,7 @@ class Driver:
             if tap is not None:
                 tap.event(event, now)
             if isinstance(event, ViewInstalled):
-                self.sock.refused.clear()  # those who are in it listen by now
+                self.transport.forget_refusals()
             self._owner.on_event(event)
         if tap is not None:
             tap.look(now)
@@ -256,11 +240,11 @@ class Driver:
             self._tap.transmitted(datagrams, now)
         for dest, datagram in datagrams:
             if dest is not None:
-                self.sock.send(datagram, dest)
+                self.transport.send(datagram, dest)
             elif self.node.view is not None:
                 for member in self.node.view.members:
                     if member is not self.node.me and member != self.node.me:
-                        self.sock.send(datagram, member.address)
+                        self.transport.send(datagram, member.address)
 
     def _arm(self, now: int) -> None:
         deadline = self.node.next_timeout()

@@ -20,7 +20,8 @@ from ringcast.aio.driver import Driver
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.sources import ListSource, group_directory, runtime_source
 from ringcast.aio.state import StateExchange
-from ringcast.aio.udp import UdpSocket, is_loopback
+from ringcast.aio.transport import is_loopback
+from ringcast.aio.udp import UdpSocket
 from ringcast.aio.unread import Unread
 from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig
 from ringcast.errors import ConfigError, GroupClosed, JoinTimeout, TooFewMembers, UsageError
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.tap import Tap
+    from ringcast.aio.transport import Transport
     from ringcast.aio.unread import Guarantee, Message, Notice
     from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
     from ringcast.events import Event, StateEvent
@@ -397,7 +399,7 @@ class Group:
         asyncio.get_running_loop().call_soon(self._come_back)
 
     def _come_back(self) -> None:
-        """As another incarnation, on the same socket. Those who were there may still be."""
+        """As another incarnation, on the same transport. Those who were there may still be."""
         if self._is_leaving:
             return
         old = self._driver
@@ -552,13 +554,13 @@ class Group:
 
 
 class _Place:
-    """What stays while incarnations of a member come and go: its socket, what it was configured
-    with, where it looks for others."""
+    """What stays while incarnations of a member come and go: its transport, what it was
+    configured with, where it looks for others."""
 
     def __init__(
         self,
         config: GroupConfig,
-        sock: UdpSocket,
+        transport: Transport,
         source: Source,
         *,
         advertise: Address | None,
@@ -569,8 +571,8 @@ class _Place:
         has_state: bool,
     ) -> None:
         self._config = config
-        self._sock = sock
-        self._address = advertise or sock.address  # where others reach this member
+        self._transport = transport
+        self._address = advertise or transport.address  # where others reach this member
         self._source = source
         self._record = record
         self._record_level = record_level
@@ -599,14 +601,14 @@ class _Place:
             FailureDetector(me, config.membership),
         )
         node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
-        node.set_receive_buffer(self._sock.receive_buffer)
+        node.set_receive_buffer(self._transport.receive_buffer)
         loop = asyncio.get_running_loop()
         tap = self._tap(node)
-        return Driver(node, self._sock, loop, owner, self._source, tap=tap, lose=self._lose)
+        return Driver(node, self._transport, loop, owner, self._source, tap=tap, lose=self._lose)
 
     def close(self) -> None:
         """The last incarnation is gone: wait for what is still being written, and be gone."""
-        self._sock.close()
+        self._transport.close()
         for recorder in self._recorders:
             recorder.close()
 
@@ -650,6 +652,7 @@ async def join(
     advertise: str | None = None,
     members: Sequence[str] = (),
     discovery: Source | None = None,
+    transport: Literal["udp", "tcp"] = "udp",
     must_exist: bool = False,
     min_members: int | None = None,
     when_few: Literal["raise", "wait"] = "raise",
@@ -676,7 +679,8 @@ async def join(
     `must_exist`: then JoinTimeout is raised. UsageError: the group has another `stability` in its
     `config` than this member. `listen` is the address to use, by default any free
     port on loopback. If others reach it at another address, because a forwarder stands between,
-    say which with `advertise`: that is this member's address then.
+    say which with `advertise`: that is this member's address then. `transport` is "udp", or "tcp"
+    for one connection between each two members; those of a group must all use the same.
 
     With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
     the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
@@ -705,6 +709,8 @@ async def join(
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
+    if transport not in ("udp", "tcp"):
+        raise ConfigError("transport", transport, "'udp' or 'tcp'")
     hooks = _state_hooks(give_state, take_state)
     base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
     membership = membership or base.membership
@@ -718,10 +724,10 @@ async def join(
         membership=membership,
     )
     source = discovery or (ListSource(addresses) if addresses else runtime_source(base.group))
-    sock = UdpSocket(own)
+    carrier = _open_transport(transport, own, forwarder)
     place = _Place(
-        replace(group_config, multicast=_fit(group_config.multicast, sock.receive_buffer)),
-        sock,
+        replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
+        carrier,
         source,
         advertise=forwarder,
         record=record,
@@ -739,7 +745,7 @@ async def join(
             hooks=hooks,
         )
     except BaseException:
-        sock.close()
+        carrier.close()
         raise
     try:
         await handle._enter(join_timeout_s)
@@ -747,6 +753,14 @@ async def join(
         await handle._leave(group_config.membership.leave_timeout_s)
     finally:
         handle._close()
+
+
+def _open_transport(kind: str, own: Address, forwarder: Address | None) -> Transport:
+    if kind == "udp":
+        return UdpSocket(own)
+    from ringcast.aio.tcp import TcpMesh  # most groups need none of it
+
+    return TcpMesh(own, forwarder)
 
 
 def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:

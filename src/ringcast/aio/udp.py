@@ -12,14 +12,15 @@ import errno
 import socket
 import struct
 import time
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from ringcast.aio.transport import is_loopback
 from ringcast.errors import UsageError
 from ringcast.model import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import asyncio
+    from collections.abc import Callable, Iterator, Mapping
 
 BUFFER_BYTES = 8 << 20
 """Asked for; an unprivileged process gets at most net.core.rmem_max."""
@@ -28,6 +29,9 @@ DATAGRAM_SPACE = 1 << 16
 
 ADMITTED_MAX = 4096
 """Addresses remembered as being on this machine."""
+
+REFUSED_RECENTLY_NS = 5_000_000_000
+"""How long a refused port is worth mentioning: somebody may have come to listen there since."""
 
 # Linux's numbers, which the socket module does not name in all the versions we run on.
 _SO_SNDBUFFORCE = 32
@@ -73,9 +77,16 @@ class UdpSocket:
         self._admitted: set[Address] = set()
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
+    def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
+        self._loop = loop
+        loop.add_reader(self._socket.fileno(), on_input)
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop = None
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""
@@ -108,7 +119,29 @@ class UdpSocket:
                 return
         self.dropped += 1
 
+    def forget_refusals(self) -> None:
+        self.refused.clear()
+
+    def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
+        return [
+            f"nobody listens at {address}: told so {(now - heard) / 1e9:.1f} s ago"
+            for address, heard in self.refused.items()
+            if address in awaited and now - heard < REFUSED_RECENTLY_NS
+        ]
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "kind": "udp",
+            "address": str(self.address),
+            "receive_buffer": self.receive_buffer,
+            "received": self.received,
+            "sent": self.sent,
+            "dropped": self.dropped,
+            "refused": list(map(str, self.refused)),
+        }
+
     def close(self) -> None:
+        self.stop()
         self._socket.close()
 
     def _admit(self, dest: Address) -> bool:
@@ -134,14 +167,6 @@ class UdpSocket:
                 address = Address(*dest[:2])
                 self.refused[address] = time.monotonic_ns()
                 self.hints.add(address)
-
-
-def is_loopback(address: Address) -> bool:
-    """An address on this machine, in numbers."""
-    try:
-        return ip_address(address.host).is_loopback
-    except ValueError:
-        return False
 
 
 def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:

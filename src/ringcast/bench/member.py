@@ -61,6 +61,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         name=place["name"],
         listen=place.get("listen", "127.0.0.1:0"),
         discovery=DirectorySource(place["meet"]),
+        transport=place.get("transport", "udp"),
         config=_multicast_config(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,

@@ -2,10 +2,10 @@
 
 One process per member. A warm-up round finds out how many messages make a round of the wanted
 length; then rounds are repeated and medians taken. The ceiling moves datagrams of the same size in
-the same pattern between as many processes, without any protocol. What recording costs is measured
-by a second group that does not record and takes turns with the first, and so is what votes cost, by
-one that acknowledges; what uniform delivery costs, by plain rounds of the same group in turn with
-uniform ones.
+the same pattern between as many processes by UDP, without any protocol. What recording costs is
+measured by a second group that does not record and takes turns with the first, and so is what votes
+cost, by one that acknowledges; what uniform delivery costs, by plain rounds of the same group in
+turn with uniform ones.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Workload:
     purge: str = "acks"
     retain: bool | None = None
     """With votes: whether receivers keep messages until all have them; None: as by default."""
+    transport: str = "udp"
 
     def __post_init__(self) -> None:
         if not 2 <= self.members <= 16:
@@ -61,6 +62,8 @@ class Workload:
             raise UsageError(f"purge = {self.purge!r}: must be acks or stability")
         if self.retain is not None and self.purge == "acks":
             raise UsageError("retain: groups that acknowledge keep nothing; add purge = stability")
+        if self.transport not in ("udp", "tcp"):
+            raise UsageError(f"transport = {self.transport!r}: must be udp or tcp")
         compared = {
             "recording": self.record is not None,
             "uniform": self.guarantee == "uniform",
@@ -111,6 +114,7 @@ def bench_multicast(workload: Workload) -> dict[str, Any]:
         "workload": workload.label,
         "guarantee": workload.guarantee,
         "purge": workload.purge,
+        "transport": workload.transport,
         "size": workload.size,
         "loss": workload.loss,
         "rate_per_member": round(rate),
@@ -144,6 +148,7 @@ def _cluster(workload: Workload) -> Cluster:
         record=workload.record,
         record_level=workload.record_level,
         config={"stability": workload.stability},
+        transport=workload.transport,
     )
 
 

@@ -109,6 +109,13 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
     help="With stability: receivers keep messages until everybody has them.  [default: retain]",
 )
 @click.option(
+    "--transport",
+    type=click.Choice(["udp", "tcp"]),
+    default="udp",
+    show_default=True,
+    help="How datagrams travel; the ceiling is that of UDP in any case.",
+)
+@click.option(
     "--matrix", is_flag=True, help="1 → 2, 1 → 3, 3 all and 4 all at 100, 1000 and 10000 bytes."
 )
 @click.option("--json", "json_file", type=click.File("w"), help="Write JSON here; - is the screen.")
@@ -125,6 +132,7 @@ def multicast(
     guarantee: str,
     purge: str,
     retain: bool | None,
+    transport: str,
     matrix: bool,
     json_file: TextIO | None,
 ) -> None:
@@ -150,6 +158,7 @@ def multicast(
             guarantee=guarantee,
             purge=purge,
             retain=retain,
+            transport=transport,
         )
         for count, who in groups
         for length in sizes

@@ -1,0 +1,771 @@
+"""A mesh of TCP connections that carries datagrams: one for each pair of members.
+
+Whoever has something to send opens the connection and says first where it listens; both then use
+it. Each datagram stands behind a short head with its length and a checksum. What does not fit the
+socket waits in a queue that is bounded in bytes; what does not fit there is dropped, as by a full
+socket buffer.
+
+Which of two connections? Both ends may open one at once, or one end has noticed that a connection
+is dead and the other has not. Each connection has a round: one more than the highest that its
+opener knows of this pair. The highest round wins; of two with the same, that which the member with
+the lower address opened. Both ends see the same numbers, so both choose the same. A datagram is
+written to one connection only. Who opened the other one finishes the datagram that it has begun
+there and ends it; the other end reads until then. So nothing is sent twice, and nothing is cut.
+
+On connect: say the hello, then what waits.
+On hello: this connection is that member's; the better one is written to from now on.
+On the end of the connection in use: connect again. Whole datagrams wait for that; one that was
+    begun is dropped.
+On a refused connect: what waits is dropped, and the driver is told that nobody listens there.
+    Further tries come after pauses that double; what is sent in a pause is dropped.
+On bytes that are no hello, or not what a head says: the connection is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections import deque
+from itertools import islice
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from xxhash import xxh3_64_intdigest
+
+from ringcast.aio.transport import is_loopback
+from ringcast.config import DATAGRAM_BYTES_MAX
+from ringcast.errors import UsageError
+from ringcast.model import Address
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator, Mapping
+
+QUEUE_BYTES = 8 << 20
+"""What may wait for one peer. Windows hold back far less than this, unless it does not read."""
+
+READ_BYTES = 1 << 18
+"""Read from one connection before another gets its turn."""
+
+WRITE_MAX = 16
+"""Datagrams written with one call."""
+
+PEERS_MAX = 1024
+LINKS_MAX = 4
+"""Connections with one peer: the one in use, and others that come to their end."""
+
+STRANGERS_MAX = 128
+"""Connections that have not said yet from whom they are. If more come, the oldest must go."""
+
+BACKLOG = 128
+ACCEPT_MAX = 16
+"""Connections accepted before anything else gets its turn."""
+
+ACCEPT_PAUSE_S = 0.5
+"""How long to accept nobody when there are no file descriptors left."""
+
+PATIENCE_S = 5.0
+"""How long a connection may take to be made, and its hello to come."""
+
+FREE_TRIES = 2
+"""Failures before the first pause: one for what was sent anyway, one for the probe that follows."""
+
+BACK_OFF_NS = 50_000_000
+BACK_OFF_NS_MAX = 1_000_000_000
+"""Pauses double from the first to the second. A connection that lasted for longer than the second
+has not failed when it ends."""
+
+REFUSED: Final = "refused"
+ROUND_MAX: Final = 2**31 - 1
+HOST_BYTES_MAX: Final = 45
+
+_TAG: Final = 0xA5C3
+"""Begins every head: a stream that has lost its place is known by that."""
+_HEAD: Final = Struct("<HHI")  # tag, bytes that follow, their checksum
+_CHECK: Final = 2**32 - 1
+_HELLO: Final = Struct("<4sBIH")  # magic, version, round, port; the host follows
+_MAGIC: Final = b"mesh"
+_VERSION: Final = 1
+_HELLO_BYTES_MAX: Final = _HELLO.size + HOST_BYTES_MAX
+
+_CONNECTED = {0, errno.EISCONN}
+_CONNECTING = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK}
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class _Link:
+    """A connection, from its beginning to its end."""
+
+    __slots__ = (
+        "begun_at",
+        "deadline",
+        "is_connected",
+        "is_ours",
+        "is_retired",
+        "is_writer",
+        "peer",
+        "rank",
+        "rest",
+        "sock",
+        "tail",
+    )
+
+    def __init__(self, sock: socket.socket, *, is_ours: bool) -> None:
+        self.sock = sock
+        self.is_ours = is_ours
+        """Opened here."""
+        self.is_connected = not is_ours
+        self.is_retired = False
+        """There is a better one: nothing new is written here."""
+        self.is_writer = False
+        """The loop tells when it takes more."""
+        self.begun_at = time.monotonic_ns()
+        self.peer: _Peer | None = None
+        """None: it has not said yet from whom it is."""
+        self.rank = (0, False)
+        """Its round, and whether the lower address opened it. The highest is used."""
+        self.tail = b""
+        """What was read of a datagram that is not whole yet."""
+        self.rest: memoryview | None = None
+        """What is still to be written of a datagram that was begun."""
+        self.deadline: asyncio.TimerHandle | None = None
+
+
+class _Peer:
+    """An address, and how to get there."""
+
+    __slots__ = (
+        "address",
+        "dropped",
+        "failures",
+        "is_broken",
+        "links",
+        "main",
+        "queue",
+        "queued_bytes",
+        "reconnects",
+        "retry",
+        "retry_at",
+        "round",
+        "trouble",
+    )
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.links: list[_Link] = []
+        self.main: _Link | None = None
+        """The one to write to."""
+        self.queue: deque[tuple[bytes, bytes]] = deque()
+        """Heads and datagrams."""
+        self.queued_bytes = 0
+        self.round = 0
+        """The highest of any connection so far."""
+        self.dropped = 0
+        self.reconnects = 0
+        self.is_broken = False
+        """A connection has ended, and none has taken its place yet."""
+        self.failures = 0
+        self.retry_at = 0
+        self.retry: asyncio.TimerHandle | None = None
+        self.trouble = ""
+        """Why there is no connection."""
+
+
+class TcpMesh:
+    """Connections to all peers. Those who write here never wait: see the module."""
+
+    def __init__(self, address: Address, advertise: Address | None = None) -> None:
+        """`advertise`: where others reach this member, if that is not where it listens."""
+        self._listener = _listen(address)
+        host, port = self._listener.getsockname()[:2]
+        self.address = Address(host, port)
+        self._name = advertise or self.address
+        self.receive_buffer = QUEUE_BYTES
+        """Nothing is lost for want of a buffer before the queue of its sender is full."""
+        self.received = 0
+        self.sent = 0
+        self.dropped = 0
+        """Datagrams that were not sent: no connection, a full queue, or a connection that ended."""
+        self.malformed = 0
+        """Connections closed because of what came on them."""
+        self.turned_away = 0
+        """Connections closed because there are too many."""
+        self.exhausted = 0
+        """How often the system had no file descriptor, or no memory, for one more."""
+        self.hints: set[Address] = set()
+        self._peers: dict[Address, _Peer] = {}
+        self._links: set[_Link] = set()
+        self._strangers: dict[_Link, None] = {}  # the oldest first
+        self._ready: _Link | None = None
+        self._framed = (b"", b"")
+        """The last head and datagram: it may go to many."""
+        self._view = memoryview(bytearray(READ_BYTES + DATAGRAM_BYTES_MAX + _HEAD.size))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_input: Callable[[], None] | None = None
+        self._is_telling = False
+        self._pause: asyncio.TimerHandle | None = None
+
+    # What a driver calls
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
+        self._loop, self._on_input = loop, on_input
+        self._accept_on()
+        for link in self._links:
+            if link.is_connected:
+                loop.add_reader(link.sock.fileno(), self._on_readable, link)
+
+    def stop(self) -> None:
+        if self._loop is None or self._on_input is None:
+            return
+        self._on_input = None
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        self._loop.remove_reader(self._listener.fileno())
+        for link in self._links:
+            self._loop.remove_reader(link.sock.fileno())
+
+    def drain(self, limit: int) -> Iterator[memoryview]:
+        """What one connection has brought."""
+        link, self._ready = self._ready, None
+        if link is None:  # there are hints only
+            return iter(())
+        return iter(self._read(link, limit))
+
+    def send(self, datagram: bytes, dest: Address) -> None:
+        peer = self._peers.get(dest)
+        if peer is None:
+            peer = self._meet(dest) if self._admits(dest) else None
+            if peer is None:
+                self.dropped += dest not in (self._name, self.address)  # oneself needs no datagram
+                return
+        if peer.main is None:
+            self._open(peer)
+        link = peer.main
+        if link is None or not 0 < len(datagram) <= DATAGRAM_BYTES_MAX:
+            self._drop(peer, 1)
+            return
+        if datagram is not self._framed[1]:
+            self._framed = _head(datagram), datagram
+        if not link.is_connected or link.rest is not None or peer.queue:
+            self._enqueue(peer)
+        else:
+            try:
+                size = link.sock.sendmsg(self._framed)
+            except BlockingIOError:
+                self._enqueue(peer)
+                self._write_on(link)
+            except OSError as error:
+                self._drop(peer, 1)
+                self._on_end(link, _reason(error))
+            else:
+                if size == _HEAD.size + len(datagram):
+                    self.sent += 1
+                else:
+                    link.rest = memoryview(b"".join(self._framed))[size:]
+                    self._write_on(link)
+
+    def forget_refusals(self) -> None:
+        for peer in self._peers.values():
+            peer.failures = peer.retry_at = 0
+            peer.trouble = ""
+
+    def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
+        reasons = []
+        for address, label in awaited.items():
+            peer = self._peers.get(address)
+            if peer is None:
+                continue
+            link = peer.main
+            if link is None and peer.trouble:
+                wait_s = max(0, peer.retry_at - now) / 1e9
+                when = f"in {wait_s:.1f} s" if wait_s else "with the next datagram"
+                reasons.append(f"no connection to {label}: {peer.trouble}, next try {when}")
+            elif link is not None and not link.is_connected:
+                since_s = (now - link.begun_at) / 1e9
+                reasons.append(f"no connection to {label} yet: no answer for {since_s:.1f} s")
+            elif peer.queue:
+                reasons.append(
+                    f"{len(peer.queue)} datagrams wait for {label}: its connection takes no more"
+                )
+        return reasons
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "kind": "tcp",
+            "address": str(self.address),
+            "receive_buffer": self.receive_buffer,
+            "received": self.received,
+            "sent": self.sent,
+            "dropped": self.dropped,
+            "refused": [str(peer.address) for peer in self._peers.values() if _is_refused(peer)],
+            "connections": len(self._links),
+            "strangers": len(self._strangers),
+            "malformed": self.malformed,
+            "turned_away": self.turned_away,
+            "exhausted": self.exhausted,
+            "peers": {str(peer.address): _peer_stats(peer) for peer in self._peers.values()},
+        }
+
+    def close(self) -> None:
+        self.stop()
+        for peer in self._peers.values():
+            _cancel_retry(peer)
+            peer.queue.clear()
+            peer.main = None
+        for link in list(self._links):
+            link.peer = None  # nothing takes its place
+            self._close(link)
+        self._peers.clear()
+        self._listener.close()
+
+    # Who is out there
+
+    def _admits(self, address: Address) -> bool:
+        """Whether to talk to it. Peers and files may name any host: none is ever looked up, and
+        without encryption nothing leaves the machine."""
+        is_same_family = (":" in address.host) == (":" in self.address.host)
+        is_own = address in (self._name, self.address)
+        return is_same_family and not is_own and is_loopback(address)
+
+    def _meet(self, address: Address) -> _Peer | None:
+        """A peer that was not known; None if there are too many."""
+        if len(self._peers) >= PEERS_MAX:
+            for peer in [peer for peer in self._peers.values() if not peer.links]:
+                _cancel_retry(peer)
+                del self._peers[peer.address]
+            if len(self._peers) >= PEERS_MAX:
+                return None
+        peer = self._peers[address] = _Peer(address)
+        return peer
+
+    def _choose(self, peer: _Peer) -> None:
+        """Use the best connection. Whoever opened another one ends it."""
+        before = peer.main
+        alive = [link for link in peer.links if not link.is_retired]
+        peer.main = max(alive, key=lambda link: link.rank, default=None)
+        for link in alive:
+            if link.is_ours and link is not peer.main:
+                self._retire(link)
+        if peer.main is not None and peer.main is not before and peer.main.is_connected:
+            self._use(peer, peer.main)
+
+    def _use(self, peer: _Peer, link: _Link) -> None:
+        """There is a connection: what has waited goes."""
+        peer.trouble = ""
+        peer.reconnects += peer.is_broken
+        peer.is_broken = False
+        _cancel_retry(peer)
+        self._flush(link)
+
+    def _retire(self, link: _Link) -> None:
+        link.is_retired = True
+        if not link.is_connected:
+            self._close(link)
+        elif link.rest is None:
+            _end_writing(link)
+
+    # Opening
+
+    def _open(self, peer: _Peer) -> None:
+        """Try to connect, unless it is too early for that."""
+        assert self._loop is not None
+        now = time.monotonic_ns()
+        if now < peer.retry_at:
+            if peer.retry is None:
+                delay_s = (peer.retry_at - now) / 1e9
+                peer.retry = self._loop.call_later(delay_s, self._on_retry, peer)
+            return
+        _cancel_retry(peer)
+        try:
+            sock = socket.socket(self._listener.family, socket.SOCK_STREAM)
+        except OSError as error:
+            self.exhausted += 1
+            self._back_off(peer, _reason(error))
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The port that the system chooses for this end may be one where a member listened that is
+        # about to come back: it shall not be in its way.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        link = _Link(sock, is_ours=True)
+        link.peer = peer
+        peer.round = min(peer.round + 1, ROUND_MAX)
+        link.rank = (peer.round, self._name < peer.address)
+        self._links.add(link)
+        peer.links.append(link)
+        peer.main = link
+        code = sock.connect_ex(peer.address)
+        if code == errno.EINPROGRESS:
+            code = sock.connect_ex(peer.address)  # on the same machine it is decided by now
+        self._on_connect(link, code)
+
+    def _on_retry(self, peer: _Peer) -> None:
+        peer.retry = None
+        if peer.main is None:
+            self._open(peer)
+
+    def _on_connect(self, link: _Link, code: int) -> None:
+        """How a connection of ours has come along."""
+        assert self._loop is not None
+        peer = link.peer
+        assert peer is not None
+        if code in _CONNECTING:
+            if link.deadline is None:
+                link.deadline = self._loop.call_later(PATIENCE_S, self._on_no_connect, link)
+                self._write_on(link)
+            return
+        trouble = self._greet(link) if code in _CONNECTED else _reason_of(code)
+        if trouble:
+            self._on_no_connect(link, trouble)
+            return
+        if link.deadline is not None:
+            link.deadline.cancel()
+        link.is_connected = True
+        if self._on_input is not None:
+            self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
+        self._use(peer, link)
+
+    def _greet(self, link: _Link) -> str:
+        """Say who is here; why that was not possible, or nothing."""
+        hello = _HELLO.pack(_MAGIC, _VERSION, link.rank[0], self._name.port)
+        hello += self._name.host.encode()
+        try:
+            # Where nobody listens the system may choose that very port for this end, and connect
+            # the socket with itself.
+            if link.sock.getsockname() == link.sock.getpeername():
+                return REFUSED
+            # So little always fits a buffer that is empty.
+            link.sock.sendall(_head(hello) + hello)
+        except OSError as error:
+            return _reason(error)
+        return ""
+
+    def _on_no_connect(self, link: _Link, reason: str = "no answer") -> None:
+        peer = link.peer
+        assert peer is not None
+        self._close(link)
+        if peer.main is not None:
+            return  # it has come by another way
+        self._drop_queue(peer)
+        self._back_off(peer, reason)
+        if reason == REFUSED:
+            self.hints.add(peer.address)
+            self._tell_soon()
+
+    def _back_off(self, peer: _Peer, reason: str) -> None:
+        doublings = min(peer.failures - FREE_TRIES, 16)
+        pause = min(BACK_OFF_NS << doublings, BACK_OFF_NS_MAX) if doublings >= 0 else 0
+        peer.failures += 1
+        peer.retry_at = time.monotonic_ns() + pause
+        peer.trouble = reason
+
+    def _tell_soon(self) -> None:
+        """Not from here: the driver may be in the middle of something."""
+        if self._on_input is not None and not self._is_telling:
+            assert self._loop is not None
+            self._is_telling = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        if self._on_input is not None:
+            self._on_input()
+
+    # Accepting
+
+    def _accept_on(self) -> None:
+        assert self._loop is not None
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
+
+    def _on_acceptable(self) -> None:
+        assert self._loop is not None
+        for _ in range(ACCEPT_MAX):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    continue  # that one is gone already
+                # Whoever waits there keeps the listener readable: look away, or do nothing else.
+                self.exhausted += 1
+                self._loop.remove_reader(self._listener.fileno())
+                self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_on)
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = _Link(sock, is_ours=False)
+            self._links.add(link)
+            self._strangers[link] = None
+            link.deadline = self._loop.call_later(PATIENCE_S, self._turn_away, link)
+            self._loop.add_reader(sock.fileno(), self._on_readable, link)
+            if len(self._strangers) > STRANGERS_MAX:
+                self._turn_away(next(iter(self._strangers)))
+
+    def _turn_away(self, link: _Link) -> None:
+        self.turned_away += 1
+        self._close(link)
+
+    def _on_hello(self, link: _Link, body: bytes) -> bool:
+        """Whose connection this is; False if it does not say so."""
+        hello = _parse_hello(body)
+        if hello is None or not self._admits(hello[0]):
+            return False
+        address, number = hello
+        peer = self._peers.get(address) or self._meet(address)
+        if peer is None:
+            self._turn_away(link)
+            return True
+        del self._strangers[link]
+        assert link.deadline is not None
+        link.deadline.cancel()
+        link.peer = peer
+        link.rank = (number, address < self._name)
+        peer.round = max(peer.round, number)
+        peer.links.append(link)
+        self._choose(peer)
+        if len(peer.links) > LINKS_MAX:
+            self._turn_away(min(peer.links, key=lambda other: other.rank))
+        return True
+
+    # Reading
+
+    def _on_readable(self, link: _Link) -> None:
+        self._ready = link
+        if self._on_input is not None:
+            self._on_input()
+
+    def _read(self, link: _Link, limit: int) -> list[memoryview]:
+        """The datagrams that are whole by now."""
+        view = self._view
+        kept = len(link.tail)
+        view[:kept] = link.tail
+        wanted = min(READ_BYTES, limit * DATAGRAM_BYTES_MAX)
+        try:
+            size = link.sock.recv_into(view[kept : kept + wanted])
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            self._on_end(link, _reason(error))
+            return []
+        if not size:
+            self._on_end(link, "closed by the other side")
+            return []
+        datagrams: list[memoryview] = []
+        start, stop = 0, kept + size
+        while stop - start >= _HEAD.size:
+            tag, length, check = _HEAD.unpack_from(view, start)
+            longest = _HELLO_BYTES_MAX if link.peer is None else DATAGRAM_BYTES_MAX
+            if tag != _TAG or not 0 < length <= longest:
+                self._refuse(link)
+                break
+            body = start + _HEAD.size
+            if body + length > stop:
+                break
+            start = body + length
+            if xxh3_64_intdigest(view[body:start]) & _CHECK != check:
+                self._refuse(link)
+                break
+            if link.peer is not None:
+                datagrams.append(view[body:start])
+            elif not self._on_hello(link, bytes(view[body:start])):
+                self._refuse(link)
+                break
+            elif link.peer is None:
+                break  # turned away
+        link.tail = bytes(view[start:stop])
+        self.received += len(datagrams)
+        return datagrams
+
+    def _refuse(self, link: _Link) -> None:
+        self.malformed += 1
+        self._on_end(link, "what came could not be understood")
+
+    def _on_end(self, link: _Link, reason: str) -> None:
+        """A connection that stood has ended. The one in use is made again."""
+        peer = link.peer
+        was_in_use = peer is not None and peer.main is link
+        self._close(link)
+        if peer is None or not was_in_use or peer.main is not None:
+            return
+        peer.is_broken = True
+        if time.monotonic_ns() - link.begun_at > BACK_OFF_NS_MAX:
+            peer.failures = 0
+        self._back_off(peer, reason)
+        if peer.retry_at > time.monotonic_ns():
+            self._drop_queue(peer)
+        self._open(peer)
+
+    def _close(self, link: _Link) -> None:
+        assert self._loop is not None
+        if link not in self._links:
+            return
+        self._links.remove(link)
+        self._strangers.pop(link, None)
+        if link.deadline is not None:
+            link.deadline.cancel()
+        self._loop.remove_reader(link.sock.fileno())
+        self._loop.remove_writer(link.sock.fileno())
+        link.sock.close()
+        peer = link.peer
+        if peer is not None:
+            if link.rest is not None:
+                self._drop(peer, 1)
+            peer.links.remove(link)
+            self._choose(peer)
+
+    # Writing
+
+    def _enqueue(self, peer: _Peer) -> None:
+        size = _HEAD.size + len(self._framed[1])
+        if peer.queued_bytes + size > QUEUE_BYTES:
+            self._drop(peer, 1)
+        else:
+            peer.queue.append(self._framed)
+            peer.queued_bytes += size
+
+    def _drop(self, peer: _Peer, count: int) -> None:
+        peer.dropped += count
+        self.dropped += count
+
+    def _drop_queue(self, peer: _Peer) -> None:
+        self._drop(peer, len(peer.queue))
+        peer.queue.clear()
+        peer.queued_bytes = 0
+
+    def _write_on(self, link: _Link) -> None:
+        assert self._loop is not None
+        if not link.is_writer:
+            link.is_writer = True
+            self._loop.add_writer(link.sock.fileno(), self._on_writable, link)
+
+    def _on_writable(self, link: _Link) -> None:
+        assert self._loop is not None
+        peer = link.peer
+        assert peer is not None
+        if link.is_connected:
+            self._flush(link)
+        else:
+            self._on_connect(link, link.sock.connect_ex(peer.address))
+
+    def _flush(self, link: _Link) -> None:
+        """Write what waits, as far as the socket takes it."""
+        assert self._loop is not None
+        peer = link.peer
+        assert peer is not None
+        while link.rest is not None or (peer.main is link and peer.queue):
+            buffers: list[bytes | memoryview] = [] if link.rest is None else [link.rest]
+            if peer.main is link:
+                for framed in islice(peer.queue, WRITE_MAX):
+                    buffers += framed
+            try:
+                size = link.sock.sendmsg(buffers)
+            except BlockingIOError:
+                self._write_on(link)
+                return
+            except OSError as error:
+                self._on_end(link, _reason(error))
+                return
+            self._advance(peer, link, size)
+        if link.is_writer:
+            link.is_writer = False
+            self._loop.remove_writer(link.sock.fileno())
+        if link.is_retired:
+            _end_writing(link)
+
+    def _advance(self, peer: _Peer, link: _Link, size: int) -> None:
+        """So many bytes were written."""
+        if link.rest is not None:
+            if size < len(link.rest):
+                link.rest = link.rest[size:]
+                return
+            size -= len(link.rest)
+            link.rest = None
+            self.sent += 1
+        while size:
+            head, datagram = peer.queue.popleft()
+            whole = len(head) + len(datagram)
+            peer.queued_bytes -= whole
+            if size < whole:
+                link.rest = memoryview(head + datagram)[size:]
+                return
+            size -= whole
+            self.sent += 1
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        # Connections of who listened here before may not be quite over. Theirs must have said so
+        # too, so it is said in any case; but after a free port was chosen, or one that is not quite
+        # free might be.
+        if not address.port:
+            sock.bind(address)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address.port:
+            sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
+    return sock
+
+
+def _head(body: bytes) -> bytes:
+    return _HEAD.pack(_TAG, len(body), xxh3_64_intdigest(body) & _CHECK)
+
+
+def _parse_hello(body: bytes) -> tuple[Address, int] | None:
+    """Where its opener listens, and the round; None if it says something else."""
+    if len(body) <= _HELLO.size:
+        return None
+    magic, version, number, port = _HELLO.unpack_from(body)
+    host = body[_HELLO.size :]
+    is_ours = magic == _MAGIC and version == _VERSION and host.isascii()
+    if not is_ours or not 1 <= number <= ROUND_MAX or not port:
+        return None
+    return Address(host.decode(), port), number
+
+
+def _end_writing(link: _Link) -> None:
+    with contextlib.suppress(OSError):  # it may have ended by itself
+        link.sock.shutdown(socket.SHUT_WR)
+
+
+def _cancel_retry(peer: _Peer) -> None:
+    if peer.retry is not None:
+        peer.retry.cancel()
+        peer.retry = None
+
+
+def _is_refused(peer: _Peer) -> bool:
+    return peer.main is None and peer.trouble == REFUSED
+
+
+def _peer_stats(peer: _Peer) -> dict[str, object]:
+    link = peer.main
+    state = "none" if link is None else "connected" if link.is_connected else "connecting"
+    return {
+        "connection": state,
+        "trouble": peer.trouble,
+        "connections": len(peer.links),
+        "queued": len(peer.queue),
+        "queued_bytes": peer.queued_bytes,
+        "dropped": peer.dropped,
+        "reconnects": peer.reconnects,
+    }
+
+
+def _reason(error: OSError) -> str:
+    return _reason_of(error.errno or 0)
+
+
+def _reason_of(code: int) -> str:
+    return REFUSED if code == errno.ECONNREFUSED else os.strerror(code).lower()

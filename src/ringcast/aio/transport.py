@@ -1,0 +1,62 @@
+"""Transport: what a driver needs of sockets. UDP (udp.py) and a mesh of TCP connections (tcp.py).
+
+All of them carry datagrams as UDP does: whole or not at all, in any order, never blocking. What
+cannot be sent is dropped and counted; repair is above.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ringcast.model import Address
+
+
+class Transport(Protocol):
+    """Where a member listens, and how its datagrams travel."""
+
+    address: Address
+    """Where it listens."""
+    receive_buffer: int
+    """Bytes of others that may wait until they are read."""
+    hints: set[Address]
+    """Where nobody listened, since the driver last took these."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
+        """Call this whenever there is something to drain, or a hint."""
+        ...
+
+    def stop(self) -> None:
+        """Call it no more. Sending goes on, and another driver may start."""
+        ...
+
+    def drain(self, limit: int) -> Iterator[memoryview]:
+        """What has arrived: up to so many datagrams, or what so many large ones take. Each is gone
+        when the next is asked for."""
+        ...
+
+    def send(self, datagram: bytes, dest: Address) -> None: ...
+
+    def forget_refusals(self) -> None:
+        """There is a new view: those who are in it listen by now."""
+        ...
+
+    def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
+        """Why these, with what people call them, may not be heard of."""
+        ...
+
+    def stats(self) -> dict[str, object]: ...
+
+    def close(self) -> None: ...
+
+
+def is_loopback(address: Address) -> bool:
+    """An address on this machine, in numbers."""
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:
+        return False
