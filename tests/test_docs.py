@@ -54,10 +54,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("transport", ["", ', transport="tcp"'], ids=["udp", "tcp"])
 def test_the_first_program_of_the_readme_runs_in_two_terminals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert 'join("orders")' in program
+    program = program.replace('join("orders")', f'join("orders"{transport})')
     (tmp_path / "hello.py").write_text(program)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
     terminals: list[subprocess.Popen[str]] = []

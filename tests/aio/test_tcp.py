@@ -18,13 +18,16 @@ from loopback_groups import DEADLINE_S, until
 
 from ringcast import Address, UsageError
 from ringcast.aio import tcp
+from ringcast.aio.framing import head_of
 from ringcast.aio.loop import run
-from ringcast.aio.tcp import TcpMesh, _head
+from ringcast.aio.peers import QUEUE_BYTES, Link, Peer
+from ringcast.aio.tcp import TcpMesh
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 HEAD_BYTES = 8
+HERE = Address("127.0.0.1", 7800)
 A_WHILE = 200
 """Turns of the loop in which what can happen without further input has happened."""
 
@@ -77,7 +80,7 @@ class Raw:
 
 
 def framed(*datagrams: bytes) -> bytes:
-    return b"".join(_head(datagram) + datagram for datagram in datagrams)
+    return b"".join(head_of(datagram) + datagram for datagram in datagrams)
 
 
 def hello(
@@ -367,9 +370,6 @@ def test_a_large_datagram_may_come_byte_by_byte_at_its_ends() -> None:
     with_stack(test)
 
 
-HERE = Address("127.0.0.1", 7800)
-
-
 @pytest.mark.parametrize(
     "first",
     [
@@ -476,7 +476,7 @@ def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
         for datagram in datagrams:  # in one turn of the loop
             mesh.send(datagram, raw.address)
         peer = mesh.peer(raw.address)
-        assert 0 < peer["queued_bytes"] <= tcp.QUEUE_BYTES
+        assert 0 < peer["queued_bytes"] <= QUEUE_BYTES
         assert peer["dropped"] == mesh.dropped > 0
         (reason,) = mesh.explain({raw.address: "B"}, time.monotonic_ns())
         assert reason == f"{peer['queued']} datagrams wait for B: its connection takes no more"
@@ -512,6 +512,97 @@ def test_what_was_not_begun_goes_on_the_next_connection() -> None:
             assert await read_frame(second) == datagram
         assert mesh.dropped == is_one_cut
         assert mesh.peer(raw.address)["reconnects"] == 1
+
+    with_stack(test)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=30), max_size=40),
+    st.lists(st.integers(0, 100), min_size=1),
+)
+def test_a_socket_may_take_any_part_of_what_is_written(
+    datagrams: list[bytes], sizes: list[int]
+) -> None:
+    peer = Peer(HERE)
+    with socket.socket() as sock:
+        link = peer.main = Link(sock, is_ours=True)
+        for datagram in datagrams:
+            assert peer.enqueue((head_of(datagram), datagram))
+        stream, count = b"", 0
+        while buffers := peer.next_buffers(link):
+            taken = b"".join(buffers)[: sizes[len(stream) % len(sizes)] or 1]
+            stream += taken
+            count += peer.wrote(link, len(taken))
+    assert stream == framed(*datagrams)
+    assert count == len(datagrams)
+    assert (peer.queued_bytes, link.rest) == (0, None)
+
+
+def test_who_has_hung_up_is_noticed_by_writing_too() -> None:
+    async def test(stack: ExitStack) -> None:
+        (mesh,) = meshes(stack, 1)
+        raw = Raw(stack)
+        mesh.send(b"one", raw.address)
+        reset(await raw.accept())
+        mesh.send(b"two", raw.address)  # before anything could be read
+        assert (mesh.sent, mesh.dropped) == (1, 1)
+        again = await raw.accept()
+        assert await read_hello(again) == (2, mesh.address)
+
+    with_stack(test)
+
+
+def test_who_does_not_answer_is_waited_for_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its listener has no room for more connections: the system lets us wait."""
+
+    async def test(stack: ExitStack) -> None:
+        (mesh,) = meshes(stack, 1)
+        raw = Raw(stack)
+        raw.listener.listen(0)
+        filler = stack.enter_context(socket.create_connection(raw.address))
+        mesh.send(b"one", raw.address)
+        (reason,) = mesh.explain({raw.address: "B"}, time.monotonic_ns())
+        assert reason == "no connection to B yet: no answer for 0.0 s"
+        assert mesh.peer(raw.address)["connection"] == "connecting"
+        (await raw.accept()).close()
+        await until(lambda: mesh.sent == 1)  # when the system tries again
+        sock = await raw.accept()
+        assert await read_hello(sock) == (1, mesh.address)
+        assert await read_frame(sock) == b"one"
+
+        monkeypatch.setattr(tcp, "PATIENCE_S", 0.01)
+        other = Raw(stack)
+        other.listener.listen(0)
+        filler = stack.enter_context(socket.create_connection(other.address))
+        mesh.send(b"never", other.address)
+        await until(lambda: mesh.dropped == 1)
+        (reason,) = mesh.explain({other.address: "C"}, time.monotonic_ns())
+        assert reason == "no connection to C: no answer, next try with the next datagram"
+        assert mesh.told == []
+        filler.close()
+
+    with_stack(test)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_who_cannot_be_reached_may_come_by_itself(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With round 2 it is used at once; with round 1, when our own try has failed."""
+
+    async def test(stack: ExitStack) -> None:
+        (mesh,) = meshes(stack, 1)
+        raw = next(raw for raw in iter(lambda: Raw(stack), None) if raw.address > mesh.address)
+        raw.listener.listen(0)
+        stack.enter_context(socket.create_connection(raw.address))
+        monkeypatch.setattr(tcp, "PATIENCE_S", 0.1)
+        mesh.send(b"one", raw.address)
+        assert mesh.peer(raw.address)["connection"] == "connecting"
+        monkeypatch.setattr(tcp, "PATIENCE_S", 5.0)
+        sock = await raw.connect(mesh, hello(raw.address, number))
+        assert await read_frame(sock) == b"one"
+        assert (mesh.connections, mesh.sent, mesh.dropped) == (1, 1, 0)
+        assert mesh.explain({raw.address: "B"}, time.monotonic_ns()) == []
 
     with_stack(test)
 
@@ -624,6 +715,22 @@ def test_who_comes_back_to_its_port_is_found_there() -> None:
     with_stack(test)
 
 
+def test_our_end_of_a_connection_is_in_nobodys_way() -> None:
+    """The system may have chosen for it the port of a member that comes back."""
+
+    async def test(stack: ExitStack) -> None:
+        a, b = meshes(stack, 2)
+        a.send(b"one", b.address)
+        await until(lambda: b.got == [b"one"])
+        (link,) = a._links
+        late = stack.enter_context(closing(Mesh(*link.sock.getsockname())))
+        b.send(b"two", late.address)
+        await until(lambda: late.got == [b"two"])
+        assert a.connections == 1
+
+    with_stack(test)
+
+
 def test_a_socket_that_is_connected_with_itself_has_reached_nobody() -> None:
     """The system may choose for our end the very port where nobody listens."""
 
@@ -632,7 +739,7 @@ def test_a_socket_that_is_connected_with_itself_has_reached_nobody() -> None:
         sock = stack.enter_context(socket.socket())
         sock.bind(("127.0.0.1", 0))
         sock.connect(sock.getsockname())
-        assert mesh._greet(tcp._Link(sock, is_ours=True)) == "refused"
+        assert mesh._greet(Link(sock, is_ours=True)) == "refused"
 
     with_stack(test)
 

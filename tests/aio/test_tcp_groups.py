@@ -33,11 +33,12 @@ from ringcast.bench.cluster import Cluster, hear, tell
 from ringcast.bench.multicast import Workload, bench_multicast
 from ringcast.cli import main as command_line
 from ringcast.config import DISCOVERY_WAIT_MIN_S
+from ringcast.protocols import failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ringcast import Group
+    from ringcast import Group, MembershipConfig
 
 
 def transport_of(group: Group) -> Any:
@@ -111,6 +112,23 @@ def test_who_is_gone_is_missed_at_once() -> None:
     with_members(3, transport="tcp")(exchange)
 
 
+def test_who_has_no_connection_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "REFUSALS", 1_000_000)  # or it would be out of the view at once
+
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        vanish(b)
+        expected = "no connection to B: refused, next try in "
+        await until(lambda: any(reason.startswith(expected) for reason in a.explain()))
+        stats = transport_of(a)
+        assert stats["refused"] == [str(b.me.address)]
+        assert stats["peers"][str(b.me.address)]["trouble"] == "refused"
+        assert not any("to C" in reason for reason in a.explain())
+        await c.send(b"others are reached")
+        assert await read(a, 1) == [("C", b"others are reached")]
+
+    with_members(3, transport="tcp", membership=replace(PATIENT, leave_timeout_s=0.1))(exchange)
+
+
 def test_who_was_left_out_comes_back_by_the_same_connections() -> None:
     async def exchange(a: Group, b: Group) -> None:
         was = b.me
@@ -180,7 +198,12 @@ def test_among_many_that_refuse_who_answers_is_heard() -> None:
 QUICK = MulticastConfig(xmit_interval_s=0.1, ack_delay_s=0.01)
 
 
-def behind_proxies(count: int) -> Callable[[Callable[..., Awaitable[None]]], None]:
+SOON = replace(PATIENT, heartbeat_s=0.1, suspect_after_s=0.8, verify_s=0.5)
+
+
+def behind_proxies(
+    count: int, membership: MembershipConfig = PATIENT
+) -> Callable[[Callable[..., Awaitable[None]]], None]:
     """Run a coroutine function on so many groups and the proxies before them."""
 
     def start(test: Callable[..., Awaitable[None]]) -> None:
@@ -199,7 +222,7 @@ def behind_proxies(count: int) -> Callable[[Callable[..., Awaitable[None]]], Non
                         advertise=proxies[at].advertise,
                         discovery=ListSource([group.me.address for group in groups]),
                         config=QUICK,
-                        membership=replace(PATIENT, discovery_wait_s=wait_s),
+                        membership=replace(membership, discovery_wait_s=wait_s),
                     )
                     groups.append(await stack.enter_async_context(joining))
                 assert [str(group.me.address) for group in groups] == [
@@ -310,6 +333,27 @@ def test_a_link_that_stalls_holds_up_and_loses_nothing() -> None:
         assert reconnects(groups) == 0
 
     behind_proxies(3)(exchange)
+
+
+def test_both_sides_of_a_link_that_is_silent_go_on_and_become_one_again() -> None:
+    async def exchange(groups: list[Group], proxies: list[StreamProxy]) -> None:
+        a, b = groups
+        before = {a.me, b.me}
+        for proxy in proxies:
+            proxy.stall()
+        for group in groups:
+            await group.wait_for_view(lambda view: len(view) == 1)
+        await a.send(b"apart")
+        assert await read(a, 1) == [("A", b"apart")]
+        for proxy in proxies:
+            proxy.go_on()
+        for group in groups:
+            await group.wait_for_view(lambda view: len(view) == 2)
+        assert {a.me, b.me} == before  # nobody was excluded
+        await a.send(b"together")
+        assert await read(a, 1) == await read(b, 1) == [("A", b"together")]
+
+    behind_proxies(2, SOON)(exchange)
 
 
 # Real processes

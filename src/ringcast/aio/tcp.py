@@ -23,18 +23,23 @@ On bytes that are no hello, or not what a head says: the connection is closed.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 import time
-from collections import deque
-from itertools import islice
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64_intdigest
-
+from ringcast.aio.framing import (
+    FRAME_BYTES_MAX,
+    HEAD_BYTES,
+    HELLO_BYTES_MAX,
+    ROUND_MAX,
+    Hello,
+    Malformed,
+    head_of,
+    next_body,
+)
+from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, REFUSED, Link, Peer
 from ringcast.aio.transport import is_loopback
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import UsageError
@@ -44,14 +49,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
-QUEUE_BYTES = 8 << 20
-"""What may wait for one peer. Windows hold back far less than this, unless it does not read."""
-
 READ_BYTES = 1 << 18
 """Read from one connection before another gets its turn."""
-
-WRITE_MAX = 16
-"""Datagrams written with one call."""
 
 PEERS_MAX = 1024
 LINKS_MAX = 4
@@ -70,108 +69,9 @@ ACCEPT_PAUSE_S = 0.5
 PATIENCE_S = 5.0
 """How long a connection may take to be made, and its hello to come."""
 
-FREE_TRIES = 2
-"""Failures before the first pause: one for what was sent anyway, one for the probe that follows."""
-
-BACK_OFF_NS = 50_000_000
-BACK_OFF_NS_MAX = 1_000_000_000
-"""Pauses double from the first to the second. A connection that lasted for longer than the second
-has not failed when it ends."""
-
-REFUSED: Final = "refused"
-ROUND_MAX: Final = 2**31 - 1
-HOST_BYTES_MAX: Final = 45
-
-_TAG: Final = 0xA5C3
-"""Begins every head: a stream that has lost its place is known by that."""
-_HEAD: Final = Struct("<HHI")  # tag, bytes that follow, their checksum
-_CHECK: Final = 2**32 - 1
-_HELLO: Final = Struct("<4sBIH")  # magic, version, round, port; the host follows
-_MAGIC: Final = b"mesh"
-_VERSION: Final = 1
-_HELLO_BYTES_MAX: Final = _HELLO.size + HOST_BYTES_MAX
-
 _CONNECTED = {0, errno.EISCONN}
 _CONNECTING = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK}
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
-
-class _Link:
-    """A connection, from its beginning to its end."""
-
-    __slots__ = (
-        "begun_at",
-        "deadline",
-        "is_connected",
-        "is_ours",
-        "is_retired",
-        "is_writer",
-        "peer",
-        "rank",
-        "rest",
-        "sock",
-        "tail",
-    )
-
-    def __init__(self, sock: socket.socket, *, is_ours: bool) -> None:
-        self.sock = sock
-        self.is_ours = is_ours
-        """Opened here."""
-        self.is_connected = not is_ours
-        self.is_retired = False
-        """There is a better one: nothing new is written here."""
-        self.is_writer = False
-        """The loop tells when it takes more."""
-        self.begun_at = time.monotonic_ns()
-        self.peer: _Peer | None = None
-        """None: it has not said yet from whom it is."""
-        self.rank = (0, False)
-        """Its round, and whether the lower address opened it. The highest is used."""
-        self.tail = b""
-        """What was read of a datagram that is not whole yet."""
-        self.rest: memoryview | None = None
-        """What is still to be written of a datagram that was begun."""
-        self.deadline: asyncio.TimerHandle | None = None
-
-
-class _Peer:
-    """An address, and how to get there."""
-
-    __slots__ = (
-        "address",
-        "dropped",
-        "failures",
-        "is_broken",
-        "links",
-        "main",
-        "queue",
-        "queued_bytes",
-        "reconnects",
-        "retry",
-        "retry_at",
-        "round",
-        "trouble",
-    )
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.links: list[_Link] = []
-        self.main: _Link | None = None
-        """The one to write to."""
-        self.queue: deque[tuple[bytes, bytes]] = deque()
-        """Heads and datagrams."""
-        self.queued_bytes = 0
-        self.round = 0
-        """The highest of any connection so far."""
-        self.dropped = 0
-        self.reconnects = 0
-        self.is_broken = False
-        """A connection has ended, and none has taken its place yet."""
-        self.failures = 0
-        self.retry_at = 0
-        self.retry: asyncio.TimerHandle | None = None
-        self.trouble = ""
-        """Why there is no connection."""
 
 
 class TcpMesh:
@@ -196,13 +96,13 @@ class TcpMesh:
         self.exhausted = 0
         """How often the system had no file descriptor, or no memory, for one more."""
         self.hints: set[Address] = set()
-        self._peers: dict[Address, _Peer] = {}
-        self._links: set[_Link] = set()
-        self._strangers: dict[_Link, None] = {}  # the oldest first
-        self._ready: _Link | None = None
+        self._peers: dict[Address, Peer] = {}
+        self._links: set[Link] = set()
+        self._strangers: dict[Link, None] = {}  # the oldest first
+        self._ready: Link | None = None
         self._framed = (b"", b"")
         """The last head and datagram: it may go to many."""
-        self._view = memoryview(bytearray(READ_BYTES + DATAGRAM_BYTES_MAX + _HEAD.size))
+        self._view = memoryview(bytearray(READ_BYTES + FRAME_BYTES_MAX))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_input: Callable[[], None] | None = None
         self._is_telling = False
@@ -249,7 +149,7 @@ class TcpMesh:
             self._drop(peer, 1)
             return
         if datagram is not self._framed[1]:
-            self._framed = _head(datagram), datagram
+            self._framed = head_of(datagram), datagram
         if not link.is_connected or link.rest is not None or peer.queue:
             self._enqueue(peer)
         else:
@@ -262,7 +162,7 @@ class TcpMesh:
                 self._drop(peer, 1)
                 self._on_end(link, _reason(error))
             else:
-                if size == _HEAD.size + len(datagram):
+                if size == HEAD_BYTES + len(datagram):
                     self.sent += 1
                 else:
                     link.rest = memoryview(b"".join(self._framed))[size:]
@@ -270,28 +170,12 @@ class TcpMesh:
 
     def forget_refusals(self) -> None:
         for peer in self._peers.values():
-            peer.failures = peer.retry_at = 0
-            peer.trouble = ""
+            peer.forget_failures()
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
-        reasons = []
-        for address, label in awaited.items():
-            peer = self._peers.get(address)
-            if peer is None:
-                continue
-            link = peer.main
-            if link is None and peer.trouble:
-                wait_s = max(0, peer.retry_at - now) / 1e9
-                when = f"in {wait_s:.1f} s" if wait_s else "with the next datagram"
-                reasons.append(f"no connection to {label}: {peer.trouble}, next try {when}")
-            elif link is not None and not link.is_connected:
-                since_s = (now - link.begun_at) / 1e9
-                reasons.append(f"no connection to {label} yet: no answer for {since_s:.1f} s")
-            elif peer.queue:
-                reasons.append(
-                    f"{len(peer.queue)} datagrams wait for {label}: its connection takes no more"
-                )
-        return reasons
+        found = [(self._peers.get(address), label) for address, label in awaited.items()]
+        reasons = [peer.explain(label, now) for peer, label in found if peer is not None]
+        return [reason for reason in reasons if reason]
 
     def stats(self) -> dict[str, object]:
         return {
@@ -301,19 +185,19 @@ class TcpMesh:
             "received": self.received,
             "sent": self.sent,
             "dropped": self.dropped,
-            "refused": [str(peer.address) for peer in self._peers.values() if _is_refused(peer)],
+            "refused": [str(peer.address) for peer in self._peers.values() if peer.is_refused],
             "connections": len(self._links),
             "strangers": len(self._strangers),
             "malformed": self.malformed,
             "turned_away": self.turned_away,
             "exhausted": self.exhausted,
-            "peers": {str(peer.address): _peer_stats(peer) for peer in self._peers.values()},
+            "peers": {str(peer.address): peer.stats() for peer in self._peers.values()},
         }
 
     def close(self) -> None:
         self.stop()
         for peer in self._peers.values():
-            _cancel_retry(peer)
+            peer.cancel_retry()
             peer.queue.clear()
             peer.main = None
         for link in list(self._links):
@@ -331,18 +215,18 @@ class TcpMesh:
         is_own = address in (self._name, self.address)
         return is_same_family and not is_own and is_loopback(address)
 
-    def _meet(self, address: Address) -> _Peer | None:
+    def _meet(self, address: Address) -> Peer | None:
         """A peer that was not known; None if there are too many."""
         if len(self._peers) >= PEERS_MAX:
             for peer in [peer for peer in self._peers.values() if not peer.links]:
-                _cancel_retry(peer)
+                peer.cancel_retry()
                 del self._peers[peer.address]
             if len(self._peers) >= PEERS_MAX:
                 return None
-        peer = self._peers[address] = _Peer(address)
+        peer = self._peers[address] = Peer(address)
         return peer
 
-    def _choose(self, peer: _Peer) -> None:
+    def _choose(self, peer: Peer) -> None:
         """Use the best connection. Whoever opened another one ends it."""
         before = peer.main
         alive = [link for link in peer.links if not link.is_retired]
@@ -353,24 +237,24 @@ class TcpMesh:
         if peer.main is not None and peer.main is not before and peer.main.is_connected:
             self._use(peer, peer.main)
 
-    def _use(self, peer: _Peer, link: _Link) -> None:
+    def _use(self, peer: Peer, link: Link) -> None:
         """There is a connection: what has waited goes."""
         peer.trouble = ""
         peer.reconnects += peer.is_broken
         peer.is_broken = False
-        _cancel_retry(peer)
+        peer.cancel_retry()
         self._flush(link)
 
-    def _retire(self, link: _Link) -> None:
+    def _retire(self, link: Link) -> None:
         link.is_retired = True
         if not link.is_connected:
             self._close(link)
         elif link.rest is None:
-            _end_writing(link)
+            link.end_writing()
 
     # Opening
 
-    def _open(self, peer: _Peer) -> None:
+    def _open(self, peer: Peer) -> None:
         """Try to connect, unless it is too early for that."""
         assert self._loop is not None
         now = time.monotonic_ns()
@@ -379,19 +263,17 @@ class TcpMesh:
                 delay_s = (peer.retry_at - now) / 1e9
                 peer.retry = self._loop.call_later(delay_s, self._on_retry, peer)
             return
-        _cancel_retry(peer)
+        peer.cancel_retry()
         try:
             sock = socket.socket(self._listener.family, socket.SOCK_STREAM)
         except OSError as error:
             self.exhausted += 1
-            self._back_off(peer, _reason(error))
+            peer.back_off(_reason(error))
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The port that the system chooses for this end may be one where a member listened that is
         # about to come back: it shall not be in its way.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        link = _Link(sock, is_ours=True)
+        link = Link(sock, is_ours=True)
         link.peer = peer
         peer.round = min(peer.round + 1, ROUND_MAX)
         link.rank = (peer.round, self._name < peer.address)
@@ -403,12 +285,12 @@ class TcpMesh:
             code = sock.connect_ex(peer.address)  # on the same machine it is decided by now
         self._on_connect(link, code)
 
-    def _on_retry(self, peer: _Peer) -> None:
+    def _on_retry(self, peer: Peer) -> None:
         peer.retry = None
         if peer.main is None:
             self._open(peer)
 
-    def _on_connect(self, link: _Link, code: int) -> None:
+    def _on_connect(self, link: Link, code: int) -> None:
         """How a connection of ours has come along."""
         assert self._loop is not None
         peer = link.peer
@@ -429,39 +311,30 @@ class TcpMesh:
             self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
         self._use(peer, link)
 
-    def _greet(self, link: _Link) -> str:
+    def _greet(self, link: Link) -> str:
         """Say who is here; why that was not possible, or nothing."""
-        hello = _HELLO.pack(_MAGIC, _VERSION, link.rank[0], self._name.port)
-        hello += self._name.host.encode()
         try:
             # Where nobody listens the system may choose that very port for this end, and connect
             # the socket with itself.
             if link.sock.getsockname() == link.sock.getpeername():
                 return REFUSED
             # So little always fits a buffer that is empty.
-            link.sock.sendall(_head(hello) + hello)
+            link.sock.sendall(Hello(self._name, link.rank[0]).encode())
         except OSError as error:
             return _reason(error)
         return ""
 
-    def _on_no_connect(self, link: _Link, reason: str = "no answer") -> None:
+    def _on_no_connect(self, link: Link, reason: str = "no answer") -> None:
         peer = link.peer
         assert peer is not None
         self._close(link)
         if peer.main is not None:
             return  # it has come by another way
-        self._drop_queue(peer)
-        self._back_off(peer, reason)
+        self._drop(peer, peer.clear_queue())
+        peer.back_off(reason)
         if reason == REFUSED:
             self.hints.add(peer.address)
             self._tell_soon()
-
-    def _back_off(self, peer: _Peer, reason: str) -> None:
-        doublings = min(peer.failures - FREE_TRIES, 16)
-        pause = min(BACK_OFF_NS << doublings, BACK_OFF_NS_MAX) if doublings >= 0 else 0
-        peer.failures += 1
-        peer.retry_at = time.monotonic_ns() + pause
-        peer.trouble = reason
 
     def _tell_soon(self) -> None:
         """Not from here: the driver may be in the middle of something."""
@@ -497,9 +370,7 @@ class TcpMesh:
                 self._loop.remove_reader(self._listener.fileno())
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_on)
                 return
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = _Link(sock, is_ours=False)
+            link = Link(sock, is_ours=False)
             self._links.add(link)
             self._strangers[link] = None
             link.deadline = self._loop.call_later(PATIENCE_S, self._turn_away, link)
@@ -507,20 +378,19 @@ class TcpMesh:
             if len(self._strangers) > STRANGERS_MAX:
                 self._turn_away(next(iter(self._strangers)))
 
-    def _turn_away(self, link: _Link) -> None:
+    def _turn_away(self, link: Link) -> None:
         self.turned_away += 1
         self._close(link)
 
-    def _on_hello(self, link: _Link, body: bytes) -> bool:
-        """Whose connection this is; False if it does not say so."""
-        hello = _parse_hello(body)
-        if hello is None or not self._admits(hello[0]):
-            return False
+    def _on_hello(self, link: Link, hello: Hello) -> None:
+        """Whose connection this is."""
         address, number = hello
+        if not self._admits(address):
+            raise Malformed
         peer = self._peers.get(address) or self._meet(address)
         if peer is None:
             self._turn_away(link)
-            return True
+            return
         del self._strangers[link]
         assert link.deadline is not None
         link.deadline.cancel()
@@ -531,16 +401,15 @@ class TcpMesh:
         self._choose(peer)
         if len(peer.links) > LINKS_MAX:
             self._turn_away(min(peer.links, key=lambda other: other.rank))
-        return True
 
     # Reading
 
-    def _on_readable(self, link: _Link) -> None:
+    def _on_readable(self, link: Link) -> None:
         self._ready = link
         if self._on_input is not None:
             self._on_input()
 
-    def _read(self, link: _Link, limit: int) -> list[memoryview]:
+    def _read(self, link: Link, limit: int) -> list[memoryview]:
         """The datagrams that are whole by now."""
         view = self._view
         kept = len(link.tail)
@@ -556,37 +425,22 @@ class TcpMesh:
         if not size:
             self._on_end(link, "closed by the other side")
             return []
-        datagrams: list[memoryview] = []
-        start, stop = 0, kept + size
-        while stop - start >= _HEAD.size:
-            tag, length, check = _HEAD.unpack_from(view, start)
-            longest = _HELLO_BYTES_MAX if link.peer is None else DATAGRAM_BYTES_MAX
-            if tag != _TAG or not 0 < length <= longest:
-                self._refuse(link)
-                break
-            body = start + _HEAD.size
-            if body + length > stop:
-                break
-            start = body + length
-            if xxh3_64_intdigest(view[body:start]) & _CHECK != check:
-                self._refuse(link)
-                break
-            if link.peer is not None:
-                datagrams.append(view[body:start])
-            elif not self._on_hello(link, bytes(view[body:start])):
-                self._refuse(link)
-                break
-            elif link.peer is None:
-                break  # turned away
-        link.tail = bytes(view[start:stop])
+        stream, datagrams = view[: kept + size], []
+        try:
+            if link.peer is None and (body := next_body(stream, HELLO_BYTES_MAX)) is not None:
+                self._on_hello(link, Hello.decode(body))
+                stream = stream[HEAD_BYTES + len(body) :]
+            while link.peer is not None and (body := next_body(stream, DATAGRAM_BYTES_MAX)):
+                datagrams.append(body)
+                stream = stream[HEAD_BYTES + len(body) :]
+        except Malformed:
+            self.malformed += 1
+            self._on_end(link, "what came could not be understood")
+        link.tail = bytes(stream)
         self.received += len(datagrams)
         return datagrams
 
-    def _refuse(self, link: _Link) -> None:
-        self.malformed += 1
-        self._on_end(link, "what came could not be understood")
-
-    def _on_end(self, link: _Link, reason: str) -> None:
+    def _on_end(self, link: Link, reason: str) -> None:
         """A connection that stood has ended. The one in use is made again."""
         peer = link.peer
         was_in_use = peer is not None and peer.main is link
@@ -596,12 +450,12 @@ class TcpMesh:
         peer.is_broken = True
         if time.monotonic_ns() - link.begun_at > BACK_OFF_NS_MAX:
             peer.failures = 0
-        self._back_off(peer, reason)
+        peer.back_off(reason)
         if peer.retry_at > time.monotonic_ns():
-            self._drop_queue(peer)
+            self._drop(peer, peer.clear_queue())
         self._open(peer)
 
-    def _close(self, link: _Link) -> None:
+    def _close(self, link: Link) -> None:
         assert self._loop is not None
         if link not in self._links:
             return
@@ -621,31 +475,21 @@ class TcpMesh:
 
     # Writing
 
-    def _enqueue(self, peer: _Peer) -> None:
-        size = _HEAD.size + len(self._framed[1])
-        if peer.queued_bytes + size > QUEUE_BYTES:
+    def _enqueue(self, peer: Peer) -> None:
+        if not peer.enqueue(self._framed):
             self._drop(peer, 1)
-        else:
-            peer.queue.append(self._framed)
-            peer.queued_bytes += size
 
-    def _drop(self, peer: _Peer, count: int) -> None:
+    def _drop(self, peer: Peer, count: int) -> None:
         peer.dropped += count
         self.dropped += count
 
-    def _drop_queue(self, peer: _Peer) -> None:
-        self._drop(peer, len(peer.queue))
-        peer.queue.clear()
-        peer.queued_bytes = 0
-
-    def _write_on(self, link: _Link) -> None:
+    def _write_on(self, link: Link) -> None:
         assert self._loop is not None
         if not link.is_writer:
             link.is_writer = True
             self._loop.add_writer(link.sock.fileno(), self._on_writable, link)
 
-    def _on_writable(self, link: _Link) -> None:
-        assert self._loop is not None
+    def _on_writable(self, link: Link) -> None:
         peer = link.peer
         assert peer is not None
         if link.is_connected:
@@ -653,49 +497,26 @@ class TcpMesh:
         else:
             self._on_connect(link, link.sock.connect_ex(peer.address))
 
-    def _flush(self, link: _Link) -> None:
+    def _flush(self, link: Link) -> None:
         """Write what waits, as far as the socket takes it."""
         assert self._loop is not None
         peer = link.peer
         assert peer is not None
         while link.rest is not None or (peer.main is link and peer.queue):
-            buffers: list[bytes | memoryview] = [] if link.rest is None else [link.rest]
-            if peer.main is link:
-                for framed in islice(peer.queue, WRITE_MAX):
-                    buffers += framed
             try:
-                size = link.sock.sendmsg(buffers)
+                size = link.sock.sendmsg(peer.next_buffers(link))
             except BlockingIOError:
                 self._write_on(link)
                 return
             except OSError as error:
                 self._on_end(link, _reason(error))
                 return
-            self._advance(peer, link, size)
+            self.sent += peer.wrote(link, size)
         if link.is_writer:
             link.is_writer = False
             self._loop.remove_writer(link.sock.fileno())
         if link.is_retired:
-            _end_writing(link)
-
-    def _advance(self, peer: _Peer, link: _Link, size: int) -> None:
-        """So many bytes were written."""
-        if link.rest is not None:
-            if size < len(link.rest):
-                link.rest = link.rest[size:]
-                return
-            size -= len(link.rest)
-            link.rest = None
-            self.sent += 1
-        while size:
-            head, datagram = peer.queue.popleft()
-            whole = len(head) + len(datagram)
-            peer.queued_bytes -= whole
-            if size < whole:
-                link.rest = memoryview(head + datagram)[size:]
-                return
-            size -= whole
-            self.sent += 1
+            link.end_writing()
 
 
 def _listen(address: Address) -> socket.socket:
@@ -703,9 +524,9 @@ def _listen(address: Address) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        # Connections of who listened here before may not be quite over. Theirs must have said so
-        # too, so it is said in any case; but after a free port was chosen, or one that is not quite
-        # free might be.
+        # Connections of who listened here before may not be quite over; they are in nobody's way
+        # if this option is set on both sides. Before a free port is chosen it is not: the system
+        # might choose one that is not quite free.
         if not address.port:
             sock.bind(address)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -716,51 +537,6 @@ def _listen(address: Address) -> socket.socket:
         sock.close()
         raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
     return sock
-
-
-def _head(body: bytes) -> bytes:
-    return _HEAD.pack(_TAG, len(body), xxh3_64_intdigest(body) & _CHECK)
-
-
-def _parse_hello(body: bytes) -> tuple[Address, int] | None:
-    """Where its opener listens, and the round; None if it says something else."""
-    if len(body) <= _HELLO.size:
-        return None
-    magic, version, number, port = _HELLO.unpack_from(body)
-    host = body[_HELLO.size :]
-    is_ours = magic == _MAGIC and version == _VERSION and host.isascii()
-    if not is_ours or not 1 <= number <= ROUND_MAX or not port:
-        return None
-    return Address(host.decode(), port), number
-
-
-def _end_writing(link: _Link) -> None:
-    with contextlib.suppress(OSError):  # it may have ended by itself
-        link.sock.shutdown(socket.SHUT_WR)
-
-
-def _cancel_retry(peer: _Peer) -> None:
-    if peer.retry is not None:
-        peer.retry.cancel()
-        peer.retry = None
-
-
-def _is_refused(peer: _Peer) -> bool:
-    return peer.main is None and peer.trouble == REFUSED
-
-
-def _peer_stats(peer: _Peer) -> dict[str, object]:
-    link = peer.main
-    state = "none" if link is None else "connected" if link.is_connected else "connecting"
-    return {
-        "connection": state,
-        "trouble": peer.trouble,
-        "connections": len(peer.links),
-        "queued": len(peer.queue),
-        "queued_bytes": peer.queued_bytes,
-        "dropped": peer.dropped,
-        "reconnects": peer.reconnects,
-    }
 
 
 def _reason(error: OSError) -> str:

@@ -1,0 +1,214 @@
+"""What a mesh knows of an address: its connections, what waits for them, when to try again."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ringcast.model import Address
+
+QUEUE_BYTES = 8 << 20
+"""What may wait for one peer. Windows hold back far less than this, unless it does not read."""
+
+WRITE_MAX = 16
+"""Datagrams written with one call."""
+
+FREE_TRIES = 2
+"""Failures before the first pause: one for what was sent anyway, one for the probe that follows."""
+
+BACK_OFF_NS = 50_000_000
+BACK_OFF_NS_MAX = 1_000_000_000
+"""Pauses double from the first to the second. A connection that lasted for longer than the second
+has not failed when it ends."""
+
+REFUSED: Final = "refused"
+
+
+class Link:
+    """A connection, from its beginning to its end."""
+
+    __slots__ = (
+        "begun_at",
+        "deadline",
+        "is_connected",
+        "is_ours",
+        "is_retired",
+        "is_writer",
+        "peer",
+        "rank",
+        "rest",
+        "sock",
+        "tail",
+    )
+
+    def __init__(self, sock: socket.socket, *, is_ours: bool) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.is_ours = is_ours
+        """Opened here."""
+        self.is_connected = not is_ours
+        self.is_retired = False
+        """There is a better one: nothing new is written here."""
+        self.is_writer = False
+        """The loop tells when it takes more."""
+        self.begun_at = time.monotonic_ns()
+        self.peer: Peer | None = None
+        """None: it has not said yet from whom it is."""
+        self.rank = (0, False)
+        """Its round, and whether the lower address opened it. The highest is used."""
+        self.tail = b""
+        """What was read of a datagram that is not whole yet."""
+        self.rest: memoryview | None = None
+        """What is still to be written of a datagram that was begun."""
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def end_writing(self) -> None:
+        with contextlib.suppress(OSError):  # it may have ended by itself
+            self.sock.shutdown(socket.SHUT_WR)
+
+
+class Peer:
+    """An address, and how to get there."""
+
+    __slots__ = (
+        "address",
+        "dropped",
+        "failures",
+        "is_broken",
+        "links",
+        "main",
+        "queue",
+        "queued_bytes",
+        "reconnects",
+        "retry",
+        "retry_at",
+        "round",
+        "trouble",
+    )
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.links: list[Link] = []
+        self.main: Link | None = None
+        """The one to write to."""
+        self.queue: deque[tuple[bytes, bytes]] = deque()
+        """Heads and datagrams."""
+        self.queued_bytes = 0
+        self.round = 0
+        """The highest of any connection so far."""
+        self.dropped = 0
+        self.reconnects = 0
+        self.is_broken = False
+        """A connection has ended, and none has taken its place yet."""
+        self.failures = 0
+        self.retry_at = 0
+        self.retry: asyncio.TimerHandle | None = None
+        self.trouble = ""
+        """Why there is no connection."""
+
+    @property
+    def is_refused(self) -> bool:
+        return self.main is None and self.trouble == REFUSED
+
+    # What waits
+
+    def enqueue(self, framed: tuple[bytes, bytes]) -> bool:
+        """False if it does not fit."""
+        size = len(framed[0]) + len(framed[1])
+        if self.queued_bytes + size > QUEUE_BYTES:
+            return False
+        self.queue.append(framed)
+        self.queued_bytes += size
+        return True
+
+    def next_buffers(self, link: Link) -> list[bytes | memoryview]:
+        """What to write to this connection now: what was begun there; what waits, if it is the one
+        in use."""
+        buffers: list[bytes | memoryview] = [] if link.rest is None else [link.rest]
+        if self.main is link:
+            for framed in islice(self.queue, WRITE_MAX):
+                buffers += framed
+        return buffers
+
+    def wrote(self, link: Link, size: int) -> int:
+        """So many bytes of these were written; how many datagrams are out by that."""
+        count = 0
+        if link.rest is not None:
+            if size < len(link.rest):
+                link.rest = link.rest[size:]
+                return 0
+            size -= len(link.rest)
+            link.rest = None
+            count = 1
+        while size:
+            head, datagram = self.queue.popleft()
+            whole = len(head) + len(datagram)
+            self.queued_bytes -= whole
+            if size < whole:
+                link.rest = memoryview(head + datagram)[size:]
+                break
+            size -= whole
+            count += 1
+        return count
+
+    def clear_queue(self) -> int:
+        """Let go of what waits; how much that was."""
+        count = len(self.queue)
+        self.queue.clear()
+        self.queued_bytes = 0
+        return count
+
+    # When to try again
+
+    def back_off(self, reason: str) -> None:
+        doublings = min(self.failures - FREE_TRIES, 16)
+        pause = min(BACK_OFF_NS << doublings, BACK_OFF_NS_MAX) if doublings >= 0 else 0
+        self.failures += 1
+        self.retry_at = time.monotonic_ns() + pause
+        self.trouble = reason
+
+    def forget_failures(self) -> None:
+        self.failures = self.retry_at = 0
+        self.trouble = ""
+
+    def cancel_retry(self) -> None:
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
+
+    # What people see
+
+    def explain(self, label: str, now: int) -> str:
+        """Why it may not be heard of; empty if nothing is in its way."""
+        link = self.main
+        if link is None and self.trouble:
+            wait_s = max(0, self.retry_at - now) / 1e9
+            when = f"in {wait_s:.1f} s" if wait_s else "with the next datagram"
+            return f"no connection to {label}: {self.trouble}, next try {when}"
+        if link is not None and not link.is_connected:
+            since_s = (now - link.begun_at) / 1e9
+            return f"no connection to {label} yet: no answer for {since_s:.1f} s"
+        if self.queue:
+            return f"{len(self.queue)} datagrams wait for {label}: its connection takes no more"
+        return ""
+
+    def stats(self) -> dict[str, object]:
+        link = self.main
+        state = "none" if link is None else "connected" if link.is_connected else "connecting"
+        return {
+            "connection": state,
+            "trouble": self.trouble,
+            "connections": len(self.links),
+            "queued": len(self.queue),
+            "queued_bytes": self.queued_bytes,
+            "dropped": self.dropped,
+            "reconnects": self.reconnects,
+        }
