@@ -7,7 +7,6 @@ keeps asking where other members may be found.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.events import ViewInstalled
@@ -56,6 +55,7 @@ class Driver:
         owner: Owner,
         source: Source,
         *,
+        clock: Callable[[], int],
         tap: Tap | None = None,
         lose: Callable[[], bool] | None = None,
     ) -> None:
@@ -64,6 +64,7 @@ class Driver:
         self._loop = loop
         self._owner = owner
         self._source = source
+        self._clock = clock
         self._tap = tap
         self._lose = lose
         self._timer: asyncio.TimerHandle | None = None
@@ -71,6 +72,10 @@ class Driver:
         self._look_timer: asyncio.TimerHandle | None = None
         self._is_flush_due = False
         self._is_open = True
+
+    def now(self) -> int:
+        """What the node's time is."""
+        return self._clock()
 
     @property
     def membership(self) -> Membership:
@@ -81,7 +86,7 @@ class Driver:
     def start(self, candidates: Iterable[Address] = ()) -> None:
         """Begin to look for the group, at these addresses too."""
         self.transport.start(self._loop, self._on_readable)
-        now = time.monotonic_ns()
+        now = self._clock()
         if self._tap is not None:
             self._tap.start(now)
         self.node.start(now)
@@ -91,7 +96,7 @@ class Driver:
 
     def send(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
-        now = time.monotonic_ns()
+        now = self._clock()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         if self._tap is not None:
             self._tap.look(now)
@@ -102,34 +107,34 @@ class Driver:
 
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
-        now = time.monotonic_ns()
+        now = self._clock()
         self._take_events(limit, now)
         if self._is_open:
             self._flush(now)
 
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
-        now = time.monotonic_ns()
+        now = self._clock()
         accepted = self.node.provide_state(transfer, chunks, now, is_last=is_last)
         self._after_input(now)
         return accepted
 
     def refuse_state(self, transfer: int) -> None:
         """This state, or the rest of it, is not to be had here."""
-        now = time.monotonic_ns()
+        now = self._clock()
         self.node.refuse_state(transfer, now)
         if self._is_open:
             self._after_input(now)
 
     def sync(self, peer: Member) -> None:
         """Ask this sender where its messages to us stand."""
-        now = time.monotonic_ns()
+        now = self._clock()
         self.node.sync(peer, now)
         self._after_input(now)
 
     def leave(self) -> None:
         """Go in good order; Closed follows."""
-        now = time.monotonic_ns()
+        now = self._clock()
         self.node.leave(now)
         self._after_input(now)
 
@@ -142,7 +147,7 @@ class Driver:
             for timer in (self._timer, self._look_timer):
                 if timer is not None:
                     timer.cancel()
-            now = time.monotonic_ns()
+            now = self._clock()
             self.node.close(now)
             self._take_events(0, now)
             self._send_datagrams(now)
@@ -150,7 +155,7 @@ class Driver:
                 self._tap.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
 
     def explain(self) -> list[str]:
-        now = time.monotonic_ns()
+        now = self._clock()
         return self.node.explain(now) + self.transport.explain(self._awaited(), now)
 
     def _awaited(self) -> Mapping[Address, str]:
@@ -173,7 +178,7 @@ class Driver:
     # Inputs
 
     def _on_readable(self) -> None:
-        now = time.monotonic_ns()
+        now = self._clock()
         self.node.receive_datagrams(self._arrived(now), now)
         self._after_input(now)
 
@@ -189,7 +194,7 @@ class Driver:
     def _on_timer(self) -> None:
         self._timer = None
         # Never early: the loop's clock and ours may differ by a rounding.
-        now = max(time.monotonic_ns(), self._timer_at)
+        now = max(self._clock(), self._timer_at)
         self.node.handle_timeout(now)
         self._after_input(now)
 
@@ -199,14 +204,14 @@ class Driver:
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
         self._look_timer = self._loop.call_later(delay, self._look)
         if not membership.is_member or membership.coordinator == self.node.me:
-            now = time.monotonic_ns()
+            now = self._clock()
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
 
     def _flush_later(self) -> None:
         self._is_flush_due = False
         if self._is_open:
-            self._after_input(time.monotonic_ns())
+            self._after_input(self._clock())
 
     # Outputs
 

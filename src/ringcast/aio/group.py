@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ringcast.aio.answers import answer
 from ringcast.aio.driver import Driver
+from ringcast.aio.host import HOST
 from ringcast.aio.probe import Probe, probe_name
-from ringcast.aio.sources import ListSource, group_directory, runtime_source
+from ringcast.aio.sources import ListSource
 from ringcast.aio.state import StateExchange
 from ringcast.aio.transport import is_loopback
-from ringcast.aio.udp import UdpSocket
 from ringcast.aio.unread import Unread
 from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig
 from ringcast.errors import ConfigError, GroupClosed, JoinTimeout, TooFewMembers, UsageError
@@ -36,7 +34,7 @@ from ringcast.events import (
     ViewInstalled,
     Writable,
 )
-from ringcast.model import INCARNATION_MAX, Address, Member, Stream
+from ringcast.model import Address, Member, Stream
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership, Phase
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from ringcast.aio.host import Host
     from ringcast.aio.probe import Question
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
@@ -316,7 +315,7 @@ class Group:
         UsageError in a group that acknowledges: there nothing waits for a vote.
         """
         self._check_open()
-        self._driver.node.vote_now(time.monotonic_ns())
+        self._driver.node.vote_now(self._driver.now())
         self._driver.take(0)
         self._open_if_settled()
 
@@ -437,7 +436,7 @@ class Group:
             self._settled.open()
 
     def _warn_if_unread(self) -> None:
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if self._unread_since is None:
             self._unread_since = now
         waited = now - self._unread_since
@@ -501,8 +500,9 @@ class Group:
         """A member does its work without it too."""
         group, _ = self._place.searched
         try:
-            directory, loop = group_directory(group), asyncio.get_running_loop()
-            self._probe = Probe(directory, probe_name(self.me), loop, self._on_question)
+            directory, loop = self._place.host.probe_directory(group), asyncio.get_running_loop()
+            if directory is not None:
+                self._probe = Probe(directory, probe_name(self.me), loop, self._on_question)
         except (OSError, UsageError) as error:
             log.info("%s answers no local questions (ringcast top and others): %s", self.me, error)
 
@@ -560,6 +560,7 @@ class _Place:
     def __init__(
         self,
         config: GroupConfig,
+        host: Host,
         transport: Transport,
         source: Source,
         *,
@@ -571,6 +572,7 @@ class _Place:
         has_state: bool,
     ) -> None:
         self._config = config
+        self._host = host
         self._transport = transport
         self._address = advertise or transport.address  # where others reach this member
         self._source = source
@@ -589,7 +591,7 @@ class _Place:
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
         """A new incarnation; it has not begun yet."""
         config, streams = self._config, tuple(STREAMS.values())
-        me = Member(self._address, 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX, config.name)
+        me = Member(self._address, self._host.new_incarnation(), config.name)
         layers = (
             Membership(
                 me,
@@ -604,7 +606,12 @@ class _Place:
         node.set_receive_buffer(self._transport.receive_buffer)
         loop = asyncio.get_running_loop()
         tap = self._tap(node)
-        return Driver(node, self._transport, loop, owner, self._source, tap=tap, lose=self._lose)
+        return Driver(
+            *(node, self._transport, loop, owner, self._source),
+            clock=self._host.now,
+            tap=tap,
+            lose=self._lose,
+        )
 
     def close(self) -> None:
         """The last incarnation is gone: wait for what is still being written, and be gone."""
@@ -723,10 +730,12 @@ async def join(
         unicast=unicast or base.unicast,
         membership=membership,
     )
-    source = discovery or (ListSource(addresses) if addresses else runtime_source(base.group))
-    carrier = _open_transport(transport, own, forwarder)
+    host = HOST.get()
+    source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
+    carrier = host.open_transport(transport, own, forwarder)
     place = _Place(
         replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
+        host,
         carrier,
         source,
         advertise=forwarder,
@@ -753,14 +762,6 @@ async def join(
         await handle._leave(group_config.membership.leave_timeout_s)
     finally:
         handle._close()
-
-
-def _open_transport(kind: str, own: Address, forwarder: Address | None) -> Transport:
-    if kind == "udp":
-        return UdpSocket(own)
-    from ringcast.aio.tcp import TcpMesh  # most groups need none of it
-
-    return TcpMesh(own, forwarder)
 
 
 def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:

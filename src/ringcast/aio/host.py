@@ -1,0 +1,75 @@
+"""Host: what a member takes from where it runs: a transport, the clock, chance, a place to meet.
+
+A process has one, the machine. `ringcast.testing` runs many members in one process, each on a host
+of its own: `join` takes that of the task that calls it, so no application has to know.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.aio.sources import group_directory, runtime_source
+from ringcast.aio.udp import UdpSocket
+from ringcast.model import INCARNATION_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ringcast.aio.sources import Source
+    from ringcast.aio.transport import Transport
+    from ringcast.model import Address
+
+
+class Host(Protocol):
+    """Where members run."""
+
+    def now(self) -> int:
+        """Nanoseconds on a clock that never goes back."""
+        ...
+
+    def open_transport(self, kind: str, address: Address, forwarder: Address | None) -> Transport:
+        """Listen at this address; UsageError if it cannot be had."""
+        ...
+
+    def new_incarnation(self) -> int:
+        """A number that no member has had."""
+        ...
+
+    def meeting_place(self, group: str) -> Source:
+        """Where members of this group look for each other if nothing else is said."""
+        ...
+
+    def probe_directory(self, group: str) -> Path | None:
+        """Where members answer questions of their user; None: nobody asks here."""
+        ...
+
+
+class Machine:
+    """The real one."""
+
+    now = staticmethod(time.monotonic_ns)
+
+    def open_transport(self, kind: str, address: Address, forwarder: Address | None) -> Transport:
+        if kind == "udp":
+            return UdpSocket(address)
+        from ringcast.aio.tcp import TcpMesh  # most groups need none of it
+
+        return TcpMesh(address, forwarder)
+
+    def new_incarnation(self) -> int:
+        return 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX
+
+    def meeting_place(self, group: str) -> Source:
+        return runtime_source(group)
+
+    def probe_directory(self, group: str) -> Path | None:
+        return group_directory(group)
+
+
+MACHINE = Machine()
+
+HOST: ContextVar[Host] = ContextVar("HOST", default=MACHINE)
+"""Where whoever calls `join` runs."""
