@@ -21,7 +21,7 @@ LEVELS = [
     {"trace"},
     {"node"},
     {"aio", "sim"},
-    {"explore", "bench", "spark"},
+    {"explore", "bench", "spark", "testing"},
     {"cli"},
 ]
 """Who may import whom: a package imports its own level and those before it, never a later one."""

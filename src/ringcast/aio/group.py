@@ -500,7 +500,7 @@ class Group:
         """A member does its work without it too."""
         group, _ = self._place.searched
         try:
-            directory, loop = self._place.host.probe_directory(group), asyncio.get_running_loop()
+            directory, loop = self._place.probe_directory(group), asyncio.get_running_loop()
             if directory is not None:
                 self._probe = Probe(directory, probe_name(self.me), loop, self._on_question)
         except (OSError, UsageError) as error:
@@ -587,6 +587,10 @@ class _Place:
     def searched(self) -> tuple[str, Source]:
         """Which group was looked for, and where."""
         return self._config.group, self._source
+
+    def probe_directory(self, group: str) -> Path | None:
+        """Where questions about this member are asked; None: nowhere."""
+        return self._host.probe_directory(group)
 
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
         """A new incarnation; it has not begun yet."""

@@ -32,6 +32,11 @@ class Agenda:
     def after(self, milliseconds: float, action: Callable[..., None], *arguments: Any) -> None:
         self.at(self.now + ns(milliseconds), action, *arguments)
 
+    @property
+    def next_time(self) -> int | None:
+        """When the next action is due; None: nothing is planned."""
+        return self._heap[0][0] if self._heap else None
+
     def run_until(self, time: int) -> None:
         heap = self._heap
         while heap and heap[0][0] <= time:

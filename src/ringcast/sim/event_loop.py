@@ -1,0 +1,128 @@
+"""An asyncio event loop on the virtual clock: what waits in it, waits in virtual time.
+
+asyncio asks a selector to wait, at most until its next timer. This one never waits: it moves the
+clock there, or to the next action on the agenda if that comes first. Sockets are virtual too, with
+file descriptors that no system has; their owner says when there is something to read. Everything
+happens in one thread, so a program that uses no other clock, chance or set order runs the same way
+every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from math import ceil
+from selectors import EVENT_READ, BaseSelector, SelectorKey
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Executor
+
+    from _typeshed import FileDescriptorLike
+
+    from ringcast.sim.agenda import Agenda
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+NS_PER_S = 1_000_000_000
+
+TURN_NS = 10_000
+"""What a turn of the loop takes. Were it nothing, a task that only looks again and again would
+stop the clock."""
+
+FIRST_FD = 1 << 30
+"""Virtual descriptors begin here, above all that a system gives."""
+
+
+class VirtualSelector(BaseSelector):
+    """Waits for nothing: it moves the clock."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.readable: dict[int, None] = {}
+        """Descriptors with something to read, the longest waiting first."""
+        self.admits_real = True
+        self._agenda = agenda
+        self._keys: dict[FileDescriptorLike, SelectorKey] = {}
+
+    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> SelectorKey:
+        fd = _descriptor(fileobj)
+        if fd < FIRST_FD and not self.admits_real:
+            raise UsageError(
+                "real sockets, pipes and processes do not run in virtual time: a member may use "
+                "its group, timers and tasks"
+            )
+        key = self._keys[fd] = SelectorKey(fileobj, fd, events, data)
+        return key
+
+    def unregister(self, fileobj: FileDescriptorLike) -> SelectorKey:
+        return self._keys.pop(_descriptor(fileobj))
+
+    def get_map(self) -> Mapping[FileDescriptorLike, SelectorKey]:
+        return self._keys
+
+    def get_key(self, fileobj: FileDescriptorLike) -> SelectorKey:
+        return self._keys[_descriptor(fileobj)]
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        now = self._agenda.now
+        ready = self._ready()
+        if ready or (timeout is not None and timeout <= 0):
+            self._agenda.run_until(now + TURN_NS)
+            return self._ready()
+        times = [] if timeout is None else [now + ceil(timeout * NS_PER_S)]
+        arrival = self._agenda.next_time
+        if arrival is not None:
+            times.append(arrival)
+        if not times:
+            raise RuntimeError("every task waits, and there is nothing left that could happen")
+        self._agenda.run_until(min(times))
+        return self._ready()
+
+    def _ready(self) -> list[tuple[SelectorKey, int]]:
+        return [(self._keys[fd], EVENT_READ) for fd in self.readable if fd in self._keys]
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop with another clock."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._virtual = VirtualSelector(agenda)
+        self._descriptors = count(FIRST_FD)
+        super().__init__(self._virtual)
+        # What it has registered is its own wake-up pipe, for other threads. It never sleeps.
+        self._virtual.admits_real = False
+
+    def time(self) -> float:
+        return self._agenda.now / NS_PER_S
+
+    def new_descriptor(self) -> int:
+        return next(self._descriptors)
+
+    def set_readable(self, fd: int, is_readable: bool) -> None:
+        """Whether there is something to read at this virtual descriptor."""
+        if is_readable:
+            self._virtual.readable.setdefault(fd)
+        else:
+            self._virtual.readable.pop(fd, None)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """At once and here: how long a thread takes is nothing that a seed could decide."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        return future
+
+
+def _descriptor(fileobj: FileDescriptorLike) -> int:
+    return fileobj if isinstance(fileobj, int) else fileobj.fileno()

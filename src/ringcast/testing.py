@@ -1,0 +1,548 @@
+"""Run your own application as the members of a group, in virtual time and under seeded faults.
+
+    with cluster(3, seed=1, loss=0.1) as c:
+        c.start(app)                    # `async def app(group)`, in each of three members
+        c.run(asyncio.sleep(60))        # a minute passes, in a fraction of a second
+        c.members[0].crash()
+        c.run(c.members[1].group.wait_for_view(lambda view: len(view) == 2))
+
+The members are real: the code that runs over sockets runs here over a network of this process.
+asyncio's timers are on a virtual clock, which jumps to whatever comes next. One seed decides what
+is lost, copied and late, so a run that has failed fails again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import contextmanager
+from contextvars import copy_context
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from ringcast.aio.group import join
+from ringcast.aio.host import HOST
+from ringcast.errors import ConfigError, UsageError
+from ringcast.model import INCARNATION_MAX, Address
+from ringcast.sim.agenda import Agenda
+from ringcast.sim.event_loop import NS_PER_S, TURN_NS, VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from ringcast.aio.group import Group
+    from ringcast.model import Member
+
+T = TypeVar("T")
+App: TypeAlias = "Callable[[Group], Coroutine[Any, Any, T]]"
+Work: TypeAlias = "Coroutine[Any, Any, T] | Generator[Any, None, T]"
+
+LIMIT_S = 600.0
+"""How long, in virtual time, `run` waits if nothing else is said."""
+
+CLEANUP_S = 60.0
+"""How long tasks that were cancelled may take to end, in virtual time."""
+
+FIRST_PORT = 1024
+RECEIVE_BUFFER = 1 << 20
+
+__all__ = ["Cluster", "Process", "cluster"]
+
+
+class _Socket:
+    """A transport on the virtual network. It does as UdpSocket does, whatever kind is wanted."""
+
+    def __init__(self, network: _Network, host: _Host, address: Address) -> None:
+        self.address = address
+        self.host = host
+        self.receive_buffer = RECEIVE_BUFFER
+        self.hints: set[Address] = set()
+        self._received = 0
+        self._sent = 0
+        self._dropped = 0
+        self._network = network
+        self._fd = network.loop.new_descriptor()
+        self._arrived: deque[bytes | Address] = deque()  # an address: nobody listens there
+        self._arrived_bytes = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
+        loop.add_reader(self._fd, on_input)
+
+    def stop(self) -> None:
+        self._network.loop.remove_reader(self._fd)
+
+    def drain(self, limit: int) -> Iterator[memoryview]:
+        for _ in range(limit):
+            if not self._arrived:
+                return
+            item = self._arrived.popleft()
+            if not self._arrived:
+                self._network.loop.set_readable(self._fd, False)
+            if isinstance(item, Address):
+                self.hints.add(item)
+            else:
+                self._arrived_bytes -= len(item)
+                self._received += 1
+                yield memoryview(item)
+
+    def send(self, datagram: bytes, dest: Address) -> None:
+        if self.host.is_up:
+            self._sent += 1
+            self._network.send(self, datagram, dest)
+        else:
+            self._dropped += 1
+
+    def forget_refusals(self) -> None:
+        """None is remembered."""
+
+    def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
+        return []
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "kind": "virtual",
+            "address": str(self.address),
+            "receive_buffer": self.receive_buffer,
+            "received": self._received,
+            "sent": self._sent,
+            "dropped": self._dropped,
+        }
+
+    def arrive(self, item: bytes | Address) -> None:
+        size = 0 if isinstance(item, Address) else len(item)
+        if self._arrived_bytes + size <= self.receive_buffer:
+            self._arrived.append(item)
+            self._arrived_bytes += size
+            self._network.loop.set_readable(self._fd, True)
+
+    def close(self) -> None:
+        self.stop()
+        self._arrived.clear()
+        self._network.loop.set_readable(self._fd, False)
+        self._network.unbind(self)
+
+
+class _Network:
+    """Carries datagrams between hosts. Each direction between two addresses has its own dice."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        agenda: Agenda,
+        *,
+        seed: int,
+        loss: float,
+        duplicates: float,
+        delay_s: float,
+    ) -> None:
+        self.loop = loop
+        self.agenda = agenda
+        self.seed = seed
+        self.meetings: dict[str, dict[Member, None]] = {}
+        """By group: who can be found."""
+        self.parts: dict[_Host, int] = {}
+        """Who is in which part of the network, while it is parted."""
+        self._loss = loss
+        self._duplicates = duplicates
+        self._delay_ns = delay_s * NS_PER_S
+        self._links: dict[tuple[Address, Address], Random] = {}
+        self._sockets: dict[Address, _Socket] = {}
+        self._hosts: dict[Address, _Host] = {}
+        """By address: who has it, or had it last."""
+        self._ports = count(FIRST_PORT)
+
+    def bind(self, host: _Host, address: Address) -> _Socket:
+        if address in self._sockets:
+            raise UsageError(f"cannot listen on {address}: another member does")
+        if not address.port:
+            free = (Address(address.host, port) for port in self._ports)
+            address = next(each for each in free if each not in self._hosts)
+        sock = self._sockets[address] = _Socket(self, host, address)
+        self._hosts[address] = host
+        return sock
+
+    def unbind(self, sock: _Socket) -> None:
+        if self._sockets.get(sock.address) is sock:
+            del self._sockets[sock.address]
+
+    def send(self, source: _Socket, datagram: bytes, dest: Address) -> None:
+        lost, copied, late, copy_late = self._draw(source.address, dest)
+        if lost < self._loss or self._is_cut(source.host, dest):
+            return
+        self._travel(late, self._arrive, source, datagram, dest)
+        if copied < self._duplicates:
+            self._travel(copy_late, self._arrive, source, datagram, dest)
+
+    def _draw(self, source: Address, dest: Address) -> list[float]:
+        """The same number of draws for every datagram, whatever happens to it."""
+        dice = self._links.get((source, dest))
+        if dice is None:
+            dice = self._links[source, dest] = Random(f"{self.seed} {source}>{dest}")
+        return [dice.random() for _ in range(4)]
+
+    def _travel(self, late: float, arrive: Callable[..., None], *arguments: Any) -> None:
+        """Half of the mean delay at the least, and one and a half of it at the most."""
+        delay = max(TURN_NS, round(self._delay_ns * (0.5 + late)))  # else the clock may stand
+        self.agenda.at(self.agenda.now + delay, arrive, *arguments)
+
+    def _arrive(self, source: _Socket, datagram: bytes, dest: Address) -> None:
+        if self._is_cut(source.host, dest):
+            return
+        sock = self._sockets.get(dest)
+        if sock is not None:
+            sock.arrive(datagram)
+        elif not self._is_silent(dest):
+            lost, _, late, _ = self._draw(dest, source.address)
+            if lost >= self._loss:
+                self._travel(late, self._refuse, source, dest)
+
+    def _refuse(self, source: _Socket, dest: Address) -> None:
+        is_bound = self._sockets.get(source.address) is source
+        if is_bound and not self._is_cut(source.host, dest):
+            source.arrive(dest)
+
+    def _is_cut(self, host: _Host, dest: Address) -> bool:
+        other = self._hosts.get(dest)
+        return other is not None and self.parts.get(host) != self.parts.get(other)
+
+    def _is_silent(self, dest: Address) -> bool:
+        host = self._hosts.get(dest)
+        return host is not None and host.is_silent
+
+
+class _MeetingPlace:
+    """Where members of a group find each other, as in the directory of a user."""
+
+    def __init__(self, present: dict[Member, None]) -> None:
+        self._present = present
+        self._me: Member | None = None
+
+    def register(self, me: Member) -> None:
+        self._me = me
+        self._present[me] = None
+
+    def candidates(self) -> list[Address]:
+        return [member.address for member in self._present]
+
+    def unregister(self) -> None:
+        if self._me is not None:
+            self._present.pop(self._me, None)
+
+    def __str__(self) -> str:
+        return "the cluster"
+
+
+class _Host:
+    """Where one process runs: what `join` finds in the context of its tasks."""
+
+    def __init__(self, network: _Network, name: str) -> None:
+        self.is_up = True
+        self.is_silent = False
+        """It does not even refuse what is sent to it."""
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self._network = network
+        self._dice = Random(f"{network.seed} {name}")
+        self._sockets: list[_Socket] = []
+
+    def now(self) -> int:
+        return self._network.agenda.now
+
+    def open_transport(self, kind: str, address: Address, forwarder: Address | None) -> _Socket:
+        if not self.is_up:
+            raise UsageError("this process has crashed")
+        sock = self._network.bind(self, address)
+        self._sockets.append(sock)
+        return sock
+
+    def new_incarnation(self) -> int:
+        return self._dice.randint(1, INCARNATION_MAX)
+
+    def meeting_place(self, group: str) -> _MeetingPlace:
+        return _MeetingPlace(self._network.meetings.setdefault(group, {}))
+
+    def probe_directory(self, group: str) -> None:
+        """Nobody asks: there are no processes to see."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of this host; and so is every task that it makes."""
+        context = copy_context()
+        context.run(HOST.set, self)
+        return self._network.loop.create_task(coroutine, context=context)
+
+    def stop(self, *, silently: bool) -> None:
+        """From now on nothing leaves or arrives, whatever tasks still do while they end."""
+        self.is_up = False
+        self.is_silent = silently
+        for sock in self._sockets:
+            sock.close()
+        for task in reversed(list(self.tasks)):  # what uses the group before what holds it
+            task.cancel()
+
+
+class Process:
+    """One process of the cluster. Its tasks are those that `start` began, and all they make."""
+
+    def __init__(self, host: _Host, name: str, fail: Callable[[BaseException], None]) -> None:
+        self.name = name
+        self._host = host
+        self._fail = fail
+        self._group: Group | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._may_leave = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, {'running' if self.is_running else 'gone'}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._host.is_up
+
+    @property
+    def group(self) -> Group:
+        """Its group; UsageError if it has not joined one, or joined it by itself."""
+        if self._group is None:
+            raise UsageError(
+                f"{self.name} has not joined here: what a launched main() joins is its own"
+            )
+        return self._group
+
+    def start(self, app: App[T]) -> asyncio.Task[T]:
+        """Begin `app(group)` in this process. What it raises is raised by the cluster's `run`."""
+        return self._begin(app(self.group))
+
+    def crash(self, *, silently: bool = False) -> None:
+        """As after `kill -9`: nothing more is sent, its tasks are cancelled, and who sends to its
+        port is told that nobody listens. `silently`: as without power, so that others have to
+        wait until they miss it."""
+        self._host.stop(silently=silently)
+
+    async def leave(self) -> None:
+        """In good order, as at the end of an `async with ringcast.join(…)`; then end."""
+        if self._main is None:
+            raise UsageError(f"{self.name} was launched: it leaves when its main() ends")
+        self._may_leave.set()
+        await asyncio.wait([self._main])
+        self._host.stop(silently=False)
+
+    async def _join(self, group: str, options: dict[str, Any]) -> None:
+        joined: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
+
+        async def main() -> None:
+            try:
+                async with join(group, name=self.name, **options) as handle:
+                    joined.set_result(handle)
+                    await self._may_leave.wait()
+            except Exception as error:
+                if joined.done():
+                    raise
+                joined.set_exception(error)
+
+        self._main = self._begin(main())
+        waiting: list[asyncio.Future[Any]] = [self._main, joined]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not joined.done():
+            raise UsageError(f"{self.name} crashed before it was in its group")
+        self._group = joined.result()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        if not self.is_running:
+            coroutine.close()
+            raise UsageError(f"{self.name} is gone: join another process")
+        task = self._host.spawn(coroutine)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.is_running:
+            error.add_note(f"raised in {self.name} after {task.get_loop().time():.3f} virtual s")
+            self._fail(error)
+
+
+class Cluster:
+    """Processes on one virtual network and one virtual clock. Made by `cluster`."""
+
+    def __init__(self, loop: VirtualLoop, network: _Network, group: str) -> None:
+        self.members: list[Process] = []
+        """All that ever were, in the order they came, those that are gone too."""
+        self._loop = loop
+        self._network = network
+        self._group = group
+        self._failure: asyncio.Future[None] = loop.create_future()
+        loop.set_task_factory(_make_task)
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the cluster began."""
+        return self._loop.time()
+
+    def run(self, main: Awaitable[T], *, limit_s: float = LIMIT_S) -> T:
+        """Let time pass until `main` is done, and return what it returns.
+
+        What `main` raises is raised here, and what a process does that was begun with `start` or
+        `launch`. TimeoutError, with what each member waits for: it took longer than `limit_s`
+        virtual seconds.
+        """
+        if self._loop.is_running():
+            if asyncio.iscoroutine(main):
+                main.close()
+            raise UsageError("the cluster is running already: await this instead")
+        return self._loop.run_until_complete(self._watch(main, limit_s))
+
+    def start(self, app: App[T]) -> list[asyncio.Task[T]]:
+        """Begin `app(group)` in every process that is running."""
+        return [process.start(app) for process in self.members if process.is_running]
+
+    async def join(self, name: str = "", **options: Any) -> Process:
+        """Another process, in the group when this returns. Options are those of `ringcast.join`:
+        `c.run(c.join("late", give_state=…, take_state=…))`."""
+        process = self._add(name)
+        await process._join(self._group, options)
+        return process
+
+    def launch(self, main: Callable[[], Coroutine[Any, Any, None]], name: str = "") -> Process:
+        """Another process, whose `main()` calls `ringcast.join` by itself, as in its real life."""
+        process = self._add(name)
+        process._begin(main())
+        return process
+
+    def partition(self, *parts: Sequence[Process]) -> None:
+        """Part the network: processes hear only those in their own part. Those that are in none
+        are together, and so is who comes later. This replaces what was parted before."""
+        named = [process for part in parts for process in part]
+        if len(set(named)) < len(named):
+            raise UsageError("a process is in two parts of the network")
+        self._network.parts = {
+            process._host: number for number, part in enumerate(parts) for process in part
+        }
+
+    def heal(self) -> None:
+        """One network again."""
+        self._network.parts = {}
+
+    def _add(self, name: str) -> Process:
+        name = name or f"m{len(self.members)}"
+        if any(process.name == name and process.is_running for process in self.members):
+            raise UsageError(f"there is a process {name!r} already")
+        # Who comes under a name of before is somebody else.
+        host = _Host(self._network, f"{len(self.members)} {name}")
+        process = Process(host, name, self._fail)
+        self.members.append(process)
+        return process
+
+    async def _gather(self, members: int, options: dict[str, Any]) -> None:
+        for _ in range(members):
+            await self.join(**options)
+        for process in self.members:
+            await process.group.wait_for_view(lambda view: len(view) == members)
+
+    async def _watch(self, main: Awaitable[T], limit_s: float) -> T:
+        task = asyncio.ensure_future(main)
+        waiting: list[asyncio.Future[Any]] = [task, self._failure]
+        try:
+            await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+            if task.done():
+                return task.result()
+            reasons = "".join(self._reasons())
+            raise TimeoutError(f"not done within {limit_s:g} virtual seconds{reasons}")
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=CLEANUP_S)
+
+    def _reasons(self) -> Iterator[str]:
+        for process in self.members:
+            if process.is_running and process._group is not None:
+                reasons = process._group.explain() or ["waits for nothing"]
+                yield from (f"\n{process.name}: {reason}" for reason in reasons)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _close(self) -> None:
+        for process in self.members:
+            process.crash()
+        try:
+            self._loop.run_until_complete(self._end_tasks())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=CLEANUP_S)
+
+
+@contextmanager
+def cluster(
+    members: int,
+    *,
+    seed: int = 0,
+    loss: float = 0.0,
+    duplicates: float = 0.0,
+    delay_s: float = 0.001,
+    group: str = "test",
+    **options: Any,
+) -> Iterator[Cluster]:
+    """So many members of a group, `m0`, `m1` and so on, in virtual time.
+
+    When the block starts they are in one view. `loss` and `duplicates` are the share of datagrams
+    that are lost, and that arrive twice; each takes between half of `delay_s` and one and a half,
+    so they overtake each other. `seed` decides which. `options` are those of `ringcast.join`, for
+    all members. The end of the block kills whatever still runs.
+    """
+    if members < 0:
+        raise ConfigError("members", members, "0 or more")
+    for field, share in (("loss", loss), ("duplicates", duplicates)):
+        if not 0.0 <= share < 1.0:
+            raise ConfigError(field, share, "0.0 to less than 1.0")
+    if not 0.0 <= delay_s < float("inf"):
+        raise ConfigError("delay_s", delay_s, "0.0 or more seconds")
+    _check_no_loop()
+    agenda = Agenda()
+    loop = VirtualLoop(agenda)
+    network = _Network(loop, agenda, seed=seed, loss=loss, duplicates=duplicates, delay_s=delay_s)
+    handle = Cluster(loop, network, group)
+    try:
+        handle.run(handle._gather(members, options))
+        yield handle
+    finally:
+        handle._close()
+
+
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "a cluster has an event loop of its own: use it in a plain function, not in an async one"
+    )
+
+
+def _make_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Work[T], **options: Any
+) -> asyncio.Task[T]:
+    """Tasks belong to the host of whoever makes them: they die with it."""
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    context = options.get("context")
+    host = HOST.get() if context is None else context[HOST]
+    if isinstance(host, _Host):
+        host.tasks[task] = None
+        task.add_done_callback(host.tasks.pop)
+    return task
