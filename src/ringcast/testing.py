@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
 
     from ringcast.aio.group import Group
-    from ringcast.model import Member
+    from ringcast.model import Member, View
 
 T = TypeVar("T")
 App: TypeAlias = "Callable[[Group], Coroutine[Any, Any, T]]"
@@ -63,6 +63,7 @@ class _Socket:
 
     def __init__(self, network: _Network, host: _Host, address: Address) -> None:
         self.address = address
+        self.group_address: Address | None = None
         self.host = host
         self.receive_buffer = RECEIVE_BUFFER
         self.hints: set[Address] = set()
@@ -101,8 +102,8 @@ class _Socket:
         else:
             self._dropped += 1
 
-    def forget_refusals(self) -> None:
-        """None is remembered."""
+    def enter_view(self, view: View) -> None:
+        """No refusal is remembered."""
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
         return []
@@ -256,7 +257,9 @@ class _Host:
     def now(self) -> int:
         return self._network.agenda.now
 
-    def open_transport(self, kind: str, address: Address, forwarder: Address | None) -> _Socket:
+    def open_transport(
+        self, kind: str, group: str, address: Address, forwarder: Address | None
+    ) -> _Socket:
         if not self.is_up:
             raise UsageError("this process has crashed")
         sock = self._network.bind(self, address)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loopback_groups import DEADLINE_S, until
 
-from ringcast import Address, UsageError
+from ringcast import Address, Member, UsageError, View, ViewId
 from ringcast.aio import tcp
 from ringcast.aio.framing import head_of
 from ringcast.aio.loop import run
@@ -696,7 +696,8 @@ def test_after_a_new_view_nobody_is_kept_waiting() -> None:
             mesh.send(b"anybody?", gone)
             await until(lambda count=count: len(mesh.told) >= count)
         mesh.send(b"too early", gone)
-        mesh.forget_refusals()
+        me = Member(mesh.address, 1, "A")
+        mesh.enter_view(View(ViewId(me, 1), (me,)))
         assert mesh.explain({gone: "B"}, time.monotonic_ns()) == []
         with closing(Mesh(*gone)) as late:
             mesh.send(b"at once", gone)

@@ -166,7 +166,9 @@ def test_a_transport_that_there_is_not_is_refused() -> None:
         async with join("test", transport=kind):
             pass
 
-    with pytest.raises(ConfigError, match="transport = 'pigeon': must be 'udp' or 'tcp'"):
+    with pytest.raises(
+        ConfigError, match="transport = 'pigeon': must be 'udp', 'multicast' or 'tcp'"
+    ):
         bounded(main())
 
 

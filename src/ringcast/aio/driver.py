@@ -230,7 +230,7 @@ class Driver:
             if tap is not None:
                 tap.event(event, now)
             if isinstance(event, ViewInstalled):
-                self.transport.forget_refusals()
+                self.transport.enter_view(event.view)
             self._owner.on_event(event)
         if tap is not None:
             tap.look(now)
@@ -246,7 +246,11 @@ class Driver:
         for dest, datagram in datagrams:
             if dest is not None:
                 self.transport.send(datagram, dest)
-            elif self.node.view is not None:
+            elif self.node.view is None:
+                pass
+            elif self.transport.group_address is not None:
+                self.transport.send(datagram, self.transport.group_address)
+            else:
                 for member in self.node.view.members:
                     if member is not self.node.me and member != self.node.me:
                         self.transport.send(datagram, member.address)

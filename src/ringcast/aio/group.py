@@ -21,7 +21,7 @@ from ringcast.aio.sources import ListSource
 from ringcast.aio.state import StateExchange
 from ringcast.aio.transport import is_loopback
 from ringcast.aio.unread import Unread
-from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig
 from ringcast.errors import ConfigError, GroupClosed, JoinTimeout, TooFewMembers, UsageError
 from ringcast.events import (
     Closed,
@@ -578,7 +578,7 @@ class _Place:
         self._source = source
         self._record = record
         self._record_level = record_level
-        self._run_id = run_id or config.group
+        self._run_id = run_id
         self._lose = lose
         self._has_state = has_state
         self._recorders: list[Recorder] = []
@@ -663,7 +663,7 @@ async def join(
     advertise: str | None = None,
     members: Sequence[str] = (),
     discovery: Source | None = None,
-    transport: Literal["udp", "tcp"] = "udp",
+    transport: Literal["udp", "multicast", "tcp"] = "udp",
     must_exist: bool = False,
     min_members: int | None = None,
     when_few: Literal["raise", "wait"] = "raise",
@@ -690,8 +690,9 @@ async def join(
     `must_exist`: then JoinTimeout is raised. UsageError: the group has another `stability` in its
     `config` than this member. `listen` is the address to use, by default any free
     port on loopback. If others reach it at another address, because a forwarder stands between,
-    say which with `advertise`: that is this member's address then. `transport` is "udp", or "tcp"
-    for one connection between each two members; those of a group must all use the same.
+    say which with `advertise`: that is this member's address then. `transport` is "udp";
+    "multicast", with which what is sent to the group leaves once for all members; or "tcp" for one
+    connection between each two members. Those of a group must all use the same.
 
     With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
     the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
@@ -720,8 +721,10 @@ async def join(
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
-    if transport not in ("udp", "tcp"):
-        raise ConfigError("transport", transport, "'udp' or 'tcp'")
+    if transport not in ("udp", "multicast", "tcp"):
+        raise ConfigError("transport", transport, "'udp', 'multicast' or 'tcp'")
+    if transport == "multicast" and forwarder is not None:
+        raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
     hooks = _state_hooks(give_state, take_state)
     base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
     membership = membership or base.membership
@@ -734,9 +737,11 @@ async def join(
         unicast=unicast or base.unicast,
         membership=membership,
     )
+    if transport == "multicast":
+        group_config = _for_multicast(group_config)
     host = HOST.get()
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
-    carrier = host.open_transport(transport, own, forwarder)
+    carrier = host.open_transport(transport, base.group, own, forwarder)
     place = _Place(
         replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
         host,
@@ -745,7 +750,7 @@ async def join(
         advertise=forwarder,
         record=record,
         record_level=record_level,
-        run_id=run_id,
+        run_id=run_id or group,
         lose=lose,
         has_state=hooks is not None,
     )
@@ -766,6 +771,16 @@ async def join(
         await handle._leave(group_config.membership.leave_timeout_s)
     finally:
         handle._close()
+
+
+def _for_multicast(config: GroupConfig) -> GroupConfig:
+    """Who has another transport would never hear what is sent to all: for that one this is another
+    group. One loss often hits several members, so repairs are for all."""
+    from ringcast.aio.multicast_socket import MARK  # most groups need none of it
+
+    datagram_bytes = min(config.multicast.datagram_bytes, DATAGRAM_BYTES_MAX - MARK.size)
+    multicast = replace(config.multicast, datagram_bytes=datagram_bytes, repair_to_all=True)
+    return replace(config, group=f"{config.group} (multicast)", multicast=multicast)
 
 
 def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:

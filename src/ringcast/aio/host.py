@@ -30,7 +30,9 @@ class Host(Protocol):
         """Nanoseconds on a clock that never goes back."""
         ...
 
-    def open_transport(self, kind: str, address: Address, forwarder: Address | None) -> Transport:
+    def open_transport(
+        self, kind: str, group: str, address: Address, forwarder: Address | None
+    ) -> Transport:
         """Listen at this address; UsageError if it cannot be had."""
         ...
 
@@ -52,10 +54,17 @@ class Machine:
 
     now = staticmethod(time.monotonic_ns)
 
-    def open_transport(self, kind: str, address: Address, forwarder: Address | None) -> Transport:
+    def open_transport(
+        self, kind: str, group: str, address: Address, forwarder: Address | None
+    ) -> Transport:
         if kind == "udp":
             return UdpSocket(address)
-        from ringcast.aio.tcp import TcpMesh  # most groups need none of it
+        # Most groups need none of these.
+        if kind == "multicast":
+            from ringcast.aio.multicast_socket import MulticastSocket, group_address
+
+            return MulticastSocket(address, group_address(group))
+        from ringcast.aio.tcp import TcpMesh
 
         return TcpMesh(address, forwarder)
 

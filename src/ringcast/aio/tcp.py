@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
+    from ringcast.model import View
+
 READ_BYTES = 1 << 18
 """Read from one connection before another gets its turn."""
 
@@ -83,6 +85,7 @@ class TcpMesh:
         host, port = self._listener.getsockname()[:2]
         self.address = Address(host, port)
         self._name = advertise or self.address
+        self.group_address: Address | None = None
         self.receive_buffer = QUEUE_BYTES
         """Nothing is lost for want of a buffer before the queue of its sender is full."""
         self.received = 0
@@ -168,7 +171,7 @@ class TcpMesh:
                     link.rest = memoryview(b"".join(self._framed))[size:]
                     self._write_on(link)
 
-    def forget_refusals(self) -> None:
+    def enter_view(self, view: View) -> None:
         for peer in self._peers.values():
             peer.forget_failures()
 

@@ -1,4 +1,5 @@
-"""Transport: what a driver needs of sockets. UDP (udp.py) and a mesh of TCP connections (tcp.py).
+"""Transport: what a driver needs of sockets. UDP (udp.py), with multicast (multicast_socket.py),
+and a mesh of TCP connections (tcp.py).
 
 All of them carry datagrams as UDP does: whole or not at all, in any order, never blocking. What
 cannot be sent is dropped and counted; repair is above.
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
-    from ringcast.model import Address
+    from ringcast.model import Address, View
 
 
 class Transport(Protocol):
@@ -21,6 +22,8 @@ class Transport(Protocol):
 
     address: Address
     """Where it listens."""
+    group_address: Address | None
+    """Where one datagram reaches all members. None: each is sent its own."""
     receive_buffer: int
     """Bytes of others that may wait until they are read."""
     hints: set[Address]
@@ -41,8 +44,8 @@ class Transport(Protocol):
 
     def send(self, datagram: bytes, dest: Address) -> None: ...
 
-    def forget_refusals(self) -> None:
-        """There is a new view: those who are in it listen by now."""
+    def enter_view(self, view: View) -> None:
+        """This is who is in the group now; and they listen by now, whoever refused before."""
         ...
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
+    from ringcast.model import View
+
 BUFFER_BYTES = 8 << 20
 """Asked for; an unprivileged process gets at most net.core.rmem_max."""
 
@@ -50,8 +52,7 @@ class UdpSocket:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        _ask_for_buffer(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
-        _ask_for_buffer(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        ask_for_buffers(self._socket)
         with contextlib.suppress(OSError):  # a hint that other systems do not give
             if family == socket.AF_INET:
                 self._socket.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
@@ -64,6 +65,7 @@ class UdpSocket:
             raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
+        self.group_address: Address | None = None
         self._space = bytearray(DATAGRAM_SPACE)
         self._view = memoryview(self._space)
         self.received = 0
@@ -119,7 +121,7 @@ class UdpSocket:
                 return
         self.dropped += 1
 
-    def forget_refusals(self) -> None:
+    def enter_view(self, view: View) -> None:
         self.refused.clear()
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
@@ -167,6 +169,12 @@ class UdpSocket:
                 address = Address(*dest[:2])
                 self.refused[address] = time.monotonic_ns()
                 self.hints.add(address)
+
+
+def ask_for_buffers(sock: socket.socket) -> None:
+    """Large ones, as far as they are to be had."""
+    _ask_for_buffer(sock, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+    _ask_for_buffer(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
 
 
 def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:

@@ -1,0 +1,161 @@
+"""UDP multicast: what is sent to the group leaves once, however many members there are.
+
+A second socket listens at the group's own address, which follows from its name; every member has
+one there. Acks, beats and whatever is meant for one member travel by unicast as ever. Everything
+is sent from the one unicast socket, so its address tells whose datagram it is: a member's own come
+back from the group, and are left out.
+
+Whoever listens there hears also those who do not count it among their members: after an exclusion,
+or before two groups merge. So what is sent to the group bears a mark of the sender's view, and is
+for members in that view only. One that is about to install it, or has gone on to the next, misses
+something: to the protocols that is a loss like any other.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from array import array
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from ringcast.aio.udp import UdpSocket, ask_for_buffers
+from ringcast.errors import UsageError
+from ringcast.model import Address
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+
+    from ringcast.model import View
+
+INTERFACE = socket.inet_aton("127.0.0.1")
+"""Without encryption nothing leaves the machine."""
+
+HOPS = 0
+
+PORTS = range(10_000, 30_000)
+"""Below those that systems hand out by themselves."""
+
+MARK = struct.Struct("<QQ")
+"""At the end of what is sent to the group: the view's counter, and its maker's incarnation."""
+
+# Linux's numbers, which the socket module does not name.
+_SO_ATTACH_FILTER = 26
+_IP_HEADER = -0x100000 + (1 << 32)  # where a filter finds it; the UDP header is at 0
+
+_LOAD_WORD, _LOAD_HALF, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06
+_STEP = struct.Struct("=HBBI")  # struct sock_filter
+_PROGRAM = struct.Struct("HP")  # struct sock_fprog
+
+
+def group_address(group: str) -> Address:
+    """Where the members of this group listen: in the local scope of RFC 2365."""
+    digest = sha256(group.encode()).digest()
+    port = PORTS[int.from_bytes(digest[2:4]) % len(PORTS)]
+    return Address(f"239.255.{digest[0]}.{digest[1]}", port)
+
+
+class MulticastSocket(UdpSocket):
+    """A unicast socket, and one that listens to the group."""
+
+    def __init__(self, address: Address, group: Address) -> None:
+        if ":" in address.host:
+            raise UsageError(f"multicast is for IPv4: cannot listen on {address}")
+        super().__init__(address)
+        self.group_address = group
+        self.overheard = 0
+        """Datagrams that were for members in another view."""
+        self._mark = b""
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            is_filtered = self._listen()
+        except OSError as error:
+            self._listener.close()
+            super().close()
+            raise UsageError(f"cannot listen on {group}: {error.strerror}") from error
+        if not is_filtered:
+            self.receive_buffer //= 2  # our own datagrams take as much as those of others
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
+        super().start(loop, on_input)
+        loop.add_reader(self._listener.fileno(), on_input)
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._listener.fileno())
+        super().stop()
+
+    def enter_view(self, view: View) -> None:
+        super().enter_view(view)
+        self._mark = MARK.pack(view.id.counter, view.id.creator.incarnation)
+
+    def send(self, datagram: bytes, dest: Address) -> None:
+        super().send(datagram + self._mark if dest == self.group_address else datagram, dest)
+
+    def drain(self, limit: int) -> Iterator[memoryview]:
+        yield from super().drain(limit // 2)  # acks and beats shall not wait behind messages
+        yield from self._drain_group(limit - limit // 2)
+
+    def stats(self) -> dict[str, object]:
+        group = {"group_address": str(self.group_address), "overheard": self.overheard}
+        return {**super().stats(), "kind": "multicast", **group}
+
+    def close(self) -> None:
+        super().close()
+        self._listener.close()
+
+    def _listen(self) -> bool:
+        """Begin to; True if the system leaves out our own datagrams."""
+        listener, group = self._listener, self.group_address
+        assert group is not None
+        listener.setblocking(False)
+        ask_for_buffers(listener)
+        is_filtered = _leave_out(listener, self.address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # all members bind there
+        listener.bind(group)
+        joined = socket.inet_aton(group.host) + INTERFACE
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, INTERFACE)
+        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
+        return is_filtered
+
+    def _drain_group(self, limit: int) -> Iterator[memoryview]:
+        receive_into = self._listener.recvfrom_into
+        for _ in range(limit):
+            try:
+                size, source = receive_into(self._space)
+            except OSError:  # there is none; and who never sends is told of no errors
+                return
+            if source == self.address:
+                continue
+            body = max(0, size - MARK.size)
+            if self._view[body:size] == self._mark:
+                self.received += 1
+                yield self._view[:body]
+            else:
+                self.overheard += 1
+
+    def _admit(self, dest: Address) -> bool:
+        return dest == self.group_address or super()._admit(dest)
+
+
+def _leave_out(listener: socket.socket, own: Address) -> bool:
+    """Have the system drop what comes from this address before it takes room in the buffer; False
+    where it cannot."""
+    (host,) = struct.unpack("!I", socket.inet_aton(own.host))
+    steps = (
+        (_LOAD_WORD, 0, 0, _IP_HEADER + 12),  # source address
+        (_JUMP_IF_EQUAL, 0, 3, host),
+        (_LOAD_HALF, 0, 0, 0),  # source port
+        (_JUMP_IF_EQUAL, 0, 1, own.port),
+        (_RETURN, 0, 0, 0),  # nothing of it
+        (_RETURN, 0, 0, 0xFFFFFFFF),  # all of it
+    )
+    program = array("B", b"".join(_STEP.pack(*step) for step in steps))
+    start, _ = program.buffer_info()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _PROGRAM.pack(len(steps), start))
+    except OSError:
+        return False
+    return True
