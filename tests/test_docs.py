@@ -87,3 +87,27 @@ def test_the_first_program_of_the_readme_runs_in_two_terminals(
         for terminal in terminals:
             terminal.kill()
             terminal.communicate()
+
+
+def test_the_example_of_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "howto" / "requests.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (tmp_path / "shop.py").write_text(program)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+
+    def shop(*what: str) -> subprocess.Popen[str]:
+        command = [sys.executable, tmp_path / "shop.py", *what]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    server = shop()
+    try:
+        for what, answer in (
+            ("apples", "apples cost 3"),
+            ("plums", "prices refuses: not on the list"),
+        ):
+            assert answer in page
+            asking = shop(what)
+            assert asking.communicate(timeout=60)[0] == answer + "\n"
+    finally:
+        server.kill()
+        server.communicate()

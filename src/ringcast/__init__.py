@@ -1,6 +1,7 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
 from ringcast.aio.group import Group, join
+from ringcast.aio.requests import Request
 from ringcast.aio.sources import DirectorySource, Source
 from ringcast.aio.unread import Message
 from ringcast.config import (
@@ -16,8 +17,10 @@ from ringcast.errors import (
     DecodeError,
     GroupClosed,
     JoinTimeout,
+    RequestFailed,
     RingcastError,
     StateInterrupted,
+    TimedOut,
     TooFewMembers,
     UsageError,
 )
@@ -51,6 +54,8 @@ __all__ = [
     "Message",
     "MulticastConfig",
     "Origin",
+    "Request",
+    "RequestFailed",
     "RingcastError",
     "Run",
     "Source",
@@ -58,6 +63,7 @@ __all__ = [
     "StateInterrupted",
     "StateLost",
     "Stream",
+    "TimedOut",
     "TooFewMembers",
     "Undeliverable",
     "UnicastConfig",

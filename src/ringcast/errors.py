@@ -5,6 +5,8 @@ RingcastError
 │   └── ConfigError   a configuration value: names the field, the value and what is allowed
 ├── JoinTimeout       nobody, or not everybody, answered in time
 ├── TooFewMembers     the view has fewer than `min_members`: nothing is sent to the group
+├── TimedOut          what was waited for did not come in the time that was given
+├── RequestFailed     a request that will not be answered: says who was asked, and why
 ├── StateInterrupted  a state that does not come to its end here; it may come again
 ├── GroupClosed       the group is gone: nothing more can be sent or received
 └── DecodeError       a peer's bytes: counted and dropped by Node, never seen by applications
@@ -56,6 +58,21 @@ class TooFewMembers(RingcastError):
         self.need = need
         self.since_s = since_s
         self.sent = sent
+
+
+class TimedOut(RingcastError, TimeoutError):
+    """What was waited for did not come in time. The message says what, and how long.
+
+    `sent` messages of the same call had been sent before, from the first on; the others were not.
+    """
+
+    def __init__(self, message: str, sent: int = 0) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class RequestFailed(RingcastError):
+    """There will be no answer: the member has departed, or refuses. It may have acted on it."""
 
 
 class StateInterrupted(RingcastError):

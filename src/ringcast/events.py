@@ -107,6 +107,28 @@ class Excluded:
     unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
+# Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A member asks this member's application something. Node.answer takes what it says."""
+
+    sender: Member
+    number: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a member says to the request of this number; if it `is_refused`, why it says nothing."""
+
+    sender: Member
+    number: int
+    payload: bytes
+    is_refused: bool
+
+
 # State transfer: at who provides the state
 
 
@@ -190,5 +212,7 @@ Event: TypeAlias = (
     | Undeliverable
     | GapSkipped
     | Closed
+    | Asked
+    | Answered
     | StateEvent
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
-from ringcast.events import Delivered, StateChunk, ViewInstalled, Writable
+from ringcast.events import Answered, Asked, Delivered, StateChunk, ViewInstalled, Writable
 from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import SystemChannel
 from ringcast.protocols.failure import FailureDetector
@@ -26,6 +26,8 @@ from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
+    Answer,
+    Ask,
     Close,
     EstateRun,
     EstateWanted,
@@ -240,6 +242,22 @@ class Node:
     def refuse_state(self, transfer: int, now: int) -> None:
         """This member cannot provide the state, or not the rest of it: another is to do it."""
         self._with_state().give_up(transfer, self._out)
+        self._settle(now)
+
+    def ask(self, to: Member, number: int, payload: bytes, now: int) -> None:
+        """Ask the application of a member of the view; Answered follows, or that member departs.
+
+        There is no telling if it never answers: whoever asks waits for so long, and for so many
+        answers at once.
+        """
+        self._out.message(to, Ask(number, payload))
+        self._settle(now)
+
+    def answer(
+        self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
+    ) -> None:
+        """What the application says to a member that has Asked, once."""
+        self._out.message(to, Answer(number, payload, is_refused))
         self._settle(now)
 
     def vote_now(self, now: int) -> None:
@@ -464,10 +482,15 @@ class Node:
                 except DecodeError as error:
                     self._reject(error)
                 else:
-                    if isinstance(message, EstateWanted | EstateRun):
-                        self.multicast.receive_message(source, message, now, self._out)
-                    elif state is not None:
-                        state.receive_message(source, message, now, self._out)
+                    match message:
+                        case EstateWanted() | EstateRun():
+                            self.multicast.receive_message(source, message, now, self._out)
+                        case Ask(number, asked):
+                            self._out.event(Asked(source, number, asked))
+                        case Answer(number, said, is_refused):
+                            self._out.event(Answered(source, number, said, is_refused))
+                        case _ if state is not None:
+                            state.receive_message(source, message, now, self._out)
 
     def _send_messages(self, channel: SystemChannel, now: int) -> None:
         messages, self._out.messages = self._out.messages, []

@@ -20,6 +20,8 @@ from ringcast.model import (
     ViewId,
 )
 from ringcast.wire.frames import (
+    Answer,
+    Ask,
     EstateRun,
     EstateWanted,
     HeldUp,
@@ -38,6 +40,7 @@ from ringcast.wire.messages import decode_message, encode_message
 if TYPE_CHECKING:
     from ringcast.wire.frames import SystemMessage
 
+KINDS = st.one_of(st.integers(29, 40), st.integers(59, 62))
 counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))
 numbers = st.one_of(st.integers(0, 3), st.integers(0, COUNTER_MAX))
 members = st.builds(
@@ -82,6 +85,8 @@ messages: st.SearchStrategy[SystemMessage] = st.one_of(
     st.builds(HeldUp, st.booleans()),
     wants(),
     estates(),
+    st.builds(Ask, counters, st.binary(max_size=300)),
+    st.builds(Answer, counters, st.binary(max_size=300), st.booleans()),
 )
 
 
@@ -92,7 +97,7 @@ def test_what_is_encoded_comes_out(message: SystemMessage) -> None:
 
 
 @settings(deadline=None)
-@given(st.builds(bytes.__add__, st.integers(29, 40).map(lambda kind: bytes([kind])), st.binary()))
+@given(st.builds(bytes.__add__, KINDS.map(lambda kind: bytes([kind])), st.binary()))
 def test_strange_bytes_are_refused_or_understood(payload: bytes) -> None:
     with contextlib.suppress(DecodeError):
         assert encode_message(decode_message(payload)) == payload

@@ -100,10 +100,18 @@ class Driver:
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         if self._tap is not None:
             self._tap.look(now)
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_later)
+        self._flush_soon()
         return accepted
+
+    def ask(self, to: Member, number: int, payload: bytes) -> None:
+        """Ask the application of a member of the view."""
+        self.node.ask(to, number, payload, time.monotonic_ns())
+        self._flush_soon()
+
+    def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
+        """What this member's application says."""
+        self.node.answer(to, number, payload, time.monotonic_ns(), is_refused=is_refused)
+        self._flush_soon()
 
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
@@ -207,6 +215,11 @@ class Driver:
             now = self._clock()
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_later)
 
     def _flush_later(self) -> None:
         self._is_flush_due = False

@@ -17,13 +17,23 @@ from ringcast.aio.answers import answer
 from ringcast.aio.driver import Driver
 from ringcast.aio.host import HOST
 from ringcast.aio.probe import Probe, probe_name
+from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.sources import ListSource
 from ringcast.aio.state import StateExchange
 from ringcast.aio.transport import is_loopback
 from ringcast.aio.unread import Unread
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig
-from ringcast.errors import ConfigError, GroupClosed, JoinTimeout, TooFewMembers, UsageError
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig, check_seconds
+from ringcast.errors import (
+    ConfigError,
+    GroupClosed,
+    JoinTimeout,
+    TimedOut,
+    TooFewMembers,
+    UsageError,
+)
 from ringcast.events import (
+    Answered,
+    Asked,
     Closed,
     Delivered,
     Excluded,
@@ -45,6 +55,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.host import Host
     from ringcast.aio.probe import Question
+    from ringcast.aio.requests import Request
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.tap import Tap
@@ -66,6 +77,9 @@ SEND_CHUNK = 8192
 
 UNREAD_WARNING_S = 5.0
 JOIN_TIMEOUT_S = 30.0
+
+REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S_MAX = 86_400.0
 
 MEMBERS_EXPECTED = 4
 """Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
@@ -117,12 +131,14 @@ class Group:
         place: _Place,
         *,
         receive: bool,
+        receive_own: bool,
         must_exist: bool,
         waits_for_members: bool,
         hooks: tuple[GiveState, TakeState] | None,
     ) -> None:
         self._place = place
         self._is_receiving = receive
+        self._is_receiving_own = receive_own
         self._waits_for_members = waits_for_members
         self._is_leaving = False
         self._closed: Closed | None = None
@@ -135,6 +151,7 @@ class Group:
         self._driver = place.drive(self, must_exist=must_exist)
         self._probe: Probe | None = None
         self._unread = Unread(self.me)
+        self._requests = Requests(self._driver)
         self._state: StateExchange | None = None
         if hooks is not None:
             self._state = StateExchange(self._driver, self._unread if receive else None, *hooks)
@@ -218,6 +235,39 @@ class Group:
         self._check_open()
         return self._is_in and self._driver.send([payload], stream, to) == 1
 
+    async def request(
+        self,
+        member: Member,
+        payload: bytes,
+        *,
+        timeout: float = REQUEST_TIMEOUT_S,  # noqa: ASYNC109 - the error names member and time
+    ) -> bytes:
+        """Ask one member, and return what its application replies.
+
+        Requests and replies are no messages: nobody has to read the group for them to pass, and
+        they have no place in the order of messages. RequestFailed: the member departed, is not
+        there, or refuses. TimedOut: it has not answered within `timeout` seconds. In both cases,
+        and if this is cancelled, it may have acted on the request all the same.
+        """
+        check_payload(payload)
+        check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
+        self._check_peer(member)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._until_in()
+                return await self._requests.ask(member, payload)
+        except TimeoutError:
+            raise TimedOut(f"{member} has not answered within {timeout:g} s") from None
+
+    async def requests(self) -> AsyncIterator[Request]:
+        """What others ask this member: `async for request in group.requests()`, then
+        `request.reply(b"...")` or `request.refuse("why")`, now or later.
+
+        They wait in order until somebody reads them here, 64 of each member at the most.
+        """
+        while (request := await self._requests.next()) is not None:
+            yield request
+
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
 
@@ -285,6 +335,12 @@ class Group:
             else:
                 await self._readable.wait()
 
+    async def leave(self) -> None:
+        """Leave before the block ends, as its end would: when the others have taken everything and
+        know, or after `leave_timeout_s`. Once more changes nothing."""
+        if not self._is_leaving and self._closed is None:
+            await self._leave(self._driver.node.config.membership.leave_timeout_s)
+
     async def flush(self) -> None:
         """Wait until others have taken everything that was sent here, to all or to one. Who is no
         longer in the view is not waited for: Undeliverable tells of that one.
@@ -321,7 +377,7 @@ class Group:
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
-        reasons = self._driver.explain()
+        reasons = self._driver.explain() + self._requests.explain()
         return reasons if self._state is None else reasons + self._state.explain()
 
     def stats(self) -> dict[str, object]:
@@ -330,6 +386,7 @@ class Group:
             **self._driver.stats(),
             "unread": self._unread.stats(),
             "probe": None if self._probe is None else self._probe.stats(),
+            "requests": self._requests.stats(),
         }
 
     # What the driver tells
@@ -337,7 +394,7 @@ class Group:
     def on_event(self, event: Event) -> None:
         match event:
             case Delivered():
-                if self._is_receiving:
+                if self._is_wanted(event):
                     self._unread.add(event)
             case FragmentsTaken():
                 pass
@@ -350,6 +407,10 @@ class Group:
                 self._notify(event)
             case Closed():
                 self._on_closed(event)
+            case Asked():
+                self._requests.on_asked(event)
+            case Answered():
+                self._requests.on_answered(event)
             case _:
                 self._on_state_event(event)
 
@@ -371,6 +432,10 @@ class Group:
         self._readable.open()
         self._settled.open()
 
+    def _is_wanted(self, delivered: Delivered) -> bool:
+        is_own = delivered.sender == self.me and not delivered.epoch
+        return self._is_receiving and (self._is_receiving_own or not is_own)
+
     def _on_state_event(self, event: StateEvent) -> None:
         assert self._state is not None  # else nobody asks for one, and none comes
         self._state.on_event(event)
@@ -385,6 +450,7 @@ class Group:
             searched = self._place.searched
             log.info("%s started group %r alone: nobody answered at %s", self.me, *searched)
         self._view = view
+        self._requests.on_view(view)
         self._open_writable(None)  # who waits for room may have to be told of too few members
 
     def _on_closed(self, closed: Closed) -> None:
@@ -393,6 +459,7 @@ class Group:
             return
         if self._driver.node.view is not None:
             self._notify(Excluded(closed.reason, closed.half_sent, closed.unacked))
+        self._requests.fail(f"this member was excluded before there was an answer: {closed.reason}")
         self._wake_all()
         # Not from here: the driver is in the middle of something.
         asyncio.get_running_loop().call_soon(self._come_back)
@@ -407,6 +474,7 @@ class Group:
         self._driver = self._place.drive(self)
         if self._probe is not None:
             self._probe.rename(probe_name(self.me))
+        self._requests.renew(self._driver)
         if self._state is not None:
             self._state.renew(self._driver)
         try:
@@ -418,6 +486,7 @@ class Group:
 
     def _end(self, closed: Closed) -> None:
         self._closed = closed
+        self._requests.close(closed.reason)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -668,6 +737,7 @@ async def join(
     min_members: int | None = None,
     when_few: Literal["raise", "wait"] = "raise",
     receive: bool = True,
+    receive_own: bool = True,
     give_state: GiveState | None = None,
     take_state: TakeState | None = None,
     record: Path | None = None,
@@ -706,10 +776,11 @@ async def join(
 
     `config` is for messages to the group, `unicast` for those to one member, `membership` for how
     long things may take. `receive=False` is for members that only send: what arrives is taken and
-    dropped. `record` is a directory for the trace, `record_level` how much goes into it
-    ("deliveries", or "full" with frames and windows), `run_id` what to call this run of the group
-    there (else by the group's name). `lose` drops what arrives whenever it returns True: for tests
-    of one's own application. Leaving the block waits until everybody has taken what was sent, for
+    dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
+    a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
+    frames and windows), `run_id` what to call this run of the group there (else by the group's
+    name). `lose` drops what arrives whenever it returns True: for tests of one's own application.
+    Leaving the block waits until everybody has taken what was sent, for
     `membership.leave_timeout_s` at the most.
     """
     own = Address.parse(listen)
@@ -758,6 +829,7 @@ async def join(
         handle = Group(
             place,
             receive=receive,
+            receive_own=receive_own,
             must_exist=must_exist,
             waits_for_members=when_few == "wait",
             hooks=hooks,
@@ -768,7 +840,7 @@ async def join(
     try:
         await handle._enter(join_timeout_s)
         yield handle
-        await handle._leave(group_config.membership.leave_timeout_s)
+        await handle.leave()
     finally:
         handle._close()
 

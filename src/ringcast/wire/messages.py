@@ -1,6 +1,6 @@
 """The system's own messages on the wire: they travel as messages to one member, not as frames.
 
-Kinds 30 to 39 are theirs; no datagram has a frame of these kinds.
+Kinds 30 to 39, 60 and 61 are theirs; no datagram has a frame of these kinds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from ringcast.config import CAPACITY_LIMIT
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Digest, Origin
 from ringcast.wire.frames import (
+    Answer,
+    Ask,
     EstateRun,
     EstateWanted,
     HeldUp,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 _STATE_ASK, _STATE_REFUSED, _STATE_BEGIN, _STATE_PART, _STATE_END = range(30, 35)
 _STATE_TAKEN, _STATE_STOP, _HELD_UP, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
+_ASK, _ANSWER = range(60, 62)
 
 _FLAGS: Final = Struct("<B")
 _RANGE: Final = Struct("<QI")  # first, count
@@ -91,6 +94,11 @@ def encode_message(message: SystemMessage) -> bytes:
         case EstateRun():
             kind, head = _ESTATE_RUN, _STREAM.pack(message.stream) + encode_member(message.sender)
             body = _encode_estate_run(message)
+        case Ask():
+            kind, head, body = _ASK, encode_counter(message.number), message.payload
+        case Answer():
+            kind, head = _ANSWER, encode_counter(message.number) + _FLAGS.pack(message.is_refused)
+            body = message.payload
         case _:
             assert_never(message)
     return b"".join((bytes([kind]), head, body))
@@ -224,6 +232,22 @@ def _decode_held_up(body: memoryview) -> HeldUp:
     return HeldUp(bool(body[0]))
 
 
+def _decode_ask(body: memoryview) -> Ask:
+    number = decode_counter(body[: COUNTER.size], 0, min(COUNTER.size, len(body)))
+    return Ask(number, bytes(body[COUNTER.size :]))
+
+
+def _decode_answer(body: memoryview) -> Answer:
+    start = COUNTER.size + _FLAGS.size
+    if len(body) < start:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    number = decode_counter(body, 0, COUNTER.size)
+    flags = body[COUNTER.size]
+    if flags > 1:
+        raise DecodeError(Reject.FLAGS)
+    return Answer(number, bytes(body[start:]), bool(flags))
+
+
 def _decode_numbers(body: memoryview) -> tuple[int, int, memoryview]:
     """The number of the transfer, the other one, and what comes after them."""
     if len(body) < _NUMBERS.size:
@@ -273,4 +297,6 @@ _MESSAGE_DECODERS: Final[MessageDecoders] = {
     _HELD_UP: _decode_held_up,
     _ESTATE_WANTED: _decode_estate_wanted,
     _ESTATE_RUN: _decode_estate_run,
+    _ASK: _decode_ask,
+    _ANSWER: _decode_answer,
 }

@@ -1,0 +1,219 @@
+"""Requests: what one member asks another, and what that one says.
+
+They travel on the connections that members have for what the system itself has to say, so they
+neither wait behind the application's messages nor can be mistaken for one. A request comes to its
+member once, after those that were asked there before; its answer is told apart by a number.
+
+On request: at most OPEN_MAX of them to one member are open; the next one waits until one is over.
+On Asked: it waits here until the application comes for it. Who has OPEN_MAX unanswered is refused.
+On Answered: whoever asked goes on; if it no longer waits, the answer is dropped.
+On view: who is not in it will not answer, and wants no answers. Who asked it is told at once.
+On the end of an incarnation: the same, for everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ringcast.aio.driver import Driver
+    from ringcast.events import Answered, Asked
+    from ringcast.model import Member, View
+
+OPEN_MAX = 64
+"""Requests of one member to another that are not answered."""
+
+PAYLOAD_BYTES_MAX = 1 << 20
+"""The largest request or answer: what is larger is sent as a message."""
+
+REASON_BYTES_MAX = 1024
+
+
+class Request:
+    """What another member asks. Answer it once, with `reply` or with `refuse`."""
+
+    __slots__ = ("_answer", "payload", "sender")
+
+    def __init__(
+        self, sender: Member, payload: bytes, answer: Callable[[bytes, bool], None]
+    ) -> None:
+        self.sender = sender
+        self.payload = payload
+        self._answer: Callable[[bytes, bool], None] | None = answer
+
+    def reply(self, payload: bytes) -> None:
+        """What `request` returns to the sender. If that has departed meanwhile, nothing happens."""
+        check_payload(payload)
+        self._take_answer()(payload, False)
+
+    def refuse(self, reason: str) -> None:
+        """Say no: `request` raises RequestFailed with this reason."""
+        if not isinstance(reason, str):
+            raise UsageError(f"a reason is text, not {type(reason).__name__}")
+        self._take_answer()(reason.encode()[:REASON_BYTES_MAX], True)
+
+    def _take_answer(self) -> Callable[[bytes, bool], None]:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            raise UsageError(f"the request of {self.sender} has been answered")
+        return answer
+
+    def __repr__(self) -> str:
+        return f"Request({str(self.sender)!r}, {self.payload!r})"
+
+
+class _Open(NamedTuple):
+    """A request that this member has made."""
+
+    to: Member
+    answer: asyncio.Future[bytes | RingcastError]  # a result, so that it may go unheard
+
+
+class Requests:
+    """Both directions, for all incarnations of a member."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.refused = 0
+        """Requests of members that had too many unanswered."""
+        self._driver = driver
+        self._view: View | None = None
+        self._numbers = count(1)
+        self._open: dict[int, _Open] = {}
+        self._turns: dict[Member, asyncio.Semaphore] = {}
+        self._unanswered: dict[Member, dict[int, Request]] = {}  # by who asks, and its number
+        self._arrived: deque[Request] = deque()  # of these: what the application has not seen
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    async def ask(self, to: Member, payload: bytes) -> bytes:
+        """What that member says. RequestFailed as soon as it is known that it says nothing."""
+        self._check_view(to)
+        async with self._turns.setdefault(to, asyncio.Semaphore(OPEN_MAX)):
+            self._check_view(to)  # that may have taken long
+            number = next(self._numbers)
+            answer: asyncio.Future[bytes | RingcastError]
+            answer = asyncio.get_running_loop().create_future()
+            self._open[number] = _Open(to, answer)
+            try:
+                self._driver.ask(to, number, payload)
+                said = await answer
+            finally:
+                del self._open[number]
+        if isinstance(said, RingcastError):
+            raise said
+        return said
+
+    async def next(self) -> Request | None:
+        """The next request to this member; None once there will be no more."""
+        while not self._arrived and not self._is_closed:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._arrived.popleft() if self._arrived else None
+
+    def on_asked(self, asked: Asked) -> None:
+        sender, number = asked.sender, asked.number
+        if self._view is None or sender not in self._view:
+            return  # an answer would not go there
+        unanswered = self._unanswered.setdefault(sender, {})
+        if len(unanswered) >= OPEN_MAX:
+            self.refused += 1
+            reason = f"it has {OPEN_MAX} requests of this member to answer first"
+            self._driver.answer(sender, number, reason.encode(), is_refused=True)
+            return
+
+        def answer(payload: bytes, is_refused: bool) -> None:
+            if unanswered.pop(number, None) is not None:
+                self._driver.answer(sender, number, payload, is_refused=is_refused)
+
+        request = Request(sender, asked.payload, answer)
+        unanswered[number] = request
+        self._arrived.append(request)
+        self._changed.set()
+
+    def on_answered(self, answered: Answered) -> None:
+        request = self._open.get(answered.number)
+        if request is None or request.to != answered.sender or request.answer.done():
+            return
+        if answered.is_refused:
+            reason = answered.payload.decode(errors="replace")
+            request.answer.set_result(RequestFailed(f"{request.to} refuses: {reason}"))
+        else:
+            request.answer.set_result(answered.payload)
+
+    def on_view(self, view: View) -> None:
+        self._view = view
+        for to, answer in self._open.values():
+            if to not in view and not answer.done():
+                answer.set_result(RequestFailed(f"{to} departed before it answered"))
+        self._turns = {to: turns for to, turns in self._turns.items() if to in view}
+        self._forget([sender for sender in self._unanswered if sender not in view])
+
+    def fail(self, reason: str) -> None:
+        """This incarnation is over: nobody has anything open with the next one."""
+        self._end(RequestFailed, reason)
+
+    def renew(self, driver: Driver) -> None:
+        """Another incarnation begins."""
+        self._driver = driver
+
+    def close(self, reason: str) -> None:
+        """The last incarnation is over."""
+        self._end(GroupClosed, reason)
+        self._is_closed = True
+        self._changed.set()
+
+    def explain(self) -> list[str]:
+        reasons = [
+            f"{sum(to == member for to, _ in self._open.values())} requests wait for {member} to "
+            f"answer"
+            for member in dict.fromkeys(to for to, _ in self._open.values())
+        ]
+        if self._arrived:
+            reasons.append(
+                f"{len(self._arrived)} requests wait for this member's application: it reads them "
+                f"with group.requests()"
+            )
+        return reasons
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "open": len(self._open),
+            "unread": len(self._arrived),
+            "unanswered": sum(map(len, self._unanswered.values())),
+            "refused": self.refused,
+        }
+
+    def _check_view(self, to: Member) -> None:
+        if self._view is None or to not in self._view:
+            raise RequestFailed(f"{to} is not in the group")
+
+    def _end(self, error: type[RequestFailed | GroupClosed], reason: str) -> None:
+        self._view = None
+        for _, answer in self._open.values():
+            if not answer.done():
+                answer.set_result(error(reason))
+        self._turns.clear()
+        self._forget(list(self._unanswered))
+
+    def _forget(self, senders: Collection[Member]) -> None:
+        for sender in senders:
+            self._unanswered.pop(sender).clear()  # what is answered later finds nothing there
+        self._arrived = deque(r for r in self._arrived if r.sender in self._unanswered)
+
+
+def check_payload(payload: bytes) -> None:
+    """Raise UsageError unless this can be asked or said."""
+    if type(payload) is not bytes:
+        raise UsageError(f"requests and answers are bytes, not {type(payload).__name__}")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise UsageError(
+            f"{len(payload)} bytes: a request or an answer has at most {PAYLOAD_BYTES_MAX}; send "
+            f"more as a message, with send(..., to=member)"
+        )

@@ -1,0 +1,391 @@
+"""Requests and replies on real sockets, leaving, and one's own messages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loopback_groups import exclude, numbered, read, until, vanish, with_members
+
+from ringcast import (
+    ConfigError,
+    Delivered,
+    Excluded,
+    GroupClosed,
+    MulticastConfig,
+    RequestFailed,
+    TimedOut,
+    UnicastConfig,
+    UsageError,
+    ViewInstalled,
+)
+from ringcast.aio.requests import OPEN_MAX, PAYLOAD_BYTES_MAX
+from ringcast.events import Answered
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from ringcast import Group, Request
+
+
+def double(request: Request) -> None:
+    request.reply(2 * request.payload)
+
+
+@asynccontextmanager
+async def answering(group: Group, how: Callable[[Request], None] = double) -> AsyncIterator[None]:
+    """Answer in the background."""
+
+    async def answer() -> None:
+        async for request in group.requests():
+            how(request)
+
+    task = asyncio.create_task(answer())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def counted(group: Group) -> Any:
+    return group.stats()["requests"]
+
+
+# Asking
+
+
+def test_a_request_is_answered_though_nobody_reads_the_group() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send_many(numbered("A", 8))
+        waiting = asyncio.create_task(a.send(b"no room for this"))
+        await until(lambda: any("pinned by B" in reason for reason in a.explain()))
+        async with answering(b):
+            assert await a.request(b.me, b"yes") == b"yesyes"
+            assert await a.request(b.me, b"") == b""
+        assert not waiting.done()
+        assert counted(a)["open"] == counted(b)["unanswered"] == 0
+        await asyncio.gather(read(a, 9), read(b, 9), waiting)
+
+    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+
+
+def test_requests_are_no_messages_whatever_they_look_like() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        lookalikes = [b"", b"\x3c" + bytes(8), b"\x3d" + bytes(9)]
+        async with answering(b):
+            for payload in lookalikes:
+                await a.send(payload, to=b.me)
+                assert await a.request(b.me, payload) == 2 * payload
+        found = []
+        async for message in b:
+            found.append((message.seqno, message.payload))
+            if len(found) == len(lookalikes):
+                break
+        assert found == list(enumerate(lookalikes, 1))
+
+    with_members(2)(exchange)
+
+
+def test_a_fifth_of_all_datagrams_is_lost_and_each_answer_fits_its_request() -> None:
+    generator = random.Random(5)
+
+    async def exchange(*groups: Group) -> None:
+        asks = [
+            (group, peer, f"{group.me}{peer}{number}".encode())
+            for group in groups
+            for peer in group.view
+            for number in range(OPEN_MAX + 10)
+        ]
+        async with answering(groups[0]), answering(groups[1]), answering(groups[2]):
+            said = await asyncio.gather(*(g.request(to, what, timeout=25) for g, to, what in asks))
+        assert said == [2 * what for _, _, what in asks]
+
+    with_members(
+        3,
+        config=MulticastConfig(xmit_interval_s=0.05),
+        unicast=UnicastConfig(xmit_interval_s=0.05),
+        lose=lambda: generator.random() < 0.2,
+    )(exchange)
+
+
+def test_requests_come_in_order_and_may_be_answered_in_any() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        asks = [asyncio.create_task(a.request(b.me, payload)) for payload in numbered("A", 5)]
+        held: list[Request] = []
+        async for request in b.requests():
+            held.append(request)
+            if len(held) == 5:
+                break
+        assert [(r.sender, r.payload) for r in held] == [(a.me, p) for p in numbered("A", 5)]
+        assert counted(b)["unanswered"] == 5
+        for at in (3, 0, 4, 2):
+            double(held[at])
+        held[1].refuse("no")
+        said = await asyncio.gather(*asks, return_exceptions=True)
+        assert [said[at] for at in (0, 2, 3, 4)] == [2 * f"A{at}".encode() for at in (0, 2, 3, 4)]
+        assert isinstance(said[1], RequestFailed)
+        assert str(said[1]) == "B refuses: no"
+
+    with_members(2)(exchange)
+
+
+def test_the_largest_request_and_answer_pass_and_larger_ones_are_refused() -> None:
+    payload = random.Random(1).randbytes(PAYLOAD_BYTES_MAX)
+
+    def answer(request: Request) -> None:
+        with pytest.raises(UsageError, match="send more as a message"):
+            request.reply(payload + b"x")
+        with pytest.raises(UsageError, match="are bytes, not str"):
+            request.reply("text")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="a reason is text, not bytes"):
+            request.refuse(b"no")  # type: ignore[arg-type]
+        request.reply(request.payload[::-1])
+        with pytest.raises(UsageError, match="has been answered"):
+            request.refuse("after all")
+
+    async def exchange(a: Group, b: Group) -> None:
+        async with answering(b, answer):
+            assert await a.request(b.me, payload) == payload[::-1]
+        with pytest.raises(UsageError, match="send more as a message"):
+            await a.request(b.me, payload + b"x")
+
+    with_members(2)(exchange)
+
+
+@pytest.mark.parametrize(
+    ("member", "payload", "timeout", "error"),
+    [
+        ("B", b"?", 1.0, "a member is meant, not 'B'"),
+        (None, "text", 1.0, "requests and answers are bytes, not str"),
+        (None, b"?", -1.0, "timeout = -1.0: must be from 0 to 86400 seconds"),
+        (None, b"?", None, "timeout = None"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    member: Any, payload: Any, timeout: Any, error: str
+) -> None:
+    async def exchange(a: Group) -> None:
+        with pytest.raises(UsageError, match=error) as caught:
+            await a.request(member or a.me, payload, timeout=timeout)
+        assert isinstance(caught.value, ConfigError) == error.startswith("timeout")
+
+    with_members(1)(exchange)
+
+
+# When there is no answer
+
+
+def test_the_time_is_up() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        with pytest.raises(TimedOut, match=r"^B has not answered within 0.05 s$"):
+            await a.request(b.me, b"slow", timeout=0.05)
+        assert counted(a)["open"] == 0
+        await until(lambda: counted(b)["unread"] == 1)
+        assert b.explain()[-1].startswith("1 requests wait for this member's application")
+        async with answering(b):  # the answer to the first comes to nobody
+            assert await a.request(b.me, b"quick") == b"quickquick"
+
+    with_members(2)(exchange)
+
+
+def test_a_member_that_departs_fails_what_it_was_asked_at_once() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        asks = [
+            asyncio.create_task(a.request(b.me, b"?", timeout=600)) for _ in range(OPEN_MAX + 1)
+        ]
+        own = asyncio.create_task(a.request(a.me, b"still there"))
+        await until(lambda: counted(b)["unread"] == OPEN_MAX)
+        assert f"{OPEN_MAX} requests wait for B to answer" in a.explain()
+        answered = asyncio.create_task(b.request(a.me, b"forgotten", timeout=600))
+        await until(lambda: counted(a)["unread"] == 2)
+        vanish(b)
+        said = await asyncio.gather(*asks, return_exceptions=True)
+        texts = ["B departed before it answered"] * OPEN_MAX + ["B is not in the group"]
+        assert [type(error) for error in said] == [RequestFailed] * (OPEN_MAX + 1)
+        assert list(map(str, said)) == texts
+        with pytest.raises(GroupClosed):
+            await answered
+        async with answering(a):  # what B has asked is forgotten
+            assert await own == b"still therestill there"
+        assert counted(a) == {"open": 0, "unread": 0, "unanswered": 0, "refused": 0}
+
+    with_members(3)(exchange)
+
+
+def test_an_answer_to_who_has_departed_goes_nowhere() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        asking = asyncio.create_task(b.request(a.me, b"?"))
+        request = await anext(a.requests())
+        await b.leave()
+        await a.wait_for_view(lambda view: len(view) == 1)
+        request.reply(b"too late")
+        with pytest.raises(GroupClosed):
+            await asking
+        assert counted(a)["unanswered"] == 0
+
+    with_members(2)(exchange)
+
+
+def test_who_asks_too_much_at_once_is_told() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for _ in range(OPEN_MAX):
+            with pytest.raises(TimedOut):
+                await a.request(b.me, b"?", timeout=0.001)
+        await until(lambda: counted(b)["unanswered"] == OPEN_MAX)
+        with pytest.raises(RequestFailed, match="B refuses: it has 64 requests"):
+            await a.request(b.me, b"?")
+        assert counted(b)["refused"] == 1
+        async with answering(b):
+            await until(lambda: counted(b)["unanswered"] == 0)
+            assert await a.request(b.me, b"now") == b"nownow"
+
+    with_members(2)(exchange)
+
+
+def test_who_is_excluded_is_told_and_asks_again_when_it_is_back() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        old = b.me
+        asking = asyncio.create_task(b.request(a.me, b"?", timeout=600))
+        held = await anext(a.requests())
+        exclude(b.me, by=a)
+        with pytest.raises(RequestFailed, match="this member was excluded before there was"):
+            await asking
+        with pytest.raises(RequestFailed, match="B is not in the group"):
+            await a.request(old, b"?")
+        held.reply(b"to nobody")
+        async with answering(a):
+            assert await b.request(a.me, b"back") == b"backback"
+
+    with_members(2)(exchange)
+
+
+def test_only_the_member_that_was_asked_can_answer() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        asking = asyncio.create_task(a.request(b.me, b"?"))
+        request = await anext(b.requests())
+        a.on_event(Answered(c.me, 1, b"forged", is_refused=False))
+        a.on_event(Answered(b.me, 2, b"of another request", is_refused=False))
+        request.reply(b"genuine")
+        assert await asking == b"genuine"
+
+    with_members(3)(exchange)
+
+
+# Cancelling
+
+
+def test_a_cancelled_request_leaves_nothing_open() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        asks = [asyncio.create_task(a.request(b.me, b"?")) for _ in range(OPEN_MAX + 1)]
+        await until(lambda: counted(b)["unread"] == OPEN_MAX)
+        for ask in asks:
+            ask.cancel()
+        results = await asyncio.gather(*asks, return_exceptions=True)
+        assert {type(result) for result in results} == {asyncio.CancelledError}
+        assert counted(a)["open"] == 0
+        async with answering(b):
+            await until(lambda: counted(b)["unanswered"] == 0)
+            # All turns were given back.
+            asks = [asyncio.create_task(a.request(b.me, b"!")) for _ in range(2 * OPEN_MAX)]
+            assert await asyncio.gather(*asks) == [b"!!"] * 2 * OPEN_MAX
+
+    with_members(2)(exchange)
+
+
+def test_a_cancelled_wait_for_requests_loses_none() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for number in range(20):
+            waiting = asyncio.ensure_future(anext(b.requests()))
+            await asyncio.sleep(0)
+            asking = asyncio.create_task(a.request(b.me, str(number).encode()))
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            request = await anext(b.requests())
+            assert request.payload == str(number).encode()
+            double(request)
+            assert await asking == 2 * request.payload
+
+    with_members(2)(exchange)
+
+
+def test_a_cancelled_send_many_has_sent_the_first_so_many() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        generator = random.Random(3)
+        reading = asyncio.create_task(read(b, 1 << 30))
+        got: list[bytes] = []
+        own = asyncio.create_task(_collect(a, got))
+        expected: list[bytes] = []
+        for attempt in range(20):
+            payloads = numbered(f"{attempt}:", 50)
+            sending = asyncio.create_task(a.send_many(payloads))
+            for _ in range(generator.randrange(30)):
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await a.send(b"end")
+            await until(lambda: bool(got) and got[-1] == b"end")
+            mine = got[len(expected) : -1]
+            assert mine == payloads[: len(mine)]
+            expected += [*mine, b"end"]
+        assert got == expected
+        own.cancel()
+        reading.cancel()
+
+    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+
+
+async def _collect(group: Group, got: list[bytes]) -> None:
+    async for message in group:
+        got.append(message.payload)
+        assert message.seqno == len(got)
+
+
+# One's own messages, and leaving
+
+
+def test_ones_own_messages_may_be_left_out() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        sends = asyncio.gather(*(g.send_many(numbered(g.me.name, 30)) for g in (a, b)))
+        got_a, got_b = await asyncio.gather(read(a, 30), read(b, 60))
+        assert got_a == [("B", payload) for payload in numbered("B", 30)]
+        assert {sender for sender, _ in got_b} == {"A", "B"}
+        await sends
+        await a.send(b"to myself", to=a.me)
+        assert await read(a, 1) == [("A", b"to myself")]
+
+    config = MulticastConfig(capacity=8)
+    with_members(2, config=config, per_member=[{"receive_own": False}, {}])(exchange)
+
+
+def test_leaving_before_the_block_ends() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await b.send(b"farewell")
+        reading = asyncio.create_task(read(b, 2))
+        events = asyncio.create_task(_until_small(a))
+        await b.leave()
+        assert await reading == [("B", b"farewell")]
+        assert await events == [b"farewell"]
+        with pytest.raises(GroupClosed):
+            await b.send(b"more")
+        with pytest.raises(GroupClosed):
+            await b.request(a.me, b"?")
+        assert [request async for request in b.requests()] == []
+        await b.leave()
+
+    with_members(2)(exchange)
+
+
+async def _until_small(group: Group) -> list[bytes]:
+    got: list[bytes] = []
+    async for event in group.events():
+        match event:
+            case Delivered(_, run):
+                got += run.payloads
+            case ViewInstalled(view) if len(view) == 1 and got:
+                return got
+            case Excluded():
+                raise AssertionError(event)
+    raise AssertionError("closed")
