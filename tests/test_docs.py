@@ -111,3 +111,16 @@ def test_the_example_of_requests_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     finally:
         server.kill()
         server.communicate()
+
+
+def test_the_example_of_the_blocking_api_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "howto" / "blocking.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (tmp_path / "chat.py").write_text(program)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    command = [sys.executable, tmp_path / "chat.py", "ann"]
+    done = subprocess.run(command, input="hello\n", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ann hello\n")
+    assert done.stdout in page

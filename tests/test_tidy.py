@@ -21,6 +21,7 @@ LEVELS = [
     {"trace"},
     {"node"},
     {"aio", "sim"},
+    {"blocking"},
     {"explore", "bench", "spark", "testing"},
     {"cli"},
 ]

@@ -1,5 +1,6 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
+from ringcast import blocking
 from ringcast.aio.group import Group, join
 from ringcast.aio.requests import Request
 from ringcast.aio.sources import DirectorySource, Source
@@ -71,6 +72,7 @@ __all__ = [
     "View",
     "ViewId",
     "ViewInstalled",
+    "blocking",
     "join",
     "load_config",
 ]

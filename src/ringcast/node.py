@@ -373,6 +373,13 @@ class Node:
             return state.has_ready
         return self.multicast.has_ready or self.unicast.has_ready
 
+    def too_few(self, now: int) -> TooFewMembers | None:
+        """What a send to the group would raise now. May be asked by any thread."""
+        since, view = self._few_since, self.view
+        if since is None or view is None:
+            return None
+        return TooFewMembers(len(view), self._min_members, (now - since) / 1e9)
+
     @property
     def is_flushed(self) -> bool:
         """The others of the view have taken everything that was sent here, to all or to one."""
@@ -417,10 +424,10 @@ class Node:
         return self.config.membership.min_members
 
     def _check_members(self, now: int) -> None:
-        if self._few_since is not None:
-            assert self.view is not None
+        few = self.too_few(now)
+        if few is not None:
             self._has_refused = True
-            raise TooFewMembers(len(self.view), self._min_members, (now - self._few_since) / 1e9)
+            raise few
 
     def _count_members(self, view: View, now: int) -> None:
         if self.me not in view:

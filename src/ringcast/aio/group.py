@@ -123,6 +123,16 @@ class _Gate:
         return bool(waiters)
 
 
+class Outgoing:
+    """Messages on their way into the window: `sent` of them are in it, from the first on."""
+
+    __slots__ = ("payloads", "sent")
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        self.payloads = payloads
+        self.sent = 0
+
+
 class Group:
     """A member's handle on its group. Made by `join`; not to be shared between event loops."""
 
@@ -208,19 +218,21 @@ class Group:
         If this member is excluded meanwhile, the rest is sent when it is back. TooFewMembers has
         how many were `sent`.
         """
-        stream = self._check_target(to, guarantee)
-        start = 0
+        await self._send(Outgoing(payloads), self._check_target(to, guarantee), to)
+
+    async def _send(self, outgoing: Outgoing, stream: Stream, to: Member | None) -> None:
+        """Send what has not been sent of it."""
         while True:
             await self._until_in()
-            chunk = payloads[start : start + SEND_CHUNK]
+            chunk = outgoing.payloads[outgoing.sent : outgoing.sent + SEND_CHUNK]
             try:
                 accepted = self._driver.send(chunk, stream, to)
             except TooFewMembers as few:
                 if not self._waits_for_members:
-                    raise TooFewMembers(few.have, few.need, few.since_s, sent=start) from None
+                    raise TooFewMembers(few.have, few.need, few.since_s, outgoing.sent) from None
                 accepted = 0
-            start += accepted
-            if start == len(payloads):
+            outgoing.sent += accepted
+            if outgoing.sent == len(outgoing.payloads):
                 return
             if accepted < len(chunk):
                 await self._writable.setdefault(to, _Gate()).wait()

@@ -31,13 +31,14 @@ them to their end; the explorer interleaves them in every possible way. Each ste
 C with int or identity keys, which no other thread can divide while the interpreter has a global
 lock: no lock of our own is needed, except inside the bell of an adder that sleeps. Reading what
 only oneself writes is not a step. An adder that dies between CLAIM and MARK
-(by an asynchronous exception) leaves its seqno missing: nobody can tell it from a slow one.
+(by an asynchronous exception) leaves its seqno missing: nobody can tell it from a slow one, unless
+its own thread says so. Then the consumer fills the gap (`Consumer.fill`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from itertools import count
+from itertools import count, islice
 from threading import Event
 from time import monotonic
 from typing import Final, Generic, TypeAlias, TypeVar, cast
@@ -134,6 +135,11 @@ class RingBuffer(Generic[T]):
     def ticket(self) -> int:
         """The next seqno, handed out once: for threads that send."""
         return next(self._tickets)
+
+    def take_ticket(self, held: list[int]) -> None:
+        """Append the next seqno, in the step that hands it out: whoever is interrupted finds it
+        there, and can say that it is not to be waited for."""
+        held.extend(islice(self._tickets, 1))
 
     def add(self, seqno: int, item: T) -> bool:
         """True if the item is in now; False, and nothing changed, for a duplicate or no room.
@@ -370,6 +376,22 @@ class Consumer(Generic[T]):
         if items and self._ring.hd % self._ring.capacity == 0:
             items += drive(self._ring.take_steps(limit - len(items)))
         return items
+
+    def fill(self, seqno: int, item: T) -> bool:
+        """Put an item where an adder has given up, or has died, unless it had got there: then what
+        it added stays. False, and nothing changed: there is no room for this seqno yet.
+
+        Only for a seqno that nobody else adds, or will add. Works on a closed buffer too.
+        """
+        ring = self._ring
+        if seqno > ring._room:
+            return False
+        slot = (seqno - 1) % ring._capacity
+        if seqno > ring._hd and not ring._present[slot]:
+            ring._tokens.pop(seqno, None)  # gone, if the adder died after it had taken it
+            ring._slots[slot] = item
+            ring._present[slot] = 1
+        return True
 
     def stable(self, through: int) -> int:
         """Everybody has what is not above `through`: free it; the number of slots emptied.

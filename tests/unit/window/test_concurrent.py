@@ -181,6 +181,35 @@ def test_tickets_are_handed_out_once() -> None:
 # A blocked adder. Step by step first, so that nothing depends on when a thread runs.
 
 
+def test_a_ticket_is_where_it_was_asked_for() -> None:
+    ring: RingBuffer[int] = RingBuffer(4, offset=7)
+    held = [0]
+    ring.take_ticket(held)
+    ring.take_ticket(held)
+    assert (held, ring.ticket()) == ([0, 8, 9], 10)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+def test_the_gap_of_an_adder_that_died_is_filled_once(steps: int) -> None:
+    """It has taken so many steps. Whatever it has done, the others go on."""
+    ring: RingBuffer[int] = RingBuffer(2)
+    consumer = ring.consumer()
+    dying = ring.add_steps(1, 100)
+    for _ in range(steps):
+        next(dying, None)
+    dying.close()
+    ring.add(2, 2)
+    ring.close()
+    assert not consumer.fill(3, 300)  # there is no room yet
+    assert consumer.fill(1, 1)
+    assert consumer.fill(1, -1)
+    assert consumer.remove_run(9) == [100 if steps == 4 else 1, 2]
+    assert consumer.fill(1, -3)  # what is gone stays gone
+    assert pointers(ring) == (2, 2, 2)
+    assert consumer.fill(3, 300)
+    assert consumer.remove_run(9) == [300]
+
+
 def blocked(ring: RingBuffer[int], seqno: int) -> tuple[Iterator[str | Bell], Bell]:
     steps = ring.add_waiting_steps(seqno, seqno)
     bell = next(step for step in steps if isinstance(step, Bell))

@@ -1,0 +1,474 @@
+"""The same group for threads: `with ringcast.blocking.join("orders") as group`, without await.
+
+One thread of its own runs the event loop with the asyncio Group in it; the application's threads,
+as many as there are, send and read through it. What is promised is the same. A call that waits
+can be interrupted, or given a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
+
+from ringcast.aio import group as aio
+from ringcast.aio.engine import Engine
+from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
+from ringcast.aio.lane import Lane
+from ringcast.aio.requests import Request
+from ringcast.aio.state import CHUNK_BYTES
+from ringcast.aio.unread import Unread
+from ringcast.config import check_seconds
+from ringcast.errors import GroupClosed, TimedOut
+from ringcast.events import Delivered
+from ringcast.window.fragmenter import check_payloads
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
+    from pathlib import Path
+    from typing import Literal, Unpack
+
+    from ringcast.aio.sources import Source
+    from ringcast.aio.unread import Guarantee, Message, Notice
+    from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
+    from ringcast.events import Closed
+    from ringcast.model import Member, View
+
+    GiveState: TypeAlias = Callable[[], Iterable[bytes]]
+    TakeState: TypeAlias = Callable[[Iterator[bytes]], None]
+
+T = TypeVar("T")
+
+TIMEOUT_S_MAX = 86_400.0
+
+
+class JoinOptions(TypedDict, total=False):
+    """What `join` takes as that of asyncio does; see there."""
+
+    name: str
+    listen: str
+    advertise: str | None
+    members: Sequence[str]
+    discovery: Source | None
+    must_exist: bool
+    min_members: int | None
+    when_few: Literal["raise", "wait"]
+    receive: bool
+    receive_own: bool
+    record: Path | None
+    record_level: str
+    run_id: str
+    config: MulticastConfig | None
+    unicast: UnicastConfig | None
+    membership: MembershipConfig | None
+    join_timeout_s: float
+    lose: Callable[[], bool] | None
+
+
+class Group:
+    """A member's handle on its group, for any number of threads. Made by `join`."""
+
+    def __init__(self, engine: Engine, group: aio.Group) -> None:
+        self._engine = engine
+        self._group = group
+        self._leaving = asyncio.Event()
+        self._lanes: dict[Guarantee, Lane] = {
+            "fifo": Lane(engine, group, "fifo"),
+            "uniform": Lane(engine, group, "uniform"),
+        }
+        self._reading = RLock()
+        self._unread = Unread(group.me)  # messages on their way to readers, under the lock
+        self._notice: Notice | None = None  # after them, for who reads events
+        self._asked: deque[Request] = deque()
+
+    @property
+    def me(self) -> Member:
+        """This member. Coming back after an exclusion, it is another one at the same address."""
+        return self._group.me
+
+    @property
+    def view(self) -> View:
+        """Who is in the group now; while this member is on its way back, who last was."""
+        return self._group.view
+
+    @property
+    def state_lost(self) -> str | None:
+        """Why this member came into its group without the state; None: it did not."""
+        return self._group.state_lost
+
+    def wait_for_view(
+        self, condition: Callable[[View], bool], *, timeout: float | None = None
+    ) -> View:
+        """Wait until the group is as wanted: `group.wait_for_view(lambda v: len(v) >= 3)`.
+
+        `condition` runs in the engine's thread: it must not wait for anything.
+        """
+        _check_timeout(timeout)
+        try:
+            return self._engine.call(partial(self._group.wait_for_view, condition), timeout)
+        except TimedOut:
+            what = f"the group was not as wanted within {timeout:g} s: {self.view}"
+            raise TimedOut(what) from None
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        timeout: float | None = None,
+    ) -> None:
+        """Send to everybody, oneself included, or to one member alone.
+
+        Waits only while there is no room: TimedOut after `timeout` seconds of that, and then it is
+        not sent. A thread's messages go out in its order. What is raised, and what `guarantee` is,
+        is as with asyncio.
+        """
+        self.send_many([payload], to=to, guarantee=guarantee, timeout=timeout)
+
+    def send_many(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        timeout: float | None = None,
+    ) -> None:
+        """Send in order, with nothing of another thread in between if it is to the group.
+
+        TimedOut and TooFewMembers have how many were `sent`; the rest was not.
+        """
+        _check_timeout(timeout)
+        group = self._group
+        stream = group._check_target(to, guarantee)
+        group._check_open()
+        node = group._driver.node
+        payloads = list(payloads)  # the caller may change its own
+        check_payloads(payloads, node.config.multicast.max_message_bytes)
+        if not payloads:
+            return
+        if to is None:
+            few = None if group._waits_for_members else node.too_few(time.monotonic_ns())
+            if few is not None:
+                raise few
+            self._lanes[guarantee].send(payloads, timeout)
+            return
+        outgoing = Outgoing(payloads)
+        try:
+            self._engine.call(partial(group._send, outgoing, stream, to), timeout)
+        except TimedOut:
+            what = f"{outgoing.sent} of {len(payloads)} messages to {to} were sent within"
+            raise TimedOut(f"{what} {timeout:g} s", outgoing.sent) from None
+
+    def try_send(
+        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+    ) -> bool:
+        """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised."""
+
+        def attempt() -> bool:
+            if to is None and guarantee in self._lanes and not self._lanes[guarantee].is_empty:
+                return False  # others come before it
+            return self._group.try_send(payload, to=to, guarantee=guarantee)
+
+        return self._do(attempt)
+
+    def request(
+        self, member: Member, payload: bytes, *, timeout: float = REQUEST_TIMEOUT_S
+    ) -> bytes:
+        """Ask one member, and return what its application replies; RequestFailed or TimedOut."""
+        asking = partial(self._group.request, member, payload, timeout=timeout)
+        return self._engine.call(asking)
+
+    def requests(self) -> Iterator[Request]:
+        """What others ask this member: `for request in group.requests()`, then
+        `request.reply(b"...")` or `request.refuse("why")`, now or later, in any thread."""
+        while True:
+            try:
+                yield self._asked.popleft()
+                continue
+            except IndexError:
+                pass
+            try:
+                if not self._engine.call(self._fetch_request):
+                    return
+            except GroupClosed:
+                return
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages one by one, in each sender's order. Reading may stop and go on at any time, and
+        several threads may read: each message comes to one of them."""
+        self._group._check_receiving()
+        return self._read(self._unread.take_message, PREFETCH)
+
+    def batches(self) -> Iterator[Delivered]:
+        """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read."""
+        self._group._check_receiving()
+        return self._read(self._unread.take_run, BATCH_MAX)
+
+    def events(self) -> Generator[Delivered | Notice | Closed, None, None]:
+        """Everything in one order: messages as runs, views, losses, and at last the end.
+
+        While nobody reads events, losses are logged as warnings.
+        """
+        self._engine.soon(partial(self._watch, 1))
+        try:
+            taken: Iterator[Delivered | Notice]
+            taken = self._read(self._take_event, BATCH_MAX, with_notices=True)
+            yield from taken
+            closed = self._group._closed
+            if closed is not None:
+                yield closed
+        finally:
+            self._engine.soon(partial(self._watch, -1))
+
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Wait until others have taken everything that was sent here, to all or to one."""
+        _check_timeout(timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+        self._group._check_open()
+        try:
+            for lane in self._lanes.values():
+                lane.wait_for_sent(left())
+            self._engine.call(self._group.flush, left())
+        except TimedOut:
+            raise TimedOut(f"not everybody has taken all within {timeout:g} s") from None
+
+    def leave(self) -> None:
+        """Leave before the block ends, as its end would: what was sent is sent, and threads that
+        wait are told with GroupClosed. Once more changes nothing."""
+        self._engine.soon(self._leaving.set)
+        self._engine.over.wait()
+        error = self._engine.error
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self._engine.error = None
+            raise error
+
+    def sync(self, peer: Member) -> None:
+        """Ask a member where its messages to this one stand, and go on from there."""
+        self._do(partial(self._group.sync, peer))
+
+    def vote_now(self) -> None:
+        """Find out at once which plain messages everybody has taken, and let go of those."""
+        self._do(self._group.vote_now)
+
+    def explain(self) -> list[str]:
+        """One sentence for each thing that waits, and for whom."""
+        return self._do(self._group.explain)
+
+    def stats(self) -> dict[str, object]:
+        """Every table with its size, and every counter."""
+
+        def collect() -> dict[str, object]:
+            lanes = {guarantee: lane.stats() for guarantee, lane in self._lanes.items()}
+            return {**self._group.stats(), "lanes": lanes}
+
+        return self._do(collect)
+
+    # In the calling thread
+
+    def _do(self, what: Callable[[], T]) -> T:
+        """Have something done in the loop that waits for nothing."""
+
+        async def do() -> T:
+            return what()
+
+        try:
+            return self._engine.call(do)
+        except GroupClosed:
+            if not self._engine.over.is_set():
+                raise
+        return what()  # nobody else is at it any more
+
+    def _read(
+        self, take: Callable[[], T | None], limit: int, *, with_notices: bool = False
+    ) -> Iterator[T]:
+        while True:
+            with self._reading:
+                item = take()
+                while item is None and self._fetch(limit, with_notices):
+                    item = take()
+            if item is None:
+                return
+            yield item
+
+    def _fetch(self, limit: int, with_notices: bool) -> bool:
+        """Wait for more to read; False once there will be no more."""
+        try:
+            return self._engine.call(partial(self._refill, limit, with_notices))
+        except GroupClosed:
+            return self._move(with_notices)  # what had been taken and not read
+
+    def _take_event(self) -> Delivered | Notice | None:
+        delivered = self._unread.take_run()
+        if delivered is not None:
+            return delivered
+        notice, self._notice = self._notice, None
+        return notice
+
+    # In the loop
+
+    async def _serve(self) -> None:
+        """Until this member is to leave, and all that was sent is in the window."""
+        pumps = [asyncio.create_task(lane.pump()) for lane in self._lanes.values()]
+        try:
+            await self._leaving.wait()
+            for lane in self._lanes.values():
+                lane.close()
+            limit_s = self._group._driver.node.config.membership.leave_timeout_s
+            await asyncio.wait(pumps, timeout=limit_s)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.wait(pumps)
+        for pump in pumps:
+            with suppress(asyncio.CancelledError):
+                pump.result()
+
+    async def _refill(self, limit: int, with_notices: bool) -> bool:
+        is_more = await self._group._refill(limit)
+        return self._move(with_notices) or is_more
+
+    def _move(self, with_notices: bool) -> bool:
+        """To where threads read, up to the next notice if those are wanted; False: nothing was."""
+        unread = self._group._unread
+        take = unread.take if with_notices else unread.take_run
+        has_moved = False
+        while self._notice is None and (item := take()) is not None:
+            has_moved = True
+            if isinstance(item, Delivered):
+                self._unread.add(item)
+            else:
+                self._notice = item
+        return has_moved
+
+    async def _fetch_request(self) -> bool:
+        request = await self._group._requests.next()
+        if request is None:
+            return False
+
+        def answer(payload: bytes, is_refused: bool) -> None:
+            self._engine.soon(partial(request._take_answer(), payload, is_refused))
+
+        self._asked.append(Request(request.sender, request.payload, answer))
+        return True
+
+    def _watch(self, change: int) -> None:
+        unread = self._group._unread
+        unread.watchers += change
+        if not unread.watchers:
+            unread.tell_losses()
+
+
+@contextmanager
+def join(
+    group: str,
+    *,
+    give_state: GiveState | None = None,
+    take_state: TakeState | None = None,
+    **options: Unpack[JoinOptions],
+) -> Iterator[Group]:
+    """Join the group of this name, or start it; in it when the block starts, out when it ends.
+
+    All options are those of `ringcast.join`. `give_state` returns an iterable of bytes, and
+    `take_state` gets an iterator of bytes; each runs in a thread of its own. If the block ends with
+    an exception this member is gone at once, and missed; unless it was interrupted (Ctrl-C) or told
+    to exit: then it leaves as always.
+    """
+    engine = Engine(f"ringcast {group}")
+    entered: Future[Group] = Future()
+    joining = partial(
+        aio.join,
+        group,
+        give_state=None if give_state is None else _giving(give_state),
+        take_state=None if take_state is None else _taking(take_state, engine),
+        **options,
+    )
+
+    async def live() -> None:
+        try:
+            async with joining() as inner:
+                handle = Group(engine, inner)
+                entered.set_result(handle)
+                await handle._serve()
+        except BaseException as error:
+            if not entered.done():
+                entered.set_exception(error)
+            raise
+
+    engine.start(live)
+    try:
+        handle = entered.result()
+    except BaseException:
+        engine.abort()
+        engine.over.wait()
+        raise
+    try:
+        yield handle
+    except Exception:
+        engine.abort()
+        engine.over.wait()
+        raise
+    except BaseException:  # such as KeyboardInterrupt: the others need not miss this member
+        handle.leave()
+        raise
+    handle.leave()
+
+
+def _giving(give: GiveState) -> Callable[[], AsyncIterator[bytes]]:
+    async def chunks() -> AsyncIterator[bytes]:
+        state = await asyncio.to_thread(lambda: iter(give()))
+        while some := await asyncio.to_thread(_pull, state):
+            for chunk in some:
+                yield chunk
+
+    return chunks
+
+
+def _pull(state: Iterator[bytes]) -> list[bytes]:
+    """Enough chunks to be worth a change of threads."""
+    some: list[bytes] = []
+    size = 0
+    for chunk in state:
+        some.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK_BYTES:
+            break
+    return some
+
+
+def _taking(
+    take: TakeState, engine: Engine
+) -> Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, None]]:
+    async def run(chunks: AsyncIterator[bytes]) -> None:
+        async def pull() -> bytes | None:
+            return await anext(chunks, None)
+
+        def each() -> Iterator[bytes]:
+            while (chunk := engine.call(pull)) is not None:
+                yield chunk
+
+        await asyncio.to_thread(take, each())
+
+    return run
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None:
+        check_seconds("timeout", timeout, 0.0, TIMEOUT_S_MAX)

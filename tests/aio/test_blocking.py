@@ -1,0 +1,697 @@
+"""The blocking API on real sockets: threads that send, read, wait, are interrupted and leave."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import logging
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loopback_groups import DEADLINE_S, PATIENT, exclude, numbered
+
+import ringcast
+from ringcast import (
+    Closed,
+    ConfigError,
+    Delivered,
+    GroupClosed,
+    JoinTimeout,
+    MulticastConfig,
+    RequestFailed,
+    StabilityConfig,
+    TimedOut,
+    TooFewMembers,
+    Undeliverable,
+    UnicastConfig,
+    UsageError,
+    ViewInstalled,
+    blocking,
+)
+from ringcast.aio.lane import PARCEL_BYTES, RING_CAPACITY
+from ringcast.aio.sources import ListSource
+from ringcast.config import DISCOVERY_WAIT_MIN_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LARGE = [b"x" * (PARCEL_BYTES + 1)]
+
+
+@contextmanager
+def members(count: int, **options: Any) -> Iterator[list[blocking.Group]]:
+    """So many, in the view in their order; options for all or per member."""
+    per_member = options.pop("per_member", [{}] * count)
+    membership = options.pop("membership", PATIENT)
+    groups: list[blocking.Group] = []
+    with ExitStack() as stack:
+        for at in range(count):
+            wait_s = DISCOVERY_WAIT_MIN_S if at == 0 else DEADLINE_S
+            joining = blocking.join(
+                "test",
+                name="ABCDEF"[at],
+                discovery=ListSource([group.me.address for group in groups]),
+                membership=replace(membership, discovery_wait_s=wait_s),
+                **options,
+                **per_member[at],
+            )
+            groups.append(stack.enter_context(joining))
+        yield groups
+
+
+@contextmanager
+def threads(count: int = 8) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(count) as pool:
+        yield pool
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Another thread is about to make it true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0)  # let it
+
+
+def read(group: blocking.Group, count: int) -> list[tuple[str, bytes]]:
+    return [(message.sender.name, message.payload) for message in islice(group, count)]
+
+
+def layer(group: blocking.Group, name: str) -> Any:
+    return group.stats()[name]
+
+
+def engines() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("ringcast")]
+
+
+# Sending
+
+
+def send_from_threads(count: int, each: int) -> None:
+    """Every receiver: each thread's messages in its order, all by seqno, and nothing was asked for
+    again."""
+    with (
+        members(3, per_member=[{}, {}, {"receive": False}]) as (a, b, c),
+        threads(count + 2) as pool,
+    ):
+
+        def send(thread: int) -> None:
+            for number in range(each):
+                a.send(b"%d:%d" % (thread, number))
+
+        def collect(group: blocking.Group) -> dict[int, int]:
+            seen: Counter[int] = Counter()
+            high = 0
+            for batch in group.batches():
+                assert batch.run.first == high + 1
+                high = batch.run.last
+                for payload in batch.run.payloads:
+                    thread, number = map(int, payload.split(b":"))
+                    assert number == seen[thread]
+                    seen[thread] += 1
+                if high == count * each:
+                    return seen
+            raise AssertionError("closed")
+
+        receivers = [pool.submit(collect, group) for group in (a, b)]
+        senders = [pool.submit(send, thread) for thread in range(count)]
+        for sender in senders:
+            sender.result()
+        for receiver in receivers:
+            assert receiver.result() == dict.fromkeys(range(count), each)
+        a.flush()
+        for group in (a, b, c):
+            received = layer(group, "ReliableMulticast")["received"]
+            assert received
+            assert {entry["nacked"] for entry in received.values()} == {0}
+
+
+def test_each_threads_messages_stay_in_its_order() -> None:
+    send_from_threads(8, 2000)
+
+
+@pytest.mark.proof
+def test_each_threads_messages_stay_in_its_order_for_long() -> None:
+    send_from_threads(8, 100_000)
+
+
+def test_small_and_large_sends_of_a_thread_keep_their_order() -> None:
+    with members(2) as (a, b), threads(1) as pool:
+        sent: list[bytes] = []
+        reading = pool.submit(read, b, 3 * 40)
+        for number in range(40):
+            batch = [b"%d" % number * (number * 40), b"%d" % number]
+            a.send_many(batch)
+            a.send(b"one")
+            sent += [*batch, b"one"]
+        assert [payload for _, payload in reading.result()] == sent
+        assert [payload for _, payload in read(a, len(sent))] == sent
+
+
+def test_a_call_to_send_many_is_not_torn_apart() -> None:
+    with members(2, per_member=[{}, {"receive": False}]) as (a, _), threads() as pool:
+        batches = [numbered(f"{name}:", 200) for name in "abcdefgh"]
+        list(pool.map(a.send_many, batches))
+        got = [payload for _, payload in read(a, 1600)]
+        assert sorted(got[at : at + 200] for at in range(0, 1600, 200)) == batches
+
+
+def test_both_guarantees_and_one_member() -> None:
+    with members(2) as (a, b):
+        a.send(b"plain")
+        a.send(b"uniform", guarantee="uniform")
+        a.send(b"to one", to=b.me)
+        assert a.try_send(b"tried")
+        found = {(m.payload, m.guarantee, m.to_me) for m in islice(b, 4)}
+        assert found == {
+            (b"plain", "fifo", False),
+            (b"uniform", "uniform", False),
+            (b"to one", "fifo", True),
+            (b"tried", "fifo", False),
+        }
+        read(a, 3)
+
+
+def test_the_callers_list_may_change_after_the_call() -> None:
+    with members(1) as (a,):
+        payloads = [b"as it was"]
+        a.send_many(payloads)
+        payloads[0] = b"changed"
+        a.send_many([])
+        assert read(a, 1) == [("A", b"as it was")]
+
+
+# No room
+
+
+def fill(group: blocking.Group) -> int:
+    """Send until the window and the ring are full; how many messages that took."""
+    sent = 0
+    while True:
+        try:
+            group.send(b"%d" % sent, timeout=0.0)
+            sent += 1
+        except TimedOut:
+            lanes: Any = group.stats()["lanes"]
+            is_full = lanes["fifo"]["waiting"] == RING_CAPACITY
+            if is_full and any("pinned by" in reason for reason in group.explain()):
+                return sent
+
+
+def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() -> None:
+    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(8) as pool:
+        sent = fill(a)
+        assert RING_CAPACITY <= sent <= RING_CAPACITY + 8
+        assert any("pinned by" in reason for reason in a.explain())
+        assert not a.try_send(b"no room")
+        waiting = [pool.submit(a.send, b"waits%d" % number) for number in range(4)]
+        with pytest.raises(TimedOut, match=r"^no room to send within 0.01 s: 1024 sends wait$"):
+            a.send(b"gives up", timeout=0.01)
+        with pytest.raises(TimedOut) as caught:
+            a.send_many(LARGE, timeout=0.01)
+        assert caught.value.sent == 0
+        reading = [pool.submit(read, group, sent + 5) for group in (a, b)]
+        for sender in waiting:
+            sender.result()
+        a.send(b"end")
+        for reader in reading:
+            got = [payload for _, payload in reader.result()]
+            assert got[:sent] == [b"%d" % number for number in range(sent)]
+            assert sorted(got[sent:-1]) == [b"waits%d" % number for number in range(4)]
+            assert got[-1] == b"end"
+        assert a.stats()["lanes"] == {
+            "fifo": {"waiting": 0, "given_up": 0},
+            "uniform": {"waiting": 0, "given_up": 0},
+        }
+
+
+def test_who_gives_up_in_the_middle_of_many_is_told_how_many_were_sent() -> None:
+    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(2) as pool:
+        payloads = [payload.ljust(100) for payload in numbered("A", 100)]
+        with pytest.raises(TimedOut, match=r"8 of 100 messages were sent within 0.05 s") as caught:
+            a.send_many(payloads, timeout=0.05)
+        assert caught.value.sent == 8
+        reading = [pool.submit(read, group, 9) for group in (a, b)]
+        a.send(b"more")
+        for reader in reading:
+            assert [p for _, p in reader.result()] == [*payloads[:8], b"more"]
+
+
+def test_who_gives_up_behind_another_sends_nothing() -> None:
+    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(3) as pool:
+        first = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("A", 100)])
+        until(lambda: any("pinned by" in reason for reason in a.explain()))
+        with pytest.raises(TimedOut) as caught:
+            a.send_many(LARGE, timeout=0.01)
+        assert caught.value.sent == 0
+        with pytest.raises(TimedOut, match=r"not everybody has taken all within 0.01 s"):
+            a.flush(timeout=0.01)
+        reading = [pool.submit(read, group, 101) for group in (a, b)]
+        first.result()
+        a.send(b"end")
+        for reader in reading:
+            assert reader.result()[-1] == ("A", b"end")
+
+
+def test_a_member_that_does_not_read_blocks_only_what_is_sent_to_it() -> None:
+    with members(2, unicast=UnicastConfig(capacity=8)) as (a, b):
+        what = "8 of 20 messages to B were sent within 0.05 s"
+        with pytest.raises(TimedOut, match=what) as caught:
+            a.send_many(numbered("B", 20), to=b.me, timeout=0.05)
+        assert caught.value.sent == 8
+        assert not a.try_send(b"no room", to=b.me)
+        a.send(b"to all")
+        assert read(a, 1) == [("A", b"to all")]
+        got = {payload for _, payload in read(b, 9)}
+        assert got == {*numbered("B", 8), b"to all"}
+
+
+def test_flush_waits_for_what_is_in_the_ring_too() -> None:
+    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(3) as pool:
+        for payload in numbered("A", 500):
+            a.send(payload)
+        flushing = pool.submit(a.flush)
+        reading = [pool.submit(read, group, 500) for group in (a, b)]
+        flushing.result()
+        for reader in reading:
+            assert [p for _, p in reader.result()] == numbered("A", 500)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda g: g.send("text"), "messages are bytes, not str"),
+        (lambda g: g.send(b"x", guarantee="maybe"), "guarantee is 'fifo' or 'uniform'"),
+        (lambda g: g.try_send(b"x", guarantee="maybe"), "guarantee is 'fifo' or 'uniform'"),
+        (lambda g: g.send(b"x", to="B"), "a member is meant, not 'B'"),
+        (lambda g: g.send(b"x", to=g.me, guarantee="uniform"), "leave out to="),
+        (lambda g: g.send(b"x" * 2000), "a message of 2000 bytes: max_message_bytes is 1000"),
+        (lambda g: g.send(b"x", timeout=-1.0), "timeout = -1.0: must be from 0"),
+        (lambda g: g.flush(timeout="soon"), "timeout = 'soon'"),
+        (lambda g: g.vote_now(), "acknowledges"),
+        (lambda g: g.request(g.me, "text"), "requests and answers are bytes"),
+        (lambda g: g.wait_for_view(lambda _: g.explain()), "cannot wait for itself"),
+    ],
+)
+def test_mistakes_are_raised_where_they_are_made(call: Any, error: str) -> None:
+    with members(1, config=MulticastConfig(max_message_bytes=1000)) as (a,):
+        with pytest.raises(UsageError, match=error):
+            call(a)
+        a.send(b"fine")
+        assert read(a, 1) == [("A", b"fine")]
+
+
+def test_options_are_those_of_asyncio() -> None:
+    theirs = set(inspect.signature(ringcast.join).parameters)
+    ours = set(inspect.signature(blocking.join).parameters) - {"options"}
+    assert ours | set(blocking.JoinOptions.__annotations__) == theirs
+
+
+def test_names_are_those_of_asyncio() -> None:
+    theirs = {name for name in dir(ringcast.Group) if not name.startswith(("_", "on_"))}
+    ours = {name for name in dir(blocking.Group) if not name.startswith("_")}
+    assert ours == theirs
+
+
+def test_what_join_raises_is_raised_here() -> None:
+    with (
+        pytest.raises(JoinTimeout, match="nobody answered"),
+        blocking.join("test", discovery=ListSource([]), must_exist=True, join_timeout_s=0.05),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="when_few"), blocking.join("test", when_few="flee"):  # type: ignore[arg-type]
+        pass
+    assert engines() == []
+
+
+def test_a_group_that_is_too_small() -> None:
+    with members(1, min_members=2) as (a,):
+        with pytest.raises(TooFewMembers) as caught:
+            a.send(b"alone")
+        assert (caught.value.have, caught.value.need, caught.value.sent) == (1, 2, 0)
+        with pytest.raises(TooFewMembers):
+            a.try_send(b"alone")
+
+
+def test_what_was_taken_when_there_were_enough_is_sent_when_there_are() -> None:
+    config = MulticastConfig(capacity=8)
+    with members(2, config=config, min_members=2) as (a, b), threads(2) as pool:
+        for payload in numbered("A", 50):
+            a.send(payload)
+        large = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("L", 60)])
+        until(lambda: any("pinned by" in reason for reason in a.explain()))
+        b.leave()
+        a.wait_for_view(lambda view: len(view) == 1)
+        with pytest.raises(TooFewMembers):
+            a.send(b"too late")
+        reading = pool.submit(read, a, 50)
+        until(lambda: any("sends are refused" in reason for reason in a.explain()))
+        with blocking.join(
+            "test", discovery=ListSource([a.me.address]), membership=PATIENT, receive=False
+        ):
+            assert [p for _, p in reading.result()] == numbered("A", 50)
+            assert len(read(a, 60)) == 60
+            large.result()
+
+
+# Reading
+
+
+def test_reading_may_stop_and_go_on() -> None:
+    with members(1) as (a,):
+        a.send_many(numbered("A", 10))
+        assert [p for _, p in read(a, 1)] == numbered("A", 10)[:1]
+        assert [p for _, p in read(a, 2)] == numbered("A", 10)[1:3]
+        batch = next(a.batches())
+        assert (batch.run.first, batch.run.payloads) == (4, numbered("A", 10)[3:])
+
+
+def test_several_threads_may_read() -> None:
+    with members(1) as (a,), threads(4) as pool:
+        readers = [pool.submit(read, a, 250) for _ in range(4)]
+        a.send_many(numbered("A", 1000))
+        got = [payload for reader in readers for _, payload in reader.result()]
+        assert sorted(got) == sorted(numbered("A", 1000))
+
+
+def test_everything_comes_in_one_order() -> None:
+    with members(2) as (a, b), threads(1) as pool:
+        reading = pool.submit(lambda: list(a.events()))
+        b.send_many(numbered("B", 3))
+        b.flush()
+        b.leave()
+        a.wait_for_view(lambda view: len(view) == 1)
+        a.leave()
+        events = reading.result()
+        assert [type(event) for event in events] == [
+            *(ViewInstalled, ViewInstalled, Delivered, ViewInstalled, Closed)
+        ]
+        assert events[2].run.payloads == numbered("B", 3)
+
+
+def test_events_may_be_left_and_gone_on_with() -> None:
+    with members(2) as (a, b):
+        first = next(iter(a.events()))
+        assert isinstance(first, ViewInstalled)
+        b.send(b"hello")
+        second, third = islice(a.events(), 2)
+        assert isinstance(second, ViewInstalled)
+        assert isinstance(third, Delivered)
+        read(b, 1)
+
+
+@pytest.mark.parametrize("reader", ["reads it", "leaves before", "never comes"])
+def test_no_loss_is_silent(caplog: pytest.LogCaptureFixture, reader: str) -> None:
+    with caplog.at_level(logging.WARNING, "ringcast"), members(2) as (a, b):
+        gone = b.me
+        a.send(b"never taken", to=gone)
+        events = a.events()
+        if reader != "never comes":
+            assert [type(event) for event in islice(events, 2)] == [ViewInstalled] * 2
+        a._do(lambda: exclude(gone, by=a._group))
+        a.wait_for_view(lambda view: len(view) == 2 and gone not in view)
+        if reader == "reads it":
+            assert Undeliverable in [type(event) for event in islice(events, 3)]
+        events.close()
+    told = "A: messages 1..1 to B were given up and may not have arrived: B has been restarted"
+    assert caplog.messages.count(told) == (reader != "reads it")
+
+
+def test_who_only_sends_cannot_read() -> None:
+    with members(1, receive=False) as (a,), pytest.raises(UsageError, match="receive=False"):
+        iter(a)
+
+
+# Requests
+
+
+def test_threads_ask_and_answer() -> None:
+    with members(2) as (a, b), threads(9) as pool:
+
+        def answer() -> int:
+            count = 0
+            for request in b.requests():
+                if request.payload == b"":
+                    request.refuse("nothing is asked")
+                else:
+                    request.reply(2 * request.payload)
+                count += 1
+            return count
+
+        answering = pool.submit(answer)
+        asks = [b"%d" % number for number in range(100)]
+        assert list(pool.map(lambda what: a.request(b.me, what), asks)) == [2 * w for w in asks]
+        with pytest.raises(RequestFailed, match="B refuses: nothing is asked"):
+            a.request(b.me, b"")
+        b.leave()
+        assert answering.result() == 101
+
+
+def test_a_request_that_nobody_answers() -> None:
+    with members(2) as (a, b), threads(1) as pool:
+        with pytest.raises(TimedOut, match=r"^B has not answered within 0.05 s$"):
+            a.request(b.me, b"?", timeout=0.05)
+        asking = pool.submit(a.request, b.me, b"?", timeout=600.0)
+        until(lambda: layer(b, "requests")["unread"] == 2)
+        b.leave()
+        with pytest.raises(RequestFailed, match="B departed"):
+            asking.result()
+
+
+# The rest
+
+
+def test_what_there_is_to_see() -> None:
+    with members(2) as (a, b):
+        assert a.view == b.view
+        assert str(a.me) == "A"
+        assert a.state_lost is None
+        b.send(b"hello", to=a.me)
+        assert read(a, 1) == [("B", b"hello")]
+        a.sync(b.me)
+        with pytest.raises(TimedOut, match=r"not as wanted within 0.01 s: View 2: A, B"):
+            a.wait_for_view(lambda view: len(view) == 3, timeout=0.01)
+        assert a.wait_for_view(lambda view: len(view) == 2) == a.view
+    assert isinstance(a.explain(), list)
+    assert a.stats()["lanes"]
+    assert engines() == []
+
+
+def test_a_group_that_votes() -> None:
+    with members(1, config=MulticastConfig(stability=StabilityConfig())) as (a,):
+        a.send(b"x")
+        read(a, 1)
+        a.vote_now()
+        a.flush()
+
+
+def test_the_state_is_given_and_taken_by_threads() -> None:
+    gives: list[str] = []
+    chunk = b"x" * 300_000
+
+    def give() -> Iterator[bytes]:
+        gives.append(threading.current_thread().name)
+        yield b"begin"
+        yield from [chunk] * 9
+
+    def refuse(chunks: Iterator[bytes]) -> None:
+        raise AssertionError("who starts the group takes no state")
+
+    taken: list[bytes] = []
+    hooks = [
+        {"give_state": give, "take_state": refuse},
+        {"give_state": give, "take_state": taken.extend},
+    ]
+    with threads(1) as pool, ExitStack() as stack:
+        first = stack.enter_context(members(1, per_member=hooks[:1]))[0]
+        reading = pool.submit(read, first, 1)
+        options: Any = hooks[1]
+        b = stack.enter_context(
+            blocking.join(
+                "test", discovery=ListSource([first.me.address]), membership=PATIENT, **options
+            )
+        )
+        assert b"".join(taken) == b"begin" + 9 * chunk
+        assert gives
+        assert not gives[0].startswith("ringcast")
+        b.send(b"after")
+        assert reading.result() == read(b, 1) == [("", b"after")]
+
+
+# Leaving
+
+
+def test_leaving_sends_what_is_in_the_ring_and_wakes_those_who_wait() -> None:
+    config = MulticastConfig(capacity=8)
+    with threads(12) as pool, members(2, config=config) as (a, b):
+        sent = fill(a)
+        waiting = [pool.submit(a.send, b"no") for _ in range(3)]
+        waiting += [pool.submit(a.send_many, LARGE) for _ in range(3)]
+        waiting += [pool.submit(a.wait_for_view, lambda view: len(view) == 9)]
+        waiting += [pool.submit(a.request, a.me, b"?", timeout=600.0)]
+        until(lambda: layer(a, "requests")["unread"] == 1)
+        asked = pool.submit(lambda: list(a.requests()))
+        own = pool.submit(lambda: [message.payload for message in a])
+        reading = pool.submit(lambda: [message.payload for message in islice(b, sent)])
+        a.leave()
+        outcomes = Counter(type(waiter.exception()) for waiter in waiting)
+        assert outcomes[GroupClosed] + outcomes[type(None)] == len(waiting)
+        assert reading.result() == [b"%d" % number for number in range(sent)]
+        assert own.result()[:sent] == reading.result()
+        assert len(asked.result()) == 1
+        with pytest.raises(GroupClosed):
+            a.send(b"more")
+        with pytest.raises(GroupClosed):
+            a.request(b.me, b"more")
+        with pytest.raises(GroupClosed):
+            a.flush()
+        assert not list(a)
+        a.leave()
+
+
+def test_what_could_not_be_sent_in_time_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    config = MulticastConfig(capacity=8)
+    membership = replace(PATIENT, leave_timeout_s=0.05)
+    with caplog.at_level(logging.WARNING, "ringcast"):
+        with members(2, config=config, membership=membership) as (a, _), threads(1) as pool:
+            sent = fill(a)
+            large = pool.submit(a.send_many, LARGE)
+            a.leave()
+            with pytest.raises(GroupClosed):
+                large.result()
+        (said,) = [text for text in caplog.messages if "A leaves before all was sent" in text]
+    unsent = int(re.findall(r"(\d+) sends were not", said)[0])
+    assert sent - 8 <= unsent <= sent
+    assert engines() == []
+
+
+def test_a_block_that_fails_ends_at_once_and_is_missed() -> None:
+    def fail(known: blocking.Group) -> None:
+        place = ListSource([known.me.address])
+        with blocking.join("test", name="C", discovery=place, membership=PATIENT) as c:
+            failed.append(c)
+            known.wait_for_view(lambda view: len(view) == 3)
+            raise ZeroDivisionError
+
+    failed: list[blocking.Group] = []
+    with members(2) as (a, _):
+        with pytest.raises(ZeroDivisionError):
+            fail(a)
+        a.wait_for_view(lambda view: len(view) == 2)
+    with pytest.raises(GroupClosed):
+        failed[0].send(b"more")
+
+
+class Interrupted(BaseException):
+    """Comes at any time, as KeyboardInterrupt does to the main thread."""
+
+
+def test_sends_that_are_interrupted_anywhere_hold_nobody_up() -> None:
+    with members(1) as (a,), threads(1) as pool:
+        begun: list[int] = []  # the thread, each time that it can be interrupted once
+        interrupts = 0
+
+        def keep_sending() -> None:
+            nonlocal interrupts
+            while interrupts < 200:
+                try:
+                    begun.append(threading.get_ident())
+                    while True:
+                        a.send(b"x")
+                except Interrupted:
+                    interrupts += 1
+
+        sending = threading.Thread(target=keep_sending, daemon=True)
+        sending.start()
+        reading = pool.submit(lambda: list(takewhile(lambda m: m.payload != b"end", a)))
+        for number in range(1, 201):
+            until(lambda number=number: len(begun) == number)  # type: ignore[misc]
+            ident, error = ctypes.c_ulong(begun[-1]), ctypes.py_object(Interrupted)
+            assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error) == 1
+        sending.join(DEADLINE_S)
+        assert interrupts == 200
+        a.send(b"end", timeout=DEADLINE_S)
+        got = [message.seqno for message in reading.result(DEADLINE_S)]
+        assert got == list(range(1, len(got) + 1))
+
+
+PROGRAM = """
+import sys
+import ringcast
+from ringcast import MulticastConfig, blocking
+from ringcast.aio.sources import ListSource
+
+address, doing = ringcast.Address.parse(sys.argv[1]), sys.argv[2]
+with blocking.join(
+    "test",
+    discovery=ListSource([address]),
+    config=MulticastConfig(capacity=8),
+    receive=doing == "read",
+) as group:
+    if doing == "send":
+        group.send(b"ready")
+        while True:
+            group.send(b"x")
+    elif doing == "caught":
+        try:
+            group.send(b"ready")
+            while True:
+                group.send_many([b"x" * 5000])
+        except KeyboardInterrupt:
+            group.send(b"still here")
+    else:
+        group.send(b"ready")
+        for message in group:
+            pass
+"""
+
+
+@pytest.mark.parametrize("doing", ["send", "read", "caught"])
+def test_an_interrupt_leaves_cleanly(doing: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with members(1, config=MulticastConfig(capacity=8)) as (a,), threads(1) as pool:
+        command = [sys.executable, tmp_path / "program.py", str(a.me.address), doing]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            got: list[bytes] = []
+
+            def listen() -> None:
+                for event in a.events():
+                    match event:
+                        case Delivered(_, run):
+                            got.extend(run.payloads)
+                        case ViewInstalled(view) if got and len(view) == 1:
+                            return
+
+            listening = pool.submit(listen)
+            until(lambda: b"ready" in got and (doing == "read" or len(got) > 20))
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=DEADLINE_S)
+            listening.result()
+            assert got[0] == b"ready"
+            if doing == "caught":
+                assert process.returncode == 0
+                assert got[-1] == b"still here"
+            else:
+                assert process.returncode == -signal.SIGINT
+                assert errors.rstrip().endswith("KeyboardInterrupt")
+                assert "leaves before" not in errors
+        finally:
+            process.kill()
+            process.communicate()
