@@ -23,7 +23,7 @@ from ringcast.aio.lane import Lane
 from ringcast.aio.requests import Request
 from ringcast.aio.state import CHUNK_BYTES
 from ringcast.aio.unread import Unread
-from ringcast.config import check_seconds
+from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Delivered
 from ringcast.window.fragmenter import check_payloads
@@ -66,6 +66,7 @@ class JoinOptions(TypedDict, total=False):
     must_exist: bool
     min_members: int | None
     when_few: Literal["raise", "wait"]
+    transport: Literal["udp", "multicast", "tcp"]
     receive: bool
     receive_own: bool
     record: Path | None
@@ -378,7 +379,7 @@ class Group:
 
 @contextmanager
 def join(
-    group: str,
+    group: str | GroupConfig,
     *,
     give_state: GiveState | None = None,
     take_state: TakeState | None = None,
@@ -391,7 +392,8 @@ def join(
     an exception this member is gone at once, and missed; unless it was interrupted (Ctrl-C) or told
     to exit: then it leaves as always.
     """
-    engine = Engine(f"ringcast {group}")
+    name = group.group if isinstance(group, GroupConfig) else group
+    engine = Engine(f"ringcast {name}")
     entered: Future[Group] = Future()
     joining = partial(
         aio.join,

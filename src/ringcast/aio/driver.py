@@ -105,12 +105,12 @@ class Driver:
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
         """Ask the application of a member of the view."""
-        self.node.ask(to, number, payload, time.monotonic_ns())
+        self.node.ask(to, number, payload, self._clock())
         self._flush_soon()
 
     def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
         """What this member's application says."""
-        self.node.answer(to, number, payload, time.monotonic_ns(), is_refused=is_refused)
+        self.node.answer(to, number, payload, self._clock(), is_refused=is_refused)
         self._flush_soon()
 
     def take(self, limit: int) -> None:

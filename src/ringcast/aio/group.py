@@ -833,7 +833,7 @@ async def join(
         advertise=forwarder,
         record=record,
         record_level=record_level,
-        run_id=run_id or group,
+        run_id=run_id or base.group,
         lose=lose,
         has_state=hooks is not None,
     )

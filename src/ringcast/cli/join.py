@@ -11,7 +11,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from ringcast.aio.unread import Guarantee, Notice
     from ringcast.config import GroupConfig
 
+    TransportName: TypeAlias = Literal["udp", "multicast", "tcp"]
+
 STDIN = 0
 CHUNK_BYTES = 1 << 16
 
@@ -54,9 +56,10 @@ STALL_S = 3.0
 )
 @click.option(
     "--transport",
-    type=click.Choice(["udp"]),
-    expose_value=False,
-    help="How datagrams travel; there is one way so far.",
+    type=click.Choice(["udp", "multicast", "tcp"]),
+    default="udp",
+    show_default=True,
+    help="How datagrams travel: the same for all members.",
 )
 @click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
 @click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
@@ -87,6 +90,7 @@ def join(
     name: str | None,
     listen: str,
     members: tuple[str, ...],
+    transport: TransportName,
     must_exist: bool,
     min_members: int | None,
     guarantee: Guarantee,
@@ -110,7 +114,7 @@ def join(
         raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, group=group, name=name)
     terminal = _Terminal(config, guarantee, as_json=as_json)
-    run(terminal.member(listen, members, must_exist, min_members, record))
+    run(terminal.member(listen, members, transport, must_exist, min_members, record))
 
 
 class _Terminal:
@@ -129,6 +133,7 @@ class _Terminal:
         self,
         listen: str,
         members: tuple[str, ...],
+        transport: TransportName,
         must_exist: bool,
         min_members: int | None,
         record: Path | None,
@@ -137,6 +142,7 @@ class _Terminal:
             self._config,
             listen=listen,
             members=members,
+            transport=transport,
             must_exist=must_exist,
             min_members=min_members,
             when_few="wait",
