@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 from ringcast.aio import group as aio
-from ringcast.aio.engine import Engine
+from ringcast.aio.engine import Engine, Latch
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
-from ringcast.aio.lane import Lane
+from ringcast.aio.lane import LOOK_S, Lane
 from ringcast.aio.requests import Request
 from ringcast.aio.state import CHUNK_BYTES
 from ringcast.aio.unread import Unread
@@ -255,7 +254,7 @@ class Group:
         """Leave before the block ends, as its end would: what was sent is sent, and threads that
         wait are told with GroupClosed. Once more changes nothing."""
         self._engine.soon(self._leaving.set)
-        self._engine.over.wait()
+        self._engine.join()
         error = self._engine.error
         if error is not None and not isinstance(error, asyncio.CancelledError):
             self._engine.error = None
@@ -293,7 +292,7 @@ class Group:
         try:
             return self._engine.call(do)
         except GroupClosed:
-            if not self._engine.over.is_set():
+            if not self._engine.is_over:
                 raise
         return what()  # nobody else is at it any more
 
@@ -328,16 +327,22 @@ class Group:
     async def _serve(self) -> None:
         """Until this member is to leave, and all that was sent is in the window."""
         pumps = [asyncio.create_task(lane.pump()) for lane in self._lanes.values()]
+        leaving = asyncio.create_task(self._leaving.wait())
         try:
-            await self._leaving.wait()
+            while not leaving.done():
+                await asyncio.wait([leaving], timeout=LOOK_S)
+                for lane, pump in zip(self._lanes.values(), pumps, strict=True):
+                    if pump.done():
+                        pump.result()  # raised, if it has failed
+                    lane.look()
             for lane in self._lanes.values():
                 lane.close()
             limit_s = self._group._driver.node.config.membership.leave_timeout_s
             await asyncio.wait(pumps, timeout=limit_s)
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.wait(pumps)
+            for task in (leaving, *pumps):
+                task.cancel()
+            await asyncio.wait([leaving, *pumps])
         for pump in pumps:
             with suppress(asyncio.CancelledError):
                 pump.result()
@@ -394,7 +399,8 @@ def join(
     """
     name = group.group if isinstance(group, GroupConfig) else group
     engine = Engine(f"ringcast {name}")
-    entered: Future[Group] = Future()
+    entered = Latch()
+    handles: list[Group] = []
     joining = partial(
         aio.join,
         group,
@@ -406,26 +412,27 @@ def join(
     async def live() -> None:
         try:
             async with joining() as inner:
-                handle = Group(engine, inner)
-                entered.set_result(handle)
-                await handle._serve()
-        except BaseException as error:
-            if not entered.done():
-                entered.set_exception(error)
-            raise
+                handles.append(Group(engine, inner))
+                entered.set()
+                await handles[0]._serve()
+        finally:
+            entered.set()
 
-    engine.start(live)
     try:
-        handle = entered.result()
+        engine.start(live)
+        entered.wait()
     except BaseException:
         engine.abort()
-        engine.over.wait()
         raise
+    if not handles:
+        engine.join()
+        assert engine.error is not None
+        raise engine.error
+    handle = handles[0]
     try:
         yield handle
     except Exception:
         engine.abort()
-        engine.over.wait()
         raise
     except BaseException:  # such as KeyboardInterrupt: the others need not miss this member
         handle.leave()

@@ -3,6 +3,12 @@
 Whoever calls waits for the result, for as long as it likes, and can be interrupted: then what it
 has asked for is cancelled, and has come to its end before the call returns. When the loop is over
 nobody waits: calls that were not done raise GroupClosed.
+
+Interrupts, such as KeyboardInterrupt in the main thread, come where a function of Python begins,
+goes back in a loop, or returns from a call. So threads share no lock with the engine that is itself
+written in Python, as those in threading.Event, Thread.join and Future are: interrupted while it
+takes one or gives it back, a thread would keep it, and the engine would wait for ever. A lock
+written in C has no such moment when it is taken by `with`, nor has a SimpleQueue.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ class Latch:
 
 
 class _Call(Generic[T]):
-    """Something to be done in the loop."""
+    """Something to be done in the loop. `start` and `cancel` run there."""
 
     def __init__(self, engine: Engine, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.done = Latch()
@@ -56,7 +62,7 @@ class _Call(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
-        if self._engine.is_over:  # nobody would wait for the task
+        if self._engine.is_ending:  # nobody would wait for the task
             self.done.set()
             return
         self._task = asyncio.get_running_loop().create_task(self._work())
@@ -65,6 +71,8 @@ class _Call(Generic[T]):
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:  # who asks was interrupted before this was to be started
+            self.done.set()
 
     @property
     def is_cancelled(self) -> bool:
@@ -79,91 +87,117 @@ class Engine:
     """The thread. It ends when `main` does."""
 
     def __init__(self, name: str) -> None:
-        self.over = threading.Event()
+        self.is_ending = False
+        """Nothing more is begun in the loop."""
+        self.is_over = False
+        """Nothing is done there any more."""
         self.error: BaseException | None = None
         """What `main` has raised."""
         self._name = name
-        self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+        self._alive = threading.Lock()  # held as long as the thread runs
         # Reentrant: the finalizer of an iterator may run anywhere, and comes here.
         self._lock = threading.RLock()
         self._calls: set[_Call[Any]] = set()
-        self.is_over = False
-        """Nothing more is begun in the loop."""
+        self._is_aborted = False
+        self._reason = OVER
 
     def start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`main` is the first that may have others call."""
         # A daemon: should the application end without leaving, it is not held up.
         self._thread = threading.Thread(
             target=self._run, args=(main,), name=self._name, daemon=True
         )
+        self._alive.acquire()
         self._thread.start()
-        self._begun.wait()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
         """Run a coroutine in the loop and return what it does, or raise what it raises.
 
         TimedOut: it was cancelled after this time.
         """
-        if threading.current_thread() is self._thread:
-            raise UsageError("this runs in the engine's own thread, which cannot wait for itself")
+        self._check_thread()
         call = _Call(self, work)
-        with self._lock:
-            self._schedule(call.start)
-            self._calls.add(call)
         try:
+            self._calls.add(call)
+            self._schedule(call.start)
             if not call.done.wait(timeout_s):
-                self.soon(call.cancel)
-                call.done.wait()
+                self._cancel(call)
                 if call.is_cancelled:
                     raise TimedOut(f"not done within {timeout_s} s")
         except BaseException:  # such as KeyboardInterrupt
-            self.soon(call.cancel)
-            call.done.wait()
+            self._cancel(call)
             raise
         finally:
             self._calls.discard(call)
         if call.is_cancelled:
-            raise GroupClosed(OVER)
+            raise GroupClosed(self._reason)
         return call.result()
 
     def soon(self, callback: Callable[[], object]) -> bool:
         """Have it called in the loop; False: that is over."""
         try:
-            with self._lock:
-                self._schedule(callback)
+            self._schedule(callback)
         except GroupClosed:
             return False
         return True
 
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._check_thread()
+        with self._alive:
+            pass
+
     def abort(self) -> None:
-        """Cancel `main`."""
+        """Cancel `main`, which may not have begun, and wait until the thread has ended."""
+        self._is_aborted = True  # before it is looked if there is something to cancel
         if self._main is not None:
             self.soon(self._main.cancel)
+        if self._thread is not None and self._thread.ident is not None:  # it could be started
+            self.join()
+
+    def disown(self, reason: str) -> None:
+        """This process is a copy made by fork, without the thread, and with locks as they were."""
+        self._lock, self._alive = threading.RLock(), threading.Lock()
+        self.is_ending = self.is_over = True
+        self._reason = reason
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise UsageError("this runs in the engine's own thread, which cannot wait for itself")
 
     def _schedule(self, callback: Callable[[], object]) -> None:
-        if self.is_over or self._loop is None:
-            raise GroupClosed(OVER)
-        self._loop.call_soon_threadsafe(callback)
+        with self._lock:
+            if self.is_ending or self._loop is None:
+                raise GroupClosed(self._reason)
+            self._loop.call_soon_threadsafe(callback)
+
+    def _cancel(self, call: _Call[Any]) -> None:
+        """Wait until it has come to its end. A loop that ends has cancelled it already."""
+        if self.soon(call.cancel):
+            call.done.wait()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def begin() -> None:
             self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-            self._begun.set()
+            if self._is_aborted:
+                return
             try:
                 await main()
             finally:
                 with self._lock:  # nothing is scheduled in a loop that ends
-                    self.is_over = True
+                    self.is_ending = True
 
         try:
             run(begin())
         except BaseException as error:  # whoever waits for the thread is told
             self.error = error
+            if isinstance(error, Exception):
+                self._reason = f"this member has failed and is gone: {error!r}"
         finally:
-            self.is_over = True
-            self._begun.set()
-            for call in list(self._calls):  # those that did not start
+            self.is_ending = self.is_over = True
+            for call in self._calls.copy():  # those that were not started, or not ended
                 call.done.set()
-            self.over.set()
+            self._alive.release()

@@ -10,9 +10,11 @@ On send: first wait for room, then take a ticket: who gives up waiting leaves no
     leaves at once. More than that waits until the window has it, so the ring is bounded in bytes
     too.
 When a send is interrupted while it has a ticket: the pump fills its place with nothing, or those
-    behind it would wait for ever.
+    behind it would wait for ever. What an interrupted send has to say is said in single steps, so a
+    second interrupt, which can only come between two, leaves nothing unsaid.
 On waking: whoever adds to the ring looks if the pump sleeps, and wakes it once; before it sleeps,
-    the pump says so and looks again. Whichever comes second sees the other.
+    the pump says so and looks again. Whichever comes second sees the other. Who is interrupted
+    before it has woken the pump leaves that to the next send, or to the next second (LOOK_S).
 On leaving: the ring is closed; who waits for room is told; what is in it is sent.
 """
 
@@ -26,7 +28,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ringcast.aio.engine import OVER, Latch
+from ringcast.aio.engine import Latch
 from ringcast.aio.group import STREAMS, Outgoing
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers
 from ringcast.window.concurrent import RingBuffer
@@ -49,6 +51,9 @@ PARCEL_BYTES = 4096
 """The most that one send leaves in the ring. Each message counts MESSAGE_BYTES more."""
 
 MESSAGE_BYTES = 64
+
+LOOK_S = 1.0
+"""How often it is looked if something was put here by who could not say so any more."""
 
 LEAVING = "this member is leaving its group"
 
@@ -93,6 +98,7 @@ class Lane:
         self._in_hand = 0  # sends that have left the ring and are not all in the window
         self._last: int | None = None  # once closed: the last ticket that counts
         self._is_over = False
+        self._reason = LEAVING
 
     # What any thread may call
 
@@ -124,13 +130,13 @@ class Lane:
         except GroupClosed:
             pass  # it was closed in between
         finally:
-            if not tickets:
-                self._make_room(len(room))  # for the next one, who may have to be told the same
-            elif not is_in:
+            if tickets and not is_in:
                 self._given_up.extend(tickets)
+            elif room and not tickets:
+                self._room.put(None)  # for the next one, who may have to be told the same
             self._wake()
         if not is_in or self._is_over:
-            raise GroupClosed(LEAVING)
+            raise GroupClosed(self._reason)
 
     def _send_awaited(self, parcel: Parcel, timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else monotonic() + timeout_s
@@ -181,10 +187,17 @@ class Lane:
                 await self._send_items(items)
                 self._in_hand = 0
                 self._make_room(len(items))
-        except GroupClosed:
-            pass  # senders are told below
+        except GroupClosed as closed:
+            self._reason = str(closed)
+        except Exception as error:
+            self._reason = f"this member has failed and cannot send: {error!r}"
+            raise
         finally:
-            self._end()
+            self._end()  # tells the senders
+
+    def look(self) -> None:
+        """Have the pump look if something is there."""
+        self._awake.set()
 
     def close(self) -> None:
         """Nothing more is put here. The pump ends when what is there has been sent."""
@@ -270,7 +283,7 @@ class Lane:
         self.close()
         for parcel in list(self._awaited):
             if not parcel.done.is_set:
-                parcel.finish(GroupClosed(OVER))
+                parcel.finish(GroupClosed(self._reason))
         sends = self._ring.size + self._in_hand
         if sends:
             log.warning(
