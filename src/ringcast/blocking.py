@@ -431,13 +431,13 @@ def join(
     handle = handles[0]
     try:
         yield handle
+        handle.leave()
     except Exception:
         engine.abort()
         raise
     except BaseException:  # such as KeyboardInterrupt: the others need not miss this member
         handle.leave()
         raise
-    handle.leave()
 
 
 def _giving(give: GiveState) -> Callable[[], AsyncIterator[bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import logging
 import re
@@ -10,15 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from blocking_groups import LARGE, engines, layer, members, read, threads, until
 from loopback_groups import DEADLINE_S, PATIENT, exclude, numbered
 
 import ringcast
@@ -39,63 +37,12 @@ from ringcast import (
     ViewInstalled,
     blocking,
 )
-from ringcast.aio.lane import PARCEL_BYTES, RING_CAPACITY
+from ringcast.aio.lane import RING_CAPACITY
 from ringcast.aio.sources import ListSource
-from ringcast.config import DISCOVERY_WAIT_MIN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-LARGE = [b"x" * (PARCEL_BYTES + 1)]
-
-
-@contextmanager
-def members(count: int, **options: Any) -> Iterator[list[blocking.Group]]:
-    """So many, in the view in their order; options for all or per member."""
-    per_member = options.pop("per_member", [{}] * count)
-    membership = options.pop("membership", PATIENT)
-    groups: list[blocking.Group] = []
-    with ExitStack() as stack:
-        for at in range(count):
-            wait_s = DISCOVERY_WAIT_MIN_S if at == 0 else DEADLINE_S
-            joining = blocking.join(
-                "test",
-                name="ABCDEF"[at],
-                discovery=ListSource([group.me.address for group in groups]),
-                membership=replace(membership, discovery_wait_s=wait_s),
-                **options,
-                **per_member[at],
-            )
-            groups.append(stack.enter_context(joining))
-        yield groups
-
-
-@contextmanager
-def threads(count: int = 8) -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(count) as pool:
-        yield pool
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Another thread is about to make it true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0)  # let it
-
-
-def read(group: blocking.Group, count: int) -> list[tuple[str, bytes]]:
-    return [(message.sender.name, message.payload) for message in islice(group, count)]
-
-
-def layer(group: blocking.Group, name: str) -> Any:
-    return group.stats()[name]
-
-
-def engines() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("ringcast")]
-
 
 # Sending
 
@@ -149,7 +96,7 @@ def test_each_threads_messages_stay_in_its_order_for_long() -> None:
 
 
 def test_small_and_large_sends_of_a_thread_keep_their_order() -> None:
-    with members(2) as (a, b), threads(1) as pool:
+    with threads(1) as pool, members(2) as (a, b):
         sent: list[bytes] = []
         reading = pool.submit(read, b, 3 * 40)
         for number in range(40):
@@ -162,7 +109,7 @@ def test_small_and_large_sends_of_a_thread_keep_their_order() -> None:
 
 
 def test_a_call_to_send_many_is_not_torn_apart() -> None:
-    with members(2, per_member=[{}, {"receive": False}]) as (a, _), threads() as pool:
+    with threads() as pool, members(2, per_member=[{}, {"receive": False}]) as (a, _):
         batches = [numbered(f"{name}:", 200) for name in "abcdefgh"]
         list(pool.map(a.send_many, batches))
         got = [payload for _, payload in read(a, 1600)]
@@ -212,7 +159,7 @@ def fill(group: blocking.Group) -> int:
 
 
 def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() -> None:
-    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(8) as pool:
+    with threads(8) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
         sent = fill(a)
         assert RING_CAPACITY <= sent <= RING_CAPACITY + 8
         assert any("pinned by" in reason for reason in a.explain())
@@ -239,7 +186,7 @@ def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() ->
 
 
 def test_who_gives_up_in_the_middle_of_many_is_told_how_many_were_sent() -> None:
-    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(2) as pool:
+    with threads(2) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
         payloads = [payload.ljust(100) for payload in numbered("A", 100)]
         with pytest.raises(TimedOut, match=r"8 of 100 messages were sent within 0.05 s") as caught:
             a.send_many(payloads, timeout=0.05)
@@ -251,7 +198,7 @@ def test_who_gives_up_in_the_middle_of_many_is_told_how_many_were_sent() -> None
 
 
 def test_who_gives_up_behind_another_sends_nothing() -> None:
-    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(3) as pool:
+    with threads(3) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
         first = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("A", 100)])
         until(lambda: any("pinned by" in reason for reason in a.explain()))
         with pytest.raises(TimedOut) as caught:
@@ -280,7 +227,7 @@ def test_a_member_that_does_not_read_blocks_only_what_is_sent_to_it() -> None:
 
 
 def test_flush_waits_for_what_is_in_the_ring_too() -> None:
-    with members(2, config=MulticastConfig(capacity=8)) as (a, b), threads(3) as pool:
+    with threads(3) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
         for payload in numbered("A", 500):
             a.send(payload)
         flushing = pool.submit(a.flush)
@@ -351,7 +298,7 @@ def test_a_group_that_is_too_small() -> None:
 
 def test_what_was_taken_when_there_were_enough_is_sent_when_there_are() -> None:
     config = MulticastConfig(capacity=8)
-    with members(2, config=config, min_members=2) as (a, b), threads(2) as pool:
+    with threads(2) as pool, members(2, config=config, min_members=2) as (a, b):
         for payload in numbered("A", 50):
             a.send(payload)
         large = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("L", 60)])
@@ -383,7 +330,7 @@ def test_reading_may_stop_and_go_on() -> None:
 
 
 def test_several_threads_may_read() -> None:
-    with members(1) as (a,), threads(4) as pool:
+    with threads(4) as pool, members(1) as (a,):
         readers = [pool.submit(read, a, 250) for _ in range(4)]
         a.send_many(numbered("A", 1000))
         got = [payload for reader in readers for _, payload in reader.result()]
@@ -391,7 +338,7 @@ def test_several_threads_may_read() -> None:
 
 
 def test_everything_comes_in_one_order() -> None:
-    with members(2) as (a, b), threads(1) as pool:
+    with threads(1) as pool, members(2) as (a, b):
         reading = pool.submit(lambda: list(a.events()))
         b.send_many(numbered("B", 3))
         b.flush()
@@ -442,7 +389,7 @@ def test_who_only_sends_cannot_read() -> None:
 
 
 def test_threads_ask_and_answer() -> None:
-    with members(2) as (a, b), threads(9) as pool:
+    with threads(9) as pool, members(2) as (a, b):
 
         def answer() -> int:
             count = 0
@@ -464,7 +411,7 @@ def test_threads_ask_and_answer() -> None:
 
 
 def test_a_request_that_nobody_answers() -> None:
-    with members(2) as (a, b), threads(1) as pool:
+    with threads(1) as pool, members(2) as (a, b):
         with pytest.raises(TimedOut, match=r"^B has not answered within 0.05 s$"):
             a.request(b.me, b"?", timeout=0.05)
         asking = pool.submit(a.request, b.me, b"?", timeout=600.0)
@@ -569,7 +516,7 @@ def test_what_could_not_be_sent_in_time_is_said(caplog: pytest.LogCaptureFixture
     config = MulticastConfig(capacity=8)
     membership = replace(PATIENT, leave_timeout_s=0.05)
     with caplog.at_level(logging.WARNING, "ringcast"):
-        with members(2, config=config, membership=membership) as (a, _), threads(1) as pool:
+        with threads(1) as pool, members(2, config=config, membership=membership) as (a, _):
             sent = fill(a)
             large = pool.submit(a.send_many, LARGE)
             a.leave()
@@ -596,39 +543,6 @@ def test_a_block_that_fails_ends_at_once_and_is_missed() -> None:
         a.wait_for_view(lambda view: len(view) == 2)
     with pytest.raises(GroupClosed):
         failed[0].send(b"more")
-
-
-class Interrupted(BaseException):
-    """Comes at any time, as KeyboardInterrupt does to the main thread."""
-
-
-def test_sends_that_are_interrupted_anywhere_hold_nobody_up() -> None:
-    with members(1) as (a,), threads(1) as pool:
-        begun: list[int] = []  # the thread, each time that it can be interrupted once
-        interrupts = 0
-
-        def keep_sending() -> None:
-            nonlocal interrupts
-            while interrupts < 200:
-                try:
-                    begun.append(threading.get_ident())
-                    while True:
-                        a.send(b"x")
-                except Interrupted:
-                    interrupts += 1
-
-        sending = threading.Thread(target=keep_sending, daemon=True)
-        sending.start()
-        reading = pool.submit(lambda: list(takewhile(lambda m: m.payload != b"end", a)))
-        for number in range(1, 201):
-            until(lambda number=number: len(begun) == number)  # type: ignore[misc]
-            ident, error = ctypes.c_ulong(begun[-1]), ctypes.py_object(Interrupted)
-            assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error) == 1
-        sending.join(DEADLINE_S)
-        assert interrupts == 200
-        a.send(b"end", timeout=DEADLINE_S)
-        got = [message.seqno for message in reading.result(DEADLINE_S)]
-        assert got == list(range(1, len(got) + 1))
 
 
 PROGRAM = """
@@ -665,7 +579,7 @@ with blocking.join(
 @pytest.mark.parametrize("doing", ["send", "read", "caught"])
 def test_an_interrupt_leaves_cleanly(doing: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with members(1, config=MulticastConfig(capacity=8)) as (a,), threads(1) as pool:
+    with threads(1) as pool, members(1, config=MulticastConfig(capacity=8)) as (a,):
         command = [sys.executable, tmp_path / "program.py", str(a.me.address), doing]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:

@@ -60,13 +60,15 @@ class _Call(Generic[T]):
         self._engine = engine
         self._work = work
         self._task: asyncio.Task[T] | None = None
+        self._results: list[T] = []
+        self._error: BaseException | None = None
 
     def start(self) -> None:
         if self._engine.is_ending:  # nobody would wait for the task
             self.done.set()
             return
         self._task = asyncio.get_running_loop().create_task(self._work())
-        self._task.add_done_callback(lambda _: self.done.set())
+        self._task.add_done_callback(self._on_done)
 
     def cancel(self) -> None:
         if self._task is not None:
@@ -74,13 +76,24 @@ class _Call(Generic[T]):
         else:  # who asks was interrupted before this was to be started
             self.done.set()
 
+    def _on_done(self, task: asyncio.Task[T]) -> None:
+        # It is let go of here: asyncio has functions called where a task is freed, and an interrupt
+        # that came to the caller in one of those would be lost.
+        self._task = None
+        if not task.cancelled():
+            self._error = task.exception()
+            if self._error is None:
+                self._results.append(task.result())
+        self.done.set()
+
     @property
     def is_cancelled(self) -> bool:
-        return self._task is None or not self._task.done() or self._task.cancelled()
+        return self._error is None and not self._results
 
     def result(self) -> T:
-        assert self._task is not None
-        return self._task.result()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
 class Engine:
@@ -153,8 +166,9 @@ class Engine:
     def abort(self) -> None:
         """Cancel `main`, which may not have begun, and wait until the thread has ended."""
         self._is_aborted = True  # before it is looked if there is something to cancel
-        if self._main is not None:
-            self.soon(self._main.cancel)
+        main = self._main
+        if main is not None:
+            self.soon(main.cancel)
         if self._thread is not None and self._thread.ident is not None:  # it could be started
             self.join()
 
@@ -189,6 +203,7 @@ class Engine:
             finally:
                 with self._lock:  # nothing is scheduled in a loop that ends
                     self.is_ending = True
+                    self._main = None  # freed here, as all tasks
 
         try:
             run(begin())

@@ -243,7 +243,8 @@ class Lane:
             await asyncio.wait([parcel.task])
         finally:
             parcel.task.cancel()
-        error = None if parcel.task.cancelled() else parcel.task.exception()
+        task, parcel.task = parcel.task, None  # it is freed here, and not where its sender waits
+        error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RingcastError):
             raise error
         parcel.finish(error)

@@ -1,0 +1,198 @@
+"""Calls of the blocking API that are interrupted, at every point: no hole, no stall, no silence."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from itertools import count, islice, takewhile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from blocking_groups import LARGE, engines, members, read, threads, until
+from interrupts import Interrupted, Interrupter, interrupted_everywhere, no_garbage_collection
+from loopback_groups import DEADLINE_S, FIRST
+
+from ringcast import blocking
+from ringcast.aio.lane import RING_CAPACITY
+from ringcast.aio.sources import ListSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_collection() -> Iterator[None]:
+    with no_garbage_collection():
+        yield
+
+
+def check_lane(group: blocking.Group) -> None:
+    """Nothing is left in it, and no room is lost."""
+    lane = group._lanes["fifo"]
+    until(lambda: lane._room.qsize() == RING_CAPACITY)
+    assert lane.is_empty
+    assert lane.stats() == {"waiting": 0, "given_up": 0}
+
+
+def read_all(group: blocking.Group) -> list[bytes]:
+    """What has been sent so far, in order and without a gap."""
+    group.send(b"end", timeout=DEADLINE_S)
+    got = list(takewhile(lambda message: message.payload != b"end", group))
+    seqnos = [message.seqno for message in got]
+    assert seqnos == list(range(seqnos[0], seqnos[0] + len(seqnos)))
+    return [message.payload for message in got]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> None:
+    with members(1) as (a,):
+        lane = a._lanes["fifo"]
+        numbers = count()
+        sent: list[bytes] = []
+
+        def send() -> None:
+            payload = b"%d" % next(numbers)
+            if large:
+                payload = payload.ljust(len(LARGE[0]))
+            a.send(payload)
+            sent.append(payload)
+
+        interrupts = 0
+        for is_done in interrupted_everywhere(send):
+            interrupts += not is_done
+            # The next one is to find a pump that sleeps, unless this one could not wake it.
+            until(lambda: lane._asleep)
+        assert interrupts > 50
+        got = read_all(a)
+        assert set(sent) <= set(got)
+        assert got == sorted(set(got), key=int)  # in order, and none twice
+        check_lane(a)
+
+
+def test_two_interrupts_leave_no_hole_either() -> None:
+    with threads(1) as pool, members(1) as (a,):
+        reading = pool.submit(lambda: list(takewhile(lambda m: m.payload != b"end", a)))
+        pairs = 0
+        for first in count():
+            for second in count():
+                interrupter = Interrupter(first, second)
+                interrupter.run(lambda: a.send(b"x"))
+                if interrupter.raised < 2:
+                    break
+                pairs += 1
+            if not interrupter.raised:
+                break
+        assert pairs > 100
+        check_lane(a)  # also if the last ones could not wake the pump
+        a.send(b"end")
+        seqnos = [message.seqno for message in reading.result()]
+        assert seqnos == list(range(1, len(seqnos) + 1))
+
+
+def test_what_was_put_by_who_could_not_say_so_is_sent_all_the_same() -> None:
+    def is_wake(frame: FrameType) -> bool:
+        return frame.f_code.co_name == "_wake"
+
+    with members(1) as (a,):
+        until(lambda: a._lanes["fifo"]._asleep)
+        interrupter = Interrupter(0, where=is_wake)
+        assert not interrupter.run(lambda: a.send(b"in the ring"))
+        assert read(a, 1) == [("A", b"in the ring")]  # and nobody sends anything more
+
+
+CALLS: dict[str, Callable[[blocking.Group], Any]] = {
+    "send to one": lambda group: group.send(b"x", to=group.me),
+    "try_send": lambda group: group.try_send(b"x"),
+    "flush": lambda group: group.flush(),
+    "wait_for_view": lambda group: group.wait_for_view(lambda view: len(view) == 1),
+    "explain": lambda group: group.explain(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_is_interrupted_at_any_point_leaves_nothing_behind(name: str) -> None:
+    with members(1, receive=False) as (a,):
+        interrupts = sum(not done for done in interrupted_everywhere(lambda: CALLS[name](a)))
+        assert interrupts > 20
+        assert not a._engine._calls
+        check_lane(a)
+
+
+def test_who_is_interrupted_while_reading_misses_at_most_what_was_on_its_way() -> None:
+    with members(1) as (a,):
+        numbers = count()
+        got: list[int] = []
+
+        def read_one() -> None:
+            got.extend(int(message.payload) for message in islice(reader, 1))
+
+        interrupts = 0
+        for _ in range(3):  # one that is there, one that must be fetched
+            for point in count():
+                a.send(b"%d" % next(numbers))
+                reader, interrupter = iter(a), Interrupter(point)
+                interrupts += not interrupter.run(read_one)
+                if not interrupter.raised:
+                    break
+        a.send(b"%d" % (last := next(numbers)))
+        while got[-1:] != [last]:
+            reader = iter(a)
+            read_one()
+        assert interrupts > 50
+        assert got == sorted(set(got))
+        assert len(got) >= last - interrupts
+
+
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.proof)])
+def test_who_is_interrupted_at_any_point_of_a_block_is_out_of_the_group(step: int) -> None:
+    def live() -> None:
+        with blocking.join("test", discovery=ListSource([]), membership=FIRST) as group:
+            group.send(b"x")
+            readers.append(iter(group))
+            assert next(readers[-1]).payload == b"x"
+
+    readers: list[Iterator[object]] = []  # not freed, and so closed, where it is interrupted
+
+    def is_ours(frame: FrameType) -> bool:
+        return frame.f_code.co_filename != threading.__file__  # how Python starts a thread
+
+    for point in count(0, step):
+        interrupter = Interrupter(point, where=is_ours)
+        interrupter.run(live)
+        readers.clear()
+        until(lambda: not engines())
+        if not interrupter.raised:
+            break
+    assert point > 150
+
+
+def test_a_thread_that_sends_may_be_interrupted_again_and_again() -> None:
+    """By what really comes between two steps of a thread, while the others go on."""
+    rounds = 200
+    with threads(2) as pool, members(1) as (a,):
+        begun: list[int] = []  # the thread, each time that it can be interrupted once
+        interrupts = 0
+
+        def keep_sending() -> None:
+            nonlocal interrupts
+            while interrupts < rounds:
+                try:
+                    begun.append(threading.get_ident())
+                    while True:
+                        a.send(b"x")
+                except Interrupted:
+                    interrupts += 1
+
+        sending = pool.submit(keep_sending)
+        reading = pool.submit(lambda: list(takewhile(lambda m: m.payload != b"end", a)))
+        for number in range(1, rounds + 1):
+            until(lambda number=number: len(begun) == number)  # type: ignore[misc]
+            ident, error = ctypes.c_ulong(begun[-1]), ctypes.py_object(Interrupted)
+            assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error) == 1
+        sending.result(DEADLINE_S)
+        assert interrupts == rounds
+        a.send(b"end", timeout=DEADLINE_S)
+        seqnos = [message.seqno for message in reading.result(DEADLINE_S)]
+        assert seqnos == list(range(1, len(seqnos) + 1))
+        check_lane(a)
