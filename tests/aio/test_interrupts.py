@@ -12,7 +12,9 @@ from blocking_groups import LARGE, engines, members, read, threads, until
 from interrupts import Interrupted, Interrupter, interrupted_everywhere, no_garbage_collection
 from loopback_groups import DEADLINE_S, FIRST
 
+import ringcast
 from ringcast import blocking
+from ringcast.aio.engine import Engine
 from ringcast.aio.lane import RING_CAPACITY
 from ringcast.aio.sources import ListSource
 
@@ -35,18 +37,18 @@ def check_lane(group: blocking.Group) -> None:
     assert lane.stats() == {"waiting": 0, "given_up": 0}
 
 
-def read_all(group: blocking.Group) -> list[bytes]:
-    """What has been sent so far, in order and without a gap."""
-    group.send(b"end", timeout=DEADLINE_S)
-    got = list(takewhile(lambda message: message.payload != b"end", group))
-    seqnos = [message.seqno for message in got]
-    assert seqnos == list(range(seqnos[0], seqnos[0] + len(seqnos)))
-    return [message.payload for message in got]
+def read_all(group: blocking.Group) -> list[ringcast.Message]:
+    return list(takewhile(lambda message: message.payload != b"end", group))
+
+
+def check_seqnos(messages: list[ringcast.Message]) -> None:
+    assert [message.seqno for message in messages] == list(range(1, len(messages) + 1))
 
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> None:
-    with members(1) as (a,):
+    with threads(1) as pool, members(1) as (a,):
+        reading = pool.submit(read_all, a)
         lane = a._lanes["fifo"]
         numbers = count()
         sent: list[bytes] = []
@@ -64,7 +66,10 @@ def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> 
             # The next one is to find a pump that sleeps, unless this one could not wake it.
             until(lambda: lane._asleep)
         assert interrupts > 50
-        got = read_all(a)
+        a.send(b"end", timeout=DEADLINE_S)
+        messages = reading.result(DEADLINE_S)
+        check_seqnos(messages)
+        got = [message.payload for message in messages]
         assert set(sent) <= set(got)
         assert got == sorted(set(got), key=int)  # in order, and none twice
         check_lane(a)
@@ -72,7 +77,7 @@ def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> 
 
 def test_two_interrupts_leave_no_hole_either() -> None:
     with threads(1) as pool, members(1) as (a,):
-        reading = pool.submit(lambda: list(takewhile(lambda m: m.payload != b"end", a)))
+        reading = pool.submit(read_all, a)
         pairs = 0
         for first in count():
             for second in count():
@@ -85,20 +90,20 @@ def test_two_interrupts_leave_no_hole_either() -> None:
                 break
         assert pairs > 100
         check_lane(a)  # also if the last ones could not wake the pump
-        a.send(b"end")
-        seqnos = [message.seqno for message in reading.result()]
-        assert seqnos == list(range(1, len(seqnos) + 1))
+        a.send(b"end", timeout=DEADLINE_S)
+        check_seqnos(reading.result(DEADLINE_S))
 
 
 def test_what_was_put_by_who_could_not_say_so_is_sent_all_the_same() -> None:
     def is_wake(frame: FrameType) -> bool:
         return frame.f_code.co_name == "_wake"
 
-    with members(1) as (a,):
+    with threads(1) as pool, members(1) as (a,):
         until(lambda: a._lanes["fifo"]._asleep)
         interrupter = Interrupter(0, where=is_wake)
         assert not interrupter.run(lambda: a.send(b"in the ring"))
-        assert read(a, 1) == [("A", b"in the ring")]  # and nobody sends anything more
+        reading = pool.submit(read, a, 1)
+        assert reading.result(DEADLINE_S) == [("A", b"in the ring")]  # nobody sends anything more
 
 
 CALLS: dict[str, Callable[[blocking.Group], Any]] = {
@@ -167,6 +172,20 @@ def test_who_is_interrupted_at_any_point_of_a_block_is_out_of_the_group(step: in
     assert point > 150
 
 
+def test_what_is_interrupted_before_it_begins_does_not_begin() -> None:
+    begun: list[bool] = []
+
+    async def main() -> None:
+        begun.append(True)
+
+    engine = Engine("ringcast test")
+    engine.abort()
+    engine.start(main)
+    engine.join()
+    assert not begun
+    assert engine.error is None
+
+
 def test_a_thread_that_sends_may_be_interrupted_again_and_again() -> None:
     """By what really comes between two steps of a thread, while the others go on."""
     rounds = 200
@@ -185,7 +204,7 @@ def test_a_thread_that_sends_may_be_interrupted_again_and_again() -> None:
                     interrupts += 1
 
         sending = pool.submit(keep_sending)
-        reading = pool.submit(lambda: list(takewhile(lambda m: m.payload != b"end", a)))
+        reading = pool.submit(read_all, a)
         for number in range(1, rounds + 1):
             until(lambda number=number: len(begun) == number)  # type: ignore[misc]
             ident, error = ctypes.c_ulong(begun[-1]), ctypes.py_object(Interrupted)
@@ -193,6 +212,5 @@ def test_a_thread_that_sends_may_be_interrupted_again_and_again() -> None:
         sending.result(DEADLINE_S)
         assert interrupts == rounds
         a.send(b"end", timeout=DEADLINE_S)
-        seqnos = [message.seqno for message in reading.result(DEADLINE_S)]
-        assert seqnos == list(range(1, len(seqnos) + 1))
+        check_seqnos(reading.result(DEADLINE_S))
         check_lane(a)
