@@ -8,50 +8,46 @@ can be interrupted, or given a time.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
+from weakref import WeakSet
 
 from ringcast.aio import group as aio
 from ringcast.aio.engine import Engine, Latch
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.lane import LOOK_S, Lane
 from ringcast.aio.requests import Request
-from ringcast.aio.state import CHUNK_BYTES
+from ringcast.aio.state_threads import giving, taking
 from ringcast.aio.unread import Unread
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
-from ringcast.events import Delivered
+from ringcast.events import Closed, Delivered
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Callable,
-        Coroutine,
-        Generator,
-        Iterable,
-        Iterator,
-        Sequence,
-    )
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Literal, Unpack
 
     from ringcast.aio.sources import Source
+    from ringcast.aio.state_threads import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
     from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
-    from ringcast.events import Closed
     from ringcast.model import Member, View
-
-    GiveState: TypeAlias = Callable[[], Iterable[bytes]]
-    TakeState: TypeAlias = Callable[[Iterator[bytes]], None]
 
 T = TypeVar("T")
 
 TIMEOUT_S_MAX = 86_400.0
+
+FORKED = "this process was made by fork, and the member lives in its parent alone: join here too"
+
+_groups: WeakSet[Group] = WeakSet()
+"""All of this process."""
 
 
 class JoinOptions(TypedDict, total=False):
@@ -93,6 +89,7 @@ class Group:
         self._unread = Unread(group.me)  # messages on their way to readers, under the lock
         self._notice: Notice | None = None  # after them, for who reads events
         self._asked: deque[Request] = deque()
+        _groups.add(self)
 
     @property
     def me(self) -> Member:
@@ -281,6 +278,15 @@ class Group:
 
         return self._do(collect)
 
+    def _disown(self) -> None:
+        """This process is a copy, made by fork in the middle of whatever other threads did."""
+        self._engine.disown(FORKED)
+        self._group._closed = Closed(FORKED)
+        self._group._unread, self._unread = Unread(self.me), Unread(self.me)  # it is the parent's
+        self._notice = None
+        self._asked.clear()
+        self._reading = RLock()
+
     # In the calling thread
 
     def _do(self, what: Callable[[], T]) -> T:
@@ -404,8 +410,8 @@ def join(
     joining = partial(
         aio.join,
         group,
-        give_state=None if give_state is None else _giving(give_state),
-        take_state=None if take_state is None else _taking(take_state, engine),
+        give_state=None if give_state is None else giving(give_state),
+        take_state=None if take_state is None else taking(take_state, engine),
         **options,
     )
 
@@ -440,44 +446,15 @@ def join(
         raise
 
 
-def _giving(give: GiveState) -> Callable[[], AsyncIterator[bytes]]:
-    async def chunks() -> AsyncIterator[bytes]:
-        state = await asyncio.to_thread(lambda: iter(give()))
-        while some := await asyncio.to_thread(_pull, state):
-            for chunk in some:
-                yield chunk
-
-    return chunks
-
-
-def _pull(state: Iterator[bytes]) -> list[bytes]:
-    """Enough chunks to be worth a change of threads."""
-    some: list[bytes] = []
-    size = 0
-    for chunk in state:
-        some.append(chunk)
-        size += len(chunk)
-        if size >= CHUNK_BYTES:
-            break
-    return some
-
-
-def _taking(
-    take: TakeState, engine: Engine
-) -> Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, None]]:
-    async def run(chunks: AsyncIterator[bytes]) -> None:
-        async def pull() -> bytes | None:
-            return await anext(chunks, None)
-
-        def each() -> Iterator[bytes]:
-            while (chunk := engine.call(pull)) is not None:
-                yield chunk
-
-        await asyncio.to_thread(take, each())
-
-    return run
-
-
 def _check_timeout(timeout: float | None) -> None:
     if timeout is not None:
         check_seconds("timeout", timeout, 0.0, TIMEOUT_S_MAX)
+
+
+def _disown_all() -> None:
+    for group in list(_groups):
+        group._disown()
+
+
+if hasattr(os, "register_at_fork"):  # there is fork
+    os.register_at_fork(after_in_child=_disown_all)

@@ -12,7 +12,6 @@ from blocking_groups import LARGE, engines, members, read, threads, until
 from interrupts import Interrupted, Interrupter, interrupted_everywhere, no_garbage_collection
 from loopback_groups import DEADLINE_S, FIRST
 
-import ringcast
 from ringcast import blocking
 from ringcast.aio.engine import Engine
 from ringcast.aio.lane import RING_CAPACITY
@@ -21,6 +20,8 @@ from ringcast.aio.sources import ListSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+    from ringcast import Message
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +38,11 @@ def check_lane(group: blocking.Group) -> None:
     assert lane.stats() == {"waiting": 0, "given_up": 0}
 
 
-def read_all(group: blocking.Group) -> list[ringcast.Message]:
+def read_all(group: blocking.Group) -> list[Message]:
     return list(takewhile(lambda message: message.payload != b"end", group))
 
 
-def check_seqnos(messages: list[ringcast.Message]) -> None:
+def check_seqnos(messages: list[Message]) -> None:
     assert [message.seqno for message in messages] == list(range(1, len(messages) + 1))
 
 

@@ -151,6 +151,7 @@ class Group:
         self._is_receiving_own = receive_own
         self._waits_for_members = waits_for_members
         self._is_leaving = False
+        self._leave_by: float | None = None  # by the clock of the loop
         self._closed: Closed | None = None
         self._view: View | None = None
         self._unread_since: float | None = None  # when messages began to wait for a reader
@@ -349,8 +350,9 @@ class Group:
 
     async def leave(self) -> None:
         """Leave before the block ends, as its end would: when the others have taken everything and
-        know, or after `leave_timeout_s`. Once more changes nothing."""
-        if not self._is_leaving and self._closed is None:
+        know, or after `leave_timeout_s`. Whoever calls it once more, or comes to the end of the
+        block, waits for the same; and so if this is cancelled, which does not end the leaving."""
+        if self._closed is None:
             await self._leave(self._driver.node.config.membership.leave_timeout_s)
 
     async def flush(self) -> None:
@@ -610,11 +612,13 @@ class Group:
 
     async def _leave(self, limit_s: float) -> None:
         """Go, when the others have taken everything and know; or when it takes too long."""
-        self._is_leaving = True
-        self._wake_all()  # those who send are told
-        self._driver.leave()
+        if self._leave_by is None:
+            self._leave_by = asyncio.get_running_loop().time() + limit_s
+            self._is_leaving = True
+            self._wake_all()  # those who send are told
+            self._driver.leave()
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout_at(self._leave_by):
                 while self._driver.membership.phase is not Phase.OUT:
                     await self._settled.wait()
         except TimeoutError:
