@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import Answered, Asked, Delivered, StateChunk, ViewInstalled, Writable
@@ -171,6 +172,16 @@ class Node:
         channel = self._find(SystemChannel)
         if channel is not None:
             channel.receive_buffer = size // 2  # it is the application's first
+
+    def set_datagram_bytes(self, size: int) -> None:
+        """Build datagrams of at most so many bytes from now on, as the paths to others allow; never
+        larger ones than configured. Messages that were cut for larger ones stay as they are: IP
+        has to fragment those."""
+        size = max(DATAGRAM_BYTES_MIN, min(size, self.config.multicast.datagram_bytes))
+        self.codec.resize(size)
+        for layer in (self.multicast, self.unicast, self._find(SystemChannel)):
+            if layer is not None:
+                layer.resize(self.codec.payload_bytes_max, size)
 
     def _find(self, kind: type[L]) -> L | None:
         layer = self._layers[self._places[kind]] if kind in self._places else None

@@ -80,6 +80,12 @@ class SystemChannel:
     def start(self, now: int, out: Effects) -> None:
         """Nothing to do before somebody sends."""
 
+    def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
+        """Datagrams hold more or less from now on."""
+        self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
+        if self.unicast is not None:
+            self.unicast.resize(fragment_bytes, datagram_bytes)
+
     def send(self, payload: bytes, to: Member, now: int, out: Effects) -> None:
         """Send to a member of the view. There is no telling whether it is."""
         if self._view is None or to not in self._view:

@@ -131,6 +131,7 @@ class ReliableMulticast:
             "inherited",
             "receive_buffer",
             "_fragment_bytes",
+            "_datagram_bytes",
             "_slow_member_timeout_s",
             "_tau",
             "_turn",
@@ -165,6 +166,7 @@ class ReliableMulticast:
         self.relayed = 0  # messages of others sent again
         self._relayed_to: dict[Member, int] = {}  # to each, since the last vote
         self._fragment_bytes = fragment_bytes
+        self._datagram_bytes = config.datagram_bytes
         self._slow_member_timeout_s = slow_member_timeout_s
         self._tau = round(config.xmit_interval_s * 1e9)
         self._view: View | None = None
@@ -194,6 +196,12 @@ class ReliableMulticast:
 
     def start(self, now: int, out: Effects) -> None:
         """Nothing to do before the first view."""
+
+    def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
+        """Datagrams hold more or less from now on."""
+        self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
+        for outbox in self._outboxes.values():
+            outbox.fragments.resize(fragment_bytes, datagram_bytes)
 
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
@@ -269,7 +277,7 @@ class ReliableMulticast:
             if stream in self._outboxes:
                 self._outboxes[stream].set_members(view, reunited, now, out)
             else:
-                self._outboxes[stream] = self.outbox(
+                outbox = self._outboxes[stream] = self.outbox(
                     self.me,
                     stream,
                     self.config,
@@ -277,6 +285,7 @@ class ReliableMulticast:
                     self._fragment_bytes,
                     self._slow_member_timeout_s,
                 )
+                outbox.fragments.resize(self._fragment_bytes, self._datagram_bytes)
         for inbox in self._inboxes.values():
             self._enter_view(inbox, view, now)
         for left in self._taken_over():

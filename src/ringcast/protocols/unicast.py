@@ -179,6 +179,12 @@ class ReliableUnicast:
     def start(self, now: int, out: Effects) -> None:
         """Nothing to do before somebody sends."""
 
+    def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
+        """Datagrams hold more or less from now on."""
+        self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
+        for sender in self.senders.values():
+            sender.fragments.resize(fragment_bytes, datagram_bytes)
+
     def send(self, payloads: Sequence[bytes], to: Member, now: int, out: Effects) -> int:
         """Send to one member; return how many messages were accepted, from the first on.
 

@@ -61,6 +61,12 @@ class Fragmenter:
         """The last seqno given is that of a fragment, and the next will continue it."""
         return bool(self.rest)
 
+    def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
+        """Datagrams hold more or less from now on. What has a seqno stays as it was cut."""
+        self.window.datagram_bytes = datagram_bytes
+        self._fragment_bytes = fragment_bytes
+        self.rest = deque(part for piece in self.rest for part in _cut(piece, fragment_bytes))
+
     def admit(self, payloads: Sequence[bytes]) -> tuple[int, list[Piece]]:
         """How many messages were accepted, from the first on, and what got seqnos for them."""
         if self.rest:
@@ -115,10 +121,9 @@ class Fragmenter:
 
     def _admit_each(self, payloads: Sequence[bytes]) -> tuple[int, list[Piece]]:
         """One message at a time; a large one is accepted as soon as its beginning is."""
-        size = self._fragment_bytes
         pieces: list[Piece] = []
         for accepted, payload in enumerate(payloads):
-            self.rest.extend(payload[at : at + size] for at in range(0, len(payload) or 1, size))
+            self.rest.extend(_cut(payload, self._fragment_bytes))
             admitted = self.admit_rest()
             pieces += admitted
             if not admitted:
@@ -127,3 +132,8 @@ class Fragmenter:
             if self.rest:
                 return accepted + 1, pieces
         return len(payloads), pieces
+
+
+def _cut(payload: bytes, size: int) -> list[bytes]:
+    """At least one part, though it may be empty."""
+    return [payload[at : at + size] for at in range(0, len(payload) or 1, size)]

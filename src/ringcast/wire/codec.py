@@ -137,7 +137,8 @@ class DatagramSeal(Protocol):
 
 
 class Codec:
-    """One member's datagrams in one group. Remembers nothing but what decoding again would give."""
+    """One member's datagrams in one group. Remembers how large they may be, and else nothing but
+    what decoding again would give."""
 
     stateless: ClassVar[bool] = True
 
@@ -151,7 +152,8 @@ class Codec:
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
         header_bytes = len(self._header) + _ADDRESSEE.size
-        self._room = datagram_bytes - header_bytes - (seal.overhead if seal else 0)
+        self._overhead = header_bytes + (seal.overhead if seal else 0)
+        self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, Member] = {}
         if self.payload_bytes_max < _PAYLOAD_BYTES_MIN:
             lowest = datagram_bytes + _PAYLOAD_BYTES_MIN - self.payload_bytes_max
@@ -165,16 +167,22 @@ class Codec:
         relayed = DATAGRAM_BYTES_MAX - overhead - _RELAYED_HEAD_MAX - _SIZE.size
         return min(self._room - _UNICAST_DATA_HEAD.size - _SIZE.size, relayed)
 
+    def resize(self, datagram_bytes: int) -> None:
+        """Fill datagrams up to so many bytes from now on; but neither to more than at first, nor to
+        less than is of use."""
+        room_min = _UNICAST_DATA_HEAD.size + _SIZE.size + _PAYLOAD_BYTES_MIN
+        self._room = min(max(datagram_bytes - self._overhead, room_min), self._room_max)
+
     def pack(self, frames: Sequence[Frame], to: Member | None = None) -> list[bytes]:
         """As few datagrams as filling them in order gives, for one member or for anyone.
 
         Runs that continue each other become one; runs and requests for lost messages are cut
         where a datagram is full. What speaks of a connection is always for one member. A view has
         a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then. So
-        does a message that is passed on, if it came in a larger one.
+        does a message that was cut for larger ones: by another member, or before `resize`.
         """
         addressee = _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
-        packing = _Packing(self._header + addressee, self._room)
+        packing = _Packing(self._header + addressee, self._room, self._room_max)
         runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
             if runs and not _continues(frame, runs[-1]):
@@ -271,11 +279,13 @@ class _Packing:
         "_parts",
         "_ranges",
         "_room",
+        "_room_max",
     )
 
-    def __init__(self, header: bytes, room: int) -> None:
+    def __init__(self, header: bytes, room: int, room_max: int) -> None:
         self._header = header
         self._room = room
+        self._room_max = room_max
         self._packed: list[bytes] = []
         self._begin()
 
@@ -391,9 +401,10 @@ class _Packing:
             most = min(count, start + self._messages)
             stop = min(most, start + (room - _SIZE.size) // size) if size else most
             if not self._frames or room < _SIZE.size or stop <= start:
-                if sender and self._frames == FRAMES_MAX:
-                    # It came in a larger datagram than we build, and goes on in one.
-                    self._bytes = head_bytes + _SIZE.size + size
+                alone = head_bytes + _SIZE.size + size
+                if self._frames == FRAMES_MAX and (sender or alone <= self._room_max):
+                    # It was cut for larger datagrams than we build now, and goes in one.
+                    self._bytes = alone
                 else:
                     self._close()
                 continue
