@@ -62,6 +62,7 @@ class JoinOptions(TypedDict, total=False):
     min_members: int | None
     when_few: Literal["raise", "wait"]
     transport: Literal["udp", "multicast", "tcp"]
+    insecure: bool | None
     receive: bool
     receive_own: bool
     record: Path | None

@@ -275,6 +275,10 @@ class GroupConfig:
     name: str = ""
     """A label for this member, shown to people. Need not be unique."""
 
+    insecure: bool = False
+    """Allow addresses beyond this machine. Nothing is encrypted: whoever is on that network can
+    read the group's messages, forge some, and join."""
+
     multicast: MulticastConfig = field(default_factory=MulticastConfig)
     unicast: UnicastConfig = field(default_factory=UnicastConfig)
     membership: MembershipConfig = field(default_factory=MembershipConfig)
@@ -282,3 +286,4 @@ class GroupConfig:
     def __post_init__(self) -> None:
         check_name("group", self.group)
         check_name("name", self.name, empty_allowed=True)
+        check_flag("insecure", self.insecure)

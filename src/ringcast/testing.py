@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ringcast.aio.group import join
 from ringcast.aio.host import HOST
+from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.agenda import Agenda
@@ -66,6 +67,7 @@ class _Socket:
         self.group_address: Address | None = None
         self.host = host
         self.receive_buffer = RECEIVE_BUFFER
+        self.datagram_bytes = DATAGRAM_BYTES_MAX
         self.hints: set[Address] = set()
         self._received = 0
         self._sent = 0
@@ -258,7 +260,7 @@ class _Host:
         return self._network.agenda.now
 
     def open_transport(
-        self, kind: str, group: str, address: Address, forwarder: Address | None
+        self, kind: str, group: str, address: Address, forwarder: Address | None, *, insecure: bool
     ) -> _Socket:
         if not self.is_up:
             raise UsageError("this process has crashed")

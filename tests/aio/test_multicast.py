@@ -72,6 +72,7 @@ def test_a_datagram_to_the_group_reaches_all_others_once(is_filtered: bool) -> N
         assert arrivals(first, 2) == [b"thanks", b"thanks"]
         assert first.sent == 1
         assert first.received == 2
+        assert first.own == (0 if is_filtered else 1)
         first.send(b"elsewhere", Address("239.255.255.255", group.port))
         assert first.dropped == 1
     finally:

@@ -93,7 +93,10 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
             "no such key in [unicast]: 'xyz'; there are capacity, window_bytes, ack_interval_s, "
             "xmit_interval_s, expiry_s, close_s, max_retransmit_s",
         ),
-        ("[group]\nmulticast = 3", "no such key in [group]: 'multicast'; there are group, name"),
+        (
+            "[group]\nmulticast = 3",
+            "no such key in [group]: 'multicast'; there are group, name, insecure",
+        ),
         ("[multicst]", "no such section: 'multicst'; did you mean 'multicast'?"),
         (
             "capacity = 3",

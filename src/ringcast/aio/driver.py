@@ -67,6 +67,7 @@ class Driver:
         self._clock = clock
         self._tap = tap
         self._lose = lose
+        self._datagram_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
@@ -253,6 +254,9 @@ class Driver:
         self._arm(now)
 
     def _send_datagrams(self, now: int) -> None:
+        if self.transport.datagram_bytes != self._datagram_bytes:
+            self._datagram_bytes = self.transport.datagram_bytes
+            self.node.set_datagram_bytes(self._datagram_bytes)
         datagrams = self.node.take_datagrams()
         if self._tap is not None and self._tap.is_full:
             self._tap.transmitted(datagrams, now)

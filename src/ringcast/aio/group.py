@@ -17,10 +17,10 @@ from ringcast.aio.answers import answer
 from ringcast.aio.driver import Driver
 from ringcast.aio.host import HOST
 from ringcast.aio.probe import Probe, probe_name
+from ringcast.aio.reach import check_address, check_own, warn_if_exposed
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.sources import ListSource
 from ringcast.aio.state import StateExchange
-from ringcast.aio.transport import is_loopback
 from ringcast.aio.unread import Unread
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig, check_seconds
 from ringcast.errors import (
@@ -571,7 +571,7 @@ class Group:
                 f"a member is meant, not {to!r}: pass group.view['its name'], or a message's sender"
             )
         if to not in self.view:
-            _check_loopback(to.address)
+            check_address(to.address, insecure=self._driver.node.config.insecure)
 
     def _check_receiving(self) -> None:
         if not self._is_receiving:
@@ -749,6 +749,7 @@ async def join(
     members: Sequence[str] = (),
     discovery: Source | None = None,
     transport: Literal["udp", "multicast", "tcp"] = "udp",
+    insecure: bool | None = None,
     must_exist: bool = False,
     min_members: int | None = None,
     when_few: Literal["raise", "wait"] = "raise",
@@ -778,7 +779,9 @@ async def join(
     port on loopback. If others reach it at another address, because a forwarder stands between,
     say which with `advertise`: that is this member's address then. `transport` is "udp";
     "multicast", with which what is sent to the group leaves once for all members; or "tcp" for one
-    connection between each two members. Those of a group must all use the same.
+    connection between each two members. Those of a group must all use the same. Nothing is
+    encrypted yet, so all addresses must be on loopback; `insecure=True` allows others, with a
+    warning that says what is open then.
 
     With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
     the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
@@ -802,8 +805,6 @@ async def join(
     own = Address.parse(listen)
     addresses = [Address.parse(text) for text in members]
     forwarder = None if advertise is None else Address.parse(advertise)
-    for address in (own, *addresses, *filter(None, [forwarder])):
-        _check_loopback(address)
     if addresses and discovery is not None:
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
@@ -814,12 +815,15 @@ async def join(
         raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
     hooks = _state_hooks(give_state, take_state)
     base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
+    insecure = base.insecure if insecure is None else insecure
+    check_own(own, forwarder, addresses, insecure=insecure)
     membership = membership or base.membership
     if min_members is not None:
         membership = replace(membership, min_members=min_members)
     group_config = GroupConfig(
         group=base.group,
         name=name or base.name,
+        insecure=insecure,
         multicast=config or base.multicast,
         unicast=unicast or base.unicast,
         membership=membership,
@@ -828,7 +832,8 @@ async def join(
         group_config = _for_multicast(group_config)
     host = HOST.get()
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
-    carrier = host.open_transport(transport, base.group, own, forwarder)
+    carrier = host.open_transport(transport, base.group, own, forwarder, insecure=insecure)
+    warn_if_exposed(forwarder or carrier.address)
     place = _Place(
         replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
         host,
@@ -889,12 +894,3 @@ def _state_hooks(
             "give it"
         )
     return None
-
-
-def _check_loopback(address: Address) -> None:
-    """There is no encryption yet, so nothing leaves the machine."""
-    if not is_loopback(address):
-        raise UsageError(
-            f"{address} is not a loopback address: without encryption ringcast stays on one "
-            f"machine; use 127.0.0.1 or [::1]"
-        )

@@ -31,9 +31,10 @@ class Host(Protocol):
         ...
 
     def open_transport(
-        self, kind: str, group: str, address: Address, forwarder: Address | None
+        self, kind: str, group: str, address: Address, forwarder: Address | None, *, insecure: bool
     ) -> Transport:
-        """Listen at this address; UsageError if it cannot be had."""
+        """Listen at this address; UsageError if it cannot be had. `insecure`: other machines
+        may be talked to."""
         ...
 
     def new_incarnation(self) -> int:
@@ -55,18 +56,18 @@ class Machine:
     now = staticmethod(time.monotonic_ns)
 
     def open_transport(
-        self, kind: str, group: str, address: Address, forwarder: Address | None
+        self, kind: str, group: str, address: Address, forwarder: Address | None, *, insecure: bool
     ) -> Transport:
         if kind == "udp":
-            return UdpSocket(address)
+            return UdpSocket(address, insecure=insecure)
         # Most groups need none of these.
         if kind == "multicast":
             from ringcast.aio.multicast_socket import MulticastSocket, group_address
 
-            return MulticastSocket(address, group_address(group))
+            return MulticastSocket(address, group_address(group), insecure=insecure)
         from ringcast.aio.tcp import TcpMesh
 
-        return TcpMesh(address, forwarder)
+        return TcpMesh(address, forwarder, insecure=insecure)
 
     def new_incarnation(self) -> int:
         return 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX

@@ -3,7 +3,8 @@
 A second socket listens at the group's own address, which follows from its name; every member has
 one there. Acks, beats and whatever is meant for one member travel by unicast as ever. Everything
 is sent from the one unicast socket, so its address tells whose datagram it is: a member's own come
-back from the group, and are left out.
+back from the group, and are left out. The interface is that of the member's own address, and
+nothing goes further than the network there.
 
 Whoever listens there hears also those who do not count it among their members: after an exclusion,
 or before two groups merge. So what is sent to the group bears a mark of the sender's view, and is
@@ -13,12 +14,14 @@ something: to the protocols that is a loss like any other.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from array import array
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from ringcast.aio.reach import is_loopback
 from ringcast.aio.udp import UdpSocket, ask_for_buffers
 from ringcast.errors import UsageError
 from ringcast.model import Address
@@ -29,11 +32,6 @@ if TYPE_CHECKING:
 
     from ringcast.model import View
 
-INTERFACE = socket.inet_aton("127.0.0.1")
-"""Without encryption nothing leaves the machine."""
-
-HOPS = 0
-
 PORTS = range(10_000, 30_000)
 """Below those that systems hand out by themselves."""
 
@@ -42,6 +40,7 @@ MARK = struct.Struct("<QQ")
 
 # Linux's numbers, which the socket module does not name.
 _SO_ATTACH_FILTER = 26
+_IP_MULTICAST_ALL = 49
 _IP_HEADER = -0x100000 + (1 << 32)  # where a filter finds it; the UDP header is at 0
 
 _LOAD_WORD, _LOAD_HALF, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06
@@ -59,13 +58,16 @@ def group_address(group: str) -> Address:
 class MulticastSocket(UdpSocket):
     """A unicast socket, and one that listens to the group."""
 
-    def __init__(self, address: Address, group: Address) -> None:
+    def __init__(self, address: Address, group: Address, *, insecure: bool = False) -> None:
         if ":" in address.host:
             raise UsageError(f"multicast is for IPv4: cannot listen on {address}")
-        super().__init__(address)
+        super().__init__(address, insecure=insecure)
+        self._headers += MARK.size
         self.group_address = group
         self.overheard = 0
         """Datagrams that were for members in another view."""
+        self.own = 0
+        """Datagrams of this member itself, where the system does not leave them out."""
         self._mark = b""
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -98,8 +100,13 @@ class MulticastSocket(UdpSocket):
         yield from self._drain_group(limit - limit // 2)
 
     def stats(self) -> dict[str, object]:
-        group = {"group_address": str(self.group_address), "overheard": self.overheard}
-        return {**super().stats(), "kind": "multicast", **group}
+        return {
+            **super().stats(),
+            "kind": "multicast",
+            "group_address": str(self.group_address),
+            "overheard": self.overheard,
+            "own": self.own,
+        }
 
     def close(self) -> None:
         super().close()
@@ -114,10 +121,14 @@ class MulticastSocket(UdpSocket):
         is_filtered = _leave_out(listener, self.address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # all members bind there
         listener.bind(group)
-        joined = socket.inet_aton(group.host) + INTERFACE
+        interface = socket.inet_aton(self.address.host)
+        joined = socket.inet_aton(group.host) + interface
         listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, INTERFACE)
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
+        with contextlib.suppress(OSError):  # else also what comes in where others have joined
+            listener.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
+        hops = 0 if is_loopback(self.address) else 1
+        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, hops)
         return is_filtered
 
     def _drain_group(self, limit: int) -> Iterator[memoryview]:
@@ -128,6 +139,7 @@ class MulticastSocket(UdpSocket):
             except OSError:  # there is none; and who never sends is told of no errors
                 return
             if source == self.address:
+                self.own += 1
                 continue
             body = max(0, size - MARK.size)
             if self._view[body:size] == self._mark:

@@ -40,7 +40,7 @@ from ringcast.aio.framing import (
     next_body,
 )
 from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, REFUSED, Link, Peer
-from ringcast.aio.transport import is_loopback
+from ringcast.aio.reach import admits
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import UsageError
 from ringcast.model import Address
@@ -79,15 +79,20 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class TcpMesh:
     """Connections to all peers. Those who write here never wait: see the module."""
 
-    def __init__(self, address: Address, advertise: Address | None = None) -> None:
-        """`advertise`: where others reach this member, if that is not where it listens."""
+    def __init__(
+        self, address: Address, advertise: Address | None = None, *, insecure: bool = False
+    ) -> None:
+        """`advertise`: where others reach this member, if that is not where it listens.
+        `insecure`: it may talk to other machines too."""
         self._listener = _listen(address)
         host, port = self._listener.getsockname()[:2]
         self.address = Address(host, port)
         self._name = advertise or self.address
+        self._insecure = insecure
         self.group_address: Address | None = None
         self.receive_buffer = QUEUE_BYTES
         """Nothing is lost for want of a buffer before the queue of its sender is full."""
+        self.datagram_bytes = DATAGRAM_BYTES_MAX
         self.received = 0
         self.sent = 0
         self.dropped = 0
@@ -212,11 +217,9 @@ class TcpMesh:
     # Who is out there
 
     def _admits(self, address: Address) -> bool:
-        """Whether to talk to it. Peers and files may name any host: none is ever looked up, and
-        without encryption nothing leaves the machine."""
-        is_same_family = (":" in address.host) == (":" in self.address.host)
+        """Whether to talk to it."""
         is_own = address in (self._name, self.address)
-        return is_same_family and not is_own and is_loopback(address)
+        return not is_own and admits(self.address, address, insecure=self._insecure)
 
     def _meet(self, address: Address) -> Peer | None:
         """A peer that was not known; None if there are too many."""

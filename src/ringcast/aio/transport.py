@@ -7,7 +7,6 @@ cannot be sent is dropped and counted; repair is above.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,6 +25,9 @@ class Transport(Protocol):
     """Where one datagram reaches all members. None: each is sent its own."""
     receive_buffer: int
     """Bytes of others that may wait until they are read."""
+    datagram_bytes: int
+    """The longest datagram that goes whole to all who are written to. It changes when a path turns
+    out to be narrow; longer datagrams go too, but in fragments."""
     hints: set[Address]
     """Where nobody listened, since the driver last took these."""
 
@@ -55,11 +57,3 @@ class Transport(Protocol):
     def stats(self) -> dict[str, object]: ...
 
     def close(self) -> None: ...
-
-
-def is_loopback(address: Address) -> bool:
-    """An address on this machine, in numbers."""
-    try:
-        return ip_address(address.host).is_loopback
-    except ValueError:
-        return False

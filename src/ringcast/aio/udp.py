@@ -3,6 +3,11 @@
 The receive buffer is asked for and what was got is used: a sender may have no more under way
 than the slowest receiver's buffer holds, or every overflow costs a repair. On Linux IP_RECVERR
 brings back refused ports on the one unconnected socket: a process that died is known at once.
+
+It also brings back how much a path takes. Datagrams are not to be fragmented, so whoever cannot
+pass one on says so, this machine first of all, and smaller ones are built from then on. What was
+cut for larger ones, and what cannot be cut, goes in fragments: losing one of them loses it all, but
+nothing is too long for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from ringcast.aio.transport import is_loopback
+from ringcast.aio.reach import admits
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
 from ringcast.errors import UsageError
 from ringcast.model import Address
 
@@ -30,7 +36,14 @@ BUFFER_BYTES = 8 << 20
 DATAGRAM_SPACE = 1 << 16
 
 ADMITTED_MAX = 4096
-"""Addresses remembered as being on this machine."""
+"""Addresses remembered as those that may be sent to."""
+
+NARROW_MAX = 1024
+"""Hosts remembered as being behind a narrow path."""
+
+IPV4_HEADERS = 20 + 8
+IPV6_HEADERS = 40 + 8
+"""What stands before a datagram in its packet."""
 
 REFUSED_RECENTLY_NS = 5_000_000_000
 """How long a refused port is worth mentioning: somebody may have come to listen there since."""
@@ -40,24 +53,31 @@ _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _IP_RECVERR = 11
 _IPV6_RECVERR = 25
+_IP_MTU_DISCOVER = 10
+_IPV6_MTU_DISCOVER = 23
+_MAY_FRAGMENT, _NEVER_FRAGMENT = 0, 2
 
-_ERRNO = struct.Struct("=I")  # what struct sock_extended_err begins with
+_ERROR = struct.Struct("=I4xI")  # of struct sock_extended_err: errno and, if too long, the MTU
 _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 
 
 class UdpSocket:
     """A bound socket. Sending drops and counts what the kernel does not take: repair is above."""
 
-    def __init__(self, address: Address) -> None:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+    def __init__(self, address: Address, *, insecure: bool = False) -> None:
+        """`insecure`: it may send to other machines too."""
+        is_ipv4 = ":" not in address.host
+        self._socket = socket.socket(
+            socket.AF_INET if is_ipv4 else socket.AF_INET6, socket.SOCK_DGRAM
+        )
         self._socket.setblocking(False)
         ask_for_buffers(self._socket)
-        with contextlib.suppress(OSError):  # a hint that other systems do not give
-            if family == socket.AF_INET:
-                self._socket.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
-            else:
-                self._socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+        self._headers = IPV4_HEADERS if is_ipv4 else IPV6_HEADERS
+        self._level = socket.IPPROTO_IP if is_ipv4 else socket.IPPROTO_IPV6
+        self._fragmenting = _IP_MTU_DISCOVER if is_ipv4 else _IPV6_MTU_DISCOVER
+        with contextlib.suppress(OSError):  # what other systems do not tell
+            self._socket.setsockopt(self._level, _IP_RECVERR if is_ipv4 else _IPV6_RECVERR, 1)
+            self._socket.setsockopt(self._level, self._fragmenting, _NEVER_FRAGMENT)
         try:
             self._socket.bind(address)
         except OSError as error:
@@ -72,10 +92,15 @@ class UdpSocket:
         self.sent = 0
         self.dropped = 0
         """Datagrams that the kernel did not take."""
+        self.fragmented = 0
+        """Datagrams that were too long for their path and went all the same."""
+        self.datagram_bytes = DATAGRAM_BYTES_MAX
+        self._narrow: dict[str, int] = {}  # by host: the longest datagram, where that is less
         self.receive_buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.refused: dict[Address, int] = {}
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
+        self._insecure = insecure
         self._admitted: set[Address] = set()
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
@@ -116,13 +141,34 @@ class UdpSocket:
                 if error.errno in _WOULD_DROP:
                     break
                 self._read_errors()
+                if error.errno == errno.EMSGSIZE:
+                    self._send_in_fragments(datagram, dest)
+                    return
             else:
                 self.sent += 1
                 return
         self.dropped += 1
 
+    def _send_in_fragments(self, datagram: bytes, dest: Address) -> None:
+        self._socket.setsockopt(self._level, self._fragmenting, _MAY_FRAGMENT)
+        try:
+            self._socket.sendto(datagram, dest)
+        except OSError:
+            self.dropped += 1
+        else:
+            self.sent += 1
+            self.fragmented += 1
+        finally:
+            self._socket.setsockopt(self._level, self._fragmenting, _NEVER_FRAGMENT)
+
     def enter_view(self, view: View) -> None:
         self.refused.clear()
+        if self._narrow:  # paths to those who are gone matter no more
+            hosts = {member.address.host for member in view}
+            if self.group_address is not None:
+                hosts.add(self.group_address.host)
+            self._narrow = {host: size for host, size in self._narrow.items() if host in hosts}
+            self._set_datagram_bytes()
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
         return [
@@ -139,6 +185,8 @@ class UdpSocket:
             "received": self.received,
             "sent": self.sent,
             "dropped": self.dropped,
+            "fragmented": self.fragmented,
+            "datagram_bytes": self.datagram_bytes,
             "refused": list(map(str, self.refused)),
         }
 
@@ -147,9 +195,8 @@ class UdpSocket:
         self._socket.close()
 
     def _admit(self, dest: Address) -> bool:
-        """Whether to send there. Peers and files may name any host: none is ever looked up, and
-        without encryption nothing leaves the machine."""
-        is_admitted = is_loopback(dest) and (":" in dest.host) == (":" in self.address.host)
+        """Whether to send there."""
+        is_admitted = admits(self.address, dest, insecure=self._insecure)
         if is_admitted:
             if len(self._admitted) >= ADMITTED_MAX:
                 self._admitted.clear()
@@ -161,14 +208,27 @@ class UdpSocket:
         while True:
             try:
                 _, ancillary, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
-                causes = [_ERRNO.unpack_from(data)[0] for _, _, data in ancillary]
+                errors = [_ERROR.unpack_from(data) for _, _, data in ancillary]
             except (OSError, struct.error):
                 return
-            # Other causes, such as a datagram that is too long, say nothing about who is there.
-            if errno.ECONNREFUSED in causes:
-                address = Address(*dest[:2])
-                self.refused[address] = time.monotonic_ns()
-                self.hints.add(address)
+            for code, info in errors:
+                if code == errno.ECONNREFUSED:
+                    address = Address(*dest[:2])
+                    self.refused[address] = time.monotonic_ns()
+                    self.hints.add(address)
+                elif code == errno.EMSGSIZE and info:
+                    self._narrow_down(dest[0], info)
+
+    def _narrow_down(self, host: str, mtu: int) -> None:
+        """No larger packets pass on the way there; or so somebody says. That there are paths which
+        take less than the least that we build need not be believed."""
+        if len(self._narrow) >= NARROW_MAX:
+            self._narrow.clear()
+        self._narrow[host] = max(mtu - self._headers, DATAGRAM_BYTES_MIN)
+        self._set_datagram_bytes()
+
+    def _set_datagram_bytes(self) -> None:
+        self.datagram_bytes = min(self._narrow.values(), default=DATAGRAM_BYTES_MAX)
 
 
 def ask_for_buffers(sock: socket.socket) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -61,6 +62,11 @@ STALL_S = 3.0
     show_default=True,
     help="How datagrams travel: the same for all members.",
 )
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Allow addresses beyond this machine, though nothing is encrypted.",
+)
 @click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
 @click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
 @click.option(
@@ -91,6 +97,7 @@ def join(
     listen: str,
     members: tuple[str, ...],
     transport: TransportName,
+    insecure: bool,
     must_exist: bool,
     min_members: int | None,
     guarantee: Guarantee,
@@ -113,6 +120,8 @@ def join(
     if group is None and config_file is None:
         raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, group=group, name=name)
+    if insecure:
+        config = replace(config, insecure=True)
     terminal = _Terminal(config, guarantee, as_json=as_json)
     run(terminal.member(listen, members, transport, must_exist, min_members, record))
 

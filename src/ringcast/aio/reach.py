@@ -1,0 +1,97 @@
+"""Reach: which addresses a member may use. There is no encryption yet, so nothing leaves the
+machine unless the application says `insecure`.
+
+Peers, files and applications may name any host. Addresses are in numbers: no name is ever looked
+up, because that takes long, and tells others whom this member talks to.
+"""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import IPv4Address, ip_address
+from typing import TYPE_CHECKING
+
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv6Address
+
+    from ringcast.model import Address
+
+BROADCAST = IPv4Address("255.255.255.255")
+
+log = logging.getLogger("ringcast")
+
+
+def is_loopback(address: Address) -> bool:
+    """An address on this machine, in numbers."""
+    ip = _parse(address)
+    return ip is not None and ip.is_loopback
+
+
+def admits(own: Address, dest: Address, *, insecure: bool) -> bool:
+    """Whether who listens at `own` may send to `dest`."""
+    ip = _parse(dest)
+    if ip is None or (":" in dest.host) != (":" in own.host):
+        return False
+    return ip.is_loopback or (insecure and _is_one_host(ip))
+
+
+def check_address(address: Address, *, insecure: bool) -> None:
+    """Raise UsageError unless a member may be there."""
+    ip = _parse(address)
+    if ip is not None and ip.is_loopback:
+        return
+    if not insecure:
+        raise UsageError(
+            f"{address} is not a loopback address: without encryption ringcast stays on one "
+            f"machine; use 127.0.0.1 or [::1], or say insecure=True (--insecure) if whoever is on "
+            f"that network may read and forge messages"
+        )
+    if ip is None:
+        raise UsageError(f"{address} is a name: give the address in numbers, none is looked up")
+    if not _is_one_host(ip):
+        raise UsageError(f"{address} is no address of one machine")
+
+
+def check_own(
+    listen: Address, advertise: Address | None, members: Sequence[Address], *, insecure: bool
+) -> None:
+    """Raise UsageError unless a member may listen there, be known by that and look for these."""
+    is_anywhere = listen.host in ("0.0.0.0", "::") and insecure
+    if is_anywhere and advertise is None:
+        raise UsageError(
+            f"others cannot reach a member at {listen}: listen at one address of this machine, or "
+            f"say with advertise= where they find it"
+        )
+    own = [listen] if advertise is None else [listen, advertise]
+    for address in (*own[is_anywhere:], *members):
+        check_address(address, insecure=insecure)
+    away = [address for address in members if not is_loopback(address)]
+    if away and is_loopback(listen):
+        raise UsageError(
+            f"{away[0]} cannot be reached from {listen}: listen at an address of this machine on "
+            f"that network"
+        )
+
+
+def warn_if_exposed(own: Address) -> None:
+    """Say what is open, if others than the users of this machine can reach a member there."""
+    if not is_loopback(own):
+        log.warning(
+            "%s is open to its network, and nothing is encrypted: whoever is there can read the "
+            "group's messages, forge some, and join",
+            own,
+        )
+
+
+def _parse(address: Address) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(address.host)
+    except ValueError:
+        return None
+
+
+def _is_one_host(ip: IPv4Address | IPv6Address) -> bool:
+    return not (ip.is_multicast or ip.is_unspecified or ip == BROADCAST)
