@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
-    from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
+    from ringcast.config import MembershipConfig, MulticastConfig, TransportName, UnicastConfig
     from ringcast.model import Member, View
 
 T = TypeVar("T")
@@ -54,20 +54,21 @@ class JoinOptions(TypedDict, total=False):
     """What `join` takes as that of asyncio does; see there."""
 
     name: str
-    listen: str
+    listen: str | None
     advertise: str | None
     members: Sequence[str]
     discovery: Source | None
-    must_exist: bool
+    must_exist: bool | None
     min_members: int | None
     when_few: Literal["raise", "wait"]
-    transport: Literal["udp", "multicast", "tcp"]
+    transport: TransportName | None
     insecure: bool | None
     receive: bool
     receive_own: bool
-    record: Path | None
+    record: Path | str | None
     record_level: str
     run_id: str
+    metrics: str | None
     config: MulticastConfig | None
     unicast: UnicastConfig | None
     membership: MembershipConfig | None

@@ -1,14 +1,25 @@
 """Configuration: frozen, and checked when it is built. A wrong value never gets further than here.
 
 Times are in seconds (`_s`), sizes in bytes (`_bytes`), the rest counts messages.
+
+What a user may set are the fields of these classes, from code, from a file or by an option, except
+those that are `internal`. Presets, the simulator and tests set these too; files and options may
+not, and they may change with any version.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from ringcast.errors import ConfigError
-from ringcast.model import Purge
+from ringcast.errors import ConfigError, UsageError
+from ringcast.model import Address, Purge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TransportName: TypeAlias = Literal["udp", "multicast", "tcp"]
 
 CAPACITY_LIMIT = 1 << 20
 """A window holds an array of this many slots at the most: 8 MB of pointers."""
@@ -26,6 +37,20 @@ MEMBERS_MAX = 128
 DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507
 """What IPv4 allows in one UDP datagram."""
+
+
+SECTIONS = {"multicast", "stability", "unicast", "membership"}
+"""Fields that hold settings of their own."""
+
+
+def internal(default: object) -> Any:
+    """A field that is none of the settings."""
+    return field(default=default, metadata={"internal": True})
+
+
+def settings(kind: type[Any]) -> list[str]:
+    """What of a configuration class a user may set."""
+    return [one.name for one in fields(kind) if not one.metadata and one.name not in SECTIONS]
 
 
 def check_name(field_name: str, value: str, *, empty_allowed: bool = False) -> None:
@@ -63,6 +88,14 @@ def check_flag(field_name: str, value: object) -> None:
         raise ConfigError(field_name, value, "True or False")
 
 
+def check_address(field_name: str, value: object) -> None:
+    """Raise ConfigError unless the value is an address; which ones may be used is for `join`."""
+    try:
+        Address.parse(value if isinstance(value, str) else "")
+    except UsageError:
+        raise ConfigError(field_name, value, "host:port, such as 127.0.0.1:7800") from None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityConfig:
     """How a group that votes on what everybody has goes about it. For large groups, where an ack
@@ -71,17 +104,19 @@ class StabilityConfig:
     interval_s: float = 0.05
     """Vote at the latest this long after a message was taken."""
 
-    threshold_bytes: int | None = None
+    retain_delivered: bool = True
+    """Keep messages after they were taken until everybody has them. Then any member can repair for
+    any other, and what a sender left that crashed reaches all who go on, or none."""
+
+    # Internal
+
+    threshold_bytes: int | None = internal(None)
     """Vote after so many bytes were taken of each sender, on average; None means an eighth of
     `window_bytes`. A member votes in any case after an eighth of what its socket buffer holds, and
     after `ack_threshold` messages of one sender; if that is None, after a quarter of `capacity` or
     a 16th of `capacity_max`, whichever is more."""
 
-    retain_delivered: bool = True
-    """Keep messages after they were taken until everybody has them. Then any member can repair for
-    any other, and what a sender left that crashed reaches all who go on, or none."""
-
-    capacity_max: int = 65_536
+    capacity_max: int = internal(65_536)
     """How far a sender's window may grow, in messages, from `capacity`. There the sender waits."""
 
     def __post_init__(self) -> None:
@@ -106,13 +141,6 @@ class MulticastConfig:
     less, as far as receivers' socket buffers go; the rest is for what has arrived and waits
     behind a gap."""
 
-    ack_threshold: int | None = None
-    """Acknowledge after this many taken messages; None means max(1, capacity // 4). Fewer frees
-    the sender sooner, more saves control traffic."""
-
-    ack_delay_s: float = 0.02
-    """Acknowledge at the latest this long after a message was taken."""
-
     xmit_interval_s: float = 0.5
     """The repair tick τ: the longest pause between two repair attempts, and the beat at which a
     sender tells how far it is while somebody lags. Delivery bounds are stated in it."""
@@ -123,13 +151,22 @@ class MulticastConfig:
     max_message_bytes: int = 64 << 20
     """The largest message; larger than a datagram travels in fragments."""
 
-    repair_to_all: bool = False
-    """Answer a request for lost messages to the whole group instead of to whoever asked. Right on
-    a multicast transport, where one loss often hits several members."""
-
     stability: StabilityConfig | None = None
     """How senders learn what everybody has: None, from an ack of each to each; otherwise by votes.
     All members of a group must choose alike."""
+
+    # Internal
+
+    ack_threshold: int | None = internal(None)
+    """Acknowledge after this many taken messages; None means max(1, capacity // 4). Fewer frees
+    the sender sooner, more saves control traffic."""
+
+    ack_delay_s: float = internal(0.02)
+    """Acknowledge at the latest this long after a message was taken."""
+
+    repair_to_all: bool = internal(False)
+    """Answer a request for lost messages to the whole group instead of to whoever asked. Right on
+    a multicast transport, where one loss often hits several members."""
 
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, CAPACITY_LIMIT)
@@ -142,16 +179,17 @@ class MulticastConfig:
             if not is_whole or not 1 <= self.ack_threshold <= highest:
                 allowed = f"from 1 to max(1, capacity // 4) = {highest}, or None for that"
                 raise ConfigError("ack_threshold", self.ack_threshold, allowed)
-        check_seconds("xmit_interval_s", self.xmit_interval_s, 0.001, 60.0)
-        check_seconds("ack_delay_s", self.ack_delay_s, 0.0, self.xmit_interval_s / 2)
+        check_seconds("ack_delay_s", self.ack_delay_s, 0.0, 30.0)
+        least = max(0.001, 2 * self.ack_delay_s)
+        check_seconds("xmit_interval_s", self.xmit_interval_s, least, 60.0)
         check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
         check_flag("repair_to_all", self.repair_to_all)
         if self.stability is not None:
             if not isinstance(self.stability, StabilityConfig):
                 raise ConfigError("stability", self.stability, "a StabilityConfig, or None")
-            if self.stability.capacity_max < self.capacity:
-                allowed = f"at least capacity = {self.capacity}"
-                raise ConfigError("capacity_max", self.stability.capacity_max, allowed)
+            if self.capacity > self.stability.capacity_max:
+                allowed = f"at most {self.stability.capacity_max} where members vote"
+                raise ConfigError("capacity", self.capacity, allowed)
 
     @property
     def purge(self) -> Purge:
@@ -181,28 +219,30 @@ class UnicastConfig:
     """How messages to one member are buffered, acknowledged and repaired, and when the connection
     that carries them ends."""
 
-    capacity: int = 4096
-    """Messages that may be in flight to one member before it has taken them."""
-
-    window_bytes: int = 4 << 20
-    """Bytes that may be in flight to one member; half of it may be under way."""
-
-    ack_interval_s: float = 0.002
-    """At most one acknowledgement in this time, and at the latest this long after a message was
-    taken. Longer saves acks; the window must last that long."""
-
-    xmit_interval_s: float = 0.5
-    """The repair tick τ: on every second one without progress the last message is sent again."""
-
-    expiry_s: float = 120.0
-    """A connection on which nothing has moved for so long begins to close; 0: never."""
-
-    close_s: float = 60.0
-    """How long a closing connection may still be taken up again before it is removed."""
-
     max_retransmit_s: float = 60.0
     """A member that answers nothing for so long is given up: what it has not acknowledged is
     reported as undeliverable."""
+
+    # Internal
+
+    capacity: int = internal(4096)
+    """Messages that may be in flight to one member before it has taken them."""
+
+    window_bytes: int = internal(4 << 20)
+    """Bytes that may be in flight to one member; half of it may be under way."""
+
+    ack_interval_s: float = internal(0.002)
+    """At most one acknowledgement in this time, and at the latest this long after a message was
+    taken. Longer saves acks; the window must last that long."""
+
+    xmit_interval_s: float = internal(0.5)
+    """The repair tick τ: on every second one without progress the last message is sent again."""
+
+    expiry_s: float = internal(120.0)
+    """A connection on which nothing has moved for so long begins to close; 0: never."""
+
+    close_s: float = internal(60.0)
+    """How long a closing connection may still be taken up again before it is removed."""
 
     def __post_init__(self) -> None:
         check_whole("capacity", self.capacity, 1, CAPACITY_LIMIT)
@@ -229,15 +269,9 @@ class MembershipConfig:
     """How long to look for a group before starting one. It must be more than a round trip; longer
     makes it less likely that two who start at the same time do not see each other."""
 
-    heartbeat_s: float = 0.25
-    """How often a member tells those who watch it that it is alive."""
-
     suspect_after_s: float = 2.0
     """A member that is not heard for so long is suspected. Eight beats by default: even if one
     datagram in twenty is lost, all eight are lost once in centuries."""
-
-    verify_s: float = 0.5
-    """How long a suspected member has to answer when it is asked directly."""
 
     leave_timeout_s: float = 5.0
     """How long leaving may take: until everybody has taken what was sent, and until the others
@@ -254,6 +288,14 @@ class MembershipConfig:
     """Messages to the group that a joiner keeps while its state is still on its way. What is more
     stays with its senders, and holds them up."""
 
+    # Internal
+
+    heartbeat_s: float = internal(0.25)
+    """How often a member tells those who watch it that it is alive."""
+
+    verify_s: float = internal(0.5)
+    """How long a suspected member has to answer when it is asked directly."""
+
     def __post_init__(self) -> None:
         check_seconds("discovery_wait_s", self.discovery_wait_s, DISCOVERY_WAIT_MIN_S, 600.0)
         check_seconds("heartbeat_s", self.heartbeat_s, 0.001, 60.0)
@@ -267,7 +309,7 @@ class MembershipConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
-    """One member's view of one group."""
+    """One member of one group: who it is, where it is found, and how it works."""
 
     group: str
     """The group's name: only members with the same one talk to each other."""
@@ -275,6 +317,24 @@ class GroupConfig:
     name: str = ""
     """A label for this member, shown to people. Need not be unique."""
 
+    listen: str = "127.0.0.1:0"
+    """The address to use; port 0 is any that is free."""
+
+    members: Sequence[str] = ()
+    """Addresses where others may be found. None: members of one user on one machine find each
+    other by the name of the group."""
+
+    transport: TransportName = "udp"
+    """How datagrams travel: "udp", "multicast" or "tcp", the same for all members."""
+
+    must_exist: bool = False
+    """Do not start the group if nobody is there."""
+
+    record: Path | str | None = None
+    """A directory for the trace that `ringcast audit` reads."""
+
+    metrics: str | None = None
+    """An address where this member tells Prometheus its figures, such as 127.0.0.1:9464."""
     insecure: bool = False
     """Allow addresses beyond this machine. Nothing is encrypted: whoever is on that network can
     read the group's messages, forge some, and join."""
@@ -286,4 +346,16 @@ class GroupConfig:
     def __post_init__(self) -> None:
         check_name("group", self.group)
         check_name("name", self.name, empty_allowed=True)
+        check_address("listen", self.listen)
+        if not isinstance(self.members, list | tuple):
+            raise ConfigError("members", self.members, "a list of addresses")
+        for address in self.members:
+            check_address("members", address)
+        if self.transport not in get_args(TransportName):
+            raise ConfigError("transport", self.transport, "'udp', 'multicast' or 'tcp'")
+        check_flag("must_exist", self.must_exist)
+        if self.record is not None and not isinstance(self.record, str | Path):
+            raise ConfigError("record", self.record, "a directory")
+        if self.metrics is not None:
+            check_address("metrics", self.metrics)
         check_flag("insecure", self.insecure)

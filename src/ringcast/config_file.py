@@ -1,5 +1,7 @@
-"""Configuration from a TOML file. The sections are the configuration classes and their fields are
-the keys, so there is one validator: a wrong value is refused by the class, and told with its place.
+"""Configuration from a TOML file, and from options. The sections are the configuration classes and
+their settings are the keys, so there is one validator: a wrong value is refused by the class, and
+told with its place. An option is a line of such a file with the section before the key:
+`multicast.capacity = 8192`.
 
     preset = "large"            # optional; what stands below goes before it
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringcast.config import (
     GroupConfig,
@@ -29,12 +31,16 @@ from ringcast.config import (
     MulticastConfig,
     StabilityConfig,
     UnicastConfig,
+    settings,
 )
 from ringcast.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    Sections: TypeAlias = dict[str, dict[str, Any]]
+    """By section, keys and values."""
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -48,10 +54,7 @@ SECTIONS: dict[str, type[Any]] = {
     "membership": MembershipConfig,
 }
 
-NESTED = {"multicast", "unicast", "membership", "stability"}
-"""Fields that are sections of their own."""
-
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+PRESETS: dict[str, Sections] = {
     "lan": {},
     "wan": {
         "multicast": {"datagram_bytes": 1400, "ack_delay_s": 0.05, "xmit_interval_s": 2.0},
@@ -77,46 +80,60 @@ def load_config(
     path: Path | str | None = None,
     *,
     preset: str | None = None,
+    options: Sequence[str] = (),
     group: str | None = None,
     name: str | None = None,
 ) -> GroupConfig:
     """Read a group's configuration: `ringcast.join(ringcast.load_config("orders.toml"))`.
 
-    What is given here goes before what stands in the file, and that before the preset. UsageError,
-    and ConfigError among them, names the file, the section and the key. Without a file, only the
-    preset counts.
+    What is given here goes before what stands in the file, and that before the preset; `options`
+    are lines such as "multicast.capacity = 8192". UsageError, and ConfigError among them, names the
+    file, the section and the key. Without a file, only what is given counts.
     """
-    import tomllib  # takes milliseconds, and who has no file needs none of it
-
-    text = "" if path is None else _read(Path(path))
     where = "" if path is None else f"{path}: "
-    try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{where}not TOML: {error}") from None
+    table = {} if path is None else _parse(_read(Path(path)), where)
     named = table.pop("preset", "lan")
     chosen = _check_preset(preset, "") if preset is not None else _check_preset(named, where)
-    given = _sections(table, where)
-    values = {
-        section: {**PRESETS[chosen].get(section, {}), **given.get(section, {})}
-        for section in SECTIONS
-        if section in PRESETS[chosen] or section in given
-    }
-    own = values.get("group", {}) | {
-        key: value for key, value in (("group", group), ("name", name)) if value is not None
-    }
-    multicast = values.get("multicast", {})
+    layers = [(PRESETS[chosen], ""), (_sections(table, where), where)]
+    layers += [(_sections(_parse_option(line), ""), "") for line in options]
+    own = {key: value for key, value in (("group", group), ("name", name)) if value is not None}
+    values = _Values([*layers, ({"group": own} if own else {}, "")])
+    stability = None
     if "multicast.stability" in values:
-        stability = _build(StabilityConfig, "multicast.stability", values, where)
-        multicast = multicast | {"stability": stability}
+        stability = values.build(StabilityConfig, "multicast.stability")
     parts = {
-        "multicast": _build(MulticastConfig, "multicast", {"multicast": multicast}, where),
-        "unicast": _build(UnicastConfig, "unicast", values, where),
-        "membership": _build(MembershipConfig, "membership", values, where),
+        "multicast": values.build(MulticastConfig, "multicast", stability=stability),
+        "unicast": values.build(UnicastConfig, "unicast"),
+        "membership": values.build(MembershipConfig, "membership"),
     }
-    if "group" not in own:
+    if "group" not in values.of("group"):
         raise UsageError(f"{where}which group? Say it in section [group], or give it by itself")
-    return _build(GroupConfig, "group", {"group": own | parts}, where)
+    return values.build(GroupConfig, "group", **parts)
+
+
+class _Values:
+    """What is said, by section and key, and where; the later goes before the earlier."""
+
+    def __init__(self, layers: Iterable[tuple[Sections, str]]) -> None:
+        self._values: dict[str, dict[str, tuple[Any, str]]] = {}
+        for sections, where in layers:
+            for section, keys in sections.items():
+                said = self._values.setdefault(section, {})
+                said.update((key, (value, where)) for key, value in keys.items())
+
+    def __contains__(self, section: str) -> bool:
+        return section in self._values
+
+    def of(self, section: str) -> dict[str, Any]:
+        return {key: value for key, (value, _) in self._values.get(section, {}).items()}
+
+    def build(self, kind: type[C], section: str, **parts: Any) -> C:
+        try:
+            return kind(**self.of(section), **parts)
+        except ConfigError as error:
+            _, where = self._values.get(section, {}).get(error.field, (None, ""))
+            field = f"{where}[{section}] {error.field}"
+            raise ConfigError(field, error.value, error.allowed) from None
 
 
 def _read(path: Path) -> str:
@@ -132,15 +149,40 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path}: not TOML: it is not UTF-8") from None
 
 
+def _parse(text: str, where: str) -> dict[str, Any]:
+    import tomllib  # takes milliseconds, and who has no file needs none of it
+
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{where}not TOML: {error}") from None
+
+
+def _parse_option(line: str) -> dict[str, Any]:
+    """SECTION.KEY=VALUE; words need no quotes."""
+    key, is_given, value = (part.strip() for part in line.partition("="))
+    if not is_given or "." not in key:
+        raise UsageError(f"{line!r} is not SECTION.KEY=VALUE, such as multicast.capacity=8192")
+    *sections, name = key.split(".")
+    try:
+        content = _parse(f"value = {value}", "")["value"]
+    except UsageError:
+        content = value
+    table = {name: content}
+    for section in reversed(sections):
+        table = {section: table}
+    return table
+
+
 def _check_preset(value: object, where: str) -> str:
     if not isinstance(value, str) or value not in PRESETS:
         raise ConfigError(f"{where}preset", value, " or ".join(map(repr, PRESETS)))
     return value
 
 
-def _sections(table: Mapping[str, object], where: str) -> dict[str, dict[str, object]]:
-    """By section, keys and values. All are known; whether values are right is for the classes."""
-    found: dict[str, dict[str, object]] = {}
+def _sections(table: Mapping[str, object], where: str) -> Sections:
+    """All keys are known; whether values are right is for the classes."""
+    found: Sections = {}
     for section, content in table.items():
         if section not in SECTIONS:
             tops = [name for name in SECTIONS if "." not in name]
@@ -158,15 +200,19 @@ def _sections(table: Mapping[str, object], where: str) -> dict[str, dict[str, ob
             found["multicast.stability"] = stability
         found[section] = keys
     for section, keys in found.items():
-        known = _keys(section)
         for key in keys:
-            if key not in known:
-                raise _unknown(f"{where}no such key in [{section}]", key, known)
+            _check_key(key, section, where)
     return found
 
 
-def _keys(section: str) -> list[str]:
-    return [field.name for field in fields(SECTIONS[section]) if field.name not in NESTED]
+def _check_key(key: str, section: str, where: str) -> None:
+    kind = SECTIONS[section]
+    known = settings(kind)
+    if key in known:
+        return
+    if any(field.name == key and field.metadata for field in fields(kind)):
+        raise UsageError(f"{where}[{section}] {key} is internal: leave it to a preset")
+    raise _unknown(f"{where}no such key in [{section}]", key, known)
 
 
 def _unknown(what: str, key: str, known: Iterable[str]) -> UsageError:
@@ -176,14 +222,3 @@ def _unknown(what: str, key: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
     return UsageError(f"{what}: {key!r}; {hint}")
-
-
-def _build(kind: type[C], section: str, values: Mapping[str, Mapping[str, Any]], where: str) -> C:
-    try:
-        return kind(**values.get(section, {}))
-    except ConfigError as error:
-        # How two sections go together is checked by the outer one.
-        of_inner = error.field not in _keys(section) and section == "multicast"
-        place = "multicast.stability" if of_inner else section
-        field = f"{where}[{place}] {error.field}"
-        raise ConfigError(field, error.value, error.allowed) from None

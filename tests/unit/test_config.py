@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from ringcast import ConfigError, GroupConfig, MulticastConfig, UsageError
-from ringcast.config import MembershipConfig, UnicastConfig
+from ringcast import (
+    ConfigError,
+    GroupConfig,
+    MembershipConfig,
+    MulticastConfig,
+    StabilityConfig,
+    UnicastConfig,
+    UsageError,
+)
+from ringcast.config import settings
 
 BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
     ({"capacity": -1}, "capacity = -1: must be a whole number from 1 to 1048576"),
@@ -28,8 +36,16 @@ BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
         {"ack_threshold": 0, "capacity": 8},
         "ack_threshold = 0: must be from 1 to max(1, capacity // 4) = 2, or None for that",
     ),
-    ({"ack_delay_s": 0.3}, "ack_delay_s = 0.3: must be from 0 to 0.25 seconds"),
-    ({"xmit_interval_s": math.nan}, "xmit_interval_s = nan: must be from 0.001 to 60 seconds"),
+    ({"ack_delay_s": 31}, "ack_delay_s = 31: must be from 0 to 30 seconds"),
+    (
+        {"ack_delay_s": 0.0, "xmit_interval_s": 0},
+        "xmit_interval_s = 0: must be from 0.001 to 60 seconds",
+    ),
+    ({"xmit_interval_s": math.nan}, "xmit_interval_s = nan: must be from 0.04 to 60 seconds"),
+    (
+        {"capacity": 9, "stability": StabilityConfig(capacity_max=8)},
+        "capacity = 9: must be at most 8 where members vote",
+    ),
     (
         {"datagram_bytes": 100},
         "datagram_bytes = 100: must be a whole number from 512 to 65507",
@@ -181,6 +197,36 @@ def test_a_member_needs_no_name_but_a_printable_one() -> None:
     assert GroupConfig(group="orders").name == ""
     with pytest.raises(ConfigError, match=r"^name = "):
         GroupConfig(group="orders", name="a\tb")
+
+
+BAD_GROUP: list[tuple[dict[str, Any], str]] = [
+    ({"listen": "nowhere"}, "listen = 'nowhere': must be host:port, such as 127.0.0.1:7800"),
+    ({"listen": 7800}, "listen = 7800: must be host:port, such as 127.0.0.1:7800"),
+    ({"members": "127.0.0.1:1"}, "members = '127.0.0.1:1': must be a list of addresses"),
+    ({"members": ["x"]}, "members = 'x': must be host:port, such as 127.0.0.1:7800"),
+    ({"transport": "pigeon"}, "transport = 'pigeon': must be 'udp', 'multicast' or 'tcp'"),
+    ({"transport": []}, "transport = []: must be 'udp', 'multicast' or 'tcp'"),
+    ({"must_exist": 1}, "must_exist = 1: must be True or False"),
+    ({"record": 1}, "record = 1: must be a directory"),
+    ({"metrics": True}, "metrics = True: must be host:port, such as 127.0.0.1:7800"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_GROUP)
+def test_bad_group_values(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GroupConfig(group="orders", **fields)
+    assert str(caught.value) == message
+    assert caught.value.field in fields
+
+
+def test_there_is_not_too_much_to_set() -> None:
+    kinds = (GroupConfig, MulticastConfig, StabilityConfig, UnicastConfig, MembershipConfig)
+    found = [f"{kind.__name__}.{name}" for kind in kinds for name in settings(kind)]
+    assert len(found) < 25, found
+    assert "MulticastConfig.capacity" in found
+    assert "MulticastConfig.stability" not in found  # what it holds is counted
+    assert "MembershipConfig.verify_s" not in found
 
 
 def test_long_names_are_measured_in_bytes() -> None:

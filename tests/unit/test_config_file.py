@@ -25,16 +25,21 @@ WHOLE = """
 [group]
 group = "orders"
 name = "web-1"
+listen = "127.0.0.1:7800"
+members = ["127.0.0.1:7801", "127.0.0.1:7802"]
+transport = "tcp"
+must_exist = true
+record = "traces"
+metrics = "127.0.0.1:9464"
 
 [multicast]
 capacity = 64
-repair_to_all = true
 
 [multicast.stability]
 interval_s = 0.1
 
 [unicast]
-expiry_s = 0
+max_retransmit_s = 30
 
 [membership]
 min_members = 3
@@ -52,10 +57,14 @@ def test_every_section(file: Path) -> None:
     assert load_config(file) == GroupConfig(
         group="orders",
         name="web-1",
-        multicast=MulticastConfig(
-            capacity=64, repair_to_all=True, stability=StabilityConfig(interval_s=0.1)
-        ),
-        unicast=UnicastConfig(expiry_s=0),
+        listen="127.0.0.1:7800",
+        members=["127.0.0.1:7801", "127.0.0.1:7802"],
+        transport="tcp",
+        must_exist=True,
+        record="traces",
+        metrics="127.0.0.1:9464",
+        multicast=MulticastConfig(capacity=64, stability=StabilityConfig(interval_s=0.1)),
+        unicast=UnicastConfig(max_retransmit_s=30),
         membership=MembershipConfig(min_members=3),
     )
 
@@ -90,12 +99,15 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
         ),
         (
             "[unicast]\nxyz = 3",
-            "no such key in [unicast]: 'xyz'; there are capacity, window_bytes, ack_interval_s, "
-            "xmit_interval_s, expiry_s, close_s, max_retransmit_s",
+            "no such key in [unicast]: 'xyz'; there are max_retransmit_s",
         ),
         (
-            "[group]\nmulticast = 3",
-            "no such key in [group]: 'multicast'; there are group, name, insecure",
+            "[group]\nmembership = 3",
+            "no such key in [group]: 'membership'; did you mean 'members'?",
+        ),
+        (
+            "[membership]\nverify_s = 3",
+            "[membership] verify_s is internal: leave it to a preset",
         ),
         ("[multicst]", "no such section: 'multicst'; did you mean 'multicast'?"),
         (
@@ -113,22 +125,20 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
             "[multicast] capacity = '3': must be a whole number from 1 to 1048576",
         ),
         (
-            "[multicast]\nack_threshold = true",
-            "[multicast] ack_threshold = True: must be from 1 to max(1, capacity // 4) = 1024, or "
-            "None for that",
+            "[group]\ngroup = 'x'\nmust_exist = 'yes'",
+            "[group] must_exist = 'yes': must be True or False",
         ),
         (
-            "[multicast]\nrepair_to_all = 'yes'",
-            "[multicast] repair_to_all = 'yes': must be True or False",
-        ),
-        ("[unicast]\nexpiry_s = ''", "[unicast] expiry_s = '': must be from 1 to 1e+06 seconds"),
-        (
-            "[membership]\nheartbeat_s = [1]",
-            "[membership] heartbeat_s = [1]: must be from 0.001 to 60 seconds",
+            "[unicast]\nmax_retransmit_s = ''",
+            "[unicast] max_retransmit_s = '': must be from 2 to 1e+06 seconds",
         ),
         (
-            "[multicast.stability]\ncapacity_max = 8",
-            "[multicast.stability] capacity_max = 8: must be at least capacity = 4096",
+            "[membership]\nsuspect_after_s = [1]",
+            "[membership] suspect_after_s = [1]: must be from 0.5 to 3600 seconds",
+        ),
+        (
+            "[multicast]\ncapacity = 100000\n[multicast.stability]",
+            "[multicast] capacity = 100000: must be at most 65536 where members vote",
         ),
         ("[group]\ngroup = 3", "[group] group = 3: must be 1 to 64 bytes of printable text"),
         ("[unicast]", "which group? Say it in section [group], or give it by itself"),
@@ -142,6 +152,50 @@ def test_mistakes_are_told_with_their_place(file: Path, text: str, message: str)
     with pytest.raises(UsageError) as caught:
         load_config(file)
     assert str(caught.value) == f"orders.toml: {message}"
+
+
+def test_options_are_lines_of_a_file_and_go_before_it(file: Path) -> None:
+    file.write_text(WHOLE)
+    options = [
+        "multicast.capacity=32",
+        "group.transport = multicast",  # words need no quotes
+        'group.members = ["127.0.0.1:7803"]',
+        "multicast.stability.retain_delivered=false",
+        "multicast.capacity=16",  # the last one counts
+    ]
+    config = load_config(file, options=options)
+    assert config.multicast.capacity == 16
+    assert config.transport == "multicast"
+    assert config.members == ["127.0.0.1:7803"]
+    assert config.multicast.stability == StabilityConfig(interval_s=0.1, retain_delivered=False)
+    assert load_config(options=["group.group=bills"]).group == "bills"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("capacity=3", "'capacity=3' is not SECTION.KEY=VALUE, such as multicast.capacity=8192"),
+        (
+            "multicast.capacity",
+            "'multicast.capacity' is not SECTION.KEY=VALUE, such as multicast.capacity=8192",
+        ),
+        (
+            "multicast.capcity=3",
+            "no such key in [multicast]: 'capcity'; did you mean 'capacity'?",
+        ),
+        (
+            "multicast.capacity=many",
+            "[multicast] capacity = 'many': must be a whole number from 1 to 1048576",
+        ),
+        ("multicst.capacity=3", "no such section: 'multicst'; did you mean 'multicast'?"),
+        ("unicast.close_s=3", "[unicast] close_s is internal: leave it to a preset"),
+    ],
+)
+def test_mistakes_in_options_are_not_the_files(file: Path, option: str, message: str) -> None:
+    file.write_text(WHOLE)
+    with pytest.raises(UsageError) as caught:
+        load_config(file, options=[option])
+    assert str(caught.value) == message
 
 
 def test_files_that_cannot_be_read(file: Path) -> None:

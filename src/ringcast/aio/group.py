@@ -11,12 +11,14 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ringcast.aio.answers import answer
 from ringcast.aio.driver import Driver
 from ringcast.aio.host import HOST
 from ringcast.aio.probe import Probe, probe_name
+from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address, check_own, warn_if_exposed
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.sources import ListSource
@@ -51,9 +53,9 @@ from ringcast.protocols.membership import Membership, Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-    from pathlib import Path
 
     from ringcast.aio.host import Host
+    from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
     from ringcast.aio.requests import Request
     from ringcast.aio.sources import Source
@@ -61,7 +63,12 @@ if TYPE_CHECKING:
     from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
     from ringcast.aio.unread import Guarantee, Message, Notice
-    from ringcast.config import MembershipConfig, MulticastConfig, UnicastConfig
+    from ringcast.config import (
+        MembershipConfig,
+        MulticastConfig,
+        TransportName,
+        UnicastConfig,
+    )
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
     from ringcast.trace.recorder import Recorder
@@ -161,6 +168,7 @@ class Group:
         self._settled = _Gate()
         self._driver = place.drive(self, must_exist=must_exist)
         self._probe: Probe | None = None
+        self._metrics: Metrics | None = None
         self._unread = Unread(self.me)
         self._requests = Requests(self._driver)
         self._state: StateExchange | None = None
@@ -400,6 +408,7 @@ class Group:
             **self._driver.stats(),
             "unread": self._unread.stats(),
             "probe": None if self._probe is None else self._probe.stats(),
+            "metrics": None if self._metrics is None else self._metrics.stats(),
             "requests": self._requests.stats(),
         }
 
@@ -592,11 +601,19 @@ class Group:
     def _on_question(self, question: Question) -> object:
         return answer(question, self, self._driver)
 
+    async def _open_metrics(self, address: str) -> None:
+        from ringcast.aio.metrics import Metrics  # most members need none of it
+
+        self._metrics = Metrics(lambda: exposition([answer({"ask": "top"}, self, self._driver)]))
+        await self._metrics.start(Address.parse(address))
+
     # Coming and going
 
     async def _enter(self, limit_s: float) -> None:
         """Find the group, and be let in."""
         self._open_probe()
+        if self._place.metrics is not None:
+            await self._open_metrics(self._place.metrics)
         self._driver.start()
         try:
             async with asyncio.timeout(limit_s):
@@ -628,6 +645,8 @@ class Group:
         self._is_leaving = True  # there is no coming back
         if self._probe is not None:
             self._probe.close()
+        if self._metrics is not None:
+            self._metrics.close()
         if self._state is not None:
             self._state.close()
         self._driver.close()
@@ -672,6 +691,11 @@ class _Place:
     def searched(self) -> tuple[str, Source]:
         """Which group was looked for, and where."""
         return self._config.group, self._source
+
+    @property
+    def metrics(self) -> str | None:
+        """Where figures are told."""
+        return self._config.metrics
 
     def probe_directory(self, group: str) -> Path | None:
         """Where questions about this member are asked; None: nowhere."""
@@ -744,22 +768,23 @@ async def join(
     group: str | GroupConfig,
     *,
     name: str = "",
-    listen: str = "127.0.0.1:0",
+    listen: str | None = None,
     advertise: str | None = None,
     members: Sequence[str] = (),
     discovery: Source | None = None,
-    transport: Literal["udp", "multicast", "tcp"] = "udp",
+    transport: TransportName | None = None,
     insecure: bool | None = None,
-    must_exist: bool = False,
+    must_exist: bool | None = None,
     min_members: int | None = None,
     when_few: Literal["raise", "wait"] = "raise",
     receive: bool = True,
     receive_own: bool = True,
     give_state: GiveState | None = None,
     take_state: TakeState | None = None,
-    record: Path | None = None,
+    record: Path | str | None = None,
     record_level: str = "deliveries",
     run_id: str = "",
+    metrics: str | None = None,
     config: MulticastConfig | None = None,
     unicast: UnicastConfig | None = None,
     membership: MembershipConfig | None = None,
@@ -798,41 +823,47 @@ async def join(
     dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
     a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
     frames and windows), `run_id` what to call this run of the group there (else by the group's
-    name). `lose` drops what arrives whenever it returns True: for tests of one's own application.
+    name). `metrics` is an address, such as "127.0.0.1:9464", where this member tells Prometheus its
+    figures. `lose` drops what arrives whenever it returns True: for tests of one's own application.
     Leaving the block waits until everybody has taken what was sent, for
     `membership.leave_timeout_s` at the most.
     """
-    own = Address.parse(listen)
-    addresses = [Address.parse(text) for text in members]
+    base = _configured(
+        group,
+        name=name or None,
+        listen=listen,
+        members=tuple(members) or None,
+        transport=transport,
+        insecure=insecure,
+        must_exist=must_exist,
+        record=record,
+        metrics=metrics,
+        multicast=config,
+        unicast=unicast,
+        membership=membership,
+    )
+    own = Address.parse(base.listen)
+    addresses = [Address.parse(text) for text in base.members]
     forwarder = None if advertise is None else Address.parse(advertise)
+    scraped = None if base.metrics is None else Address.parse(base.metrics)
+    check_own(own, forwarder, addresses, insecure=base.insecure)
+    if scraped is not None:
+        check_address(scraped, insecure=base.insecure)
     if addresses and discovery is not None:
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
-    if transport not in ("udp", "multicast", "tcp"):
-        raise ConfigError("transport", transport, "'udp', 'multicast' or 'tcp'")
-    if transport == "multicast" and forwarder is not None:
+    if base.transport == "multicast" and forwarder is not None:
         raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
     hooks = _state_hooks(give_state, take_state)
-    base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
-    insecure = base.insecure if insecure is None else insecure
-    check_own(own, forwarder, addresses, insecure=insecure)
-    membership = membership or base.membership
     if min_members is not None:
-        membership = replace(membership, min_members=min_members)
-    group_config = GroupConfig(
-        group=base.group,
-        name=name or base.name,
-        insecure=insecure,
-        multicast=config or base.multicast,
-        unicast=unicast or base.unicast,
-        membership=membership,
-    )
-    if transport == "multicast":
-        group_config = _for_multicast(group_config)
+        base = replace(base, membership=replace(base.membership, min_members=min_members))
+    group_config = _for_multicast(base) if base.transport == "multicast" else base
     host = HOST.get()
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
-    carrier = host.open_transport(transport, base.group, own, forwarder, insecure=insecure)
+    carrier = host.open_transport(
+        base.transport, base.group, own, forwarder, insecure=base.insecure
+    )
     warn_if_exposed(forwarder or carrier.address)
     place = _Place(
         replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
@@ -840,7 +871,7 @@ async def join(
         carrier,
         source,
         advertise=forwarder,
-        record=record,
+        record=None if base.record is None else Path(base.record),
         record_level=record_level,
         run_id=run_id or base.group,
         lose=lose,
@@ -851,7 +882,7 @@ async def join(
             place,
             receive=receive,
             receive_own=receive_own,
-            must_exist=must_exist,
+            must_exist=base.must_exist,
             waits_for_members=when_few == "wait",
             hooks=hooks,
         )
@@ -864,6 +895,12 @@ async def join(
         await handle.leave()
     finally:
         handle._close()
+
+
+def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
+    """What is given goes before what is configured."""
+    base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
 
 
 def _for_multicast(config: GroupConfig) -> GroupConfig:

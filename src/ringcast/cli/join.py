@@ -10,15 +10,15 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ringcast.aio.group import join as join_group
 from ringcast.aio.loop import run
 from ringcast.cli.words import safe
+from ringcast.config import TransportName
 from ringcast.config_file import PRESETS, load_config
 from ringcast.errors import UsageError
 from ringcast.events import (
@@ -34,12 +34,11 @@ from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from ringcast.aio.group import Group
     from ringcast.aio.unread import Guarantee, Notice
     from ringcast.config import GroupConfig
-
-    TransportName: TypeAlias = Literal["udp", "multicast", "tcp"]
 
 STDIN = 0
 CHUNK_BYTES = 1 << 16
@@ -51,23 +50,30 @@ STALL_S = 3.0
 @click.command()
 @click.argument("group", required=False)
 @click.option("--name", help="What to call this member.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
+@click.option("--listen", metavar="HOST:PORT", help="Address to use.  [default: 127.0.0.1:0]")
 @click.option(
-    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
+    *("--member", "--members", "members"),
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Where others may be found; may be given more than once.",
 )
 @click.option(
     "--transport",
-    type=click.Choice(["udp", "multicast", "tcp"]),
-    default="udp",
-    show_default=True,
-    help="How datagrams travel: the same for all members.",
+    type=click.Choice(get_args(TransportName)),
+    help="How datagrams travel: the same for all members.  [default: udp]",
+)
+@click.option(
+    "--must-exist",
+    is_flag=True,
+    default=None,
+    help="Do not start the group if nobody is there.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
+    default=None,
     help="Allow addresses beyond this machine, though nothing is encrypted.",
 )
-@click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
 @click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
 @click.option(
     "--guarantee",
@@ -85,25 +91,34 @@ STALL_S = 3.0
 )
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
 @click.option(
+    *("--set", "options"),
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="What could stand in the file; may be given more than once.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Record a trace here, for `ringcast audit`; needs ringcast[spark].",
 )
+@click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus the figures here.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
 def join(
     group: str | None,
     name: str | None,
-    listen: str,
+    listen: str | None,
     members: tuple[str, ...],
-    transport: TransportName,
-    insecure: bool,
-    must_exist: bool,
+    transport: TransportName | None,
+    insecure: bool | None,
+    must_exist: bool | None,
     min_members: int | None,
     guarantee: Guarantee,
     config_file: Path | None,
     preset: str | None,
+    options: tuple[str, ...],
     record: Path | None,
+    metrics: str | None,
     as_json: bool,
 ) -> None:
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
@@ -115,15 +130,25 @@ def join(
     Examples:
       ringcast join orders --name web-1
       ringcast join --config orders.toml --name web-2
+      ringcast join orders --set membership.suspect_after_s=10 --metrics 127.0.0.1:9464
       tail -f orders.log | ringcast join orders --must-exist
     """
     if group is None and config_file is None:
         raise UsageError("which group? Give its name, or a file that has it with --config")
-    config = load_config(config_file, preset=preset, group=group, name=name)
-    if insecure:
-        config = replace(config, insecure=True)
-    terminal = _Terminal(config, guarantee, as_json=as_json)
-    run(terminal.member(listen, members, transport, must_exist, min_members, record))
+    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
+    joining = join_group(
+        config,
+        listen=listen,
+        members=members,
+        transport=transport,
+        insecure=insecure,
+        must_exist=must_exist,
+        min_members=min_members,
+        when_few="wait",
+        record=record,
+        metrics=metrics,
+    )
+    run(_Terminal(config, guarantee, as_json=as_json).member(joining))
 
 
 class _Terminal:
@@ -138,25 +163,7 @@ class _Terminal:
         self._own_printed = 0
         self._progress = asyncio.Event()
 
-    async def member(
-        self,
-        listen: str,
-        members: tuple[str, ...],
-        transport: TransportName,
-        must_exist: bool,
-        min_members: int | None,
-        record: Path | None,
-    ) -> None:
-        joining = join_group(
-            self._config,
-            listen=listen,
-            members=members,
-            transport=transport,
-            must_exist=must_exist,
-            min_members=min_members,
-            when_few="wait",
-            record=record,
-        )
+    async def member(self, joining: AbstractAsyncContextManager[Group]) -> None:
         stopped = _stopped()
         printing: asyncio.Task[None] | None = None
         try:

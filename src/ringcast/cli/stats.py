@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.aio.prometheus import exposition
 from ringcast.cli.local import ask_group, refusals
-from ringcast.cli.prometheus import exposition
 from ringcast.cli.words import safe
 from ringcast.errors import UsageError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringcast.cli.prometheus import METRICS, exposition
+from ringcast.aio.prometheus import METRICS, exposition
 
 NAMES = {"name": 'a"b\\c', "address": "127.0.0.1:1", "incarnation": "1"}
 
