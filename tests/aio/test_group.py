@@ -12,7 +12,6 @@ import pytest
 from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, with_members
 
 from ringcast import GroupClosed, JoinTimeout, MulticastConfig, UsageError
-from ringcast.aio import group as group_module
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
 from ringcast.bench.cluster import free_ports
@@ -271,7 +270,7 @@ def test_a_port_in_use_is_said() -> None:
         ("10.0.0.1:7800", ["127.0.0.1:7800"], "not a loopback address"),
         ("127.0.0.1:0", ["10.0.0.1:7800"], "not a loopback address"),
         ("somewhere:7800", ["somewhere:7800"], "not a loopback address"),
-        ("nonsense", ["127.0.0.1:7801"], "write host:port"),
+        ("nonsense", ["127.0.0.1:7801"], "must be host:port"),
     ],
 )
 def test_joining_wrongly_is_refused_with_a_reason(
@@ -283,22 +282,3 @@ def test_joining_wrongly_is_refused_with_a_reason(
 
     with pytest.raises(UsageError, match=complaint):
         run(main())
-
-
-def test_nobody_reads_is_said_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_module, "UNREAD_WARNING_S", 0.0)
-
-    async def exchange(a: Group, b: Group) -> None:
-        reading = asyncio.create_task(read(a, 20))
-        for payload in numbered("A", 20):
-            await a.send(payload)
-        await reading
-        while not any("nobody has read" in record.message for record in caplog.records):
-            await asyncio.sleep(0)
-        await read(b, 20)
-
-    with caplog.at_level(logging.WARNING, "ringcast"):
-        with_members(2)(exchange)
-    assert sum("nobody has read" in record.message for record in caplog.records) == 1

@@ -155,7 +155,7 @@ def test_mistakes(runtime: Path) -> None:
     assert refused("join", "x" * 65).startswith(
         "[group] group = 'xxxxxxxxxxxxxxxxxxxx…': must be 1"
     )
-    assert refused("join", "x", "--listen", "nowhere").startswith("'nowhere' is not an address")
+    assert refused("join", "x", "--listen", "nowhere").startswith("listen = 'nowhere': must be")
     assert "is not a loopback address" in refused("join", "x", "--listen", "192.0.2.1:0")
     assert refused("join", "x", "--must-exist").startswith("nobody answered at ")
     assert refused("join", "x", "--transport", "carrier-pigeon").endswith(

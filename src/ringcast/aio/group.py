@@ -161,7 +161,8 @@ class Group:
         self._leave_by: float | None = None  # by the clock of the loop
         self._closed: Closed | None = None
         self._view: View | None = None
-        self._unread_since: float | None = None  # when messages began to wait for a reader
+        self._refills = 0
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._has_warned = False
         self._readable = _Gate()
         self._writable: dict[Member | None, _Gate] = {}  # by destination; None: the group
@@ -244,6 +245,7 @@ class Group:
             if outgoing.sent == len(outgoing.payloads):
                 return
             if accepted < len(chunk):
+                self._watch_unread()  # it may be this member itself that holds itself up
                 await self._writable.setdefault(to, _Gate()).wait()
             else:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
@@ -344,7 +346,7 @@ class Group:
                 await self._state.settle()
             if self._unread:
                 return True
-            self._unread_since = None
+            self._refills += 1
             self._driver.take(limit)
             self._open_if_settled()
             if self._unread:
@@ -447,7 +449,7 @@ class Group:
             while self._driver.node.has_ready:
                 self._driver.take(BATCH_MAX)
         elif self._driver.node.has_ready and not self._readable.open():
-            self._warn_if_unread()
+            self._watch_unread()
         self._open_if_settled()
 
     def _notify(self, notice: Notice) -> None:
@@ -527,20 +529,28 @@ class Group:
         if self._settled.is_awaited and self._driver.node.is_flushed:
             self._settled.open()
 
-    def _warn_if_unread(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._unread_since is None:
-            self._unread_since = now
-        waited = now - self._unread_since
-        if waited > UNREAD_WARNING_S and not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "%s: messages wait and nobody has read them for %.0f s; this holds the senders of "
-                "the group back. Read with `async for message in group`, or join with "
-                "receive=False to take and drop them.",
-                self.me,
-                waited,
+    def _watch_unread(self) -> None:
+        """Look again after a while whether anybody has read since."""
+        if self._is_receiving and self._unread_timer is None and not self._has_warned:
+            self._unread_timer = asyncio.get_running_loop().call_later(
+                UNREAD_WARNING_S, self._warn_if_unread, self._refills, self._unread.place
             )
+
+    def _warn_if_unread(self, refills: int, place: tuple[int, int]) -> None:
+        self._unread_timer = None
+        is_early = self._state is not None and self._state.is_due  # none before the state
+        if is_early or not self._driver.node.has_ready or self._readable.is_awaited:
+            return
+        if (refills, place) != (self._refills, self._unread.place):
+            self._watch_unread()  # slowly, but somebody reads
+            return
+        self._has_warned = True
+        log.warning(
+            "%s: messages wait and nobody has read them for %.0f s; this holds the senders of "
+            "the group back. Read with `async for message in group`, or join with "
+            "receive=False to take and drop them.",
+            *(self.me, UNREAD_WARNING_S),
+        )
 
     @property
     def _is_in(self) -> bool:
@@ -643,6 +653,8 @@ class Group:
 
     def _close(self) -> None:
         self._is_leaving = True  # there is no coming back
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
         if self._probe is not None:
             self._probe.close()
         if self._metrics is not None:

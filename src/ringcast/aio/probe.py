@@ -93,7 +93,12 @@ class Probe:
         sweep(directory)
         self._path = directory / (name + SUFFIX)
         self._listener = _listen(self._path)
-        self._loop.add_reader(self._listener, self._on_clients)
+        try:
+            self._loop.add_reader(self._listener, self._on_clients)
+        except BaseException:  # a loop that has no place for real sockets
+            self._path.unlink()
+            self._listener.close()
+            raise
         self._keep_timer = loop.call_later(keep_s, self._keep)
 
     def rename(self, name: str) -> None:

@@ -59,6 +59,11 @@ class Unread:
     def __bool__(self) -> bool:
         return bool(self._items)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """It changes whenever something is read."""
+        return len(self._items), self._read_of_first
+
     def add(self, delivered: Delivered) -> None:
         self._items.append(delivered)
 
