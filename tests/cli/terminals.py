@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ capacity = 16
 [membership]
 discovery_wait_s = 0.02
 suspect_after_s = 600.0
-verify_s = 60.0
 """
 """Nobody is suspected because the machine is busy, and a few messages fill a window."""
 
@@ -74,8 +74,12 @@ def until(look: Callable[[], str], pattern: str) -> str:
 class Terminal:
     """A command that goes on, with all that it has printed; on a real terminal, or in pipes."""
 
-    def __init__(self, *args: str, screen: bool = False) -> None:
+    def __init__(
+        self, *args: str, screen: bool = False, columns: int = 120, rows: int = 24
+    ) -> None:
         self._screen, theirs = pty.openpty() if screen else os.pipe()
+        if screen:
+            termios.tcsetwinsize(theirs, (rows, columns))
         self._is_real = screen
         self.shown = ""
         self.process = subprocess.Popen(
@@ -83,7 +87,7 @@ class Terminal:
             stdin=theirs if screen else subprocess.PIPE,
             stdout=theirs,
             stderr=subprocess.PIPE,
-            env={**os.environ, "COLUMNS": "120", "LINES": "24"},
+            env={key: os.environ[key] for key in os.environ.keys() - {"COLUMNS", "LINES"}},
         )
         os.close(theirs)
 

@@ -119,6 +119,7 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
         ],
         "rejected": dict(node.rejected),
         "transport": group.stats()["transport"],
+        "reasons": group.explain(),
     }
 
 

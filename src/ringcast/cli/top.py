@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,18 +19,36 @@ from ringcast.cli.words import safe, table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
+    from typing import TypeAlias
 
     from ringcast.cli.local import Reply
 
+    Rows: TypeAlias = list[tuple[str, ...]]
+
 HEADINGS = (
     *("MEMBER", "SENT/s", "TAKEN/s", "AGAIN/s"),
-    *("LOW", "HIGH", "ROOM", "UNREAD", "MISSING", "WAITS FOR"),
+    *("WINDOW", "UNREAD", "GAPS", "WAITS FOR"),
 )
-RIGHT = frozenset(range(1, 9))
+RIGHT = frozenset(range(1, 7))
 
 # What terminals have understood for forty years.
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 CLEAR, HIDE_CURSOR, SHOW_CURSOR = "\x1b[2J", "\x1b[?25l", "\x1b[?25h"
+
+DURATION = re.compile(r"\d+(\.\d+)? s\b")
+
+
+class _Look(NamedTuple):
+    """What is seen at once."""
+
+    table: list[str]
+    reasons: list[str]
+    """What stands as it stood before."""
+    figures: list[dict[str, Any]]
+    """For programs."""
+
+    def __str__(self) -> str:
+        return "\n".join([*self.table, "", *self.reasons] if self.reasons else self.table)
 
 
 class _Counts(NamedTuple):
@@ -56,8 +76,9 @@ def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
     """Watch the members of a group here: how full their windows are, how fast they send and take,
     what has to be sent again, and who holds whom up since when. Ctrl-C ends it.
 
-    LOW is what everybody has taken of a member's messages, HIGH what it has sent; they are at most
-    ROOM apart. UNREAD waits for its application, MISSING are gaps in what has arrived.
+    WINDOW is how many of a member's messages not everybody has taken, of how many there may be.
+    UNREAD waits for its application, GAPS are missing in what has arrived. Below is what stands as
+    it stood at the last look.
 
     \b
     Examples:
@@ -69,10 +90,11 @@ def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
     try:
         if is_live:
             click.echo(HIDE_CURSOR + CLEAR, nl=False)
-        for screen in _looks(group, interval_s, once=once, as_json=as_json):
+        for look in _looks(group, interval_s, once=once):
             if is_live:
-                screen = _in_place(screen)
-            click.echo(screen, nl=not is_live)
+                click.echo(_in_place(look), nl=False)
+            else:
+                click.echo(json.dumps(look.figures) if as_json else str(look))
     except KeyboardInterrupt:
         pass
     finally:
@@ -85,16 +107,16 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _looks(group: str, interval_s: float, *, once: bool, as_json: bool) -> Iterator[str]:
+def _looks(group: str, interval_s: float, *, once: bool) -> Iterator[_Look]:
     watch = _Watch()
     is_first = True
     while True:
         began = time.monotonic()
         replies = ask_group(group, {"ask": "top"})
         refusals(replies)
-        screen = watch.look(replies, began)
+        look = watch.look(replies, began)
         if not (once and is_first):
-            yield json.dumps(watch.figures) if as_json else screen
+            yield look
             if once:
                 return
         is_first = False
@@ -105,46 +127,63 @@ class _Watch:
     """What was seen at the last look, to compare with."""
 
     def __init__(self) -> None:
-        self.figures: list[dict[str, Any]] = []
-        """The last look, for programs."""
         self._counts: dict[str, _Counts] = {}
         self._silent_since: dict[str, float] = {}
-        self._names: dict[str, str] = {}
+        self._reasons: set[str] = set()
 
-    def look(self, replies: Sequence[Reply], now: float) -> str:
+    def look(self, replies: Sequence[Reply], now: float) -> _Look:
         views = {
             f"view {answer['view']}: " + ", ".join(safe(m["name"]) for m in answer["members"])
             for reply in replies
             if (answer := reply.answer) is not None
         }
-        rows: list[tuple[str, ...]] = [HEADINGS]
-        self.figures = []
+        rows: Rows = [HEADINGS]
+        figures = []
         for reply in replies:
-            rows += self._silent(reply, now) if reply.answer is None else self._rows(reply.answer)
+            if reply.answer is None:
+                lines, figure = self._silent(reply, now)
+            else:
+                lines, figure = self._rows(reply.answer)
+            rows += lines
+            figures.append(figure)
         answering = [reply for reply in replies if reply.answer is not None]
         self._counts = {r.incarnation: _counts(r.answer) for r in answering if r.answer is not None}
         for reply in answering:
             self._silent_since.pop(reply.incarnation, None)
         title = safe(next(r.answer["group"] for r in answering if r.answer is not None))
-        return "\n".join([f"{title}, {'; '.join(sorted(views))}", "", *table(rows, RIGHT)])
+        shown = [f"{title}, {'; '.join(sorted(views))}", "", *table(rows, RIGHT)]
+        return _Look(shown, self._stuck(answering), figures)
 
-    def _silent(self, reply: Reply, now: float) -> list[tuple[str, ...]]:
+    def _stuck(self, answering: Sequence[Reply]) -> list[str]:
+        """What members give as reasons and gave at the last look: where messages flow, the numbers
+        are others each time. Who give the same are named together."""
+        found: dict[str, tuple[list[str], str]] = {}
+        for reply in answering:
+            for reason in [] if reply.answer is None else reply.answer["reasons"]:
+                found.setdefault(DURATION.sub("", reason), ([], reason))[0].append(reply.who)
+        seen, self._reasons = self._reasons, set(found)
+        return [
+            f"{', '.join(who)}: {safe(reason)}"
+            for shape, (who, reason) in found.items()
+            if shape in seen
+        ]
+
+    def _silent(self, reply: Reply, now: float) -> tuple[Rows, dict[str, Any]]:
         since = self._silent_since.setdefault(reply.incarnation, now)
         why = reply.error or reply.silence
-        self.figures.append({"member": reply.who, "pid": reply.pid, "answers": False, "why": why})
-        return [(reply.who, f"does not answer for {now - since:.1f} s: {why}")]
+        row = (reply.who, f"does not answer for {now - since:.1f} s: {why}")
+        return [row], {"member": reply.who, "pid": reply.pid, "answers": False, "why": why}
 
-    def _rows(self, answer: dict[str, Any]) -> list[tuple[str, ...]]:
+    def _rows(self, answer: dict[str, Any]) -> tuple[Rows, dict[str, Any]]:
         before = self._counts.get(answer["member"]["incarnation"])
         counts = _counts(answer)
         rates = _rates(before, counts)
-        self.figures.append({**answer, "answers": True, "rates_per_s": rates})
         received = answer["received"]
         unread = sum(window["held"] - window["delivered"] for window in received)
         missing = sum(window["gaps"] for window in received)
-        shown = ("-",) * 3 if rates is None else tuple(f"{rate:.0f}" for rate in rates.values())
+        shown = ("-",) * 3 if rates is None else tuple(map(_short, rates.values()))
         name = safe(answer["member"]["name"])
-        rows = []
+        rows: Rows = []
         for window in answer["sent"]:
             if window["stream"] == "fifo":
                 first = (name, *shown)
@@ -154,9 +193,10 @@ class _Watch:
                 rest = ("", "")
             else:
                 continue
-            place = (str(window["low"]), str(window["high"]), str(window["capacity"]))
-            rows.append((*first, *place, *rest, _waits(window)))
-        return rows or [(name, answer["phase"])]
+            filled = f"{window['high'] - window['low']}/{window['capacity']}"
+            rows.append((*first, filled, *rest, _waits(window)))
+        figure = {**answer, "answers": True, "rates_per_s": rates}
+        return rows or [(name, answer["phase"])], figure
 
 
 def _counts(answer: dict[str, Any]) -> _Counts:
@@ -200,8 +240,21 @@ def _waits(window: dict[str, Any]) -> str:
     return names
 
 
-def _in_place(screen: str) -> str:
-    """Over what stood there before, and no more than the terminal has room for."""
+def _short(rate: float) -> str:
+    """Four digits, and a unit where there are more."""
+    if rate < 9999.5:
+        return f"{rate:.0f}"
+    return f"{rate / 1e3:.0f}k" if rate < 999_500 else f"{rate / 1e6:.2f}M"
+
+
+def _in_place(look: _Look) -> str:
+    """Over what stood there before, and no more than the terminal has room for: the table is cut
+    off at the right, sentences go on in the next line."""
     columns, rows = shutil.get_terminal_size()
-    lines = [line[:columns] + REST_OF_LINE for line in screen.splitlines()[: rows - 1]]
-    return HOME + "\r\n".join(lines) + REST_OF_SCREEN
+    lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in look.table]
+    lines += [""] * bool(look.reasons)
+    for reason in look.reasons:
+        lines += textwrap.wrap(reason, columns, subsequent_indent="    ")
+    if len(lines) >= rows:
+        lines[max(0, rows - 2) :] = ["…"]
+    return HOME + "\n".join(line + REST_OF_LINE for line in lines) + REST_OF_SCREEN
