@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 from terminals import DEADLINE_S, told
@@ -35,6 +36,11 @@ def test_members_ask_one_that_has_sent_to_them(
                 break
             shown = await asyncio.to_thread(told, "sync", "orders", "b")
             assert shown == "a asks b\nb does not: it is the one that is meant\n"
+            for_programs = await asyncio.to_thread(told, "sync", "orders", "b", "--json")
+            assert json.loads(for_programs) == [
+                {"member": "a", "asks": True, "why_not": ""},
+                {"member": "b", "asks": False, "why_not": "it is the one that is meant"},
+            ]
             await b.send(b"y", to=a.me)  # and all goes on
             async for message in a:
                 assert message.payload == b"y"

@@ -154,9 +154,6 @@ def test_a_cluster_that_loses_a_worker_gives_the_same_verdict(
     )
     different, _, report = done.stdout.partition("\n")
     assert different == "1"
-    local = run_audit(
-        [str(tmp_path), "--master", "local[2]", "--json", str(tmp_path / "out.json")],
-        dict(os.environ),
-    )
+    local = run_audit([str(tmp_path), "--master", "local[2]", "--json"], dict(os.environ))
     assert local.returncode == 1
-    assert json.loads(report) == json.loads((tmp_path / "out.json").read_text())
+    assert json.loads(report) == json.loads(local.stdout)

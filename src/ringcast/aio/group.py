@@ -769,7 +769,10 @@ class _Place:
         from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
         from ringcast.trace.recorder import Recorder
 
-        recorder = Recorder(self._record, self._run_id, node.me, level=self._record_level)
+        try:
+            recorder = Recorder(self._record, self._run_id, node.me, level=self._record_level)
+        except OSError as error:
+            raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
         return Tap(node, recorder)

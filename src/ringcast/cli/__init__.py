@@ -54,6 +54,11 @@ def _mistakes() -> Iterator[None]:
         raise Mistake(f"{error.format_message()} (see {path} --help)") from error
     except RingcastError as error:
         raise Mistake(str(error)) from error
+    except OSError as error:
+        # A file or directory that was asked for; whatever else the system says is our bug.
+        if error.filename is None:
+            raise
+        raise Mistake(f"{error.filename}: {error.strerror}") from error
 
 
 class _Commands(click.Group):

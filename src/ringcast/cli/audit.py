@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
 from ringcast.cli.words import safe
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ _COLOURS = {"ok": "green", "violated": "red"}
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--master", type=SparkMaster(), default="local[*]", show_default=True, help="Where Spark runs."
+)
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write JSON here.")
+@json_file_option
 def audit(directory: Path, master: str, run_id: str | None, json_file: Path | None) -> None:
     """Judge the guarantees from the segments that members recorded.
 
@@ -32,6 +35,7 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     \b
     Examples:
       ringcast audit traces/
+      ringcast audit traces/ --json
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
     """
     from ringcast.spark.audit import audit as audit_run
@@ -42,9 +46,12 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     try:
         click.echo("reading the traces …", err=True)
         report = audit_run(spark, directory, run_id)
-        if json_file is not None:
-            json_file.write_text(report.to_json() + "\n")
-        print_report(report)
+        if json_file == SCREEN:
+            click.echo(report.to_json())
+        else:
+            print_report(report)
+            if json_file is not None:
+                json_file.write_text(report.to_json() + "\n")
     finally:
         spark.stop()
     sys.exit(report.exit_status)

@@ -50,8 +50,16 @@ def window(is_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--elements", default=200_000, show_default=True, help="How many to pass through.")
-@click.option("--adders", default=8, show_default=True, help="Threads that add.")
+@click.option(
+    "--elements",
+    type=click.IntRange(1),
+    default=200_000,
+    show_default=True,
+    help="How many to pass through.",
+)
+@click.option(
+    "--adders", type=click.IntRange(1, 256), default=8, show_default=True, help="Threads that add."
+)
 @as_json
 def ring(elements: int, adders: int, is_json: bool) -> None:
     """The concurrent ring buffer under threads, beside a lock and a dict.

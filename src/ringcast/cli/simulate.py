@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.kinds import SCREEN, json_file_option
 from ringcast.sim.economy import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.network import frame_kinds
@@ -69,12 +70,7 @@ class SeedRange(click.ParamType[range]):
 )
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the figures to this file.",
-)
+@json_file_option
 @click.option(
     "--economy",
     type=click.IntRange(2, 200),
@@ -113,9 +109,14 @@ def simulate(
       ringcast simulate --protocol uniform --seeds 0:500 --jobs 2
       ringcast simulate --purge stability --seeds 0:500 --jobs 2
       ringcast simulate --economy 50
+      ringcast simulate --seeds 0:500 --json
     """
     if economy is not None:
-        click.echo(load_table(loads(economy)))
+        found = loads(economy)
+        if json_file is None:
+            click.echo(load_table(found))
+        else:
+            _write([load._asdict() for load in found], json_file)
         return
     if partitions and protocol not in OWN_VIEWS:
         raise click.UsageError("--partitions needs --protocol group or uniform")
@@ -139,6 +140,24 @@ def simulate(
         for summary in counted:
             tally.add(summary)
     seconds = perf_counter() - started
+    if json_file is not None:
+        _write(_figures(tally, protocol, purge, seeds, seconds), json_file)
+    if json_file != SCREEN:
+        _show(tally, protocol, purge, partitions=partitions, matrix=matrix, seconds=seconds)
+    ctx.exit(1 if tally.violations or tally.vacuous else 0)
+
+
+def _write(figures: object, path: Path) -> None:
+    text = json.dumps(figures, indent=2)
+    if path == SCREEN:
+        click.echo(text)
+    else:
+        path.write_text(text + "\n")
+
+
+def _show(
+    tally: Tally, protocol: str, purge: str, *, partitions: bool, matrix: bool, seconds: float
+) -> None:
     which = f"--protocol {protocol}" + " --partitions" * partitions
     which += f" --purge {purge}" * (purge != "acks")
     for summary in tally.failed[:FAILED_SEEDS_SHOWN]:
@@ -153,14 +172,10 @@ def simulate(
         click.echo(measure())
     if matrix:
         _show_matrix(tally, protocol, purge)
-    if json_file is not None:
-        figures = _figures(tally, protocol, purge, seeds, seconds)
-        json_file.write_text(json.dumps(figures, indent=2) + "\n")
     click.echo(
         f"{tally.seeds} seeds · {tally.violations} violations · {tally.deliveries} deliveries · "
         f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} seeds/s"
     )
-    ctx.exit(1 if tally.violations or tally.vacuous else 0)
 
 
 def _progress(results: Iterator[Summary], count: int) -> AbstractContextManager[Iterator[Summary]]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import click
 
 from ringcast.cli.local import ask_group, refusals
 from ringcast.cli.words import safe
 from ringcast.errors import UsageError
 
+if TYPE_CHECKING:
+    from ringcast.cli.local import Reply
+
 
 @click.command()
 @click.argument("group")
 @click.argument("peer")
 @click.option("--member", metavar="NAME", help="Only this one asks, by name or address.")
-def sync(group: str, peer: str, member: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def sync(group: str, peer: str, member: str | None, as_json: bool) -> None:
     """Have the members here ask PEER where its messages to each of them alone stand, and go on from
     there. For when they are stuck; it changes nothing where all is well.
 
@@ -28,14 +35,18 @@ def sync(group: str, peer: str, member: str | None) -> None:
     """
     replies = ask_group(group, {"ask": "sync", "peer": peer}, member)
     refusals(replies)
-    lines = []
-    for reply in replies:
-        if reply.answer is None:
-            lines.append(f"{reply.who} does not: {reply.error or reply.silence}")
-        elif reply.answer["refusal"]:
-            lines.append(f"{reply.who} does not: {safe(reply.answer['refusal'])}")
-        else:
-            lines.append(f"{reply.who} asks {safe(reply.answer['peer']['name'])}")
-    if not any(reply.answer and reply.answer["peer"] for reply in replies):
+    asked = [(reply.who, _why_not(reply)) for reply in replies]
+    lines = [f"{who} does not: {why}" if why else f"{who} asks {safe(peer)}" for who, why in asked]
+    if all(why for _, why in asked):
         raise UsageError("; ".join(lines))
-    click.echo("\n".join(lines))
+    if as_json:
+        told = [{"member": who, "asks": not why, "why_not": why} for who, why in asked]
+        click.echo(json.dumps(told))
+    else:
+        click.echo("\n".join(lines))
+
+
+def _why_not(reply: Reply) -> str:
+    if reply.answer is None:
+        return reply.error or reply.silence
+    return safe(reply.answer["refusal"])

@@ -1,0 +1,66 @@
+"""--json wherever a machine may read it. What asks members is tested where there are some, the
+audit where there is Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from terminals import ringcast
+
+from ringcast.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FOR_PEOPLE = {"demo", "replay"}
+"""Stories, to be read."""
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[click.Command]:
+    if not isinstance(command, click.Group):
+        yield command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        if name not in FOR_PEOPLE:
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+def test_every_command_has_it() -> None:
+    found = list(commands(main))
+    assert len(found) > 15
+    for command in found:
+        assert any("--json" in option.opts for option in command.params), command.name
+
+
+@pytest.mark.parametrize(
+    ("args", "keys"),
+    [
+        ("simulate --seeds 0:2 --json", {"protocol", "seeds", "violations", "predicates"}),
+        ("simulate --economy 2 --json", {"members", "way"}),
+        ("explore ring --scenario A --json", {"variant", "scenarios"}),
+        ("explore sync --seconds 0 --json", {"states", "complete", "violations"}),
+        ("bench ring --elements 200 --json", {"elements", "adders"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_all_that_is_printed_is_json(args: str, keys: set[str]) -> None:
+    result = ringcast(*args.split())
+    assert result.returncode in (0, 1)  # 1: so few seeds prove nothing
+    found = json.loads(result.stdout)
+    first = found[0] if isinstance(found, list) else found
+    assert keys <= first.keys()
+    assert result.stderr == ""
+
+
+def test_figures_in_a_file_leave_the_table_on_the_screen(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    result = ringcast("simulate", "--json", str(path), "--seeds", "0:2")
+    assert result.stdout.startswith("predicate ")
+    assert json.loads(path.read_text())["seeds"] == [0, 2]

@@ -1,0 +1,166 @@
+"""What was asked for cannot be: the command says why in one line, and its status is 2. Never a
+traceback. Each of these is a process of its own, as users have it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from terminals import COMMAND, DEADLINE_S, mistake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FILES = {
+    "unknown.toml": "[multicast]\ncapcity = 3\n",
+    "type.toml": "[multicast]\ncapacity = 'many'\n",
+    "internal.toml": "[membership]\nverify_s = 1.0\n",
+    "transport.toml": "[group]\ntransport = 'pigeon'\n",
+    "broken.toml": "[multicast\n",
+    "options.json": "{",
+}
+
+USED = "USED"
+"""In place of a port where somebody listens already."""
+
+MISTAKES: list[tuple[str, str]] = [
+    # Files
+    (
+        "join x --config unknown.toml",
+        r"unknown\.toml: no such key in \[multicast\]: 'capcity'; did you mean 'capacity'\?",
+    ),
+    (
+        "join x --config type.toml",
+        r"type\.toml: \[multicast\] capacity = 'many': must be a whole number from 1 to 1048576",
+    ),
+    (
+        "join x --config internal.toml",
+        r"internal\.toml: \[membership\] verify_s is internal: leave it to a preset",
+    ),
+    (
+        "join x --config transport.toml",
+        r"transport\.toml: \[group\] transport = 'pigeon': must be 'udp', 'multicast' or 'tcp'",
+    ),
+    ("join x --config broken.toml", r"broken\.toml: not TOML: .*"),
+    ("join x --config none.toml", r"cannot read none\.toml: No such file or directory"),
+    ("replay --options options.json", r"not the options of a run: .*"),
+    # Options
+    (
+        "join x --set multicast.capcity=3",
+        r"no such key in \[multicast\]: 'capcity'; did you mean 'capacity'\?",
+    ),
+    (
+        "join x --transport pigeon",
+        r"Invalid value for '--transport': 'pigeon' is not one of 'udp', 'multicast', 'tcp'\. "
+        r"\(see ringcast join --help\)",
+    ),
+    (
+        "join x --guarantee most",
+        r"Invalid value for '--guarantee': 'most' is not one of 'fifo', 'uniform'\. "
+        r"\(see ringcast join --help\)",
+    ),
+    ("join x --min-members 0", r"min_members = 0: must be a whole number from 1 to 128"),
+    (
+        "simulate --seeds 5:1",
+        r"Invalid value for '--seeds': '5:1': no seeds from 0 to 2\*\*64 - 1 in it .*",
+    ),
+    (
+        "simulate --seeds few",
+        r"Invalid value for '--seeds': 'few': write FIRST:STOP, such as 0:500, or one seed .*",
+    ),
+    ("explore ring --scenario Z", r"Invalid value for '--scenario': 'Z' is not one of .*"),
+    ("bench ring --adders 0", r"Invalid value for '--adders': 0 is not in the range .*"),
+    ("top x --interval 0", r"Invalid value for '--interval': .*"),
+    ("explode", r"No such command 'explode'\. .*"),
+    # Directories
+    ("audit none", r"Invalid value for 'DIRECTORY': Directory 'none' does not exist\. .*"),
+    ("audit . --master here", r"Invalid value for '--master': 'here': write local\[\*\], .*"),
+    (
+        "simulate --seeds 0 --json none/figures.json",
+        r"Invalid value for '--json': none is not a directory .*",
+    ),
+    ("simulate --seeds 0 --record options.json/x", r"options\.json/x: Not a directory"),
+    ("join x --record options.json/x", r"cannot record in options\.json/x: Not a directory"),
+    # The network
+    (
+        "join x --member 127.0.0.1:1 --must-exist",
+        r"nobody answered at 127\.0\.0\.1:1: is group 'x' running\?",
+    ),
+    ("join x --listen USED", r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"),
+    (
+        "join x --listen USED --transport tcp",
+        r"cannot listen on 127\.0\.0\.1:\d+: Address already in use",
+    ),
+    ("join x --metrics USED", r"cannot tell metrics on 127\.0\.0\.1:\d+: Address already in use"),
+    ("join x --listen nowhere", r"listen = 'nowhere': must be host:port, such as .*"),
+    # Members
+    *[
+        (f"{command} x", r"no member of group 'x' runs here")
+        for command in ("explain", "sync --member a x")
+    ],
+]
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[str]:
+    """An address where somebody listens, for datagrams and for connections."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as connections,
+        socket.socket(type=socket.SOCK_DGRAM) as datagrams,
+    ):
+        address = connections.getsockname()
+        datagrams.bind(address)
+        yield "{}:{}".format(*address)
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "line"), MISTAKES, ids=[command for command, _ in MISTAKES])
+def test_one_line_says_what_is_wrong(command: str, line: str, used: str) -> None:
+    said = mistake(*command.replace(USED, used).split())
+    assert re.fullmatch(line, said), said
+
+
+MORTAL = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for capability in (1, 2):  # to override permissions, and to search whatever there is
+    if libc.prctl(24, capability, 0, 0, 0):
+        sys.exit("cannot give up privileges")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""The system's administrator may write anywhere: unless it gives that up for good."""
+
+
+@pytest.mark.parametrize("command", ["join", "members", "explain"])
+def test_a_runtime_directory_that_may_not_be_written_to(command: str, directory: Path) -> None:
+    (directory / "ringcast").mkdir(mode=0o500 if command == "join" else 0o000)
+    as_mortal = [sys.executable, "-c", MORTAL] if os.getuid() == 0 else []
+    try:
+        result = subprocess.run(
+            [*as_mortal, *COMMAND, command, "orders"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    finally:
+        (directory / "ringcast").chmod(0o700)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.fullmatch(
+        rf"ringcast: cannot (write to|look into) {directory}/ringcast/\w+: Permission denied\n",
+        result.stderr,
+    )
