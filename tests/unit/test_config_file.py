@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ringcast import (
     UsageError,
     load_config,
 )
+from ringcast.config import settings
 from ringcast.config_file import FILE_BYTES_MAX, PRESETS, SECTIONS
 
 WHOLE = """
@@ -252,6 +254,21 @@ def test_the_table_of_presets_in_the_manual() -> None:
                 assert value == str(default if given is None else given)
         told = {(section, key) for section, values in preset.items() for key in values}
         assert told <= shown[name].keys()
+
+
+def test_the_manual_lists_all_there_is_to_set() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
+    rows = re.findall(r"^\| `\[(.+?)\] (\w+)` \| ([^|]*?) ?\| [^|]+ \|$", page, re.M)
+    assert [(section, key) for section, key, _ in rows] == [
+        (section, key) for section, kind in SECTIONS.items() for key in settings(kind)
+    ]
+    for section, key, shown in rows:
+        default = {field.name: field.default for field in fields(SECTIONS[section])}[key]
+        if shown == "none":
+            assert default is None
+        elif shown:
+            (value,) = tomllib.loads(f"value = {shown.strip('`')}").values()
+            assert value == (list(default) if isinstance(default, tuple) else default)
 
 
 def test_the_example_of_the_manual(file: Path) -> None:
