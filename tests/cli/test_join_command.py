@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -14,8 +15,12 @@ import pytest
 from click.testing import CliRunner
 from terminals import COMMAND, DEADLINE_S, PATIENT, Terminal, member, mistake, ringcast, told
 
+from ringcast import GroupConfig
+from ringcast import join as join_group
 from ringcast.aio.sources import group_directory
 from ringcast.cli import main
+from ringcast.cli.join import join
+from ringcast.config import settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,3 +237,11 @@ def test_a_line_that_is_no_message(runtime: Path) -> None:
         status, _, errors = terminal.end()
     assert status == 2
     assert errors == "ringcast: a line has more than 10 bytes: that is no message\n"
+
+
+def test_what_stands_in_a_file_has_the_same_name_everywhere() -> None:
+    options = {name for option in join.params for name in option.opts}
+    arguments = inspect.signature(join_group).parameters
+    for key in settings(GroupConfig):
+        assert key in arguments
+        assert key == "group" or f"--{key.replace('_', '-')}" in options
