@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ringcast.bench.multicast import Workload, _cluster
+from ringcast.bench.workload import Workload
 from ringcast.cli import main
 from ringcast.errors import UsageError
 
-SHORT = ["--members", "2", "--size", "10000", "--seconds", "0.05", "--repeat", "1"]
+SHORT = ["--members", "2", "--size", "10000", "--seconds", "0.05", "--runs", "1"]
 
 
 def bench(*options: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_the_command_says_so() -> None:
 
 @pytest.mark.parametrize("purge", ["acks", "stability"])
 def test_members_vote_if_they_are_told_to(purge: str) -> None:
-    with _cluster(Workload(members=2, purge=purge)) as cluster:
+    with Workload(members=2, purge=purge).cluster() as cluster:
         cluster.tell_all({"op": "stats"})
         for stats in cluster.hear_all():
             assert bool(stats["ReliableMulticast"]["rounds"]) == (purge == "stability")

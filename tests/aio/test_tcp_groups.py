@@ -30,7 +30,8 @@ from ringcast import ConfigError, JoinTimeout, MulticastConfig, UsageError, join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
 from ringcast.bench.cluster import Cluster, hear, tell
-from ringcast.bench.multicast import Workload, bench_multicast
+from ringcast.bench.multicast import bench_multicast
+from ringcast.bench.workload import Workload
 from ringcast.cli import main as command_line
 from ringcast.config import DISCOVERY_WAIT_MIN_S
 from ringcast.protocols import failure
@@ -425,12 +426,12 @@ def test_a_process_that_restarts_on_its_port_is_let_in_again() -> None:
 
 
 def test_the_bench_measures_it() -> None:
-    workload = Workload(members=2, size=1000, seconds=0.1, repeat=1, transport="tcp")
+    workload = Workload(members=2, size=1000, seconds=0.1, runs=1, transport="tcp")
     report = bench_multicast(workload)
     assert (report["transport"], report["lost"]) == ("tcp", 0)
     assert report["rate_per_member"] > 0
-    with pytest.raises(UsageError, match="transport = 'pigeon': must be udp or tcp"):
+    with pytest.raises(UsageError, match="transport = 'pigeon': must be udp, multicast, tcp"):
         Workload(transport="pigeon")
     result = CliRunner().invoke(command_line, ["bench", "multicast", "--transport", "pigeon"])
     assert result.exit_code == 2
-    assert "'udp', 'tcp'" in result.output
+    assert "'udp', 'multicast', 'tcp'" in result.output

@@ -71,7 +71,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
-        self._is_flush_due = False
+        self._is_turn_due = False
+        self._has_untold = False  # since the last look at events
         self._is_open = True
 
     def now(self) -> int:
@@ -101,25 +102,29 @@ class Driver:
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         if self._tap is not None:
             self._tap.look(now)
-        self._flush_soon()
+        self._has_untold = True
+        self._end_turn_soon()
         return accepted
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
         """Ask the application of a member of the view."""
         self.node.ask(to, number, payload, self._clock())
-        self._flush_soon()
+        self._has_untold = True
+        self._end_turn_soon()
 
     def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
         """What this member's application says."""
         self.node.answer(to, number, payload, self._clock(), is_refused=is_refused)
-        self._flush_soon()
+        self._has_untold = True
+        self._end_turn_soon()
 
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
         now = self._clock()
         self._take_events(limit, now)
         if self._is_open:
-            self._flush(now)
+            self._send_datagrams(now)
+            self._end_turn_soon()
 
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
@@ -217,28 +222,40 @@ class Driver:
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
 
-    def _flush_soon(self) -> None:
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_later)
+    def _end_turn_soon(self) -> None:
+        """Whoever waits goes first; then what is left to do is done, once for all of this turn."""
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._end_turn)
 
-    def _flush_later(self) -> None:
-        self._is_flush_due = False
+    def _end_turn(self) -> None:
+        self._is_turn_due = False
         if self._is_open:
-            self._after_input(self._clock())
+            now = self._clock()
+            if self._has_untold or self.transport.hints:
+                self._take_hints(now)
+                self._take_events(0, now)
+            self._owner.on_input()
+            self._send_datagrams(now)
+            self._arm(now)
 
     # Outputs
 
     def _after_input(self, now: int) -> None:
+        self._take_hints(now)
+        self._take_events(0, now)
+        self._owner.on_input()
+        self._send_datagrams(now)
+        self._end_turn_soon()
+
+    def _take_hints(self, now: int) -> None:
         if self.transport.hints:
             hints, self.transport.hints = self.transport.hints, set()
             for address in hints:
                 self.node.transport_hint(address, now)
-        self._take_events(0, now)
-        self._owner.on_input()
-        self._flush(now)
 
     def _take_events(self, limit: int, now: int) -> None:
+        self._has_untold = False
         tap = self._tap
         for event in self.node.take_events(limit, now):
             if tap is not None:
@@ -248,10 +265,6 @@ class Driver:
             self._owner.on_event(event)
         if tap is not None:
             tap.look(now)
-
-    def _flush(self, now: int) -> None:
-        self._send_datagrams(now)
-        self._arm(now)
 
     def _send_datagrams(self, now: int) -> None:
         if self.transport.datagram_bytes != self._datagram_bytes:

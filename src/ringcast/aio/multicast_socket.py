@@ -118,7 +118,7 @@ class MulticastSocket(UdpSocket):
         assert group is not None
         listener.setblocking(False)
         ask_for_buffers(listener)
-        is_filtered = _leave_out(listener, self.address)
+        is_filtered = leave_out(listener, self.address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # all members bind there
         listener.bind(group)
         interface = socket.inet_aton(self.address.host)
@@ -152,7 +152,7 @@ class MulticastSocket(UdpSocket):
         return dest == self.group_address or super()._admit(dest)
 
 
-def _leave_out(listener: socket.socket, own: Address) -> bool:
+def leave_out(listener: socket.socket, own: Address) -> bool:
     """Have the system drop what comes from this address before it takes room in the buffer; False
     where it cannot."""
     (host,) = struct.unpack("!I", socket.inet_aton(own.host))

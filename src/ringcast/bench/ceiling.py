@@ -1,8 +1,9 @@
-"""One process of the raw ceiling: plain sockets moving the same datagrams in the same pattern.
+"""One process of the raw ceiling: plain sockets moving the same bytes in the same pattern.
 
-No group, no order, no repair: each sender keeps a few datagrams in flight towards each receiver,
-which returns a one-byte credit for every few that arrive. What this moves is what the machine
-can move; the rest is our own cost.
+No group, no order, no repair. With UDP each sender keeps a few datagrams in flight towards each
+receiver, which returns a one-byte credit for every few that arrive; multicast datagrams leave once
+for all; TCP holds its senders back by itself. What this moves is what the machine can move; the
+rest is our own cost.
 """
 
 from __future__ import annotations
@@ -13,81 +14,173 @@ import select
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
-IN_FLIGHT = 32
+from ringcast.aio.multicast_socket import HOPS, INTERFACE, leave_out
+from ringcast.aio.udp import ask_for_buffers
+from ringcast.model import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IN_FLIGHT = 64
+"""Datagrams under way from one sender: shared by its receivers, as far as credits allow."""
 CREDIT_EVERY = 8
+IDLE_S = 0.01
+TURN = 16
+"""What is read before it is somebody else's turn."""
 
 
-def move(
-    listen: tuple[str, int],
-    peers: list[tuple[str, int]],
-    is_sender: bool,
-    size: int,
-    seconds: float,
-) -> float:
-    """Payload bytes received per second."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
-        sock.bind(listen)
-        sys.stdout.write(json.dumps({"ready": True}) + "\n")
-        sys.stdout.flush()
-        sys.stdin.readline()
-        return _pump(sock, peers, is_sender, size, seconds)
+class UdpPump:
+    """Datagrams to each peer, or, if there is an address of the group, once to all of them."""
 
+    def __init__(self, listen: Address, peers: list[Address], group: Address | None) -> None:
+        self.received = 0
+        self._peers = peers
+        self._group = group
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._inputs = [self._prepare(self._socket)]
+        self._socket.bind(listen)
+        if group is not None:
+            self._inputs.append(self._listen(group, listen))
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, INTERFACE)
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
+        self._space = bytearray(1 << 16)
+        self._in_flight = max(CREDIT_EVERY * 3 // 2, IN_FLIGHT // len(peers))
+        self._credit = dict.fromkeys(peers, self._in_flight)
+        self._owed = dict.fromkeys(peers, 0)
+        self._topped_up = time.perf_counter()
 
-def _pump(
-    sock: socket.socket,
-    peers: list[tuple[str, int]],
-    is_sender: bool,
-    size: int,
-    seconds: float,
-) -> float:
-    datagram = bytes(size)
-    space = bytearray(1 << 16)
-    credit = dict.fromkeys(peers, IN_FLIGHT)
-    owed = dict.fromkeys(peers, 0)
-    received = 0
-    started = time.perf_counter()
-    topped_up = started
-    while (now := time.perf_counter()) - started < seconds:
-        if now - topped_up > 0.05:  # credits are lost like everything else
-            topped_up = now
-            credit = dict.fromkeys(peers, IN_FLIGHT)
+    def connect(self) -> None:
+        """Nothing to do."""
+
+    def send(self, datagram: bytes) -> bool:
+        now = time.perf_counter()
+        if now - self._topped_up > 0.05:  # credits are lost like everything else
+            self._topped_up = now
+            self._credit = dict.fromkeys(self._peers, self._in_flight)
+        ready = [peer for peer in self._peers if self._credit[peer] > 0]
+        if self._group is not None and len(ready) < len(self._peers):
+            return False
+        for peer in ready:
+            self._credit[peer] -= 1
+        for dest in ready if self._group is None else [self._group]:
+            with contextlib.suppress(OSError):  # dropped, like what overflows at a receiver
+                self._socket.sendto(datagram, dest)
+        return bool(ready)
+
+    def receive(self) -> bool:
         did_something = False
-        for peer in peers:
-            if is_sender and credit[peer] > 0:
-                credit[peer] -= 1
+        for sock in self._inputs:
+            for _ in range(TURN):
+                try:
+                    length, source = sock.recvfrom_into(self._space)
+                except OSError:
+                    break
                 did_something = True
-                with contextlib.suppress(OSError):  # dropped, like what overflows at a receiver
-                    sock.sendto(datagram, peer)
-        for _ in range(16):
-            try:
-                length, source = sock.recvfrom_into(space)
-            except OSError:
-                break
-            did_something = True
-            if length == 1:
-                credit[source] += CREDIT_EVERY
-                continue
-            received += length
-            owed[source] += 1
-            if owed[source] == CREDIT_EVERY:
-                owed[source] = 0
-                sock.sendto(b"+", source)
-        if not did_something:
-            select.select([sock], [], [], 0.01)
-    return received / (time.perf_counter() - started)
+                self._count(length, source)
+        return did_something
+
+    def wait(self, *, for_room: bool) -> None:
+        select.select(self._inputs, [], [], IDLE_S)
+
+    def _count(self, length: int, source: Any) -> None:
+        if source not in self._credit:
+            return  # a stranger on the group's address
+        if length == 1:
+            self._credit[source] += CREDIT_EVERY
+            return
+        self.received += length
+        self._owed[source] += 1
+        if self._owed[source] == CREDIT_EVERY:
+            self._owed[source] = 0
+            with contextlib.suppress(OSError):
+                self._socket.sendto(b"+", source)
+
+    def _listen(self, group: Address, own: Address) -> socket.socket:
+        listener = self._prepare(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        leave_out(listener, own)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(group)
+        joined = socket.inet_aton(group.host) + INTERFACE
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+        return listener
+
+    @staticmethod
+    def _prepare(sock: socket.socket) -> socket.socket:
+        sock.setblocking(False)
+        ask_for_buffers(sock)
+        return sock
+
+
+class TcpPump:
+    """One connection to each peer, opened by whoever has the higher address of the two."""
+
+    def __init__(self, listen: Address, peers: list[Address]) -> None:
+        self.received = 0
+        self._own = listen
+        self._peers = peers
+        self._listener = socket.create_server(listen)
+        self._links: list[socket.socket] = []
+        self._space = bytearray(1 << 18)
+
+    def connect(self) -> None:
+        """To be called when all of them listen."""
+        for peer in self._peers:
+            if peer < self._own:
+                self._links.append(socket.create_connection(peer))
+        while len(self._links) < len(self._peers):
+            self._links.append(self._listener.accept()[0])
+        for link in self._links:
+            link.setblocking(False)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, datagram: bytes) -> bool:
+        return self._with_each(lambda link: link.send(datagram)) > 0
+
+    def receive(self) -> bool:
+        length = self._with_each(lambda link: link.recv_into(self._space))
+        self.received += length
+        return length > 0
+
+    def wait(self, *, for_room: bool) -> None:
+        select.select(self._links, self._links if for_room else [], [], IDLE_S)
+
+    def _with_each(self, use: Callable[[socket.socket], int]) -> int:
+        moved = 0
+        for link in self._links:
+            # It is full or empty; or the other end, which began earlier, is done.
+            with contextlib.suppress(OSError):
+                moved += use(link)
+        return moved
+
+
+def move(pump: UdpPump | TcpPump, datagram: bytes, seconds: float) -> float:
+    """Payload bytes received per second. An empty datagram: only receive."""
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        has_sent = bool(datagram) and pump.send(datagram)
+        if not pump.receive() and not has_sent:
+            pump.wait(for_room=bool(datagram))
+    return pump.received / (time.perf_counter() - started)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _main() -> None:
+    task = json.loads(sys.stdin.readline())
+    listen, peers = Address(*task["listen"]), [Address(*peer) for peer in task["peers"]]
+    group = Address(*task["group"]) if task["transport"] == "multicast" else None
+    pump = TcpPump(listen, peers) if task["transport"] == "tcp" else UdpPump(listen, peers, group)
+    _say({"ready": True})
+    sys.stdin.readline()
+    pump.connect()
+    rate = move(pump, bytes(task["size"]) if task["is_sender"] else b"", task["seconds"])
+    _say({"bytes_per_s": rate})
 
 
 if __name__ == "__main__":
-    task = json.loads(sys.stdin.readline())
-    rate = move(
-        tuple(task["listen"]),
-        [tuple(peer) for peer in task["peers"]],
-        task["is_sender"],
-        task["size"],
-        task["seconds"],
-    )
-    sys.stdout.write(json.dumps({"bytes_per_s": rate}) + "\n")
+    _main()

@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import RingcastError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -75,7 +77,8 @@ class Cluster:
     ) -> None:
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it died with something unread
+                process.stdin.close()
         self._stack.close()
 
     def start(self, **place: Any) -> subprocess.Popen[str]:
@@ -106,6 +109,20 @@ class Cluster:
         """When each of them has seen the view of those who run, and no others."""
         self.tell_all({"op": "view", "names": self.names})
         return self.hear_all()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Kill -9 all members if the block takes longer: whoever waits for them is told."""
+        timer = threading.Timer(seconds, self._kill_all)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _kill_all(self) -> None:
+        for process in self.processes:
+            process.kill()
 
     def kill(self, at: int) -> str:
         """kill -9 one member; its name."""

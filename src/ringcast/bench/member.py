@@ -34,9 +34,11 @@ from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from ringcast.aio.group import Group
-    from ringcast.aio.unread import Guarantee
 
 SEND_BATCH = 512
+
+STRIDE = 197
+"""Odd, so that so many steps through a batch meet every size once."""
 
 
 async def input_lines() -> asyncio.StreamReader:
@@ -160,29 +162,58 @@ def _here(group: Group) -> dict[str, Any]:
 
 
 async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, Any]:
-    """Send and read one round's messages; how long that took, and at what cost."""
-    started = time.perf_counter()
-    cpu = time.process_time()
-    guarantee = task.get("guarantee", "fifo")
-    sending = asyncio.create_task(_send(group, task["send"], task["size"], guarantee))
-    delivered = 0
-    expected = task["expect"]
-    async for batch in batches:
-        delivered += len(batch.run.payloads)
-        if delivered >= expected:
-            break
-    seconds = time.perf_counter() - started
-    await sending
-    await group.flush()
-    multicast: Any = group.stats()["ReliableMulticast"]
+    """Send and read one round's messages; how long that took and at what cost, or why it is
+    stuck."""
+    came: dict[str, int] = {}
+    started, cpu = time.perf_counter(), time.process_time()
+    try:
+        async with asyncio.timeout(task.get("deadline_s")):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_send(group, task))
+                await _read(batches, task["expect"], came)
+                seconds = time.perf_counter() - started
+            await group.flush()
+    except TimeoutError:
+        reasons = "; ".join(group.explain()) or "nothing is known to be in the way"
+        return {
+            "stuck": f"has {sum(came.values())} of {task['expect']} messages after "
+            f"{task['deadline_s']:g} s: {reasons}"
+        }
+    share = task["expect"] // task.get("senders", len(group.view))
     return {
         "seconds": seconds,
-        "delivered": delivered,
-        "lost": expected - delivered,
+        "delivered": sum(came.values()),
+        "lost": task["expect"] - sum(min(share, count) for count in came.values()),
         "cpu_s": time.process_time() - cpu,
+        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **_counters(group, task),
+    }
+
+
+async def _read(batches: Any, expected: int, came: dict[str, int]) -> None:
+    """Until so many have come; how many of each sender."""
+    if not expected:
+        return
+    total = 0
+    async for batch in batches:
+        name, count = batch.sender.name, len(batch.run.payloads)
+        came[name] = came.get(name, 0) + count
+        total += count
+        if total >= expected:
+            return
+
+
+def _counters(group: Group, task: dict[str, Any]) -> dict[str, int]:
+    """What was sent again, and how often this member has told what it has."""
+    stats: Any = group.stats()
+    if "to" in task:
+        sent = stats["ReliableUnicast"]["to"].values()
+        return {"resent": sum(int(entry["resent"]) for entry in sent), "reports": 0}
+    guarantee = task.get("guarantee", "fifo")
+    multicast = stats["ReliableMulticast"]
+    return {
         "resent": multicast["sent"][guarantee]["resent"],
         "reports": _reports(multicast, group, guarantee),
-        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
@@ -198,11 +229,20 @@ def _reports(multicast: dict[str, Any], group: Group, guarantee: str) -> int:
     return told
 
 
-async def _send(group: Group, count: int, size: int, guarantee: Guarantee) -> None:
-    payloads = [bytes(size)] * SEND_BATCH
+async def _send(group: Group, task: dict[str, Any]) -> None:
+    count, guarantee = task["send"], task.get("guarantee", "fifo")
+    to = group.view[task["to"]] if "to" in task else None
+    payloads = _payloads(task["size"], is_mixed=task.get("mixed", False))
     while count > 0:
-        await group.send_many(payloads[: min(count, SEND_BATCH)], guarantee=guarantee)
+        await group.send_many(payloads[: min(count, SEND_BATCH)], to=to, guarantee=guarantee)
         count -= SEND_BATCH
+
+
+def _payloads(size: int, *, is_mixed: bool) -> list[bytes]:
+    """A batch of them. Mixed sizes are spread from 0 to twice `size`, neighbours far apart."""
+    if not is_mixed:
+        return [bytes(size)] * SEND_BATCH
+    return [bytes(2 * size * (at * STRIDE % SEND_BATCH) // SEND_BATCH) for at in range(SEND_BATCH)]
 
 
 async def _main() -> None:

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ringcast.bench.cluster import Cluster
-from ringcast.errors import UsageError
+from ringcast.bench.workload import check_members, check_runs, check_transport, group_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,35 +24,44 @@ CALM_S = (0.5, 1.0)
 falls anywhere between two heartbeats."""
 
 
-def bench_join(members: int, repeat: int) -> list[dict[str, Any]]:
-    """From the start of a process until it is in the view of a running group; beside that, what
-    the interpreter takes by itself and with asyncio."""
-    _check(members, repeat, fewest=1)
+def bench_join(members: int, runs: int, transport: str = "udp") -> list[dict[str, Any]]:
+    """From the start of a process until it is in the view of a running group."""
+    _check(members, runs, transport, fewest=1)
     joined = []
-    with Cluster(members=members) as cluster:
-        for _ in range(repeat):
+    with _cluster(members, transport) as cluster:
+        for _ in range(runs):
             started = time.monotonic_ns()
             answer = cluster.enter(cluster.start())
             joined.append(answer["at"] - started)
             cluster.leave(members)
             cluster.await_view()
-    return [
-        _row(f"join {members} members", joined),
-        _row("start of python", [_time_of("pass") for _ in range(repeat)]),
-        _row("import asyncio", [_time_of("import asyncio") for _ in range(repeat)]),
-        _row("import ringcast", [_time_of("import ringcast") for _ in range(repeat)]),
-    ]
+    return [_row(transport, f"join {members} members", joined)]
 
 
-def bench_crash(members: int, repeat: int) -> list[dict[str, Any]]:
+def bench_python(runs: int) -> list[dict[str, Any]]:
+    """What of a join the interpreter takes by itself, with asyncio, and with us."""
+    check_runs(runs)
+    codes = {
+        "start of python": "pass",
+        "import asyncio": "import asyncio",
+        "import ringcast": "import ringcast",
+    }
+    return [_row(None, what, [_time_of(code) for _ in range(runs)]) for what, code in codes.items()]
+
+
+def bench_crash(members: int, runs: int, transport: str = "udp") -> list[dict[str, Any]]:
     """From kill -9 until all survivors have the view without the victim."""
-    _check(members, repeat, fewest=2)
+    _check(members, runs, transport, fewest=2)
     dice = random.Random(1)
-    with Cluster(members=members) as cluster:
+    with _cluster(members, transport) as cluster:
         return [
-            _row("kill a member", [_kill(cluster, members - 1, dice) for _ in range(repeat)]),
-            _row("kill the coordinator", [_kill(cluster, 0, dice) for _ in range(repeat)]),
+            _row(transport, what, [_kill(cluster, at, dice) for _ in range(runs)])
+            for what, at in (("kill a member", members - 1), ("kill the coordinator", 0))
         ]
+
+
+def _cluster(members: int, transport: str) -> Cluster:
+    return Cluster(members=members, group=group_name(transport), transport=transport)
 
 
 def _kill(cluster: Cluster, at: int, dice: random.Random) -> int:
@@ -71,18 +80,18 @@ def _time_of(code: str) -> int:
     return time.monotonic_ns() - started
 
 
-def _row(what: str, times_ns: Sequence[int]) -> dict[str, Any]:
+def _row(transport: str | None, what: str, times_ns: Sequence[int]) -> dict[str, Any]:
     return {
+        "transport": transport,
         "what": what,
         "median_s": round(statistics.median(times_ns) / 1e9, 3),
         "least_s": round(min(times_ns) / 1e9, 3),
         "most_s": round(max(times_ns) / 1e9, 3),
-        "repeat": len(times_ns),
+        "runs": len(times_ns),
     }
 
 
-def _check(members: int, repeat: int, *, fewest: int) -> None:
-    if not fewest <= members <= 16:
-        raise UsageError(f"members = {members}: must be from {fewest} to 16")
-    if not 1 <= repeat <= 1000:
-        raise UsageError(f"repeat = {repeat}: must be from 1 to 1000")
+def _check(members: int, runs: int, transport: str, *, fewest: int) -> None:
+    check_members(members, fewest=fewest)
+    check_runs(runs)
+    check_transport(transport)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
-
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Table = Sequence[dict[str, object]]
-
-as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON instead of a table.")
+from ringcast.cli.bench_groups import crash, join, memory, multicast, rtt, unicast
+from ringcast.cli.bench_tables import as_json, show
 
 
 @click.group()
@@ -34,7 +25,7 @@ def codec(is_json: bool) -> None:
     """
     from ringcast.bench.codec import bench_codec
 
-    _print(bench_codec(), is_json)
+    show(bench_codec(), is_json)
 
 
 @bench.command()
@@ -46,7 +37,7 @@ def window(is_json: bool) -> None:
     """
     from ringcast.bench.window import bench_window
 
-    _print(bench_window(), is_json)
+    show(bench_window(), is_json)
 
 
 @bench.command()
@@ -68,148 +59,7 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
     """
     from ringcast.bench.ring import bench_ring
 
-    _print([bench_ring(elements, adders)], is_json)
-
-
-@bench.command()
-@click.option("--members", default=3, show_default=True, help="Processes in the group.")
-@click.option(
-    "--senders",
-    type=click.Choice(["1", "all"]),
-    default="all",
-    show_default=True,
-    help="Who sends.",
-)
-@click.option("--size", default=1000, show_default=True, help="Bytes per message.")
-@click.option("--loss", default=0.0, show_default=True, help="Share of datagrams to lose.")
-@click.option("--seconds", default=1.0, show_default=True, help="Length of a round, about.")
-@click.option("--repeat", default=3, show_default=True, help="Rounds; medians are reported.")
-@click.option("--seed", default=1, show_default=True, help="Which datagrams are lost.")
-@click.option(
-    "--record",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Record the members' traces in this directory, and measure what that costs.",
-)
-@click.option(
-    "--record-level",
-    type=click.Choice(["deliveries", "full"]),
-    default="deliveries",
-    show_default=True,
-    help="How much to record.",
-)
-@click.option(
-    "--guarantee",
-    type=click.Choice(["fifo", "uniform"]),
-    default="fifo",
-    show_default=True,
-    help="What messages are sent with; uniform is measured beside fifo.",
-)
-@click.option(
-    "--purge",
-    type=click.Choice(["acks", "stability"]),
-    default="acks",
-    show_default=True,
-    help="How senders learn what everybody has; stability (votes) is measured beside acks.",
-)
-@click.option(
-    "--retain/--no-retain",
-    default=None,
-    help="With stability: receivers keep messages until everybody has them.  [default: retain]",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(["udp", "tcp"]),
-    default="udp",
-    show_default=True,
-    help="How datagrams travel; the ceiling is that of UDP in any case.",
-)
-@click.option(
-    "--matrix", is_flag=True, help="1 → 2, 1 → 3, 3 all and 4 all at 100, 1000 and 10000 bytes."
-)
-@click.option("--json", "json_file", type=click.File("w"), help="Write JSON here; - is the screen.")
-def multicast(
-    members: int,
-    senders: str,
-    size: int,
-    loss: float,
-    seconds: float,
-    repeat: int,
-    seed: int,
-    record: Path | None,
-    record_level: str,
-    guarantee: str,
-    purge: str,
-    retain: bool | None,
-    transport: str,
-    matrix: bool,
-    json_file: TextIO | None,
-) -> None:
-    """Real processes on loopback: messages per second, beside a raw-socket ceiling.
-
-    Example: ringcast bench multicast --members 3 --senders all --size 1000 --json -
-    """
-    from ringcast.bench.multicast import Workload, bench_multicast
-
-    groups = [(3, "1"), (4, "1"), (3, "all"), (4, "all")] if matrix else [(members, senders)]
-    sizes = [100, 1000, 10_000] if matrix else [size]
-    workloads = [
-        Workload(
-            members=count,
-            senders=who,
-            size=length,
-            loss=loss,
-            seconds=seconds,
-            repeat=repeat,
-            seed=seed,
-            record=record,
-            record_level=record_level,
-            guarantee=guarantee,
-            purge=purge,
-            retain=retain,
-            transport=transport,
-        )
-        for count, who in groups
-        for length in sizes
-    ]
-    with click.progressbar(workloads, label="measuring", file=sys.stderr) as bar:
-        rows = [bench_multicast(workload) for workload in bar]
-    if json_file is not None:
-        json.dump(rows, json_file, indent=2)
-        json_file.write("\n")
-    else:
-        columns = [*MULTICAST_COLUMNS]
-        columns += [name for name in MULTICAST_RATIOS if rows[0][name] is not None]
-        _print([{column: row[column] for column in columns} for row in rows], False)
-    if any(row["lost"] for row in rows):
-        raise click.ClickException("messages were lost: this must never happen; please report it")
-
-
-@bench.command()
-@click.option("--members", default=3, show_default=True, help="Processes in the group before.")
-@click.option("--repeat", default=5, show_default=True, help="Joins; the median is reported.")
-@as_json
-def join(members: int, repeat: int, is_json: bool) -> None:
-    """From the start of a process until it is in the view, beside what Python itself takes.
-
-    Example: ringcast bench join --repeat 9
-    """
-    from ringcast.bench.membership import bench_join
-
-    _print(bench_join(members, repeat), is_json)
-
-
-@bench.command()
-@click.option("--members", default=3, show_default=True, help="Processes in the group.")
-@click.option("--repeat", default=5, show_default=True, help="Kills of each kind; medians.")
-@as_json
-def crash(members: int, repeat: int, is_json: bool) -> None:
-    """From kill -9 until all survivors have the view without the victim.
-
-    Example: ringcast bench crash --members 4 --json
-    """
-    from ringcast.bench.membership import bench_crash
-
-    _print(bench_crash(members, repeat), is_json)
+    show([bench_ring(elements, adders)], is_json)
 
 
 @bench.command()
@@ -237,36 +87,8 @@ def state(size: int, kill: float, rate: int, is_json: bool) -> None:
     """
     from ringcast.bench.state import bench_state
 
-    _print([bench_state(size, kill=kill, rate=rate)], is_json)
+    show([bench_state(size, kill=kill, rate=rate)], is_json)
 
 
-MULTICAST_COLUMNS = (
-    "workload",
-    "size",
-    "rate_per_member",
-    "mb_per_s",
-    "cpu_s_per_million",
-    "retransmitted",
-    "reports_per_1000",
-    "lost",
-    "rss_mb",
-    "ceiling_ratio",
-)
-
-MULTICAST_RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio")
-"""Beside what the workload is measured, if anything."""
-
-
-def _print(rows: Table, is_json: bool) -> None:
-    if is_json:
-        click.echo(json.dumps(list(rows), indent=2))
-        return
-    columns = list(rows[0])
-    table = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
-    widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
-    for line in table:
-        click.echo("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
-
-
-def _cell(value: object) -> str:
-    return f"{value:.{2 if value < 2 else 1}f}" if isinstance(value, float) else str(value)
+for command in (multicast, unicast, rtt, join, crash, memory):
+    bench.add_command(command)

@@ -1,0 +1,214 @@
+"""Aims: what the figures of a benchmark are to reach, and whether they do.
+
+The compared figures are those of JGroups 5.6, tuned for each cell, on the same kind of machine: two
+cores, one process per member, loopback. Where it gave a range this is the middle of it. They are
+constants, not part of a run, so an aim that is missed on a busy machine says little: the raw
+ceiling of the same run says how much there was to be had.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringcast.bench.workload import size_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SOURCE = "JGroups 5.6, tuned, on the same kind of machine"
+
+DEFAULT_TRANSPORT = "udp"
+
+
+class Compared(NamedTuple):
+    """A cell: messages per second delivered per member, and how many times that is wanted."""
+
+    shape: str
+    size: int
+    rate: int
+    factor: float
+    cpu_us: float | None = None
+    """CPU time per delivery that is not to be exceeded."""
+
+
+MULTICAST = (
+    Compared("3 all", 100, 1_500_000, 1.3, 0.4),
+    Compared("3 all", 1000, 565_000, 1.2, 1.1),
+    Compared("3 all", 10_000, 83_000, 1.1, 7.5),
+    Compared("4 all", 100, 1_000_000, 2.0),
+    Compared("4 all", 1000, 300_000, 2.0),
+    Compared("4 all", 10_000, 50_000, 1.5),
+    Compared("1 → 2", 100, 1_500_000, 1.3),
+    Compared("1 → 2", 1000, 725_000, 1.1),
+    Compared("1 → 2", 10_000, 95_000, 1.0),
+    Compared("1 → 3", 100, 790_000, 2.5),
+    Compared("1 → 3", 1000, 220_000, 2.5),
+    Compared("1 → 3", 10_000, 38_000, 1.5),
+)
+
+UNICAST = (
+    Compared("1 → 1", 100, 1_600_000, 1.0),
+    Compared("1 → 1", 1000, 880_000, 1.0),
+    Compared("1 → 1", 10_000, 170_000, 1.0),
+)
+
+GOODPUT = {0.01: 0.7, 0.1: 0.4}
+"""By the share of datagrams that is lost: what is to remain of the rate without loss."""
+
+COLLAPSED_RATE = 25_000
+COLLAPSED_MB = 25.0
+COLLAPSED_RATIO = 0.05
+"""A cell has collapsed if each member gets fewer messages and fewer megabytes a second than that,
+where untuned groups end up that repair by a slow timer, and a smaller share of what raw sockets
+move: a machine that is busy with other things is slow with both."""
+
+RTT_RAW_FACTOR = 2.5
+RTT_TAIL_FACTOR = 10.0
+RTT_P50_US = 1.5 * 46
+RTT_P99_US = 0.5 * 800
+
+JOIN_S = 0.4 * 1.1
+CRASH_S = 0.4 * 2.0
+
+IDLE_MB = 60.0
+LOADED_MB = 0.5 * 435
+
+
+def at_least(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
+    return _aim(aim, "≥", wanted, measured, measured >= wanted, why)
+
+
+def at_most(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
+    return _aim(aim, "≤", wanted, measured, measured <= wanted, why)
+
+
+def _aim(
+    aim: str, sign: str, wanted: float, measured: float, is_met: bool, why: str
+) -> dict[str, Any]:
+    return {
+        "aim": aim,
+        "wanted": f"{sign} {_figure(wanted)}",
+        "measured": _figure(measured),
+        "verdict": "met" if is_met else "missed",
+        "why": why,
+    }
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def rate_aims(rows: Sequence[dict[str, Any]], compared: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Of the cells that were measured: rates and CPU time. The best transport counts, as it does
+    in the compared figures; where it is not the default one, that is said too."""
+    aims = []
+    for cell in compared:
+        found = [row for row in _whole(rows) if _is_of(row, cell)]
+        if not found:
+            continue
+        best = max(found, key=lambda row: float(row["rate_per_member"]))
+        name, wanted = f"{cell.shape}, {cell.size} B", cell.rate * cell.factor
+        against = f"{name}: messages/s, {cell.factor:g} × {cell.rate:,}"
+        why = _circumstances(best, found, wanted)
+        aims.append(at_least(against, wanted, best["rate_per_member"], why))
+        if cell.cpu_us is not None:
+            least = min(found, key=lambda row: float(row["cpu_us_per_delivery"]))
+            cost, by = least["cpu_us_per_delivery"], f"by {least['transport']}"
+            aims.append(at_most(f"{name}: CPU-µs per delivery", cell.cpu_us, cost, by))
+    return aims
+
+
+def _circumstances(best: dict[str, Any], found: Sequence[dict[str, Any]], wanted: float) -> str:
+    """By which transport, which share of its raw ceiling that is, and what the default gave."""
+    rate, ratio = best["rate_per_member"], best["ceiling_ratio"]
+    told = f"by {best['transport']} at {ratio:.2f} of raw sockets"
+    if rate / ratio < wanted:
+        told += ", which moved less than is wanted"
+    for row in found:
+        if row["transport"] == DEFAULT_TRANSPORT and row is not best:
+            told += f"; {DEFAULT_TRANSPORT}: {_figure(row['rate_per_member'])}"
+    return told
+
+
+def matrix_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every aim that these cells have to do with."""
+    aims = rate_aims(rows, MULTICAST)
+    aims += goodput_aims(rows)
+    fallen = [row for row in rows if has_collapsed(row)]
+    named = ", ".join(
+        f"{row['transport']} {row['workload']} {size_label(row['size'], row['mixed'])} B"
+        for row in fallen
+    )
+    aims.append(
+        at_most("cells that collapsed, lost messages or did not end", 0, len(fallen), named)
+    )
+    return aims
+
+
+def rtt_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    aims = []
+    for row in rows:
+        by = f"by {row['transport']}"
+        aims += [
+            at_most(f"{by}: p50 to raw sockets", RTT_RAW_FACTOR, row["p50_to_raw"]),
+            at_most(f"{by}: p99 to p50", RTT_TAIL_FACTOR, row["p99_to_p50"]),
+            at_most(f"{by}: p50 in µs", RTT_P50_US, row["p50_us"]),
+            at_most(f"{by}: p99 in µs", RTT_P99_US, row["p99_us"]),
+        ]
+    return aims
+
+
+def time_aims(rows: Sequence[dict[str, Any]], wanted_s: float) -> list[dict[str, Any]]:
+    """Of joins, or of crashes."""
+    return [
+        at_most(f"by {row['transport']}: {row['what']}, s", wanted_s, row["median_s"])
+        for row in rows
+        if row["transport"] is not None
+    ]
+
+
+def memory_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    aims = []
+    for row in rows:
+        by = f"by {row['transport']}"
+        growth = row["flat_mb_per_minute"]
+        aims += [
+            at_most(f"{by}: idle, MB", IDLE_MB, row["idle_mb"]),
+            at_most(f"{by}: under load, MB", LOADED_MB, row["most_mb"]),
+            at_most(f"{by}: growth, MB per minute", growth, row["mb_per_minute"]),
+        ]
+    return aims
+
+
+def goodput_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    aims = []
+    for row in _whole(rows, lossy=True):
+        (whole,) = (other for other in _whole(rows) if _place(other) == _place(row))
+        ratio = row["rate_per_member"] / whole["rate_per_member"]
+        name = f"{row['workload']}, {row['size']} B: goodput with {row['loss']:.0%} lost"
+        aims.append(at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}"))
+    return aims
+
+
+def has_collapsed(row: dict[str, Any]) -> bool:
+    if row.get("failed"):
+        return True
+    figures = {
+        "rate_per_member": COLLAPSED_RATE,
+        "mb_per_s": COLLAPSED_MB,
+        "ceiling_ratio": COLLAPSED_RATIO,
+    }
+    return all((row[name] or 0) < least for name, least in figures.items())
+
+
+def _whole(rows: Sequence[dict[str, Any]], *, lossy: bool = False) -> Iterator[dict[str, Any]]:
+    """Those that have figures, with or without datagrams lost on purpose."""
+    return (row for row in rows if not row.get("failed") and bool(row["loss"]) == lossy)
+
+
+def _place(row: dict[str, Any]) -> tuple[object, ...]:
+    return row["transport"], row["workload"], row["size"], row["mixed"]
+
+
+def _is_of(row: dict[str, Any], cell: Compared) -> bool:
+    return (row["workload"], row["size"], row["mixed"]) == (cell.shape, cell.size, False)

@@ -1,0 +1,97 @@
+"""ringcast bench rtt: how long a request takes, beside a round trip over plain blocking sockets.
+
+Two processes on loopback. A request and its reply are what the API does fastest: nobody has to read
+the group for them to pass. Both kinds take turns, so that they meet the same machine.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ringcast.bench.cluster import Cluster, child, hear, tell
+from ringcast.bench.echo import exchange, open_socket
+from ringcast.bench.workload import check_runs, check_transport, group_name
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WARM_UP = 200
+SIZE_MAX = 60_000
+DEADLINE_S = 60.0
+
+
+def bench_rtt(
+    transport: str, *, size: int = 100, count: int = 2000, runs: int = 3
+) -> dict[str, Any]:
+    """Medians over the runs of what half of the round trips take at most, and 99 of 100."""
+    check_transport(transport)
+    check_runs(runs)
+    if not 1 <= size <= SIZE_MAX:
+        raise UsageError(f"size = {size}: must be from 1 to {SIZE_MAX} bytes")
+    if not 100 <= count <= 1_000_000:
+        raise UsageError(f"count = {count}: must be from 100 to 1000000")
+    asked: list[list[int]] = []
+    raw: list[list[int]] = []
+    with Cluster(
+        members=2,
+        group=group_name(transport),
+        module="ringcast.bench.rtt_member",
+        transport=transport,
+    ) as cluster:
+        tell(cluster.processes[1], {"op": "reply"})
+        _ask(cluster, size, WARM_UP)
+        for _ in range(runs):
+            raw.append(_raw_times(transport, size, count))
+            asked.append(_ask(cluster, size, count))
+    p50, p99 = _percentile(asked, 50), _percentile(asked, 99)
+    raw_p50, raw_p99 = _percentile(raw, 50), _percentile(raw, 99)
+    return {
+        "transport": transport,
+        "what": "request and reply",
+        "size": size,
+        "p50_us": round(p50, 1),
+        "p99_us": round(p99, 1),
+        "raw_p50_us": round(raw_p50, 1),
+        "raw_p99_us": round(raw_p99, 1),
+        "p50_to_raw": round(p50 / raw_p50, 2),
+        "p99_to_p50": round(p99 / p50, 2),
+        "count": count,
+        "runs": runs,
+    }
+
+
+def _ask(cluster: Cluster, size: int, count: int) -> list[int]:
+    """The first member asks the second."""
+    first, _ = cluster.processes
+    with cluster.within(DEADLINE_S):
+        tell(first, {"op": "ask", "to": cluster.names[1], "size": size, "count": count})
+        times: list[int] = hear(first)["times_ns"]
+    return times
+
+
+def _raw_times(transport: str, size: int, count: int) -> list[int]:
+    payload = bytes(size)
+    times = []
+    with ExitStack() as stack:
+        process = stack.enter_context(child("ringcast.bench.echo"))
+        tell(process, {"transport": transport})
+        sock = stack.enter_context(open_socket(transport))
+        sock.connect(tuple(hear(process)["listen"]))
+        if transport == "tcp":
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(WARM_UP + count):
+            started = time.perf_counter_ns()
+            exchange(sock, payload)
+            times.append(time.perf_counter_ns() - started)
+        sock.shutdown(socket.SHUT_WR) if transport == "tcp" else sock.send(b"")
+    return times[WARM_UP:]
+
+
+def _percentile(runs: Sequence[Sequence[int]], share: int) -> float:
+    """In microseconds: the median of the runs."""
+    return statistics.median(sorted(times)[len(times) * share // 100] for times in runs) / 1e3

@@ -1,0 +1,153 @@
+"""Workload: what a benchmark of a group is to measure, checked when it is built."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ringcast.bench.cluster import Cluster
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRANSPORTS = ("udp", "multicast", "tcp")
+
+DEADLINE_S = 60.0
+"""What a round may take; those that are measured are far shorter."""
+
+
+def size_label(size: int, is_mixed: bool) -> str:
+    """As it is written on the command line."""
+    return f"{size}-mixed" if is_mixed else str(size)
+
+
+def check_transport(transport: str) -> None:
+    if transport not in TRANSPORTS:
+        raise UsageError(f"transport = {transport!r}: must be {', '.join(TRANSPORTS)}")
+
+
+def check_runs(runs: int) -> None:
+    if not 1 <= runs <= 1000:
+        raise UsageError(f"runs = {runs}: must be from 1 to 1000")
+
+
+def check_members(members: int, *, fewest: int) -> None:
+    if not fewest <= members <= 16:
+        raise UsageError(f"members = {members}: must be from {fewest} to 16")
+
+
+def group_name(transport: str) -> str:
+    """Of a cluster with this transport: one that no other listens to."""
+    return f"bench-{secrets.token_hex(4)}" if transport == "multicast" else "bench"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """Messages to the group, or, with `is_unicast`, of the first member to the second."""
+
+    members: int = 3
+    senders: str = "all"
+    size: int = 1000
+    mixed: bool = False
+    """Sizes from 0 to twice `size`, which is what they are on average."""
+    is_unicast: bool = False
+    loss: float = 0.0
+    seconds: float = 1.0
+    runs: int = 3
+    seed: int = 1
+    record: Path | None = None
+    record_level: str = "deliveries"
+    guarantee: str = "fifo"
+    purge: str = "acks"
+    retain: bool | None = None
+    """With votes: whether receivers keep messages until all have them; None: as by default."""
+    transport: str = "udp"
+    deadline_s: float = DEADLINE_S
+    """How long a round may take before it counts as stuck."""
+
+    def __post_init__(self) -> None:
+        check_members(self.members, fewest=2)
+        check_runs(self.runs)
+        check_transport(self.transport)
+        if self.senders not in ("1", "all"):
+            raise UsageError(f"senders = {self.senders!r}: must be 1 or all")
+        if not 0 <= self.size <= 1 << 20:
+            raise UsageError(f"size = {self.size}: must be from 0 to 1048576 bytes")
+        if not 0 <= self.loss <= 0.5:
+            raise UsageError(f"loss = {self.loss}: must be from 0 to 0.5")
+        if not 0 < self.seconds <= 3600:
+            raise UsageError(f"seconds = {self.seconds}: must be more than 0, at most 3600")
+        if self.guarantee not in ("fifo", "uniform"):
+            raise UsageError(f"guarantee = {self.guarantee!r}: must be fifo or uniform")
+        if self.purge not in ("acks", "stability"):
+            raise UsageError(f"purge = {self.purge!r}: must be acks or stability")
+        if self.retain is not None and self.purge == "acks":
+            raise UsageError("retain: groups that acknowledge keep nothing; add purge = stability")
+        compared = {
+            "recording": self.record is not None,
+            "uniform": self.guarantee == "uniform",
+            "voting": self.purge == "stability",
+        }
+        if sum(compared.values()) > 1:
+            costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
+            raise UsageError(f"{costs}: one at a time")
+
+    @property
+    def sender_count(self) -> int:
+        return self.members if self.senders == "all" else 1
+
+    @property
+    def stability(self) -> dict[str, Any] | None:
+        """How the group votes; None: it acknowledges."""
+        if self.purge == "acks":
+            return None
+        return {} if self.retain is None else {"retain_delivered": self.retain}
+
+    @property
+    def shape(self) -> str:
+        """Who sends to whom."""
+        if self.senders == "all":
+            return f"{self.members} all"
+        return f"1 → {self.members - 1}"
+
+    @property
+    def bytes_label(self) -> str:
+        return size_label(self.size, self.mixed)
+
+    def __str__(self) -> str:
+        loss = f", {self.loss:.0%} lost" if self.loss else ""
+        return f"{self.transport}, {self.shape}, {self.bytes_label} B{loss}"
+
+    def cluster(self) -> Cluster:
+        """The group to measure; not started yet."""
+        return Cluster(
+            members=self.members,
+            group=group_name(self.transport),
+            loss=self.loss,
+            seed=self.seed,
+            record=self.record,
+            record_level=self.record_level,
+            config={"stability": self.stability},
+            transport=self.transport,
+        )
+
+    def tasks(self, per_sender: int, guarantee: str) -> list[dict[str, Any]]:
+        """What each member is to do in a round in which each sender sends so many."""
+        task = {
+            "op": "round",
+            "size": self.size,
+            "mixed": self.mixed,
+            "guarantee": guarantee,
+            "deadline_s": self.deadline_s,
+            "senders": self.sender_count,
+        }
+        expect = per_sender * self.sender_count
+        tasks = [
+            {**task, "send": per_sender if at < self.sender_count else 0, "expect": expect}
+            for at in range(self.members)
+        ]
+        if self.is_unicast:
+            tasks[0] |= {"to": "m1", "expect": 0}
+        return tasks
