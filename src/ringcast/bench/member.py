@@ -179,11 +179,10 @@ async def _round(group: Group, batches: Any, task: dict[str, Any]) -> dict[str, 
             "stuck": f"has {sum(came.values())} of {task['expect']} messages after "
             f"{task['deadline_s']:g} s: {reasons}"
         }
-    share = task["expect"] // task.get("senders", len(group.view))
     return {
         "seconds": seconds,
         "delivered": sum(came.values()),
-        "lost": task["expect"] - sum(min(share, count) for count in came.values()),
+        "lost": lost(came, task["expect"], task.get("senders", len(group.view))),
         "cpu_s": time.process_time() - cpu,
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         **_counters(group, task),
@@ -201,6 +200,12 @@ async def _read(batches: Any, expected: int, came: dict[str, int]) -> None:
         total += count
         if total >= expected:
             return
+
+
+def lost(came: dict[str, int], expected: int, senders: int) -> int:
+    """How many did not come, if each sender has sent its share: copies of others replace none."""
+    share = expected // senders
+    return expected - sum(min(share, count) for count in came.values())
 
 
 def _counters(group: Group, task: dict[str, Any]) -> dict[str, int]:
@@ -232,13 +237,13 @@ def _reports(multicast: dict[str, Any], group: Group, guarantee: str) -> int:
 async def _send(group: Group, task: dict[str, Any]) -> None:
     count, guarantee = task["send"], task.get("guarantee", "fifo")
     to = group.view[task["to"]] if "to" in task else None
-    payloads = _payloads(task["size"], is_mixed=task.get("mixed", False))
+    payloads = payloads_of(task["size"], is_mixed=task.get("mixed", False))
     while count > 0:
         await group.send_many(payloads[: min(count, SEND_BATCH)], to=to, guarantee=guarantee)
         count -= SEND_BATCH
 
 
-def _payloads(size: int, *, is_mixed: bool) -> list[bytes]:
+def payloads_of(size: int, *, is_mixed: bool) -> list[bytes]:
     """A batch of them. Mixed sizes are spread from 0 to twice `size`, neighbours far apart."""
     if not is_mixed:
         return [bytes(size)] * SEND_BATCH

@@ -24,10 +24,14 @@ DATAGRAM_BYTES = 60_000
 
 WARM_UP_BYTES = 20 << 20
 WARM_UP_MESSAGES = 200_000
-MESSAGES_MIN = 4
-"""Of a round, from each sender. A warm-up ends with whichever of the others comes first."""
+"""Whichever is less; for rounds of less than a second, that share of it."""
 
-CEILING_SECONDS = 0.5
+MESSAGES_MIN = 4
+"""Of a round, from each sender."""
+
+CEILING_S_MIN = 0.1
+CEILING_S_MAX = 0.5
+"""The ceiling is measured for as long as a round, within these bounds."""
 
 GRACE_S = 10.0
 """After its deadline a member says why it is stuck. One that does not is killed."""
@@ -42,7 +46,8 @@ class Rounds:
         self._guarantee = guarantee
         self._rounds: list[list[dict[str, Any]]] = []
         messages = min(WARM_UP_MESSAGES, WARM_UP_BYTES // max(1, workload.size))
-        warm_up = max(MESSAGES_MIN, messages // workload.sender_count)
+        share = min(1.0, workload.seconds) / workload.sender_count
+        warm_up = max(MESSAGES_MIN, int(messages * share))
         self._warm = self._round(warm_up)
         scale = workload.seconds / max(answer["seconds"] for answer in self._warm)
         self.per_sender = max(MESSAGES_MIN, int(warm_up * scale))
@@ -129,14 +134,18 @@ def raw_ceiling(workload: Workload) -> float:
         "transport": workload.transport,
         "group": group_address(group_name(workload.transport)),
         "size": datagram,
-        "seconds": CEILING_SECONDS,
+        "seconds": max(CEILING_S_MIN, min(CEILING_S_MAX, workload.seconds)),
     }
     with ExitStack() as stack:
         processes = [stack.enter_context(child("ringcast.bench.ceiling")) for _ in addresses]
         for at, process in enumerate(processes):
             peers = [address for address in addresses if address != addresses[at]]
             place = {"listen": addresses[at], "peers": peers}
-            tell(process, {**task, **place, "is_sender": at < workload.sender_count})
+            roles = {
+                "is_sender": at < workload.sender_count,
+                "is_receiver": at > 0 or workload.senders == "all",
+            }
+            tell(process, {**task, **place, **roles})
         for process in processes:
             hear(process)
         for process in processes:

@@ -1,0 +1,288 @@
+"""The benchmarks of whole groups: each in its smallest form, and what they make of figures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ringcast.bench import matrix
+from ringcast.bench.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
+from ringcast.bench.cluster import Cluster
+from ringcast.bench.matrix import SHAPES, SIZES, Size, bench_matrix, matrix_cells
+from ringcast.bench.member import SEND_BATCH, lost, payloads_of
+from ringcast.bench.memory import slope_of
+from ringcast.bench.workload import TRANSPORTS, Workload
+from ringcast.cli import main
+from ringcast.errors import RingcastError, UsageError
+
+SHORT = ["--seconds", "0.02", "--runs", "1"]
+
+OTHERS = [pytest.param(name, marks=pytest.mark.proof) for name in TRANSPORTS if name != "tcp"]
+FEW = [["tcp"], pytest.param([*TRANSPORTS], marks=pytest.mark.proof)]
+"""One transport on every commit, all of them when there is time."""
+
+
+def each(transports: list[str]) -> list[str]:
+    return [word for transport in transports for word in ("--transport", transport)]
+
+
+def run(*arguments: str, status: int = 0) -> tuple[str, str]:
+    """What the command prints, and what it tells meanwhile."""
+    result = CliRunner().invoke(main, ["bench", *arguments])
+    assert result.exit_code == status, result.output
+    return result.stdout, result.stderr
+
+
+def report(*arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows and aims."""
+    found = json.loads(run(*arguments)[0])
+    assert found["compared_with"].startswith("JGroups 5.6")
+    assert {aim["verdict"] for aim in found["aims"]} <= {"met", "missed"}
+    return found["rows"], found["aims"]
+
+
+# The matrix
+
+
+def test_the_matrix_has_every_cell_once() -> None:
+    cells = matrix_cells(Workload())
+    whole = [cell for cell in cells if not cell.loss]
+    assert len(set(whole)) == len(whole) == len(TRANSPORTS) * len(SHAPES) * len(SIZES) == 90
+    assert [str(cell) for cell in cells if cell.loss] == [
+        "udp, 3 all, 1000 B, 1% lost",
+        "udp, 3 all, 1000 B, 10% lost",
+    ]
+
+
+def test_a_part_of_the_matrix() -> None:
+    wanted = {"transports": ["tcp"], "members": [3], "senders": ["1"]}
+    cells = matrix_cells(Workload(), **wanted, sizes=[Size(0), Size(100, is_mixed=True)])
+    assert list(map(str, cells)) == ["tcp, 1 → 2, 0 B", "tcp, 1 → 2, 100-mixed B"]
+    with pytest.raises(UsageError, match="members and senders of the matrix are 3 1, 4 1, 3 all"):
+        matrix_cells(Workload(), members=[8], senders=["1"])
+
+
+def test_a_cell_of_the_matrix_over_multicast() -> None:
+    part = ["--transport", "multicast", "--members", "3", "--senders", "1", "--size", "100-mixed"]
+    (row,), aims = report("multicast", "--matrix", *part, *SHORT, "--json", "-")
+    assert (row["transport"], row["workload"], row["size"]) == ("multicast", "1 → 2", 100)
+    assert (row["mixed"], row["lost"], row["failed"]) == (True, 0, None)
+    assert min(row["rate_per_member"], row["ceiling_mb_per_s"], row["cpu_us_per_delivery"]) > 0
+    assert [aim["aim"] for aim in aims] == ["cells that collapsed, lost messages or did not end"]
+
+
+def test_cells_are_printed_with_aims_and_progress() -> None:
+    part = ["--transport", "udp", "--members", "3", "--senders", "1", "--size", "1000"]
+    screen, told = run("multicast", "--matrix", *part, *SHORT)
+    assert told == "measuring 1 of 1: udp, 1 → 2, 1000 B\n"
+    assert "cpu_us_per_delivery" in screen
+    assert "1 → 2, 1000 B: messages/s, 1.1 × 725,000" in screen
+    assert "compared figures: JGroups 5.6, tuned, on the same kind of machine" in screen
+
+
+@pytest.mark.proof
+def test_the_whole_matrix_ends_and_loses_nothing() -> None:
+    rows, aims = report("multicast", "--matrix", *SHORT, "--json", "-")
+    assert len(rows) == 92
+    assert not [row["failed"] for row in rows if row["failed"]]
+    assert {aim["aim"] for aim in aims} >= {
+        "3 all, 100 B: CPU-µs per delivery",
+        "3 all, 1000 B: goodput with 10% lost",
+    }
+
+
+def test_messages_of_no_bytes_and_of_many_over_tcp() -> None:
+    cells = ["--members", "2", "--size", "0", "--size", "1000000", "--transport", "tcp"]
+    empty, large = json.loads(run("multicast", *cells, *SHORT, "--json", "-")[0])
+    assert (empty["size"], empty["ceiling_ratio"], empty["lost"]) == (0, None, 0)
+    assert (large["size"], large["lost"]) == (1_000_000, 0)
+    assert large["ceiling_ratio"] > 0
+
+
+def test_a_cell_that_does_not_end_is_named_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stuck = Workload(members=2, seconds=0.02, runs=1, deadline_s=0.001)
+    whole = Workload(members=2, seconds=0.02, runs=1)
+    first, second = bench_matrix([stuck, whole], tell=lambda cell: None)
+    assert first["failed"].startswith("udp, 2 all, 1000 B: m")
+    assert "messages after 0.001 s: " in first["failed"]
+    assert second["failed"] is None
+    monkeypatch.setattr(matrix, "DEADLINE_S", 0.001)
+    part = ["--transport", "udp", "--members", "3", "--senders", "1", "--size", "1000"]
+    _, told = run("multicast", "--matrix", *part, *SHORT, status=1)
+    assert "1 of 1 cells failed" in told
+    assert "udp, 1 → 2, 1000 B: m" in told
+
+
+def test_a_process_that_says_nothing_is_killed() -> None:
+    with (
+        Cluster(members=2) as cluster,
+        cluster.within(0.05),
+        pytest.raises(RingcastError, match="a member process ended with status -9"),
+    ):
+        cluster.hear_all()
+
+
+@pytest.mark.parametrize("size", ["many", "100-mixd", "-5", "1e3"])
+def test_a_size_that_is_none(size: str) -> None:
+    _, told = run("multicast", "--size", size, status=2)
+    assert f"'{size}' is not a size: write 1000, or 100-mixed" in told
+
+
+# What the others print
+
+
+@pytest.mark.parametrize("transports", FEW)
+def test_unicast(transports: list[str]) -> None:
+    rows, aims = report("unicast", *each(transports), "--size", "1000", *SHORT, "--json")
+    assert [row["transport"] for row in rows] == transports
+    for row in rows:
+        assert (row["workload"], row["lost"]) == ("1 → 1", 0)
+        assert min(row["rate_per_member"], row["ceiling_ratio"], row["cpu_us_per_delivery"]) > 0
+    assert [aim["aim"] for aim in aims] == ["1 → 1, 1000 B: messages/s, 1 × 880,000"]
+
+
+@pytest.mark.parametrize("transports", FEW)
+def test_round_trips(transports: list[str]) -> None:
+    rows, aims = report("rtt", *each(transports), "--count", "100", "--runs", "1", "--json")
+    assert [row["transport"] for row in rows] == transports
+    for row in rows:
+        assert row["what"] == "request and reply"
+        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert 0 < row["raw_p50_us"] <= row["raw_p99_us"]
+        assert row["p50_to_raw"] == pytest.approx(row["p50_us"] / row["raw_p50_us"], rel=0.05)
+    assert len(aims) == 4 * len(rows)
+
+
+def test_memory() -> None:
+    options = ["--members", "2", "--minutes", "0.01", "--every", "0.1"]
+    screen, told = run("memory", *options, "--json")
+    assert "minute 0.0 of 0.01: " in told
+    (row,) = json.loads(screen)["rows"]
+    assert 5 < row["idle_mb"] < row["most_mb"] + 5
+    assert len(row["samples"]) >= 3
+    assert {len(sample["resident_mb"]) for sample in row["samples"]} == {2}
+    assert row["is_flat"] == (row["mb_per_minute"] <= row["flat_mb_per_minute"])
+
+
+@pytest.mark.parametrize("transport", ["tcp", *OTHERS])
+def test_joins(transport: str) -> None:
+    options = ["--members", "1", "--runs", "1", "--transport", transport]
+    rows, aims = report("join", *options, "--json")
+    assert [(row["transport"], row["what"]) for row in rows] == [
+        (transport, "join 1 members"),
+        (None, "start of python"),
+        (None, "import asyncio"),
+        (None, "import ringcast"),
+    ]
+    assert all(row["median_s"] > 0 for row in rows)
+    assert [aim["aim"] for aim in aims] == [f"by {transport}: join 1 members, s"]
+
+
+@pytest.mark.parametrize("transport", ["tcp", *OTHERS])
+def test_crashes(transport: str) -> None:
+    options = ["--members", "2", "--runs", "1", "--transport", transport]
+    rows, aims = report("crash", *options, "--json")
+    assert [(row["transport"], row["what"]) for row in rows] == [
+        (transport, "kill a member"),
+        (transport, "kill the coordinator"),
+    ]
+    assert len(aims) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["rtt", "--size", "0"], "size = 0: must be from 1 to 60000 bytes"),
+        (["rtt", "--count", "9"], "count = 9: must be from 100 to 1000000"),
+        (["join", "--runs", "0"], "runs = 0: must be from 1 to 1000"),
+        (["crash", "--members", "1"], "members = 1: must be from 2 to 16"),
+        (["memory", "--minutes", "0"], "minutes = 0.0: must be more than 0, at most 1440"),
+        (["memory", "--minutes", "0.1"], "every = 5.0: must be from 0.05 to a third of the time"),
+        (["unicast", "--size", "2000000"], "size = 2000000: must be from 0 to 1048576 bytes"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments: list[str], complaint: str) -> None:
+    _, told = run(*arguments, status=2)
+    assert complaint in told
+
+
+# What they make of it
+
+
+def test_lost_messages_are_counted_whatever_came_in_their_place() -> None:
+    assert lost({"a": 10, "b": 10}, 20, 2) == 0
+    assert lost({"a": 12, "b": 8}, 20, 2) == 2
+    assert lost({"a": 10}, 20, 2) == 10
+
+
+def test_mixed_sizes_are_spread_around_their_average() -> None:
+    sizes = sorted(map(len, payloads_of(100, is_mixed=True)))
+    assert (sizes[0], sizes[-1]) == (0, 199)
+    assert sum(sizes) / SEND_BATCH == pytest.approx(100, abs=1)
+    assert set(map(len, payloads_of(100, is_mixed=False))) == {100}
+
+
+def cell(transport: str, rate: int, **figures: Any) -> dict[str, Any]:
+    return {
+        "transport": transport,
+        "workload": "4 all",
+        "size": 1000,
+        "mixed": False,
+        "loss": 0.0,
+        "rate_per_member": rate,
+        "mb_per_s": rate / 1000,
+        "cpu_us_per_delivery": 1.0,
+        "ceiling_ratio": 0.5,
+        "failed": None,
+        **figures,
+    }
+
+
+def test_the_best_transport_counts_and_the_default_one_is_told() -> None:
+    wanted, fallen = matrix_aims([cell("udp", 500_000), cell("tcp", 610_000)])
+    assert (wanted["wanted"], wanted["measured"], wanted["verdict"]) == (
+        "≥ 600,000",
+        "610,000",
+        "met",
+    )
+    assert wanted["why"] == "by tcp at 0.50 of raw sockets; udp: 500,000"
+    assert fallen["verdict"] == "met"
+    missed, _ = matrix_aims([cell("udp", 250_000, ceiling_ratio=0.9)])
+    assert missed["verdict"] == "missed"
+    assert missed["why"].endswith("which moved less than is wanted")
+
+
+def test_what_remains_with_loss_is_compared_with_what_there_was() -> None:
+    rows = [cell("udp", 100_000), cell("udp", 69_000, loss=0.01), cell("udp", 41_000, loss=0.1)]
+    verdicts = {aim["aim"]: aim["verdict"] for aim in matrix_aims(rows)}
+    assert verdicts["4 all, 1000 B: goodput with 1% lost"] == "missed"
+    assert verdicts["4 all, 1000 B: goodput with 10% lost"] == "met"
+
+
+def test_a_cell_that_failed_or_crawls_has_collapsed() -> None:
+    failed = {
+        key: cell("tcp", 0)[key] for key in ("transport", "workload", "size", "mixed", "loss")
+    }
+    failed["failed"] = "tcp, 4 all, 1000 B: m1 has 3 of 4 messages after 30 s"
+    rows = [cell("udp", 9000, ceiling_ratio=0.01), failed, cell("multicast", 9000)]
+    assert [has_collapsed(row) for row in rows] == [True, True, False]
+    *_, aim = matrix_aims(rows)
+    assert (aim["measured"], aim["verdict"]) == ("2", "missed")
+    assert aim["why"] == "udp 4 all 1000 B, tcp 4 all 1000 B"
+
+
+def test_aims_are_met_at_their_limit() -> None:
+    assert at_least("a", 2.0, 2.0)["verdict"] == at_most("a", 2.0, 2.0)["verdict"] == "met"
+    assert at_least("a", 2.0, 1.9)["verdict"] == at_most("a", 2.0, 2.1)["verdict"] == "missed"
+    assert len(set(MULTICAST)) == 12
+
+
+def test_growth_is_the_slope_of_the_line_through_the_samples() -> None:
+    assert slope_of([0, 1, 2, 3], [50, 52, 54, 56]) == pytest.approx(2)
+    assert slope_of([0, 1, 2, 3], [50, 53, 47, 50]) == pytest.approx(-0.6)
+    assert slope_of([1, 1], [50, 60]) == 0
