@@ -23,7 +23,7 @@ LEVELS = [
     {"aio", "sim"},
     {"blocking"},
     {"explore", "bench", "spark", "testing"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 """Who may import whom: a package imports its own level and those before it, never a later one."""
 

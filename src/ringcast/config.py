@@ -327,6 +327,10 @@ class GroupConfig:
     transport: TransportName = "udp"
     """How datagrams travel: "udp", "multicast" or "tcp", the same for all members."""
 
+    insecure: bool = False
+    """Allow addresses beyond this machine. Nothing is encrypted: whoever is on that network can
+    read the group's messages, forge some, and join."""
+
     must_exist: bool = False
     """Do not start the group if nobody is there."""
 
@@ -335,10 +339,6 @@ class GroupConfig:
 
     metrics: str | None = None
     """An address where this member tells Prometheus its figures, such as 127.0.0.1:9464."""
-    insecure: bool = False
-    """Allow addresses beyond this machine. Nothing is encrypted: whoever is on that network can
-    read the group's messages, forge some, and join."""
-
     multicast: MulticastConfig = field(default_factory=MulticastConfig)
     unicast: UnicastConfig = field(default_factory=UnicastConfig)
     membership: MembershipConfig = field(default_factory=MembershipConfig)

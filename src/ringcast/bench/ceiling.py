@@ -16,7 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ringcast.aio.multicast_socket import HOPS, INTERFACE, leave_out
+from ringcast.aio.multicast_socket import leave_out
 from ringcast.aio.udp import ask_for_buffers
 from ringcast.errors import RingcastError
 from ringcast.model import Address
@@ -45,8 +45,10 @@ class UdpPump:
         self._socket.bind(listen)
         if group is not None:
             self._inputs.append(self._listen(group, listen))
-            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, INTERFACE)
-            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, HOPS)
+            self._socket.setsockopt(
+                socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(listen.host)
+            )
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)
         self._space = bytearray(1 << 16)
         self._in_flight = max(CREDIT_EVERY * 3 // 2, IN_FLIGHT // len(peers))
         self._credit = dict.fromkeys(peers, self._in_flight)
@@ -104,7 +106,7 @@ class UdpPump:
         leave_out(listener, own)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(group)
-        joined = socket.inet_aton(group.host) + INTERFACE
+        joined = socket.inet_aton(group.host) + socket.inet_aton(own.host)
         listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
         return listener
 
