@@ -47,54 +47,6 @@ if TYPE_CHECKING:
 # Sending
 
 
-def send_from_threads(count: int, each: int) -> None:
-    """Every receiver: each thread's messages in its order, all by seqno, and nothing was asked for
-    again."""
-    with (
-        members(3, per_member=[{}, {}, {"receive": False}]) as (a, b, c),
-        threads(count + 2) as pool,
-    ):
-
-        def send(thread: int) -> None:
-            for number in range(each):
-                a.send(b"%d:%d" % (thread, number))
-
-        def collect(group: blocking.Group) -> dict[int, int]:
-            seen: Counter[int] = Counter()
-            high = 0
-            for batch in group.batches():
-                assert batch.run.first == high + 1
-                high = batch.run.last
-                for payload in batch.run.payloads:
-                    thread, number = map(int, payload.split(b":"))
-                    assert number == seen[thread]
-                    seen[thread] += 1
-                if high == count * each:
-                    return seen
-            raise AssertionError("closed")
-
-        receivers = [pool.submit(collect, group) for group in (a, b)]
-        senders = [pool.submit(send, thread) for thread in range(count)]
-        for sender in senders:
-            sender.result()
-        for receiver in receivers:
-            assert receiver.result() == dict.fromkeys(range(count), each)
-        a.flush()
-        for group in (a, b, c):
-            received = layer(group, "ReliableMulticast")["received"]
-            assert received
-            assert {entry["nacked"] for entry in received.values()} == {0}
-
-
-def test_each_threads_messages_stay_in_its_order() -> None:
-    send_from_threads(8, 2000)
-
-
-@pytest.mark.proof
-def test_each_threads_messages_stay_in_its_order_for_long() -> None:
-    send_from_threads(8, 100_000)
-
-
 def test_small_and_large_sends_of_a_thread_keep_their_order() -> None:
     with threads(1) as pool, members(2) as (a, b):
         sent: list[bytes] = []
