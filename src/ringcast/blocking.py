@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 from weakref import WeakSet
 
 from ringcast.aio import group as aio
-from ringcast.aio.engine import Engine, Latch
+from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.lane import LOOK_S, Lane
 from ringcast.aio.requests import Request
@@ -153,7 +153,7 @@ class Group:
         _check_timeout(timeout)
         group = self._group
         stream = group._check_target(to, guarantee)
-        group._check_open()
+        self._check_open()
         node = group._driver.node
         payloads = list(payloads)  # the caller may change its own
         check_payloads(payloads, node.config.multicast.max_message_bytes)
@@ -241,7 +241,7 @@ class Group:
         def left() -> float | None:
             return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-        self._group._check_open()
+        self._check_open()
         try:
             for lane in self._lanes.values():
                 lane.wait_for_sent(left())
@@ -290,6 +290,12 @@ class Group:
         self._reading = RLock()
 
     # In the calling thread
+
+    def _check_open(self) -> None:
+        self._engine.check_thread()
+        if self._engine.failure is not None:
+            raise GroupClosed(self._engine.failure)
+        self._group._check_open()
 
     def _do(self, what: Callable[[], T]) -> T:
         """Have something done in the loop that waits for nothing."""
@@ -347,6 +353,9 @@ class Group:
                 lane.close()
             limit_s = self._group._driver.node.config.membership.leave_timeout_s
             await asyncio.wait(pumps, timeout=limit_s)
+        except Exception as error:
+            self._group._end(Closed(failed(error)))  # who waits is told why
+            raise
         finally:
             for task in (leaving, *pumps):
                 task.cancel()

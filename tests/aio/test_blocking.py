@@ -41,7 +41,7 @@ from ringcast.aio.lane import RING_CAPACITY
 from ringcast.aio.sources import ListSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 # Sending
@@ -206,6 +206,8 @@ def test_flush_waits_for_what_is_in_the_ring_too() -> None:
         (lambda g: g.vote_now(), "acknowledges"),
         (lambda g: g.request(g.me, "text"), "requests and answers are bytes"),
         (lambda g: g.wait_for_view(lambda _: g.explain()), "cannot wait for itself"),
+        (lambda g: g.wait_for_view(lambda _: g.send(b"x")), "cannot wait for itself"),
+        (lambda g: g.wait_for_view(lambda _: g.leave()), "cannot wait for itself"),
     ],
 )
 def test_mistakes_are_raised_where_they_are_made(call: Any, error: str) -> None:
@@ -217,9 +219,13 @@ def test_mistakes_are_raised_where_they_are_made(call: Any, error: str) -> None:
 
 
 def test_options_are_those_of_asyncio() -> None:
-    theirs = set(inspect.signature(ringcast.join).parameters)
+    theirs = dict(inspect.signature(ringcast.join).parameters)
     ours = set(inspect.signature(blocking.join).parameters) - {"options"}
-    assert ours | set(blocking.JoinOptions.__annotations__) == theirs
+    assert ours == {"group", "give_state", "take_state"}
+    options = blocking.JoinOptions.__annotations__
+    assert {name: option.__forward_arg__ for name, option in options.items()} == {
+        name: theirs[name].annotation for name in theirs.keys() - ours
+    }
 
 
 def test_names_are_those_of_asyncio() -> None:
@@ -495,6 +501,80 @@ def test_a_block_that_fails_ends_at_once_and_is_missed() -> None:
         a.wait_for_view(lambda view: len(view) == 2)
     with pytest.raises(GroupClosed):
         failed[0].send(b"more")
+
+
+def test_a_group_that_fails_says_so_to_everybody() -> None:
+    """Whatever is wrong with ringcast itself, nobody waits for it."""
+    with threads(1) as pool, members(1) as (a,):
+        waiting = pool.submit(a.wait_for_view, lambda view: len(view) == 9)
+        a.send(b"fine")
+        assert read(a, 1) == [("A", b"fine")]
+        lane = a._lanes["fifo"]
+        lane._ring.add(lane._ring.ticket(), [None])  # type: ignore[list-item]
+        a.send(b"wakes the pump")
+        why = r"^this member has failed and is gone; leaving raises \w+Error\("
+        with pytest.raises(GroupClosed, match=why):
+            waiting.result(DEADLINE_S)
+        until(lambda: a._engine.is_over)
+        calls: list[Callable[[], Any]] = [
+            lambda: a.send(b"x"),
+            lambda: a.send(b"x", to=a.me),
+            lambda: a.send_many(LARGE),
+            lambda: a.request(a.me, b"?"),
+            a.flush,
+        ]
+        for call in calls:
+            with pytest.raises(GroupClosed, match=why):
+                call()
+        assert list(a) == []
+        with pytest.raises(UsageError, match="messages are bytes"):
+            a.leave()
+        a.leave()  # it has been said
+    assert engines() == []
+
+
+FORKS = """
+import os, signal, sys
+from ringcast import Closed, GroupClosed, blocking
+from ringcast.aio.sources import ListSource
+
+signal.alarm(30)
+with blocking.join("test", name="parent", discovery=ListSource([])) as group:
+    group.send_many([b"before"] * 3)
+    assert next(iter(group)).payload == b"before"
+    child = os.fork()
+    if not child:
+        calls = [
+            lambda: group.send(b"x"),
+            lambda: group.send(b"x", to=group.me),
+            lambda: group.request(group.me, b"x"),
+            lambda: group.wait_for_view(lambda view: True),
+            lambda: group.flush(),
+        ]
+        for call in calls:
+            try:
+                call()
+            except GroupClosed as closed:
+                assert str(closed).startswith("this process was made by fork"), closed
+            else:
+                raise AssertionError("it did as if nothing were")
+        assert list(group) == list(group.requests()) == []
+        (last,) = group.events()
+        assert isinstance(last, Closed)
+        group.leave()
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    group.send(b"after")
+    reader = iter(group)
+    assert [next(reader).payload for _ in range(3)] == [b"before", b"before", b"after"]
+"""
+
+
+def test_a_copy_made_by_fork_is_no_member(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    command = [sys.executable, tmp_path / "forks.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 PROGRAM = """

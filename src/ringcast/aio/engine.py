@@ -30,6 +30,11 @@ T = TypeVar("T")
 OVER = "this member has left its group"
 
 
+def failed(error: Exception) -> str:
+    """What those are told who wait for something."""
+    return f"this member has failed and is gone; leaving raises {error!r}"
+
+
 class Latch:
     """Set once, for one thread that waits. Unlike a threading.Event it has no lock that a thread,
     interrupted at the wrong moment, would keep for ever: whoever sets it never waits."""
@@ -115,7 +120,8 @@ class Engine:
         self._lock = threading.RLock()
         self._calls: set[_Call[Any]] = set()
         self._is_aborted = False
-        self._reason = OVER
+        self.failure: str | None = None
+        """Why nothing is done any more, unless `main` came to its end."""
 
     def start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """`main` is the first that may have others call."""
@@ -131,7 +137,7 @@ class Engine:
 
         TimedOut: it was cancelled after this time.
         """
-        self._check_thread()
+        self.check_thread()
         call = _Call(self, work)
         try:
             self._calls.add(call)
@@ -146,7 +152,7 @@ class Engine:
         finally:
             self._calls.discard(call)
         if call.is_cancelled:
-            raise GroupClosed(self._reason)
+            raise GroupClosed(self.failure or OVER)
         return call.result()
 
     def soon(self, callback: Callable[[], object]) -> bool:
@@ -159,7 +165,7 @@ class Engine:
 
     def join(self) -> None:
         """Wait until the thread has ended."""
-        self._check_thread()
+        self.check_thread()
         with self._alive:
             pass
 
@@ -176,16 +182,17 @@ class Engine:
         """This process is a copy made by fork, without the thread, and with locks as they were."""
         self._lock, self._alive = threading.RLock(), threading.Lock()
         self.is_ending = self.is_over = True
-        self._reason = reason
+        self.failure = reason
 
-    def _check_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+    def check_thread(self) -> None:
+        """Raise UsageError in the engine's own thread, where nobody may wait."""
+        if self._thread is not None and self._thread.ident == threading.get_ident():
             raise UsageError("this runs in the engine's own thread, which cannot wait for itself")
 
     def _schedule(self, callback: Callable[[], object]) -> None:
         with self._lock:
             if self.is_ending or self._loop is None:
-                raise GroupClosed(self._reason)
+                raise GroupClosed(self.failure or OVER)
             self._loop.call_soon_threadsafe(callback)
 
     def _cancel(self, call: _Call[Any]) -> None:
@@ -210,7 +217,7 @@ class Engine:
         except BaseException as error:  # whoever waits for the thread is told
             self.error = error
             if isinstance(error, Exception):
-                self._reason = f"this member has failed and is gone: {error!r}"
+                self.failure = failed(error)
         finally:
             self.is_ending = self.is_over = True
             for call in self._calls.copy():  # those that were not started, or not ended

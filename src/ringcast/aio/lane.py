@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ringcast.aio.engine import Latch
+from ringcast.aio.engine import Latch, failed
 from ringcast.aio.group import STREAMS, Outgoing
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers
 from ringcast.window.concurrent import RingBuffer
@@ -190,7 +190,7 @@ class Lane:
         except GroupClosed as closed:
             self._reason = str(closed)
         except Exception as error:
-            self._reason = f"this member has failed and cannot send: {error!r}"
+            self._reason = failed(error)
             raise
         finally:
             self._end()  # tells the senders
