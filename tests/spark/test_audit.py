@@ -12,9 +12,10 @@ import pytest
 from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, members
 
 from ringcast.errors import UsageError
-from ringcast.spark.audit import VIOLATIONS_SHOWN_MAX, audit
+from ringcast.spark.audit import audit
+from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
-from ringcast.spark.report import NEED_FULL
+from ringcast.spark.report import NEED_FULL, RECORDED, verdict_id
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Report, Verdict
     from ringcast.trace.rows import Row
 
-JUDGED_IN_BOTH = {"G1": "G1", "G2": "G2 N2", "G4": "G4", "N1": "N1"}
-"""Fold in process → the same on Spark."""
+JUDGED_IN_BOTH = ("G1", "G2 N2", "G4", "N1", "N9", "U2", "U4")
+"""From digests on Spark, and by folds in process."""
 
 
 def verdicts(report: Report) -> dict[str, Verdict]:
@@ -40,9 +41,8 @@ def verdicts(report: Report) -> dict[str, Verdict]:
 
 def statuses(report: Report) -> dict[str, str]:
     """Of what members that record deliveries only can show."""
-    return {
-        verdict.id: verdict.status for verdict in report.verdicts if verdict.id not in NEED_FULL
-    }
+    judged = set(RECORDED) - set(NEED_FULL)
+    return {verdict.id: verdict.status for verdict in report.verdicts if verdict.id in judged}
 
 
 def test_a_clean_run_is_ok_but_for_the_tail_of_the_killed_member(
@@ -57,7 +57,11 @@ def test_a_clean_run_is_ok_but_for_the_tail_of_the_killed_member(
         "G4": "ok",
         "N1": "ok",
         "N3": "ok",
+        "N9": "ok",
+        "N11": "unknown tail",
         "content": "unknown tail",
+        "U2": "ok",
+        "U4": "ok",
     }
     found = verdicts(report)
     assert found["G1"].detail == "ok as far as d's trace goes (killed)"
@@ -74,6 +78,10 @@ def test_a_clean_run_is_ok_but_for_the_tail_of_the_killed_member(
     assert found["G1"].premises == found["G2 N2"].premises == found["N1"].premises == delivered
     assert found["G4"].premises == sum(row.event == "view" for row in rows)
     assert found["N3"].premises == sum(row.event == "send" for row in rows)
+    assert found["N9"].premises == sum(row.event == "open" for row in rows)
+    assert found["N11"].premises == 3  # a, b and c deliver of d
+    uniform = [row for row in rows if row.event == "deliver" and row.stream == 1]
+    assert found["U2"].premises == found["U4"].premises == messages(uniform)
     assert found["content"].premises == len(comparable_blocks(traces))
     assert report.rows == len(rows)
     assert report.members == 5
@@ -216,6 +224,27 @@ def send_twice(traces: Traces) -> None:
     traces.number("c")
 
 
+def deliver_a_uniform_message_again(traces: Traces) -> None:
+    at = traces.find("b", event="deliver", peer="a", stream=1, seqno=6)
+    traces.rows["b"].insert(at + 1, traces.rows["b"][at])
+    traces.number("b")
+
+
+def leave_out_a_uniform_message(traces: Traces) -> None:
+    del traces.rows["b"][traces.find("b", event="deliver", peer="a", stream=1, seqno=6)]
+    traces.number("b")
+
+
+def deliver_a_uniform_message_without_a_window(traces: Traces) -> None:
+    del traces.rows["b"][traces.find("b", event="open", peer="a", stream=1)]
+    traces.number("b")
+
+
+def let_the_killed_begin_late(traces: Traces) -> None:
+    del traces.rows["b"][traces.find("b", event="deliver", peer="d", stream=0)]
+    traces.number("b")
+
+
 def deliver_backwards(traces: Traces) -> None:
     at = traces.find("a", event="deliver", peer="b", stream=0, seqno=12)
     row = traces.rows["a"][at]
@@ -226,23 +255,27 @@ PLANTED: list[tuple[Callable[[Traces], None], set[str], str, int]] = [
     # what is planted, which predicates it violates, and a row that must be among the witnesses
     (deliver_again, {"G2 N2"}, "b", 12),
     (deliver_again_much_later, {"G2 N2"}, "b", 12),
-    (leave_out_a_run, {"N1"}, "b", 0),
+    (leave_out_a_run, {"N1", "N9"}, "b", 0),
     (swap_two_runs, {"N1"}, "c", 0),
     (change_bytes, {"content"}, "b", 1 + HASHED_EVERY * BLOCK_MESSAGES),
     (change_bytes_for_the_joiner, {"content"}, "e", 0),
     (swap_two_blocks, {"content"}, "b", 1),
     (deliver_what_nobody_sent, {"G1"}, "c", 0),
     (deliver_of_a_stranger, {"G1"}, "c", 1),
-    (deliver_what_the_killed_never_sent, {"G1", "N3"}, "d", 0),
-    (let_the_joiner_miss_its_first, {"N1"}, "e", 0),
-    (let_the_joiner_start_too_early, {"N1"}, "e", 0),
+    (deliver_what_the_killed_never_sent, {"G1", "N3", "N11"}, "d", 0),
+    (let_the_joiner_miss_its_first, {"N1", "N9"}, "e", 0),
+    (let_the_joiner_start_too_early, {"N1", "N9"}, "e", 0),
     (go_back_a_view, {"G4"}, "a", 0),
     (disagree_on_a_view, {"G4"}, "b", 0),
     (leave_oneself_out, {"G4"}, "e", 0),
     (overlap_in_part, {"G2 N2"}, "a", 10),
-    (mix_up_incarnations, {"G1", "N1"}, "a", 12),
+    (mix_up_incarnations, {"G1", "N1", "N9"}, "a", 0),
     (send_twice, {"N3"}, "c", 23),
-    (deliver_backwards, {"N1"}, "a", 0),
+    (deliver_backwards, {"N1", "N9"}, "a", 0),
+    (deliver_a_uniform_message_again, {"G2 N2", "U2"}, "b", 6),
+    (leave_out_a_uniform_message, {"N1", "N9", "U2", "U4"}, "b", 0),
+    (deliver_a_uniform_message_without_a_window, {"U2"}, "b", 1),
+    (let_the_killed_begin_late, {"N1", "N9", "N11"}, "b", 0),
 ]
 
 
@@ -300,11 +333,15 @@ def test_a_planted_violation_is_found_in_its_rows(
 def compare_with_in_process(report: Report, traces: Traces) -> None:
     """The folds of the light core say the same of the same rows. Of a killed member's messages
     they say less: they do not tell a hole in what it sent from its missing end."""
-    trace = Trace(traces.all_rows(), Facts())
-    reference = {verdict.id: verdict for verdict in audit_in_process(trace)}
+    rows = traces.all_rows()
+    reference = {
+        verdict_id(verdict.id): verdict
+        for protocol in ("uniform", "multicast")
+        for verdict in audit_in_process(Trace(rows, Facts(protocol=protocol)))
+    }
     found = verdicts(report)
-    for name, id in JUDGED_IN_BOTH.items():
-        parts = [found[id], found["content"]] if name == "G1" else [found[id]]
+    for name in JUDGED_IN_BOTH:
+        parts = [found[name], found["content"]] if name == "G1" else [found[name]]
         is_violated = any(part.status == "violated" for part in parts)
         assert reference[name].status in (
             {"violated", "undecidable"} if is_violated else {"held", "undecidable"}

@@ -41,7 +41,7 @@ def test_a_full_disk_costs_rows_and_no_message(spark: SparkSession, tmp_path: Pa
         assert recorder["lost_to_disk"] > 0
         assert "No space left on device" in recorder["last_error"]
     report = audit(spark, saved)
-    judged = [verdict for verdict in report.verdicts if not verdict.is_beyond_level]
+    judged = [verdict for verdict in report.verdicts if not verdict.is_excused]
     assert {verdict.status for verdict in judged} == {"incomplete"}
     for verdict in judged:
         assert len([why for why in verdict.incomplete if "its recorder lost" in why]) == 3

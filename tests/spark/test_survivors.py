@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.survivors import Missed
+    from ringcast.spark.survivors import Compared
 
 UNIFORM = Stream.UNIFORM
 
@@ -56,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     return read_traces(directory)
 
 
-def compare(traces: Traces, directory: Path) -> tuple[int, list[Missed]]:
+def compare(traces: Traces, directory: Path) -> Compared:
     traces.write(directory)
     states = []
     for path in segment_paths(directory):
@@ -67,7 +67,7 @@ def compare(traces: Traces, directory: Path) -> tuple[int, list[Missed]]:
 
 def lacking(traces: Traces, directory: Path) -> set[tuple[str, str, int, int]]:
     """(survivor, other, first, last)"""
-    _, missed = compare(traces, directory)
+    missed = compare(traces, directory).missed
     return {(each.survivor[0], each.other[0], each.first, each.last) for each in missed}
 
 
@@ -86,7 +86,7 @@ def forget_from(traces: Traces, name: str, seqno: int) -> None:
 def test_survivors_that_deliver_the_same_are_compared_and_found_equal(
     recorded: Traces, tmp_path: Path
 ) -> None:
-    assert compare(recorded, tmp_path) == (3, [])
+    assert compare(recorded, tmp_path) == (3, 3, [])
 
 
 def test_a_survivor_that_lacks_the_end_is_found(recorded: Traces, tmp_path: Path) -> None:
@@ -100,6 +100,7 @@ def test_what_the_dead_sender_itself_delivered_counts(recorded: Traces, tmp_path
     for name in "abc":
         forget_from(traces, name, 15)
     assert lacking(traces, tmp_path) == {(name, "d", 15, 16) for name in "abc"}
+    assert not any(each.is_survivor for each in compare(traces, tmp_path).missed)
 
 
 def leave_before_it_is_resolved(traces: Traces) -> None:
@@ -195,8 +196,11 @@ def test_the_audit_shows_the_rows(spark: SparkSession, recorded: Traces, tmp_pat
     forget_from(traces, "b", 19)
     traces.write(tmp_path)
     report = audit(spark, tmp_path)
-    (found,) = (verdict for verdict in report.verdicts if verdict.id == "U1 U6")
+    by_id = {verdict.id: verdict for verdict in report.verdicts}
+    assert {name for name, verdict in by_id.items() if verdict.violation_count} == {"U1", "U6"}
+    found = by_id["U6"]
     assert (found.status, found.premises) == ("violated", 3)
+    assert by_id["U1"].violations == found.violations
     assert [violation.text for violation in found.violations] == [
         f"{other} delivers 19..20 of d (uniform), b does not and has resolved it"
         for other in ("a", "c")

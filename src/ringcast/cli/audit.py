@@ -12,6 +12,8 @@ from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
 from ringcast.cli.words import safe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
 
@@ -27,7 +29,7 @@ _COLOURS = {"ok": "green", "violated": "red"}
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
 @json_file_option
 def audit(directory: Path, master: str, run_id: str | None, json_file: Path | None) -> None:
-    """Judge the guarantees from the segments that members recorded.
+    """Judge the guarantees from the segments that members, or a simulation, recorded.
 
     Exits with 0 if all held (as far as the traces of killed members go), 1 if one was violated,
     3 if rows are missing or there was nothing to judge.
@@ -36,6 +38,7 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     Examples:
       ringcast audit traces/
       ringcast audit traces/ --json
+      ringcast simulate --seeds 7 --record runs && ringcast audit runs
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
     """
     from ringcast.spark.audit import audit as audit_run
@@ -67,13 +70,12 @@ def print_report(report: Report) -> None:
     for verdict in report.verdicts:
         for violation in verdict.violations:
             click.echo(f"\n{verdict.id}: {safe(violation.text)}")
-            for row in violation.rows:
-                click.echo(f"    {safe(_readable(row, report.names))}")
+            for line in _lines(violation.rows, report.names):
+                click.echo(f"    {safe(line)}")
     for note in report.notes:
         click.echo(f"note: {safe(note)}")
-    unseen = [verdict.id for verdict in report.verdicts if _is_unseen(verdict)]
-    if unseen:
-        click.echo(f'note: {", ".join(unseen)} need members that record at level "full"')
+    for why, names in _unseen(report).items():
+        click.echo(f"note: not judged: {', '.join(names)}: {safe(why)}")
     click.echo(f"\n{safe(report.summary)}")
 
 
@@ -96,8 +98,28 @@ def _print_table(report: Report) -> None:
 
 
 def _is_unseen(verdict: Verdict) -> bool:
-    """No member recorded what it needs: one line says so of all such."""
-    return verdict.is_beyond_level and not verdict.premises
+    """Nothing was there to judge it by, as was to be expected: one line says so of all such."""
+    return verdict.is_excused and not verdict.premises
+
+
+def _unseen(report: Report) -> dict[str, list[str]]:
+    """Which guarantees were not judged, by the reason."""
+    unseen: dict[str, list[str]] = {}
+    for verdict in report.verdicts:
+        if _is_unseen(verdict):
+            unseen.setdefault(verdict.detail, []).append(verdict.id)
+    return unseen
+
+
+def _lines(rows: Sequence[Row], names: Names) -> Iterator[str]:
+    """Of a simulation on its one time line; of real members each by its own."""
+    if all(row.run_idx >= 0 for row in rows):
+        from ringcast.sim.timeline import time_line
+
+        ordered = sorted(rows, key=lambda row: row.run_idx)
+        yield from time_line(ordered, [row.run_idx for row in ordered])
+    else:
+        yield from (_readable(row, names) for row in rows)
 
 
 def _readable(row: Row, names: Names) -> str:

@@ -98,5 +98,6 @@ def _run_one(
         if find_spec("pyarrow"):
             from ringcast.trace.segments import write_trace_segments
 
-            write_trace_segments(record / f"seed-{seed}", f"seed-{seed}", result.trace.rows)
+            name = f"seed-{seed}"
+            write_trace_segments(record / name, name, result.trace.rows, result.trace.facts)
     return result.summary

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ringcast.spark.folding import from_text, to_text
 from ringcast.spark.reading import over_items
 from ringcast.trace.folds import feed_all
 from ringcast.trace.predicates.delivery import NothingOfTheDeparted
@@ -23,7 +24,7 @@ from ringcast.trace.predicates.flow import (
     WindowHonoured,
 )
 from ringcast.trace.predicates.sequential import Sequential
-from ringcast.trace.rows import Facts, Row
+from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ringcast.spark.digest import MemberTrace
-    from ringcast.trace.predicates.findings import Fold
+    from ringcast.trace.predicates.findings import Fold, Verdict
 
 FOLDS: tuple[Callable[[], Fold], ...] = (
     BoundedMemory,
@@ -44,19 +45,9 @@ FOLDS: tuple[Callable[[], Fold], ...] = (
 )
 
 
-class Found(NamedTuple):
-    """What one predicate says of one member."""
-
-    id: str
-    premises: int
-    violation_count: int
-    violations: list[tuple[str, list[Row]]]
-    undecidable: str | None
-
-
 def judge_details(
     spark: SparkSession, traces: list[MemberTrace], capacity: dict[str, int]
-) -> Iterator[Found]:
+) -> Iterator[Verdict]:
     """What each predicate says of each of these members; `capacity` is by member key."""
     sizes = {}
     for trace in traces:
@@ -64,10 +55,7 @@ def judge_details(
         paths = [state.path for state in trace.states]
         size = sum(Path(path).stat().st_size for path in paths)
         sizes[json.dumps([paths, stop, capacity])] = size
-    for text in over_items(spark, sizes, _judge_member):
-        name, premises, count, violations, undecidable = json.loads(text)
-        known = [(text, list(map(_row, rows))) for text, rows in violations]
-        yield Found(name, premises, count, known, undecidable)
+    yield from map(from_text, over_items(spark, sizes, _judge_member))
 
 
 def _judge_member(item: str) -> Iterator[str]:
@@ -79,16 +67,4 @@ def _judge_member(item: str) -> Iterator[str]:
         with Segment(path) as segment:
             rows = segment.iter_rows(events)
             feed_all(folds, (row for row in rows if stop is None or row.idx < stop))
-    for fold in folds:
-        found = fold.finish(Facts(capacity=capacity))
-        yield json.dumps(
-            [
-                *(found.id, found.premises, found.violation_count),
-                *(found.violations, found.undecidable),
-            ]
-        )
-
-
-def _row(values: list[object]) -> Row:
-    row = Row._make(values)
-    return row._replace(members=tuple(row.members))
+    yield from (to_text(fold.finish(Facts(capacity=capacity))) for fold in folds)

@@ -412,6 +412,11 @@ class MemberTrace:
         self._hole_firsts = [hole.first for hole in self.holes]
 
     @property
+    def member(self) -> MemberKey:
+        info = self.states[0].info
+        return info.node, info.inc
+
+    @property
     def level(self) -> str:
         return self.states[0].info.level
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ringcast.errors import RingcastError
+from ringcast.errors import RingcastError, UsageError
 from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState, digest_segment
+from ringcast.spark.folding import row_of
+from ringcast.trace.files import TooNew
 from ringcast.trace.rows import BLOCK, SEND, Row
 from ringcast.trace.segments import Segment, SegmentInfo
 
@@ -26,18 +28,22 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import OriginKey
 
 WITNESS_ROWS_MAX = 20
+TOO_NEW = "too new"
 _TASKS_PER_CORE_MAX = 4
 _TASK_BYTES = 4 << 20
 """Worth a task of its own: the first one on a core starts a Python worker, for about a second."""
 
 
 def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[SegmentState], list[str]]:
-    """The digest of each file, and what is wrong with those that have none."""
+    """The digest of each file, and what is wrong with those that have none. One of a version that
+    we do not know is refused: who wrote that has more to say than we could judge."""
     sizes = {str(path): path.stat().st_size for path in paths}
     states: list[SegmentState] = []
     damaged: list[str] = []
     for text in over_items(spark, sizes, _state_of):
         path, info, said = json.loads(text)
+        if info == TOO_NEW:
+            raise UsageError(said)
         if info is None:
             damaged.append(said)
         else:
@@ -51,6 +57,8 @@ def _state_of(path: str) -> list[str]:
         with Segment(path) as segment:
             digest = digest_segment(segment)
             return [json.dumps([path, asdict(segment.info), digest.to_json()])]
+    except TooNew as error:
+        return [json.dumps([path, TOO_NEW, str(error)])]
     except RingcastError as error:
         return [json.dumps([path, None, str(error)])]
 
@@ -104,8 +112,7 @@ def fetch_rows(spark: SparkSession, looks: Sequence[Look]) -> Iterator[tuple[int
     }
     for text in over_items(spark, sizes, _rows_wanted):
         finding, values = json.loads(text)
-        row = Row(*values)
-        yield finding, row._replace(members=tuple(row.members))
+        yield finding, row_of(values)
 
 
 def _may_have(state: SegmentState, want: Want) -> bool:

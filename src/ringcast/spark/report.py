@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.trace.folds import BY_PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,16 +19,22 @@ OK = "ok"
 VIOLATED = "violated"
 INCOMPLETE = "incomplete"
 INCONCLUSIVE = "inconclusive"
+UNDECIDABLE = "undecidable"
 UNKNOWN_TAIL = "unknown tail"
 
-TITLES = {
+_RECORDED_TITLES = {
     "G1": "only what was sent is delivered",
     "G2 N2": "no message is delivered twice",
     "G4": "views come in order and are the same everywhere",
     "N1": "each sender's messages are delivered in order, without a gap",
     "N3": "each send takes the next number",
+    "N9": "a joiner delivers exactly what comes after its offset",
+    "N11": "of a crashed sender everyone delivers a prefix",
     "content": "what is delivered has the bytes that were sent",
-    "U1 U6": "of a departed member's uniform messages all survivors deliver the same",
+    "U1": "what a departed member has delivered of uniform messages, all survivors deliver",
+    "U2": "a uniform message is delivered once, and only to those it was for",
+    "U4": "each sender's uniform messages are delivered in order, without a gap",
+    "U6": "of a departed member's uniform messages all survivors deliver the same",
     "G5": "every window stays within its bounds",
     "N4": "receivers buffer only what has a slot",
     "N6": "an acknowledgement says what was really delivered",
@@ -35,13 +42,30 @@ TITLES = {
     "N8": "nothing comes from a member that has left the view",
     "N10": "a repaired message is the original one",
 }
-"""N2 is G2 for multicast, and there is nothing else to deliver yet."""
+"""What is judged of members that record for themselves. Some of it is less than of a simulation,
+which shows more. N2 is G2 for multicast, and members record nothing else that is delivered."""
+
+RECORDED = tuple(_RECORDED_TITLES)
+
+
+def verdict_id(fold_id: str) -> str:
+    """Under which id the audit reports what this fold judges."""
+    return "G2 N2" if fold_id == "G2" else fold_id
+
+
+TITLES = _RECORDED_TITLES | {
+    name: fold.title
+    for makers in BY_PROTOCOL.values()
+    for fold in (make() for make in makers)
+    if (name := verdict_id(fold.id)) not in _RECORDED_TITLES
+}
+"""Of all guarantees that traces can show, by id."""
 
 NEED_FULL = ("G5", "N4", "N6", "N7", "N8", "N10")
 """Judged from frames and windows, which only members that record at level "full" write down."""
 
-IF_ANY = ("U1 U6",)
-"""Left out where there is nothing to judge: many groups send no uniform messages."""
+IF_ANY = ("N9", "N11", "U1", "U2", "U4", "U6")
+"""Left out where there is nothing to judge: in many runs nobody dies, and no message is uniform."""
 
 
 class Names:
@@ -82,20 +106,28 @@ class Verdict:
 
     id: str
     premises: int = 0
+    """How often it had a case to judge."""
     violations: list[Violation] = field(default_factory=list)
     violation_count: int = 0
     incomplete: list[str] = field(default_factory=list)
     inconclusive: list[str] = field(default_factory=list)
+    undecidable: list[str] = field(default_factory=list)
+    """Why traces like these cannot show it, or not all of it."""
     unknown: set[str] = field(default_factory=set)
     """Members whose missing end it hangs on."""
     share: float | None = None
     """How much of what it speaks of was compared; None: all."""
     is_beyond_level: bool = False
     """Not judged, or not of all members, because they did not record what it needs."""
+    is_optional: bool = False
+    """Not every run has a case for it."""
+    worst: float | None = None
+    """The longest wait, as a share of its bound."""
+    title: str = ""
+    """If not given, what it is called of members that record for themselves."""
 
-    @property
-    def title(self) -> str:
-        return TITLES[self.id]
+    def __post_init__(self) -> None:
+        self.title = self.title or TITLES[self.id]
 
     @property
     def status(self) -> str:
@@ -103,15 +135,29 @@ class Verdict:
             return VIOLATED
         if self.incomplete:
             return INCOMPLETE
+        if self.undecidable:
+            return UNDECIDABLE
         if self.inconclusive:
             return INCONCLUSIVE
         return UNKNOWN_TAIL if self.unknown else OK
 
     @property
+    def is_excused(self) -> bool:
+        """It was not judged, or not all of it, and that is no reason to fail."""
+        if self.violation_count or self.incomplete:
+            return False
+        is_idle = self.is_optional and not self.premises
+        return self.is_beyond_level or is_idle or bool(self.undecidable)
+
+    @property
     def detail(self) -> str:
         """The reason for the status, and what was compared, in one line."""
-        share = [] if self.share is None else [f"{_percent(self.share)} of the messages compared"]
-        return "; ".join([*self._reasons(), *share])
+        parts = self._reasons()
+        if self.share is not None:
+            parts = [*parts, f"{_percent(self.share)} of the messages compared"]
+        if self.worst is not None:
+            parts = [*parts, f"the longest wait took {self.worst:.2f} of its bound"]
+        return "; ".join(parts)
 
     def _reasons(self) -> list[str]:
         match self.status:
@@ -121,6 +167,8 @@ class Verdict:
                 return self.incomplete
             case "inconclusive":
                 return self.inconclusive
+            case "undecidable":
+                return self.undecidable
             case "unknown tail" if len(self.unknown) == 1:
                 return [f"ok as far as {_listed(self.unknown)}'s trace goes (killed)"]
             case "unknown tail":
@@ -164,11 +212,7 @@ class Report:
 
     @property
     def _judged(self) -> list[Verdict]:
-        return [
-            verdict
-            for verdict in self.verdicts
-            if not verdict.is_beyond_level or verdict.violation_count
-        ]
+        return [verdict for verdict in self.verdicts if not verdict.is_excused]
 
     def _reservations(self) -> Iterator[str]:
         killed = set[str]().union(*(verdict.unknown for verdict in self.verdicts))
@@ -191,6 +235,7 @@ class Report:
                 "premises": verdict.premises,
                 "detail": verdict.detail,
                 "share": verdict.share,
+                "worst": verdict.worst,
                 "violations": verdict.violation_count,
                 "witnesses": [
                     {"text": found.text, "rows": [row._asdict() for row in found.rows]}

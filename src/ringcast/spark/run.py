@@ -1,4 +1,7 @@
-"""One run, put together from the digests of its segments: its members, and what is missing."""
+"""One run, put together from the digests of its segments: its members, and what is missing.
+
+A simulation has one more trace, of the run itself, and its facts.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from ringcast.errors import UsageError
 from ringcast.spark.digest import MemberTrace
 from ringcast.spark.report import Names
 from ringcast.trace.rows import split_key
+from ringcast.trace.segments import THE_RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from ringcast.spark.digest import SegmentState, Stretch, Track
     from ringcast.trace.rows import MemberKey
@@ -41,6 +46,7 @@ class Run:
             groups[state.info.node, state.info.inc].append(state)
         for member, group in sorted(groups.items()):
             self.members[member] = MemberTrace(self._without_copies(group))
+        self.own = self.members.pop(THE_RUN, None)
         self.mentioned = {
             split_key(key)
             for trace in self.members.values()
@@ -68,8 +74,27 @@ class Run:
         self._find_defects()
 
     @property
+    def id(self) -> str:
+        return self.segments[0].info.run_id if self.segments else ""
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """Of a simulation, as JSON has them."""
+        return None if self.own is None else self.own.states[0].info.facts
+
+    @property
+    def is_whole_simulation(self) -> bool:
+        return self.facts is not None and not self.defects
+
+    @property
+    def parts(self) -> list[Sequence[SegmentState]]:
+        """The segments of each member, and of the run itself."""
+        traces = [*self.members.values(), *([] if self.own is None else [self.own])]
+        return [trace.states for trace in traces]
+
+    @property
     def segments(self) -> list[SegmentState]:
-        return [state for trace in self.members.values() for state in trace.states]
+        return [state for states in self.parts for state in states]
 
     def count(self, event: str) -> int:
         return sum(state.digest.counts.get(event, 0) for state in self.segments)
@@ -93,8 +118,11 @@ class Run:
         return kept
 
     def _find_defects(self) -> None:
-        for member, trace in self.members.items():
-            name = self.names.of(member)
+        traces = dict(self.members)
+        if self.own is not None:
+            traces[THE_RUN] = self.own
+        for member, trace in traces.items():
+            name = "the run itself" if member == THE_RUN else self.names.of(member)
             if trace.lost:
                 self.defects.append(f"{name}: its recorder lost {trace.lost} rows")
             if trace.missing_rows() > trace.lost:

@@ -55,11 +55,21 @@ class Missed(NamedTuple):
     other: MemberKey
     first: int
     last: int
+    is_survivor: bool
+    """The other one has gone on too, with the same view."""
 
 
-def compare_survivors(run: Run) -> tuple[int, list[Missed]]:
-    """How many survivors were compared with anybody, over all senders; and what they lack."""
-    compared, missed = 0, []
+class Compared(NamedTuple):
+    """How many survivors were compared, over all senders; and what they lack."""
+
+    with_anybody: int
+    with_survivors: int
+    missed: list[Missed]
+
+
+def compare_survivors(run: Run) -> Compared:
+    with_anybody, with_survivors = 0, 0
+    missed: list[Missed] = []
     senders = {sender for trace in run.members.values() for sender in trace.resolved}
     for sender in sorted(senders):
         shares = [
@@ -71,13 +81,20 @@ def compare_survivors(run: Run) -> tuple[int, list[Missed]]:
             if not survivor.is_resolved:
                 continue
             others = [share for share in shares if _goes_on_with(survivor, share)]
-            compared += bool(others)
+            with_anybody += bool(others)
+            with_survivors += any(other.without is not None for other in others)
             for other in others:
                 first = max(survivor.last, survivor.offset) + 1
                 if other.last >= first:
                     origin = (*sender, int(Stream.UNIFORM))
-                    missed.append(Missed(origin, survivor.member, other.member, first, other.last))
-    return compared, missed
+                    is_survivor = other.without is not None
+                    missed.append(
+                        Missed(
+                            *(origin, survivor.member, other.member),
+                            *(first, other.last, is_survivor),
+                        )
+                    )
+    return Compared(with_anybody, with_survivors, missed)
 
 
 def _goes_on_with(survivor: Share, other: Share) -> bool:

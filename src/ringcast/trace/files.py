@@ -2,7 +2,8 @@
 
 The first line is an object with the schema version, the column names and the facts of the run;
 every other line is one row as an array in that order. A reader takes the columns it knows by name:
-later ones are ignored and missing ones keep their default, so versions only ever add columns.
+others are ignored and missing ones keep their default, so columns may be added to a version. What
+an older reader would misread takes a new version, and that one refuses it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import json
 import zlib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
 from ringcast.trace.rows import Facts, Row, TornTrace, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SCHEMA_VERSION = 1
 
@@ -24,12 +28,22 @@ _MEMBERS = Row._fields.index("members")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
+class TooNew(UsageError):
+    """A file of a version that this reader does not know."""
+
+    def __init__(self, path: Path | str, version: int, known: int) -> None:
+        super().__init__(
+            f"{Path(path).name}: a trace of version {version}; this ringcast reads up to {known}: "
+            "use a newer one"
+        )
+
+
 def write_trace(path: Path | str, trace: Trace) -> None:
     """Write the whole trace. The same trace gives the same bytes."""
     header = {
         "schema": SCHEMA_VERSION,
         "columns": Row._fields,
-        "facts": {item.name: _plain(getattr(trace.facts, item.name)) for item in fields(Facts)},
+        "facts": facts_to_values(trace.facts),
     }
     text = "\n".join([_encode(header), *map(_encode, trace.rows), ""])
     data = text.encode("ascii")
@@ -45,9 +59,11 @@ def read_trace(path: Path | str) -> Trace:
         raise UsageError(f"{path}: no whole line: not a trace, or its writer died at once")
     try:
         header = json.loads(lines[0])
-        is_known = header["schema"] >= SCHEMA_VERSION  # later versions only add columns
+        if header["schema"] > SCHEMA_VERSION:
+            raise TooNew(path, header["schema"], SCHEMA_VERSION)
+        is_known = header["schema"] == SCHEMA_VERSION
         picks = _picks(header["columns"])
-        facts = _facts(header["facts"])
+        facts = facts_from_values(header["facts"])
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: line 1 is not the header of a trace: {error}") from None
     if not is_known:
@@ -70,12 +86,14 @@ def trace_hash(trace: Trace) -> str:
     return digest.hexdigest()
 
 
-def _plain(value: object) -> object:
-    return sorted(value) if isinstance(value, frozenset) else value
+def facts_to_values(facts: Facts) -> dict[str, Any]:
+    """The facts as JSON has them."""
+    values = {item.name: getattr(facts, item.name) for item in fields(Facts)}
+    return values | {"stopped_members": sorted(facts.stopped_members)}
 
 
-def _facts(values: dict[str, Any]) -> Facts:
-    """Facts of any version: unknown ones are ignored, missing ones keep their default."""
+def facts_from_values(values: Mapping[str, Any]) -> Facts:
+    """Unknown ones are ignored, missing ones keep their default."""
     known = {item.name for item in fields(Facts)}
     picked = {name: value for name, value in values.items() if name in known}
     picked["stopped_members"] = frozenset(picked.get("stopped_members", ()))

@@ -3,8 +3,9 @@
 A segment becomes visible whole or not at all: it is written under a temporary name, synced and
 renamed, and the directory is synced. Its footer says whose rows it has, from which idx to which,
 how many rows its recorder had lost by then, and whether the member stopped cleanly with it; so a
-reader knows what is missing without reading the rows. Versions only add columns: a reader takes
-those it knows and gives missing ones their default.
+reader knows what is missing without reading the rows. A simulation has one more, of the run itself:
+faults and phases, and in its footer the facts. Columns may be added to a version: a reader takes
+those it knows and gives missing ones their default. A newer version is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import xxhash
 
 from ringcast.errors import UsageError
+from ringcast.trace.files import TooNew, facts_to_values
 from ringcast.trace.rows import CRASH, Row
 
 try:
@@ -31,8 +33,13 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
+    from typing import Any
+
+    from ringcast.trace.rows import Facts
 
 SCHEMA_VERSION = 1
+THE_RUN = ("", 0)
+"""Under this name and incarnation stand the rows that are of no member."""
 SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
@@ -94,7 +101,7 @@ class Recording:
     @property
     def file_stem(self) -> str:
         """A file name that is unique for the member and safe whatever it is called."""
-        name = re.sub(r"[^A-Za-z0-9_]", "_", self.node)[:32]
+        name = re.sub(r"[^A-Za-z0-9_]", "_", self.node)[:32] or "run"
         identity = xxhash.xxh3_64_hexdigest(json.dumps([self.run_id, self.node]).encode())
         return f"{name}-{identity}-{self.inc:016x}"
 
@@ -111,6 +118,8 @@ class SegmentInfo(Recording):
     """Rows this member's recorder had lost when the segment was closed."""
     is_last: bool
     """The member stopped cleanly and this is its end."""
+    facts: dict[str, Any] | None = None
+    """Of a simulation, beside the rows of the run itself."""
 
 
 class SegmentWriter:
@@ -144,7 +153,9 @@ class SegmentWriter:
         if self._buffered >= ROW_GROUP_ROWS:
             self._write_group()
 
-    def finish(self, *, lost: int = 0, is_last: bool = False) -> Path:
+    def finish(
+        self, *, lost: int = 0, is_last: bool = False, facts: dict[str, Any] | None = None
+    ) -> Path:
         """Make the segment visible, for good, and return where it is."""
         self._write_group()
         assert self._writer is not None
@@ -158,6 +169,7 @@ class SegmentWriter:
             last_idx=self.last_idx,
             lost=lost,
             is_last=is_last,
+            facts=facts,
         )
         self._writer.add_key_value_metadata({_INFO_KEY: json.dumps(asdict(info)).encode()})
         self._writer.close()
@@ -208,28 +220,37 @@ def write_segment(
     *,
     lost: int = 0,
     is_last: bool = False,
+    facts: dict[str, Any] | None = None,
 ) -> Path:
     """Write one whole segment."""
     writer = SegmentWriter(directory, recording)
     for start in range(0, len(rows), ROW_GROUP_ROWS):
         writer.add(rows[start : start + ROW_GROUP_ROWS])
-    return writer.finish(lost=lost, is_last=is_last)
+    return writer.finish(lost=lost, is_last=is_last, facts=facts)
 
 
-def write_trace_segments(directory: Path, run_id: str, rows: Iterable[Row]) -> None:
-    """Write a whole simulation's rows as if each member had recorded its own.
+def write_trace_segments(
+    directory: Path, run_id: str, rows: Iterable[Row], facts: Facts | None = None
+) -> None:
+    """Write a whole simulation: each member's rows, and beside the facts those of the run itself.
 
-    A member that did not crash has a whole trace: the simulation ended, not the member.
+    Without facts it is as if members had recorded for themselves: nothing is said of the run, and
+    the end of a member that crashed may be missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     by_member: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        if row.node:
-            by_member.setdefault((row.node, row.inc), []).append(row)
+        by_member.setdefault((row.node, row.inc), []).append(row)
+    of_the_run = by_member.pop(THE_RUN, [])
     for (node, inc), own in by_member.items():
-        has_crashed = any(row.event == CRASH for row in own)
+        has_end = facts is not None or not any(row.event == CRASH for row in own)
         recording = Recording(run_id=run_id, node=node, inc=inc, level="full")
-        write_segment(directory, recording, own, is_last=not has_crashed)
+        write_segment(directory, recording, own, is_last=has_end)
+    if facts is not None:
+        node, inc = THE_RUN
+        recording = Recording(run_id=run_id, node=node, inc=inc, level="full")
+        values = facts_to_values(facts)
+        write_segment(directory, recording, of_the_run, is_last=True, facts=values)
 
 
 class Segment:
@@ -239,7 +260,7 @@ class Segment:
         self.path = Path(path)
         try:
             self._file = pq.ParquetFile(self.path)
-            self.info = _info(self._file.metadata.metadata)
+            self.info = _info(self._file.metadata.metadata, self.path)
             whole = self._file.metadata.num_rows == self.info.rows
         except (*_FOOTER_ERRORS, OSError, pa.ArrowException) as error:
             raise UsageError(
@@ -293,10 +314,13 @@ def segment_paths(directory: Path | str) -> list[Path]:
     return sorted(Path(directory).rglob(f"*{SUFFIX}"))
 
 
-def _info(metadata: dict[bytes, bytes]) -> SegmentInfo:
-    """The footer's own key; what later versions add to it is ignored."""
+def _info(metadata: dict[bytes, bytes], path: Path) -> SegmentInfo:
+    """The footer's own key; what it says beyond what we know is ignored."""
     values = json.loads(metadata[_INFO_KEY])
-    return SegmentInfo(**{item.name: values[item.name] for item in fields(SegmentInfo)})
+    if values["schema"] > SCHEMA_VERSION:
+        raise TooNew(path, values["schema"], SCHEMA_VERSION)
+    names = (item.name for item in fields(SegmentInfo))
+    return SegmentInfo(**{name: values[name] for name in names if name in values})
 
 
 def _batch(recording: Recording, rows: Sequence[Row], wall_offset_ns: int) -> pa.RecordBatch:

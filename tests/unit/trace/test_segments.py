@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringcast.errors import UsageError
-from ringcast.trace.rows import Row
+from ringcast.trace.files import TooNew, facts_from_values
+from ringcast.trace.rows import Facts, Row
 from ringcast.trace.segments import (
     ROW_GROUP_ROWS,
     SCHEMA,
@@ -24,6 +25,7 @@ from ringcast.trace.segments import (
     SegmentWriter,
     segment_paths,
     write_segment,
+    write_trace_segments,
 )
 
 VERSION_1 = Path(__file__).parents[2] / "fixtures" / "segment-version-1.parquet"
@@ -198,11 +200,51 @@ def test_columns_that_a_version_lacks_have_their_default(tmp_path: Path) -> None
     assert read == [row._replace(used=-1, kind="", members=()) for row in some_rows(5)]
 
 
-def test_a_footer_of_a_later_version_may_say_more(tmp_path: Path) -> None:
-    path = write_segment(tmp_path, RECORDING, some_rows(5))
+def with_footer(path: Path, **said: object) -> Path:
+    """The same segment with more, or something else, in its footer."""
     info = json.loads(pq.ParquetFile(path).metadata.metadata[b"ringcast"])
-    footer = json.dumps(info | {"schema": 2, "later": True}).encode()
+    footer = json.dumps(info | said).encode()
     pq.write_table(pq.read_table(path).replace_schema_metadata({b"ringcast": footer}), path)
+    return path
+
+
+def test_a_footer_may_say_more(tmp_path: Path) -> None:
+    path = with_footer(write_segment(tmp_path, RECORDING, some_rows(5)), later=True)
     with Segment(path) as segment:
-        assert segment.info.schema == 2
         assert segment.rows() == some_rows(5)
+
+
+def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    newer = SCHEMA_VERSION + 1
+    path = with_footer(write_segment(tmp_path, RECORDING, some_rows(5)), schema=newer)
+    with pytest.raises(TooNew) as refused:
+        Segment(path)
+    assert str(refused.value) == (
+        f"{path.name}: a trace of version {newer}; this ringcast reads up to {SCHEMA_VERSION}: "
+        "use a newer one"
+    )
+
+
+def test_a_simulation_has_its_facts_beside_the_rows_of_the_run(tmp_path: Path) -> None:
+    facts = Facts(seed=7, tau_ns=5, capacity={"a#1": 3}, stopped_members=frozenset({"a#1"}))
+    rows = [
+        Row("phase", "", 0, 0, 0, kind="safety"),
+        Row("start", "a", 1, 0, 1),
+        Row("crash", "a", 1, 1, 2),
+        Row("phase", "", 0, 1, 3, kind="end"),
+    ]
+    write_trace_segments(tmp_path / "whole", "seed-7", rows, facts)
+    read = {}
+    for path in segment_paths(tmp_path / "whole"):
+        with Segment(path) as segment:
+            read[segment.info.node] = segment.info, segment.rows()
+    assert [read[""][1], read["a"][1]] == [[rows[0], rows[3]], rows[1:3]]
+    assert read["a"][0].facts is None
+    assert read["a"][0].is_last  # the harness saw the end
+    assert read[""][0].facts is not None
+    assert facts_from_values(read[""][0].facts) == facts
+
+    write_trace_segments(tmp_path / "recorded", "seed-7", rows)
+    (path,) = segment_paths(tmp_path / "recorded")
+    with Segment(path) as segment:
+        assert (segment.info.node, segment.info.is_last) == ("a", False)

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,8 +21,7 @@ from ringcast.model import Address, Member
 from ringcast.trace.files import read_trace, trace_hash, write_trace
 from ringcast.trace.rows import EVENTS, Facts, Row, TornTrace, Trace, member_key, split_key
 
-if TYPE_CHECKING:
-    from pathlib import Path
+VERSION_1 = Path(__file__).parents[2] / "fixtures" / "trace-version-1.jsonl"
 
 names = st.text(max_size=8)
 integers = st.integers(-1, 2**64)
@@ -92,14 +92,35 @@ def write_lines(path: Path, *lines: Any) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_other_versions_may_have_more_columns_or_fewer(tmp_path: Path) -> None:
+def test_there_may_be_more_columns_or_fewer(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     columns = ["node", "event", "colour", "inc", "idx", "seqno"]
-    header = {"schema": 2, "columns": columns, "facts": {"seed": 3, "mood": "good"}}
+    header = {"schema": 1, "columns": columns, "facts": {"seed": 3, "mood": "good"}}
     write_lines(path, header, ["a", "send", "red", 1, 0, 5])
     trace = read_trace(path)
     assert trace.rows == [Row("send", "a", 1, 0, seqno=5)]
     assert trace.facts == Facts(seed=3)
+
+
+def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write_lines(path, {"schema": 2, "columns": {"send": "otherwise"}, "facts": {}})
+    with pytest.raises(UsageError) as refused:
+        read_trace(path)
+    assert str(refused.value) == (
+        "run.jsonl: a trace of version 2; this ringcast reads up to 1: use a newer one"
+    )
+
+
+def test_version_1_is_read_for_ever() -> None:
+    trace = read_trace(VERSION_1)
+    assert (trace.facts.run, trace.facts.seed, trace.facts.protocol) == ("fixture", 7, "multicast")
+    assert trace.facts.capacity == {"a#1": 2, "b#1": 2}
+    assert trace.facts.stopped_members == {"b#1"}
+    assert [row.event for row in trace.rows] == ["phase", "view", "open", "deliver", "phase"]
+    assert trace.rows[1].members == ("a#1", "b#1")
+    assert trace.rows[3].pair == ("b", 1, "a", 1, 0)
+    assert (trace.rows[3].seqno, trace.rows[3].seqno2, trace.rows[3].run_idx) == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
