@@ -34,7 +34,7 @@ from ringcast.spark.report import (
 from ringcast.spark.survivors import compare_survivors
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.content import hashed_every
-from ringcast.trace.files import facts_from_values
+from ringcast.trace.facts import facts_from_values
 from ringcast.trace.folds import folds_for
 from ringcast.trace.rows import DELIVER, SEND, VIEW
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ringcast.spark.folding import from_text, to_text
 from ringcast.spark.reading import over_items
 from ringcast.spark.report import Verdict, Violation, verdict_id
-from ringcast.trace.files import facts_from_values
+from ringcast.trace.facts import facts_from_values
 from ringcast.trace.folds import feed_all, folds_for
 from ringcast.trace.segments import Segment
 

@@ -12,15 +12,12 @@ import gzip
 import hashlib
 import json
 import zlib
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.errors import UsageError
-from ringcast.trace.rows import Facts, Row, TornTrace, Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ringcast.trace.facts import facts_from_values, facts_to_values
+from ringcast.trace.rows import Row, TornTrace, Trace
 
 SCHEMA_VERSION = 1
 
@@ -84,20 +81,6 @@ def trace_hash(trace: Trace) -> str:
         lines = "\n".join([*map(_encode, trace.rows[start : start + 4096]), ""])
         digest.update(lines.encode("ascii"))
     return digest.hexdigest()
-
-
-def facts_to_values(facts: Facts) -> dict[str, Any]:
-    """The facts as JSON has them."""
-    values = {item.name: getattr(facts, item.name) for item in fields(Facts)}
-    return values | {"stopped_members": sorted(facts.stopped_members)}
-
-
-def facts_from_values(values: Mapping[str, Any]) -> Facts:
-    """Unknown ones are ignored, missing ones keep their default."""
-    known = {item.name for item in fields(Facts)}
-    picked = {name: value for name, value in values.items() if name in known}
-    picked["stopped_members"] = frozenset(picked.get("stopped_members", ()))
-    return Facts(**picked)
 
 
 def _picks(columns: list[str]) -> list[tuple[int, Any]]:

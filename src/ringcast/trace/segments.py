@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.trace.files import TooNew, facts_to_values
+from ringcast.trace.facts import facts_to_values
+from ringcast.trace.files import TooNew
 from ringcast.trace.rows import CRASH, Row
 
 try:

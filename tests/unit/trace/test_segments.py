@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ringcast.errors import UsageError
-from ringcast.trace.files import TooNew, facts_from_values
+from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import TooNew
 from ringcast.trace.rows import Facts, Row
 from ringcast.trace.segments import (
     ROW_GROUP_ROWS,
