@@ -1,4 +1,5 @@
-"""Spark on what the simulator records: clean seeds raise no alarm."""
+"""Spark on what the simulator records: clean seeds raise no alarm, and each verdict is the one
+that the simulator's own folds gave when the run was made."""
 
 from __future__ import annotations
 
@@ -7,37 +8,126 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.sim.fleet import run_seeds
-from ringcast.spark.audit import audit
+from ringcast.sim.runner import Judged
+from ringcast.spark.audit import audit, audit_all
+from ringcast.spark.report import RECORDED, verdict_id
+from ringcast.trace.segments import Segment, segment_paths, write_segment, write_trace_segments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+PROTOCOLS = [
+    ("multicast", "acks"),
+    ("multicast", "stability"),
+    ("unicast", "acks"),
+    ("group", "acks"),
+    ("uniform", "acks"),
+]
 NOBODY_NOTICED = "the end of its trace is missing"
 """What is said of a member that crashed so late that no view went on without it."""
 
 
-def alarms(spark: SparkSession, directory: Path, seeds: range) -> list[tuple[int, str, str]]:
-    found = []
-    judged = 0
-    for summary in run_seeds(seeds, record=directory):
-        report = audit(spark, directory / f"seed-{summary.seed}")
-        judged += sum(verdict.premises for verdict in report.verdicts)
-        found += [
-            (summary.seed, verdict.id, verdict.detail)
-            for verdict in report.verdicts
-            if verdict.status == "violated"
-            or not all(why.endswith(NOBODY_NOTICED) for why in verdict.incomplete)
-        ]
-    assert judged > 100 * len(seeds)
-    return found
+def check_clean(spark: SparkSession, directory: Path, seeds: range) -> None:
+    for protocol, purge in PROTOCOLS:
+        record = directory / f"{protocol}-{purge}"
+        record.mkdir()
+        summaries = {
+            f"seed-{summary.seed}": summary
+            for summary in run_seeds(seeds, protocol=protocol, purge=purge, record=record)
+        }
+        reports = audit_all(spark, record)
+        assert {report.run_id for report in reports} == set(summaries)
+        for report in reports:
+            found = {
+                verdict.id: Judged(verdict.premises, verdict.violation_count, verdict.worst)
+                for verdict in report.verdicts
+            }
+            judged = summaries[report.run_id].judged
+            judged = {verdict_id(name): each for name, each in judged.items()}
+            assert set(judged) - set(found) <= {"G7"}  # exceptions, which no trace shows
+            assert found == {name: judged[name] for name in found}, report.run_id
+            assert report.exit_status == 0, report.to_json()
+            assert sum(verdict.premises for verdict in report.verdicts) > 50
 
 
 def test_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: Path) -> None:
-    assert alarms(spark, tmp_path, range(20)) == []
+    check_clean(spark, tmp_path, range(4))
 
 
 @pytest.mark.proof
-def test_a_hundred_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: Path) -> None:
-    assert alarms(spark, tmp_path, range(100)) == []
+def test_two_hundred_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: Path) -> None:
+    check_clean(spark, tmp_path, range(40))
+
+
+def check_digests(spark: SparkSession, directory: Path, protocol: str, seeds: range) -> None:
+    """The same, as if members had recorded for themselves."""
+    from ringcast.sim.dice import expand
+    from ringcast.sim.runner import run
+
+    for seed in seeds:
+        rows = [row._replace(run_idx=-1) for row in run(expand(seed, protocol)).trace.rows]
+        own = [row for row in rows if row.node]
+        write_trace_segments(directory / str(seed), f"seed-{seed}", own)
+    for report in audit_all(spark, directory):
+        judged = [verdict for verdict in report.verdicts if verdict.id in RECORDED]
+        alarms = [
+            (verdict.id, verdict.detail)
+            for verdict in judged
+            if verdict.status == "violated"
+            or not all(why.endswith(NOBODY_NOTICED) for why in verdict.incomplete)
+        ]
+        assert alarms == [], report.run_id
+        assert sum(verdict.premises for verdict in judged) > 50
+
+
+@pytest.mark.parametrize("protocol", ["multicast", "uniform"])
+def test_clean_seeds_raise_no_alarm_from_digests(
+    spark: SparkSession, tmp_path: Path, protocol: str
+) -> None:
+    check_digests(spark, tmp_path, protocol, range(2))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("protocol", ["multicast", "group", "uniform"])
+def test_forty_clean_seeds_raise_no_alarm_from_digests(
+    spark: SparkSession, tmp_path: Path, protocol: str
+) -> None:
+    check_digests(spark, tmp_path, protocol, range(40))
+
+
+def test_where_rows_are_missing_nothing_of_the_whole_run_is_judged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Folds would take what is not there for what was not done."""
+    list(run_seeds([1], record=tmp_path))
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            rows, info = segment.rows(), segment.info
+        if info.node == "A":
+            path.unlink()
+            write_segment(path.parent, info.recording, rows[: len(rows) // 2])
+    report = audit(spark, tmp_path)
+    found = {verdict.id: verdict for verdict in report.verdicts}
+    assert found["N-L1"].status == found["N5"].status == found["N1"].status == "incomplete"
+    assert "A: the end of its trace is missing" in found["N-L1"].detail
+    assert "violated" not in {verdict.status for verdict in report.verdicts}
+    assert report.exit_status == 3
+
+
+def test_a_simulation_is_cut_into_segments_as_one_likes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    list(run_seeds([3], record=tmp_path))
+    whole = audit(spark, tmp_path)
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            rows, info = segment.rows(), segment.info
+        path.unlink()
+        middle = len(rows) // 2
+        write_segment(path.parent, info.recording, rows[:middle], facts=info.facts)
+        write_segment(path.parent, info.recording, rows[middle:], is_last=True, facts=info.facts)
+    cut = audit(spark, tmp_path)
+    assert cut.segments == 2 * whole.segments
+    assert cut.verdicts == whole.verdicts

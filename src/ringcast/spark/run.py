@@ -130,8 +130,14 @@ class Run:
                 self.defects.append(f"{name}: rows {gaps} are in no file")
             if not trace.is_clean_stop and member not in self.prefixes:
                 self.defects.append(f"{name}: the end of its trace is missing")
-        for member in sorted(self.mentioned - set(self.members) - self.prefixes):
+        for member in sorted(self._due() - set(self.members)):
             self.defects.append(f"{self.names.of(member)}: in a view, but has no file")
+
+    def _due(self) -> set[MemberKey]:
+        """Who must have left a trace: of a simulation it is known, else by what others say."""
+        if self.facts is None:
+            return self.mentioned - self.prefixes
+        return set(map(split_key, self.facts["capacity"]))
 
 
 def _file_name(state: SegmentState) -> str:

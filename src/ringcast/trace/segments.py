@@ -122,6 +122,11 @@ class SegmentInfo(Recording):
     facts: dict[str, Any] | None = None
     """Of a simulation, beside the rows of the run itself."""
 
+    @property
+    def recording(self) -> Recording:
+        """Whose it is."""
+        return Recording(**{item.name: getattr(self, item.name) for item in fields(Recording)})
+
 
 class SegmentWriter:
     """One segment while it grows. Nothing is visible before `finish` returns.
