@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import threading
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, members
 
@@ -19,11 +22,10 @@ from ringcast.spark.report import NEED_FULL, RECORDED, verdict_id
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
-from ringcast.trace.segments import write_segment
+from ringcast.trace.segments import SCHEMA_VERSION, write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
@@ -550,6 +552,36 @@ def test_which_run_must_be_said_where_there_are_two(
 def test_a_directory_without_segments_is_a_usage_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no segments"):
         audit(spark, tmp_path)
+
+
+# Versions
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def test_version_1_is_audited_for_ever(spark: SparkSession, tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "segment-version-1.parquet", tmp_path)
+    report = audit(spark, tmp_path)
+    assert (report.run_id, report.members, report.rows) == ("fixture", 1, 4)
+    assert verdicts(report)["N1"].premises == 1
+    assert verdicts(report)["G4"].premises == 1
+    assert "violated" not in statuses(report).values()
+
+
+def test_a_newer_version_is_refused_in_one_line(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    path = traces.write(tmp_path)["b"][1]
+    info = json.loads(pq.ParquetFile(path).metadata.metadata[b"ringcast"])
+    footer = json.dumps(info | {"schema": SCHEMA_VERSION + 1}).encode()
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"ringcast": footer}), path)
+    with pytest.raises(UsageError) as refused:
+        audit(spark, tmp_path)
+    assert str(refused.value) == (
+        f"{path.name}: a trace of version {SCHEMA_VERSION + 1}; this ringcast reads up to "
+        f"{SCHEMA_VERSION}: use a newer one"
+    )
 
 
 # The same question asked in plain SQL, row by row

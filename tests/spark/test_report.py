@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ringcast.cli.audit import print_report
+from ringcast.cli.audit import print_report, print_reports
 from ringcast.spark.report import TITLES, Names, Report, Verdict, Violation
 from ringcast.trace.rows import Row
 
@@ -93,6 +93,59 @@ def test_columns_are_aligned_and_statuses_have_their_colour() -> None:
     assert [click.unstyle(line) for line in coloured] == plain
     codes = [line.split("\x1b[")[1][:2] for line in coloured]
     assert codes[:6] == ["33", "32", "32", "31", "32", "32"]  # yellow, green, green, red, …
+
+
+def test_what_cannot_be_judged_is_noted_by_its_reason_and_is_no_failure() -> None:
+    report = report_of(
+        Verdict("N5", undecidable=["needs the order"]),
+        Verdict("U3", undecidable=["needs the order"]),
+        Verdict("N6", inconclusive=["needs more"], is_beyond_level=True),
+        Verdict("N11", inconclusive=["there was nothing to judge"], is_optional=True),
+    )
+    lines = printed(report)
+    assert [line for line in lines if line.startswith("note: ")] == [
+        "note: not judged: N11: there was nothing to judge",
+        "note: not judged: N6: needs more",
+        "note: not judged: N5, U3: needs the order",
+    ]
+    assert not any(line.startswith("N5 ") for line in lines)
+    assert report.exit_status == 0
+    assert Verdict("N5", undecidable=["needs the order"]).status == "undecidable"
+
+
+def test_a_part_that_cannot_be_judged_hides_no_violation() -> None:
+    report = report_of(Verdict("N5", undecidable=["needs the order"], violation_count=1))
+    assert report.exit_status == 1
+    torn = report_of(Verdict("N5", undecidable=["needs the order"], incomplete=["a file is gone"]))
+    assert torn.exit_status == 3
+
+
+def test_the_longest_wait_is_told() -> None:
+    verdict = Verdict("N-L1", premises=3, worst=0.256)
+    assert verdict.detail == "the longest wait took 0.26 of its bound"
+
+
+def test_rows_of_a_simulation_stand_on_its_time_line() -> None:
+    rows = [
+        Row("deliver", "b", 1, 7, 12, 2_000_000, peer="a", peer_inc=1, stream=0, seqno=4, seqno2=5),
+        Row("send", "a", 1, 3, 9, 1_500_000, stream=0, seqno=4, seqno2=5, low=0, hr=3, cap=8),
+    ]
+    lines = printed(
+        report_of(Verdict("N1", violations=[Violation("late", rows)], violation_count=1))
+    )
+    at = lines.index("N1: late")
+    assert lines[at + 1].split() == [">", "1.500", "a#1", "send", "4..5", "window", "(0,", "8]"]
+    assert lines[at + 2].split() == [">", "2.000", "b#1", "deliver", "a#1:4..5"]
+
+
+def test_many_runs_have_a_line_each_and_those_that_fail_their_table() -> None:
+    good, bad = report_of(), report_of(Verdict("N1", violation_count=1, premises=2))
+    bad.run_id = "seed-7"
+    command = click.command()(lambda: print_reports([good, bad]))
+    lines = CliRunner().invoke(command).output.splitlines()
+    assert lines[0].startswith("run seed-7: ")
+    assert lines[-2:] == ["run: All guarantees held.", "seed-7: 1 guarantee violated."]
+    assert sum(line.startswith("run ") for line in lines) == 1
 
 
 def test_names_from_traces_cannot_steer_the_terminal() -> None:

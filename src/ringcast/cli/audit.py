@@ -27,8 +27,11 @@ _COLOURS = {"ok": "green", "violated": "red"}
     "--master", type=SparkMaster(), default="local[*]", show_default=True, help="Where Spark runs."
 )
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
+@click.option("--all", "is_all", is_flag=True, help="Every run in the directory: a line for each.")
 @json_file_option
-def audit(directory: Path, master: str, run_id: str | None, json_file: Path | None) -> None:
+def audit(
+    directory: Path, master: str, run_id: str | None, is_all: bool, json_file: Path | None
+) -> None:
     """Judge the guarantees from the segments that members, or a simulation, recorded.
 
     Exits with 0 if all held (as far as the traces of killed members go), 1 if one was violated,
@@ -38,26 +41,50 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     Examples:
       ringcast audit traces/
       ringcast audit traces/ --json
-      ringcast simulate --seeds 7 --record runs && ringcast audit runs
+      ringcast simulate --seeds 0:20 --record runs && ringcast audit runs --all
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
     """
+    if is_all and run_id is not None:
+        raise click.UsageError(
+            "--run chooses one run, --all takes every one: give only one of them"
+        )
+
     from ringcast.spark.audit import audit as audit_run
+    from ringcast.spark.audit import audit_all
     from ringcast.spark.session import session
 
     click.echo("starting Spark …", err=True)
     spark = session("ringcast audit", master)
     try:
         click.echo("reading the traces …", err=True)
-        report = audit_run(spark, directory, run_id)
-        if json_file == SCREEN:
-            click.echo(report.to_json())
+        if is_all:
+            reports = audit_all(spark, directory)
+            text = f"[{','.join(report.to_json() for report in reports)}]"
         else:
-            print_report(report)
-            if json_file is not None:
-                json_file.write_text(report.to_json() + "\n")
+            reports = [audit_run(spark, directory, run_id)]
+            text = reports[0].to_json()
+        if json_file == SCREEN:
+            click.echo(text)
+        elif is_all:
+            print_reports(reports)
+        else:
+            print_report(reports[0])
+        if json_file not in (None, SCREEN):
+            json_file.write_text(text + "\n")
     finally:
         spark.stop()
-    sys.exit(report.exit_status)
+    statuses = {report.exit_status for report in reports}
+    sys.exit(1 if 1 in statuses else max(statuses))
+
+
+def print_reports(reports: Sequence[Report]) -> None:
+    """What each run comes to, in a line; in full, where that is not that all held."""
+    for report in reports:
+        if report.exit_status:
+            print_report(report)
+            click.echo()
+    for report in reports:
+        click.echo(f"{safe(report.run_id)}: {safe(report.summary)}")
 
 
 def print_report(report: Report) -> None:
