@@ -429,6 +429,11 @@ class MemberTrace:
         return self.states[-1].info.lost
 
     @property
+    def cut(self) -> int:
+        """Stretches that were left out: there were too many."""
+        return sum(state.digest.cut for state in self.states)
+
+    @property
     def is_clean_stop(self) -> bool:
         return self.states[-1].info.is_last
 

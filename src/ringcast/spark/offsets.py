@@ -54,7 +54,7 @@ class Begun(NamedTuple):
 
     def misplaced(self, starts: set[int]) -> list[SeqnoRange]:
         """The ranges that begin elsewhere. Where rows are missing, an opening may be among them."""
-        if self.trace.holes:
+        if self.trace.holes or self.trace.cut:
             return []
         return [each for each in joined(ranges(self.stretches)) if each[0] not in starts]
 

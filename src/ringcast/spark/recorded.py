@@ -82,7 +82,7 @@ class _Judge:
             self._shown[shown].rows.append(row)
         for violation in self._shown:
             violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
-        cut = sum(state.digest.cut for state in self._run.segments)
+        cut = sum(trace.cut for trace in self._run.members.values())
         for name in IF_ANY:
             if not self._verdicts[name].premises:
                 del self._verdicts[name]
@@ -350,7 +350,7 @@ class _Judge:
             shown = found.violations[:room]
             verdict.violations += [Violation(text, list(rows)) for text, rows in shown]
             if found.undecidable is not None:
-                verdict.undecidable.append(found.undecidable)
+                verdict.inconclusive.append(found.undecidable)
 
     def _name(self, member: MemberKey) -> str:
         return self._names.of(member)
