@@ -7,6 +7,7 @@ keeps asking where other members may be found.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +15,6 @@ from ringcast.events import ViewInstalled
 from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ringcast.aio.sources import Source
@@ -30,6 +30,9 @@ REFUSED_RECENTLY_NS = 5_000_000_000
 
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
+
+ROOM_S = 0.25
+"""How long to wait for the disk before looking what else has happened."""
 
 LOOK_S = 0.05
 LOOK_AGAIN_S = 1.0
@@ -110,6 +113,16 @@ class Driver:
         if self._is_open:
             self._flush(now)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether what is taken can be kept, where it must be."""
+        return self._tap is None or self._tap.recorder.has_room
+
+    async def wait_for_room(self) -> None:
+        """For a while: until the disk has caught up, or somebody should look again."""
+        if self._tap is not None:
+            await asyncio.to_thread(self._tap.recorder.wait_for_room, ROOM_S)
+
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
         now = time.monotonic_ns()
@@ -155,6 +168,8 @@ class Driver:
     def explain(self) -> list[str]:
         now = time.monotonic_ns()
         reasons = self.node.explain(now)
+        if not self.has_room:
+            reasons.append("messages wait here until the disk has taken those before them")
         awaited = self._awaited()
         for address, heard in self.sock.refused.items():
             if address in awaited and now - heard < REFUSED_RECENTLY_NS:

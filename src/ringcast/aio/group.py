@@ -273,6 +273,9 @@ class Group:
             if self._unread:
                 return True
             self._unread_since = None
+            if not self._driver.has_room:
+                await self._driver.wait_for_room()
+                continue
             self._driver.take(limit)
             self._open_if_settled()
             if self._unread:
@@ -564,6 +567,7 @@ class _Place:
         advertise: Address | None,
         record: Path | None,
         record_level: str,
+        record_payloads: bool,
         run_id: str,
         lose: Callable[[], bool] | None,
         has_state: bool,
@@ -574,6 +578,7 @@ class _Place:
         self._source = source
         self._record = record
         self._record_level = record_level
+        self._record_payloads = record_payloads
         self._run_id = run_id or config.group
         self._lose = lose
         self._has_state = has_state
@@ -635,7 +640,11 @@ class _Place:
         from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
         from ringcast.trace.recorder import Recorder
 
-        recorder = Recorder(self._record, self._run_id, node.me, level=self._record_level)
+        recorder = Recorder(
+            *(self._record, self._run_id, node.me),
+            level=self._record_level,
+            payloads=self._record_payloads,
+        )
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
         return Tap(node, recorder)
@@ -658,6 +667,7 @@ async def join(
     take_state: TakeState | None = None,
     record: Path | None = None,
     record_level: str = "deliveries",
+    record_payloads: bool = False,
     run_id: str = "",
     config: MulticastConfig | None = None,
     unicast: UnicastConfig | None = None,
@@ -692,8 +702,9 @@ async def join(
     long things may take. `receive=False` is for members that only send: what arrives is taken and
     dropped. `record` is a directory for the trace, `record_level` how much goes into it
     ("deliveries", or "full" with frames and windows), `run_id` what to call this run of the group
-    there (else by the group's name). `lose` drops what arrives whenever it returns True: for tests
-    of one's own application. Leaving the block waits until everybody has taken what was sent, for
+    there (else by the group's name). With `record_payloads` the messages are kept there too, for
+    Spark to read; while the disk is behind, reading waits for it, as `ringcast archive` does.
+    `lose` drops what arrives whenever it returns True: for tests of one's own application. Leaving the block waits until everybody has taken what was sent, for
     `membership.leave_timeout_s` at the most.
     """
     own = Address.parse(listen)
@@ -705,6 +716,10 @@ async def join(
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
+    if record_payloads and (record is None or not receive):
+        raise UsageError(
+            "record_payloads= is for members with record= that read: what they read is kept"
+        )
     hooks = _state_hooks(give_state, take_state)
     base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
     membership = membership or base.membership
@@ -726,6 +741,7 @@ async def join(
         advertise=forwarder,
         record=record,
         record_level=record_level,
+        record_payloads=record_payloads,
         run_id=run_id,
         lose=lose,
         has_state=hooks is not None,
