@@ -704,8 +704,9 @@ async def join(
     ("deliveries", or "full" with frames and windows), `run_id` what to call this run of the group
     there (else by the group's name). With `record_payloads` the messages are kept there too, for
     Spark to read; while the disk is behind, reading waits for it, as `ringcast archive` does.
-    `lose` drops what arrives whenever it returns True: for tests of one's own application. Leaving the block waits until everybody has taken what was sent, for
-    `membership.leave_timeout_s` at the most.
+    `lose` drops what arrives whenever it returns True: for tests of one's own application. Leaving
+    the block waits until everybody has taken what was sent, for `membership.leave_timeout_s` at the
+    most.
     """
     own = Address.parse(listen)
     addresses = [Address.parse(text) for text in members]

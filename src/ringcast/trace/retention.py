@@ -1,7 +1,7 @@
 """Which files of an archive may go: old ones that no query still has to read.
 
-Each streaming query has a file in the archive's directory, under queries/, with the position that it
-has committed. A file of messages stays until every query is behind it. A query that is gone for
+Each streaming query has a file in the archive's directory, under queries/, with the position that
+it has committed. A file of messages stays until every query is behind it. A query that is gone for
 good is forgotten by command.
 """
 
