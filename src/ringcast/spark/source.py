@@ -102,9 +102,8 @@ class Options:
                 "a stream needs a name that stays the same when it is started again, so that what "
                 'it has not read is not removed: .option("query", "revenue")'
             )
-        messages, files = (
-            _positive(options, f"max{what}PerTrigger") for what in ("Messages", "Files")
-        )
+        messages = _positive(options, "maxMessagesPerTrigger")
+        files = _positive(options, "maxFilesPerTrigger")
         if messages and files:
             raise UsageError("maxMessagesPerTrigger or maxFilesPerTrigger, not both")
         return cls(
