@@ -1,8 +1,8 @@
 """A member that sends without end, and writes down what it delivers. Lines on standard input:
 
-    the path of a config file, and a name of its own
-    "stop": send no more, and answer when everybody has taken everything
-    a path: write there what was delivered, one message a line, and leave
+the path of a config file, and a name of its own
+"stop": send no more, and answer when everybody has taken everything
+a path: write there what was delivered, one message a line, and leave
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ async def read(group: Group, delivered: list[str]) -> None:
             delivered.append(json.dumps(key))
 
 
+def write(path: str, lines: list[str]) -> None:
+    Path(path).write_text("\n".join(lines))
+
+
 async def main() -> None:
     loop = asyncio.get_running_loop()
 
@@ -68,7 +72,7 @@ async def main() -> None:
         stop.set()
         await sending
         print("flushed", flush=True)  # noqa: T201
-        Path(await line()).write_text("\n".join(delivered))
+        write(await line(), delivered)
         print("written", flush=True)  # noqa: T201
         reading.cancel()
 

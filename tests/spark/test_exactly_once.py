@@ -144,7 +144,11 @@ class Story:
         return True
 
     def start_driver(self) -> subprocess.Popen[str]:
-        names = (str(self.archive), str(self.directory / "table"), str(self.directory / "checkpoint"))
+        names = (
+            str(self.archive),
+            str(self.directory / "table"),
+            str(self.directory / "checkpoint"),
+        )
         return self._start(sys.executable, str(HERE / "stream_driver.py"), *names)
 
     def kill_driver(self, driver: subprocess.Popen[str], point: str, steps: int) -> None:
@@ -158,7 +162,7 @@ class Story:
         """What the members delivered, both the same; the archives have gone in good order."""
         for sender in self.senders:
             assert sender.stdin is not None
-            print("stop", file=sender.stdin, flush=True)  # noqa: T201
+            print("stop", file=sender.stdin, flush=True)
         for sender in self.senders:
             assert sender.stdout is not None
             assert sender.stdout.readline() == "flushed\n"
@@ -200,7 +204,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def tell(process: subprocess.Popen[str], line: str) -> str:
     assert process.stdin is not None
     assert process.stdout is not None
-    print(line, file=process.stdin, flush=True)  # noqa: T201
+    print(line, file=process.stdin, flush=True)
     return process.stdout.readline().rstrip("\n")
 
 

@@ -54,5 +54,3 @@ def write_file(
     segment = SegmentWriter(directory, recording)
     segment.add(rows, 10**18, payloads)
     return segment.finish()
-
-

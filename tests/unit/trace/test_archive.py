@@ -13,12 +13,17 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
-from support.archives import APP, WEB, WEB_UNIFORM, Kept, write_file
+import itertools
+from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
-from ringcast.trace.archive import Index, Piece
+from ringcast.trace.archive import Index
 from ringcast.trace.held import Range, origin_text, parse_origin
 from ringcast.trace.positions import Position
+from support.archives import APP, WEB, WEB_UNIFORM, Kept, write_file
+
+if TYPE_CHECKING:
+    from ringcast.trace.archive import Piece
 
 LATER = time.time() + 1e6
 """Every gap is old by then."""
@@ -43,7 +48,7 @@ def test_what_two_archives_keep_is_read_once_and_from_one_as_long_as_it_goes(
     tmp_path: Path,
 ) -> None:
     for writer, cuts in (("one", (1, 10, 20, 31)), ("two", (1, 15, 31))):
-        for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
             write_file(tmp_path, writer, 100 * number, [Kept(WEB, start, stop - 1)])
     plan = index_of(tmp_path).pieces({}, LATER)
     assert ranges(plan.pieces) == [("web", 1, 14, "two"), ("web", 15, 30, "two")]

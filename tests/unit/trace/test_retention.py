@@ -9,12 +9,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
-from support.archives import APP, WEB, Kept, write_file
-
 from ringcast.errors import UsageError
 from ringcast.trace.positions import Position
 from ringcast.trace.retention import Query, prune, queries
 from ringcast.trace.segments import segment_paths
+from support.archives import APP, WEB, Kept, write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
