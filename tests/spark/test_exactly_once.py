@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 LOOK_S = 0.005
 HERE = Path(__file__).parent
 RINGCAST = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name='ringcast')")
@@ -152,10 +152,10 @@ class Story:
         return self._start(sys.executable, str(HERE / "stream_driver.py"), *names)
 
     def kill_driver(self, driver: subprocess.Popen[str], point: str, steps: int) -> None:
-        """Python, Java and all, as soon as so many files more are there."""
+        """Python, Java and all, as soon as it has come so much further there."""
         place = self.directory / point
-        enough = count(place) + steps
-        until(driver, lambda: count(place) >= enough)
+        enough = progress(place) + steps
+        until(driver, lambda: progress(place) >= enough)
         stop_group(driver)
 
     def end(self) -> Counter[tuple[str, str, str, int, str]]:
@@ -208,11 +208,12 @@ def tell(process: subprocess.Popen[str], line: str) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-def count(place: Path) -> int:
-    """Files that are there under their last name."""
-    if not place.is_dir():
-        return 0
-    return sum(not path.name.startswith((".", "_")) for path in place.iterdir())
+def progress(place: Path) -> int:
+    """The last step in a log, of which old ones are removed; or how many files a table has."""
+    names = [path.name for path in place.iterdir()] if place.is_dir() else []
+    files = [name for name in names if not name.startswith((".", "_"))]
+    steps = [int(name.removesuffix(".compact")) for name in files if name[0].isdecimal()]
+    return max(steps) + 1 if steps else len(files)
 
 
 def until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
+from ringcast.errors import UsageError
 from ringcast.spark import register
 from ringcast.spark.messages import FileRead, Wanted, read_messages
 from ringcast.spark.session import start_standalone
+from ringcast.spark.source import Options
 from ringcast.trace.retention import Query, prune
 from ringcast.trace.segments import segment_paths
 from support.archives import APP, WEB, WEB_UNIFORM, Kept, payload, write_file
@@ -197,20 +201,25 @@ def test_a_stream_goes_on_as_files_appear(
     ("options", "said"),
     [
         ({}, "needs a name that stays the same"),
-        ({"query": "../x"}, "a query's name"),
         ({"query": "q", "maxMessagesPerTrigger": "0"}, "a number of at least 1"),
         ({"query": "q", "gapWaitSeconds": "soon"}, "a number of at least 0"),
+        ({"query": "q", "gapWaitSeconds": "inf"}, "a number of at least 0"),
         ({"query": "q", "maxMessages": "5"}, "no option maxmessages"),
         ({"query": "q", "maxFilesPerTrigger": "1", "maxMessagesPerTrigger": "1"}, "not both"),
     ],
 )
-def test_mistakes_are_told(
-    spark: SparkSession, archive: Path, tmp_path: Path, options: dict[str, str], said: str
+def test_mistakes_are_told(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Options.parse({"path": "archive", **options}, is_stream=True)
+
+
+def test_a_stream_without_a_name_is_refused(
+    spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
-    stream = spark.readStream.format("ringcast").options(**options).load(str(archive))
+    stream = spark.readStream.format("ringcast").load(str(archive))
     checkpoint = str(tmp_path / "checkpoint")
     query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match="needs a name that stays the same"):
         query.awaitTermination()
 
 
@@ -235,8 +244,6 @@ def test_what_stands_twice_in_a_file_is_read_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_has_less_than_its_footer_says_is_an_error(tmp_path: Path) -> None:
-    from ringcast.errors import UsageError
-
     path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 6)])
     with pytest.raises(UsageError, match="6 messages where its footer names 9"):
         list(read_messages([FileRead(str(path), (Wanted(WEB, 1, 9),))]))
@@ -254,9 +261,6 @@ def test_an_archive_is_a_trace_too(archive: Path) -> None:
 
 @pytest.mark.proof
 def test_on_a_standalone_cluster_each_message_is_read_once(archive: Path, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     shutil.copytree(archive, tmp_path / "shared")
     program = (
         "import sys; from ringcast.spark import register; from ringcast.spark.session import *\n"
