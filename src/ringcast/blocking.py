@@ -67,6 +67,7 @@ class JoinOptions(TypedDict, total=False):
     receive_own: bool
     record: Path | str | None
     record_level: str
+    record_payloads: bool
     run_id: str
     metrics: str | None
     config: MulticastConfig | None

@@ -7,13 +7,13 @@ keeps asking where other members may be found.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.events import ViewInstalled
 from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringcast.aio.sources import Source
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
+
+ROOM_S = 0.25
+"""How long to wait for the disk before looking what else has happened."""
 
 LOOK_S = 0.05
 LOOK_AGAIN_S = 1.0
@@ -126,6 +129,16 @@ class Driver:
             self._send_datagrams(now)
             self._end_turn_soon()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether what is taken can be kept, where it must be."""
+        return self._tap is None or self._tap.recorder.has_room
+
+    async def wait_for_room(self) -> None:
+        """For a while: until the disk has caught up, or somebody should look again."""
+        if self._tap is not None:
+            await asyncio.to_thread(self._tap.recorder.wait_for_room, ROOM_S)
+
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
         now = self._clock()
@@ -170,7 +183,10 @@ class Driver:
 
     def explain(self) -> list[str]:
         now = self._clock()
-        return self.node.explain(now) + self.transport.explain(self._awaited(), now)
+        reasons = self.node.explain(now)
+        if not self.has_room:
+            reasons.append("messages wait here until the disk has taken those before them")
+        return reasons + self.transport.explain(self._awaited(), now)
 
     def _awaited(self) -> Mapping[Address, str]:
         """Whose answers matter now: who looks for its group hopes for any, who is in it counts on

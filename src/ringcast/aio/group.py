@@ -346,6 +346,9 @@ class Group:
                 await self._state.settle()
             if self._unread:
                 return True
+            if not self._driver.has_room:
+                await self._driver.wait_for_room()
+                continue
             self._refills += 1
             self._driver.take(limit)
             self._open_if_settled()
@@ -683,6 +686,7 @@ class _Place:
         advertise: Address | None,
         record: Path | None,
         record_level: str,
+        record_payloads: bool,
         run_id: str,
         lose: Callable[[], bool] | None,
         has_state: bool,
@@ -694,6 +698,7 @@ class _Place:
         self._source = source
         self._record = record
         self._record_level = record_level
+        self._record_payloads = record_payloads
         self._run_id = run_id
         self._lose = lose
         self._has_state = has_state
@@ -770,7 +775,11 @@ class _Place:
         from ringcast.trace.recorder import Recorder
 
         try:
-            recorder = Recorder(self._record, self._run_id, node.me, level=self._record_level)
+            recorder = Recorder(
+                *(self._record, self._run_id, node.me),
+                level=self._record_level,
+                payloads=self._record_payloads,
+            )
         except OSError as error:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
@@ -798,6 +807,7 @@ async def join(
     take_state: TakeState | None = None,
     record: Path | str | None = None,
     record_level: str = "deliveries",
+    record_payloads: bool = False,
     run_id: str = "",
     metrics: str | None = None,
     config: MulticastConfig | None = None,
@@ -838,10 +848,11 @@ async def join(
     dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
     a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
     frames and windows), `run_id` what to call this run of the group there (else by the group's
-    name). `metrics` is an address, such as "127.0.0.1:9464", where this member tells Prometheus its
-    figures. `lose` drops what arrives whenever it returns True: for tests of one's own application.
-    Leaving the block waits until everybody has taken what was sent, for
-    `membership.leave_timeout_s` at the most.
+    name). With `record_payloads` the messages are kept there too, for Spark to read; while the disk
+    is behind, reading waits for it, as `ringcast archive` does. `metrics` is an address, such as
+    "127.0.0.1:9464", where this member tells Prometheus its figures. `lose` drops what arrives
+    whenever it returns True: for tests of one's own application. Leaving the block waits until
+    everybody has taken what was sent, for `membership.leave_timeout_s` at the most.
     """
     base = _configured(
         group,
@@ -870,6 +881,10 @@ async def join(
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
     if base.transport == "multicast" and forwarder is not None:
         raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
+    if record_payloads and (base.record is None or not receive):
+        raise UsageError(
+            "record_payloads= is for members with record= that read: what they read is kept"
+        )
     hooks = _state_hooks(give_state, take_state)
     if min_members is not None:
         base = replace(base, membership=replace(base.membership, min_members=min_members))
@@ -888,6 +903,7 @@ async def join(
         advertise=forwarder,
         record=None if base.record is None else Path(base.record),
         record_level=record_level,
+        record_payloads=record_payloads,
         run_id=run_id or base.group,
         lose=lose,
         has_state=hooks is not None,

@@ -53,6 +53,10 @@ class Tap:
         self._estates: dict[Member, tuple[Estate, str]] = {}  # and how far each had come
         self._generation = -1
 
+    @property
+    def recorder(self) -> Recorder:
+        return self._recorder
+
     def start(self, now: int) -> None:
         self._recorder.start(now)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMANDS = {
+    "archive": "ringcast.cli.archive",
     "audit": "ringcast.cli.audit",
     "bench": "ringcast.cli.bench",
     "demo": "ringcast.cli.demo",

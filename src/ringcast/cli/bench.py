@@ -6,6 +6,7 @@ import click
 
 from ringcast.cli.bench_groups import crash, join, memory, multicast, rtt, unicast
 from ringcast.cli.bench_tables import as_json, show
+from ringcast.errors import UsageError
 
 
 @click.group()
@@ -88,6 +89,27 @@ def state(size: int, kill: float, rate: int, is_json: bool) -> None:
     from ringcast.bench.state import bench_state
 
     show([bench_state(size, kill=kill, rate=rate)], is_json)
+
+
+@bench.command()
+@click.option("--messages", default=4_000_000, show_default=True, help="How many are archived.")
+@click.option("--size", default=100, show_default=True, help="Bytes in each.")
+@click.option("--step", default=20_000, show_default=True, help="Messages to a micro-batch.")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@as_json
+def source(messages: int, size: int, step: int, master: str, is_json: bool) -> None:
+    """An archive read by Spark: rows a second, and how long a micro-batch takes.
+
+    `plain_rows_per_s` is the same files read into Arrow by one process without Spark.
+
+    Example: ringcast bench source --messages 1000000 --json
+    """
+    from ringcast.bench.source import bench_source
+
+    if min(messages, size, step) < 1:
+        raise UsageError("--messages, --size and --step are at least 1")
+    click.echo("writing an archive, starting Spark …", err=True)
+    show([bench_source(messages, size, step, master)], is_json)
 
 
 for command in (multicast, unicast, rtt, join, crash, memory):

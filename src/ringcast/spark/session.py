@@ -56,13 +56,14 @@ exec {java} "$@"
 """
 
 
-def session(app: str, master: str = "local[*]") -> SparkSession:
-    """The Spark session of this process, made on the first call. Quiet, ANSI, Arrow, no UI."""
+def session(app: str, master: str = "local[*]", *, is_long: bool = False) -> SparkSession:
+    """The Spark session of this process, made on the first call. Quiet, ANSI, Arrow, no UI. One
+    that `is_long` starts more slowly and then works faster."""
     _prepare_environment()
     builder = (
         SparkSession.builder.appName(app)
         .master(master)
-        .config("spark.driver.extraJavaOptions", _QUICK_START)
+        .config("spark.driver.extraJavaOptions", "" if is_long else _QUICK_START)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.ansi.enabled", "true")

@@ -9,15 +9,15 @@ Rows are ranges: runs of one origin that continue each other within 10 ms become
 recorded as one hash per block of consecutive messages of one origin, at the sender and
 at each receiver: runs may be cut differently on the way, blocks are not. Level "full" adds frames
 and windows, and hashes every block instead of every fourth.
+
+With `payloads` the messages themselves are kept in the rows of their delivery: that is an archive.
+There none may be lost to a slow disk, so whoever reads the group waits while there is no room.
 """
 
 from __future__ import annotations
 
 import platform
-import threading
-import time
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from ringcast.trace.rows import (
     Row,
     member_key,
 )
+from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,16 +45,14 @@ if TYPE_CHECKING:
     from ringcast.events import Delivered, FragmentsTaken
     from ringcast.model import Member, Stream, View, ViewId
     from ringcast.trace.content import Block
-    from ringcast.trace.segments import Recording, SegmentWriter
 
-QUEUE_ROWS_MAX = 65_536
 LEVELS = ("deliveries", "full")
 STRETCH_NS = 10_000_000
 """How long consecutive runs are gathered into one row."""
 
-_WRITE_ROWS = 1024
-"""Rows converted without a pause: few enough not to be felt by the thread that serves the group."""
-_POLL_S = 0.25
+CLOSE_S = 5.0
+CLOSE_PAYLOADS_S = 60.0
+"""How long a member that goes waits for its disk: for its trace, or for messages in its keeping."""
 
 
 @dataclass(slots=True)
@@ -69,6 +68,7 @@ class _Track:
     view_id: ViewId | None = None
     since: int = 0
     is_growing: bool = False
+    payloads: list[bytes] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -88,6 +88,7 @@ class Recorder:
         member: Member,
         *,
         level: str = "deliveries",
+        payloads: bool = False,
         segment_rows: int = 100_000,
         segment_seconds: float = 2.0,
         queue_rows: int = QUEUE_ROWS_MAX,
@@ -110,11 +111,13 @@ class Recorder:
         self._node = str(member)
         self._inc = member.incarnation
         self._next_idx = 0
+        self._messages_kept = 0
         self._block_messages = block_messages
         self._sent: dict[Stream, _Track] = {}
         self._delivered: dict[tuple[Member, Stream], _Track] = {}
         self._oldest = 0  # when the oldest row that still grows began; 0: none does
-        self._queue = _Queue(queue_rows)
+        self._keeps = payloads
+        self._queue = Queue(queue_rows)
         recording = Recording(
             run_id=run_id,
             node=self._node,
@@ -122,8 +125,9 @@ class Recorder:
             level=level,
             host=platform.node(),
             boot_id=_boot_id(),
+            payloads=payloads,
         )
-        self._scribe = _Scribe(
+        self._scribe = Scribe(
             self._queue, Path(directory), recording, segment_rows, segment_seconds
         )
 
@@ -178,6 +182,8 @@ class Recorder:
         if track is None:
             track = self._receiver(Origin(event.sender, run.stream))
         self._extend(track, run.first, run.last, event.view_id, now)
+        if self._keeps:
+            track.payloads.extend(run.payloads)
         blocks = track.hasher.add_run(run.first, run.payloads)
         if blocks:
             self._put_blocks(blocks, track, now)
@@ -210,15 +216,29 @@ class Recorder:
                 self._put_blocks([block], track, now)
         self._put(STOP, now)
 
-    def close(self, timeout_s: float = 5.0) -> bool:
+    def close(self, timeout_s: float | None = None) -> bool:
         """Write what is queued and end; False if that takes longer than allowed."""
+        if timeout_s is None:
+            timeout_s = CLOSE_PAYLOADS_S if self._keeps else CLOSE_S
         return self._scribe.close(timeout_s)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more messages may be taken. Without their payloads there always is: rows are
+        lost rather than that a member waits."""
+        return not self._keeps or self._queue.has_room
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait in a thread of one's own until the disk has taken enough; whether it has."""
+        return self._queue.wait_for_room(timeout_s)
 
     def stats(self) -> dict[str, object]:
         """What was recorded, what waits, what was lost and why."""
         return {
             "rows": self._next_idx,
-            "queued": len(self._queue.rows),
+            "queued": len(self._queue.entries),
+            "queued_bytes": self._queue.waiting_bytes,
+            "messages_kept": self._messages_kept,
             "lost": self.lost,
             "lost_to_full_queue": self._queue.lost,
             "lost_to_disk": self._scribe.lost,
@@ -262,7 +282,10 @@ class Recorder:
                 self._put(SEND, *place)
             else:
                 view_id = track.view_id
-                self._put(DELIVER, *place, view_id.counter, member_key(view_id.creator))
+                kept, track.payloads = track.payloads, []
+                self._messages_kept += len(kept)
+                creator = member_key(view_id.creator)
+                self._put(DELIVER, *place, view_id.counter, creator, payloads=kept)
 
     def _write(self, event: str, now: int, **columns: Any) -> None:
         self._flush()
@@ -283,6 +306,7 @@ class Recorder:
         kind: str = "",
         block: int = -1,
         block_hash: int = 0,
+        payloads: Sequence[bytes] = (),
     ) -> None:
         self._flush()
         peer, peer_inc, stream = "", 0, -1
@@ -297,7 +321,7 @@ class Recorder:
             block_hash=block_hash,
         )
         self._next_idx += 1
-        self._queue.put(row)
+        self._queue.put(row, payloads)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:
         for block in blocks:
@@ -324,124 +348,6 @@ class Recorder:
     def _track(self, origin: Origin, offset: int = 0, *, is_sent: bool = False) -> _Track:
         every = hashed_every(self.level)
         return _Track(origin, is_sent, BlockHasher(offset, self._block_messages, every))
-
-
-class _Queue:
-    """Rows on their way from the member's thread to the scribe's; full, it refuses and counts.
-
-    One thread puts, another takes; both ends of a deque are safe for that without a lock.
-    """
-
-    __slots__ = ("_is_overrun", "_rows_max", "lost", "rows")
-
-    def __init__(self, rows_max: int) -> None:
-        self.rows: deque[Row] = deque()
-        self.lost = 0
-        self._rows_max = rows_max
-        self._is_overrun = False
-
-    def put(self, row: Row) -> None:
-        waiting = len(self.rows)
-        # After an overrun nothing is taken until there is room for many: one long gap in a trace
-        # costs its readers less than thousands of short ones.
-        if waiting >= (self._rows_max // 2 + 1 if self._is_overrun else self._rows_max):
-            self._is_overrun = True
-            self.lost += 1
-        else:
-            self._is_overrun = False
-            self.rows.append(row)
-
-    def take(self, limit: int) -> list[Row]:
-        return [self.rows.popleft() for _ in range(min(limit, len(self.rows)))]
-
-
-class _Scribe:
-    """The thread that writes segments. A disk that refuses costs rows, never the member."""
-
-    def __init__(
-        self,
-        queue: _Queue,
-        directory: Path,
-        recording: Recording,
-        segment_rows: int,
-        segment_seconds: float,
-    ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.lost = 0
-        self.segments = 0
-        self.last_error = ""
-        self._queue = queue
-        self._directory = directory
-        self._recording = recording
-        self._segment_rows = segment_rows
-        self._segment_seconds = segment_seconds
-        self._segment: SegmentWriter | None = None
-        self._has_stop = False
-        self._closing = threading.Event()
-        # A daemon: a disk that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name="ringcast-recorder", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self, timeout_s: float) -> bool:
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        due_s = time.monotonic() + self._segment_seconds
-        while not self._closing.wait(_POLL_S):
-            is_due = time.monotonic() >= due_s
-            # Converting a few rows costs as much as converting hundreds: they may wait.
-            if is_due or len(self._queue.rows) >= _WRITE_ROWS:
-                self._write_queued()
-            if is_due:
-                self._finish()
-                due_s = time.monotonic() + self._segment_seconds
-        self._write_queued()
-        self._finish()
-
-    def _write_queued(self) -> None:
-        while rows := self._queue.take(_WRITE_ROWS):
-            self._add(rows)
-            time.sleep(0)  # Gives the interpreter to the member's thread between two pieces.
-
-    def _add(self, rows: list[Row]) -> None:
-        from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
-
-        self._has_stop = rows[-1].event == STOP  # nothing comes after it
-        if self._segment is None:
-            self._segment = SegmentWriter(self._directory, self._recording)
-        try:
-            self._segment.add(rows, time.time_ns() - time.monotonic_ns())
-        except STORAGE_ERRORS as error:
-            self._give_up(error)
-            return
-        if self._segment.rows >= self._segment_rows:
-            self._finish()
-
-    def _finish(self) -> None:
-        from ringcast.trace.segments import STORAGE_ERRORS
-
-        if self._segment is None:
-            return
-        try:
-            self._segment.finish(lost=self._queue.lost + self.lost, is_last=self._has_stop)
-        except STORAGE_ERRORS as error:
-            self._give_up(error)
-            return
-        self._segment = None
-        self.segments += 1
-
-    def _give_up(self, error: Exception) -> None:
-        """This segment is lost; the next one is tried all the same, and says so."""
-        assert self._segment is not None
-        self.lost += self._segment.rows
-        self.last_error = f"{type(error).__name__}: {error}"
-        self._segment.abandon()
-        self._segment = None
 
 
 def naming(origin: Origin) -> dict[str, Any]:

@@ -6,6 +6,9 @@ how many rows its recorder had lost by then, and whether the member stopped clea
 reader knows what is missing without reading the rows. A simulation has one more, of the run itself:
 faults and phases, and in its footer the facts. Columns may be added to a version: a reader takes
 those it knows and gives missing ones their default. A newer version is refused.
+
+An archive's segments have one column more, the messages of each row, and their footer says which
+messages they hold. Nothing else tells them from other segments.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import xxhash
 from ringcast.errors import UsageError
 from ringcast.trace.facts import facts_to_values
 from ringcast.trace.files import TooNew
+from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, Row
 
 try:
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Any
 
+    from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
 SCHEMA_VERSION = 1
@@ -45,6 +50,8 @@ SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
 """How many rows a writer holds before they go to the file."""
+ROW_GROUP_BYTES = 8 << 20
+"""Or how many bytes of messages, about: a reader has all those of a row group in memory."""
 READ_ROWS = 65_536
 """How many rows a reader takes at a time."""
 
@@ -52,6 +59,7 @@ STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
 
 _INFO_KEY = b"ringcast"
+_HELD_KEY = b"ringcast.held"
 pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
 _FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 """What reading a footer that others wrote may raise."""
@@ -80,6 +88,10 @@ SCHEMA = pa.schema(
 )
 """What a run of a real cluster adds to the columns of a row: where and when in the world."""
 
+PAYLOADS = "payloads"
+ARCHIVE_SCHEMA = SCHEMA.append(pa.field(PAYLOADS, pa.list_(pa.binary())))
+"""An archive's rows also have the messages that they speak of, in order."""
+
 _DELTA = [item.name for item in SCHEMA if item.type == pa.int64()]
 _DICTIONARY = [
     item.name
@@ -98,6 +110,8 @@ class Recording:
     level: str = "deliveries"
     host: str = ""
     boot_id: str = ""
+    payloads: bool = False
+    """It is an archive: the messages themselves are kept."""
 
     @property
     def file_stem(self) -> str:
@@ -139,24 +153,42 @@ class SegmentWriter:
         self.rows = 0
         self.first_idx = -1
         self.last_idx = -1
+        self.payload_bytes = 0
+        self._schema = ARCHIVE_SCHEMA if recording.payloads else SCHEMA
+        self._holdings = Holdings()
         self._directory = directory
         self._batches: list[pa.RecordBatch] = []
         self._buffered = 0
+        self._buffered_bytes = 0
         self._path: Path | None = None
         self._file: BinaryIO | None = None
         self._writer: pq.ParquetWriter | None = None
 
-    def add(self, rows: Sequence[Row], wall_offset_ns: int = 0) -> None:
-        """Append rows in the order of idx. Their wall clock is mono_ns + `wall_offset_ns`."""
+    def add(
+        self,
+        rows: Sequence[Row],
+        wall_offset_ns: int = 0,
+        payloads: Sequence[Sequence[bytes]] | None = None,
+    ) -> None:
+        """Append rows in the order of idx. Their wall clock is mono_ns + `wall_offset_ns`. An
+        archive's come with the messages of each, none where it tells of no delivery."""
         if not rows:
             return
         if not self.rows:
             self.first_idx = rows[0].idx
         self.rows += len(rows)
         self.last_idx = rows[-1].idx
-        self._batches.append(_batch(self.recording, rows, wall_offset_ns))
+        batch = _batch(self.recording, rows, wall_offset_ns)
+        if payloads is not None:
+            kept = pa.array(payloads, ARCHIVE_SCHEMA.field(PAYLOADS).type)
+            size = kept.nbytes
+            batch = pa.RecordBatch.from_arrays([*batch.columns, kept], schema=ARCHIVE_SCHEMA)
+            self.payload_bytes += size
+            self._buffered_bytes += size
+            self._holdings.add(rows)
+        self._batches.append(batch)
         self._buffered += len(rows)
-        if self._buffered >= ROW_GROUP_ROWS:
+        if self._buffered >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
             self._write_group()
 
     def finish(
@@ -177,14 +209,17 @@ class SegmentWriter:
             is_last=is_last,
             facts=facts,
         )
-        self._writer.add_key_value_metadata({_INFO_KEY: json.dumps(asdict(info)).encode()})
+        footer = {_INFO_KEY: json.dumps(asdict(info)).encode()}
+        if self.recording.payloads:
+            footer[_HELD_KEY] = self._holdings.to_json().encode()
+        self._writer.add_key_value_metadata(footer)
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         path = self._path.with_suffix(SUFFIX)
         self._path.rename(path)
-        _sync_directory(self._directory)
+        sync_directory(self._directory)
         return path
 
     def abandon(self) -> None:
@@ -202,9 +237,9 @@ class SegmentWriter:
             self._open()
         assert self._writer is not None
         if self._batches:
-            self._writer.write_table(pa.Table.from_batches(self._batches, SCHEMA))
+            self._writer.write_table(pa.Table.from_batches(self._batches, self._schema))
         self._batches = []
-        self._buffered = 0
+        self._buffered = self._buffered_bytes = 0
 
     def _open(self) -> None:
         stem = f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
@@ -212,9 +247,10 @@ class SegmentWriter:
         self._file = self._path.open("wb")
         self._writer = pq.ParquetWriter(
             self._file,
-            SCHEMA,
+            self._schema,
             compression="zstd",
             use_dictionary=_DICTIONARY,
+            write_statistics=SCHEMA.names,  # there is no least message
             column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
         )
 
@@ -284,7 +320,7 @@ class Segment:
     def batches(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[pa.RecordBatch]:
         """The rows in order, these columns of them; what this version lacks has its default."""
         known = set(self._file.schema_arrow.names)
-        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
         try:
             for batch in self._file.iter_batches(
                 READ_ROWS, columns=[name for name in columns if name in known]
@@ -298,6 +334,34 @@ class Segment:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (OSError, pa.ArrowException) as error:
             raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+
+    def row_groups(self, columns: Sequence[str], seqnos: Range) -> Iterator[pa.RecordBatch]:
+        """These columns of all rows that may speak of these seqnos, as much at a time as was
+        written at once. The file must have the columns."""
+        names = self._file.schema_arrow.names
+        metadata = self._file.metadata
+        try:
+            for group in range(metadata.num_row_groups):
+                about = metadata.row_group(group)
+                low = about.column(names.index("seqno")).statistics
+                high = about.column(names.index("seqno2")).statistics
+                if low.min > seqnos.last or high.max < seqnos.first:
+                    continue
+                table = self._file.read_row_group(group, list(columns))
+                yield from table.combine_chunks().to_batches()
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+
+    @property
+    def holdings(self) -> Holdings:
+        """Which messages are in it; none if it is not an archive's. UsageError: no sense in it."""
+        text = self._file.metadata.metadata.get(_HELD_KEY)
+        try:
+            return Holdings() if text is None else Holdings.from_json(text)
+        except _FOOTER_ERRORS as error:
+            raise UsageError(
+                f"{self.path.name}: what it holds is not to be read: {_one_line(error)}"
+            ) from error
 
     def rows(self) -> list[Row]:
         """All rows, as the in-process predicates take them."""
@@ -357,7 +421,7 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
 
 def _as_stored(name: str, column: pa.Array) -> pa.Array:
     """The type we write; files that others have rewritten may have a wider one."""
-    kind = SCHEMA.field(name).type
+    kind = ARCHIVE_SCHEMA.field(name).type
     return column if column.type == kind else column.cast(kind)
 
 
@@ -369,7 +433,8 @@ def _constant(name: str, value: object, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Names given in it before are there after a crash."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,0 +1,120 @@
+"""What Spark gets out of an archive: rows per second in one go, and how long a small step takes.
+
+Beside it in the same run: the same files read into Arrow by one plain process, without Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringcast.spark.messages import read_messages, tasks_of
+from ringcast.spark.session import session
+from ringcast.spark.source import register
+from ringcast.trace.archive import Index
+from ringcast.trace.rows import DELIVER, Row
+from ringcast.trace.segments import Recording, SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SENDERS = 4
+RUN = 500
+"""Messages to a row, about as many as come within 10 ms."""
+FILE_MESSAGES = 250_000
+STEPS = 15
+"""Micro-batches; the first ones, while everything is compiled, are left out of the median."""
+WARM = 5
+ROUNDS = 3
+
+
+def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, object]:
+    """`messages` of `size` bytes, and micro-batches of `step`."""
+    with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as scratch:
+        archive = Path(scratch, "archive")
+        archive.mkdir()
+        messages = _write(archive, messages, size)
+        plain_s = min(_read_plainly(archive) for _ in range(ROUNDS))
+        spark = session("ringcast bench source", master, is_long=True)
+        try:
+            register(spark)
+            table = spark.read.format("ringcast").load(str(archive))
+            whole_s = min(
+                _seconds(lambda: table.write.format("noop").mode("overwrite").save())
+                for _ in range(ROUNDS)
+            )
+            stream = (
+                spark.readStream.format("ringcast")
+                .option("query", "bench")
+                .option("maxMessagesPerTrigger", step)
+                .load(str(archive))
+            )
+            query = (
+                stream.writeStream.format("noop")
+                .option("checkpointLocation", str(Path(scratch, "checkpoint")))
+                .start()
+            )
+            steps_ms: dict[int, int] = {}
+            try:
+                while len(steps_ms) < min(STEPS, messages // step) and query.isActive:
+                    query.awaitTermination(1)
+                    for progress in query.recentProgress:
+                        if progress.numInputRows:
+                            steps_ms[progress.batchId] = progress.durationMs["triggerExecution"]
+            finally:
+                query.stop()
+        finally:
+            spark.stop()
+    timed = sorted(steps_ms.items())[min(WARM, len(steps_ms) // 2) :]
+    return {
+        "messages": messages,
+        "size": size,
+        "rows_per_s": round(messages / whole_s),
+        "mb_per_s": round(messages * size / whole_s / 1e6, 1),
+        "plain_rows_per_s": round(messages / plain_s),
+        "step_messages": step,
+        "steps": len(timed),
+        "step_median_ms": statistics.median(ms for _, ms in timed),
+    }
+
+
+def _write(directory: Path, messages: int, size: int) -> int:
+    """An archive of some senders; how many messages it has."""
+    noise = os.urandom(RUN * 8 + size)
+    payloads = [noise[at * 8 : at * 8 + size] for at in range(RUN)]
+    recording = Recording(run_id="bench", node="archive", inc=1, payloads=True)
+    runs = max(1, messages // RUN)
+    per_file = FILE_MESSAGES // RUN
+    for start in range(0, runs, per_file):
+        segment = SegmentWriter(directory, recording)
+        for idx in range(start, min(start + per_file, runs)):
+            turn, sender = divmod(idx, SENDERS)
+            first = turn * RUN + 1
+            who = f"sender-{sender}", sender + 1, 0
+            row = Row(DELIVER, "archive", 1, idx, -1, idx, *who, first, first + RUN - 1, 1)
+            segment.add([row], time.time_ns(), [payloads])
+        segment.finish()
+    return runs * RUN
+
+
+def _read_plainly(archive: Path) -> float:
+    index = Index(archive)
+    index.refresh()
+    plan = index.pieces({}, time.time())
+
+    def read() -> None:
+        for task in tasks_of(plan.pieces):
+            for _ in read_messages(task):
+                pass
+
+    return _seconds(read)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

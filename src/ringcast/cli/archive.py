@@ -1,0 +1,278 @@
+"""ringcast archive: keep a group's messages, for Spark to read; and remove old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ringcast.aio.group import join
+from ringcast.aio.loop import run
+from ringcast.cli.words import safe, table
+from ringcast.config_file import PRESETS, load_config
+from ringcast.errors import UsageError
+from ringcast.events import Closed, Delivered, ViewInstalled
+
+if TYPE_CHECKING:
+    from ringcast.aio.group import Group
+    from ringcast.config import GroupConfig
+
+STATUS_S = 10.0
+"""How often one line tells how it goes, if anything has happened."""
+CHECK_S = 0.5
+"""How often it is seen to that the disk takes everything."""
+GAPS_SHOWN = 3
+
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+directory_argument = click.argument(
+    "directory", type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+
+
+class _Archive(click.Group):
+    """`ringcast archive GROUP DIR` means `ringcast archive keep GROUP DIR`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["keep", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Archive, subcommand_metavar="GROUP DIR | prune | show | forget")
+def archive() -> None:
+    """Keep a group's messages in DIR, and look after what is kept.
+
+    \b
+    Examples:
+      ringcast archive orders archive/
+      ringcast archive show archive/
+      ringcast archive prune archive/ --older-than 7d
+    """
+
+
+@archive.command()
+@click.argument("group")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--name", default="archive", show_default=True, help="What to call this member.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
+@click.option(
+    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
+)
+@click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
+)
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
+def keep(
+    group: str,
+    directory: Path,
+    name: str,
+    listen: str,
+    members: tuple[str, ...],
+    must_exist: bool,
+    config_file: Path | None,
+    preset: str | None,
+    as_json: bool,
+) -> None:
+    """Join GROUP and keep every message that is sent to it, in files in DIR. Several archives may
+    write into the same DIR: Spark reads each message once.
+
+    Messages are safe when their file is there, some two seconds after they came. An archive whose
+    disk is slow holds the group back; one whose disk refuses leaves, with exit status 1. Ctrl-C or
+    SIGTERM ends it in good order.
+
+    Example: ringcast archive orders archive/ --name archive-1
+    """
+    config = load_config(config_file, preset=preset, group=group, name=name)
+    keeper = _Keeper(config, directory, as_json=as_json)
+    run(keeper.member(listen, members, must_exist=must_exist))
+    if keeper.error:
+        raise click.ClickException(keeper.error)
+
+
+class _Keeper:
+    """A member that reads, and nothing else: what it reads is recorded."""
+
+    def __init__(self, config: GroupConfig, directory: Path, *, as_json: bool) -> None:
+        self.error = ""
+        self._config = config
+        self._directory = directory
+        self._as_json = as_json
+        self._messages = 0
+        self._told = 0, time.monotonic()
+
+    async def member(self, listen: str, members: tuple[str, ...], *, must_exist: bool) -> None:
+        joining = join(
+            self._config,
+            listen=listen,
+            members=members,
+            must_exist=must_exist,
+            record=self._directory,
+            record_payloads=True,
+        )
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        async with joining as group:
+            tasks = [
+                asyncio.create_task(work)
+                for work in (self._read(group), self._watch(group), stopped.wait())
+            ]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for task in done:
+                task.result()  # our own bugs are not to be hidden
+            self._tell(group, "leaving")
+
+    async def _read(self, group: Group) -> None:
+        async for event in group.events():
+            if isinstance(event, Delivered):
+                self._messages += len(event.run.payloads)
+            elif isinstance(event, Closed):
+                self.error = f"out of the group: {event.reason}"
+            else:
+                self._tell(group, "view" if isinstance(event, ViewInstalled) else str(event))
+
+    async def _watch(self, group: Group) -> None:
+        due_s = STATUS_S
+        while True:
+            await asyncio.sleep(CHECK_S)
+            recorder = _recorder(group)
+            if recorder["lost"]:
+                why = recorder["last_error"] or "rows came faster than they could be written"
+                self.error = f"cannot keep everything in {self._directory}, so it leaves: {why}"
+                return
+            due_s -= CHECK_S
+            if due_s <= 0 and self._messages != self._told[0]:
+                self._tell(group, "keeping")
+                due_s = STATUS_S
+
+    def _tell(self, group: Group, what: str) -> None:
+        recorder = _recorder(group)
+        (before, since), now = self._told, time.monotonic()
+        self._told = self._messages, now
+        rate = (self._messages - before) / max(now - since, 1e-3)
+        if self._as_json:
+            about = {
+                "event": what,
+                "view": group.view.counter,
+                "members": list(map(str, group.view)),
+                "messages": self._messages,
+                "segments": recorder["segments"],
+                "queued_bytes": recorder["queued_bytes"],
+            }
+            click.echo(json.dumps(about))
+            return
+        click.echo(
+            f"{what}: {safe(str(group.view))}; {self._messages} messages ({rate:.0f}/s) in "
+            f"{recorder['segments']} files, {recorder['queued_bytes']} bytes to be written"
+        )
+
+
+def _recorder(group: Group) -> dict[str, Any]:
+    recorder = group.stats()["recorder"]
+    assert isinstance(recorder, dict)
+    return recorder
+
+
+@archive.command()
+@directory_argument
+@click.option("--older-than", "age", required=True, metavar="AGE", help="Such as 90m, 12h or 7d.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def prune(directory: Path, age: str, dry_run: bool) -> None:
+    """Remove files of messages that are older than AGE. What a streaming query has not read and
+    committed yet stays, however old it is.
+
+    Example: ringcast archive prune archive/ --older-than 7d
+    """
+    from ringcast.trace.retention import prune as prune_files
+
+    before = time.time() - _age_s(age)
+    pruned = prune_files(directory, before, is_trial=dry_run)
+    done = "would remove" if dry_run else "removed"
+    click.echo(f"{done} {len(pruned.removed)} files, {pruned.size / 1e6:.1f} MB")
+    for query, count in pruned.kept_for.items():
+        click.echo(
+            f"kept {count} old files for query {query}, which has not read them; if it is gone for "
+            f"good: ringcast archive forget {directory} {query}"
+        )
+
+
+@archive.command()
+@directory_argument
+def show(directory: Path) -> None:
+    """What is kept in DIR: by whom, of whom, what is missing, and how far each query has read.
+
+    Example: ringcast archive show archive/
+    """
+    from ringcast.trace.archive import Index
+    from ringcast.trace.retention import queries
+
+    index = Index(directory)
+    index.refresh()
+    size = sum(file.size for file in index.files.values())
+    click.echo(f"{len(index.files)} files, {size / 1e6:.1f} MB")
+    for line in table(_senders(index), right=frozenset({2, 3})):
+        click.echo(line)
+    for query in queries(directory):
+        plan = index.pieces(query.committed.digest, time.time())
+        left = sum(piece.length for piece in plan.pieces)
+        minutes = (time.time() - query.committed_at) / 60
+        click.echo(f"query {query.name}: {left} to read, committed {minutes:.0f} min ago")
+    for reason in index.unreadable.values():
+        click.echo(f"left out: {safe(reason)}")
+
+
+@archive.command()
+@directory_argument
+@click.argument("query")
+def forget(directory: Path, query: str) -> None:
+    """A streaming query will not run again: files are no longer kept for it.
+
+    Example: ringcast archive forget archive/ revenue
+    """
+    from ringcast.trace.retention import Query
+
+    Query(directory, query).forget()
+    click.echo(f"files are no longer kept for query {query}")
+
+
+def _senders(index: Any) -> list[list[str]]:
+    from ringcast.trace.held import origin_text
+
+    rows = [["sender", "kept by", "first", "last", "missing"]]
+    for origin in index.origins:
+        held = list(index.holdings(origin))
+        plan = index.pieces({origin: min(own[0].first for _, own in held) - 1}, time.time())
+        last = max(own[-1].last for _, own in held)
+        gaps = [f"{gap.first}..{gap.last}" for gap in plan.gaps.get(origin, ())]
+        more = [f"and {len(gaps) - GAPS_SHOWN} more"] if len(gaps) > GAPS_SHOWN else []
+        names = sorted({name for (name, _), _ in held})
+        rows.append(
+            [
+                safe(origin_text(origin)),
+                safe(", ".join(names)),
+                str(min(own[0].first for _, own in held)),
+                str(last),
+                " ".join(gaps[:GAPS_SHOWN] + more) or "-",
+            ]
+        )
+    return rows
+
+
+def _age_s(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if found is None:
+        raise UsageError(f"--older-than is a number and s, m, h or d, such as 7d: not {text!r}")
+    return int(found[1]) * _AGES[found[2]]

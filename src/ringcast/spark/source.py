@@ -1,0 +1,274 @@
+"""`spark.read` and `spark.readStream` over an archive: a group's messages as a table, each once.
+
+These classes only adapt: what is read follows from two positions alone (trace/archive.py), so that
+a step which is tried again reads the same messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    In,
+    InputPartition,
+    IsNotNull,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ringcast.errors import UsageError
+from ringcast.spark.messages import DDL, read_messages, tasks_of
+from ringcast.trace.archive import Index
+from ringcast.trace.held import STREAMS, origin_text
+from ringcast.trace.positions import Position
+from ringcast.trace.retention import Query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from ringcast.spark.messages import FileRead
+    from ringcast.trace.archive import Plan
+    from ringcast.trace.rows import OriginKey
+
+GAP_WAIT_S = 30.0
+"""By default; archives that run make their files visible every two seconds."""
+
+log = logging.getLogger("ringcast")
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("ringcast")` known in this session."""
+    # Without it Spark refuses readers that can take filters.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(RingcastSource)
+
+
+class RingcastSource(DataSource):
+    """What Spark asks for readers."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ringcast"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ArchiveReader(Options.parse(self.options, is_stream=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ArchiveStreamReader(Options.parse(self.options, is_stream=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What may be said with `.option(…)`, checked."""
+
+    path: str
+    query: str = ""
+    max_messages: int | None = None
+    max_files: int | None = None
+    gap_wait_s: float = GAP_WAIT_S
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Options:
+        names = ["path"]
+        if is_stream:
+            names += ["query", "maxMessagesPerTrigger", "maxFilesPerTrigger", "gapWaitSeconds"]
+        unknown = {name.lower() for name in options} - {name.lower() for name in names}
+        if unknown:
+            raise UsageError(f"no option {', '.join(sorted(unknown))}; there are {names}")
+        if "path" not in options:
+            raise UsageError("where is the archive? .load(its directory)")
+        if is_stream and "query" not in options:
+            raise UsageError(
+                "a stream needs a name that stays the same when it is started again, so that what "
+                'it has not read is not removed: .option("query", "revenue")'
+            )
+        messages = _positive(options, "maxMessagesPerTrigger")
+        files = _positive(options, "maxFilesPerTrigger")
+        if messages and files:
+            raise UsageError("maxMessagesPerTrigger or maxFilesPerTrigger, not both")
+        return cls(
+            path=options["path"],
+            query=options.get("query", ""),
+            max_messages=messages,
+            max_files=files,
+            gap_wait_s=_seconds(options.get("gapWaitSeconds", str(GAP_WAIT_S))),
+        )
+
+
+@dataclass
+class MessagesPartition(InputPartition):
+    """One task's share."""
+
+    files: list[FileRead]
+
+
+class ArchiveReader(DataSourceReader):
+    """All messages that are there now, or those of some senders or streams."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._senders: set[str] | None = None
+        self._streams: set[str] | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return [left for left in filters if not self._takes(left)]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        index = Index(self._options.path)
+        index.refresh()
+        plan = index.pieces({}, passed_before=time.time())
+        pieces = [piece for piece in plan.pieces if self._is_wanted(piece.origin)]
+        # Spark makes one of nothing out of an empty list.
+        return [MessagesPartition(files) for files in tasks_of(pieces) or [[]]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, MessagesPartition)
+        return read_messages(partition.files)
+
+    def _takes(self, wish: Filter) -> bool:
+        """Whether nothing is left of this filter for Spark to do."""
+        match wish:
+            case EqualTo(("sender",), str(name)):
+                self._senders = _both(self._senders, {name})
+            case In(("sender",), names) if all(isinstance(name, str) for name in names):
+                self._senders = _both(self._senders, set(names))
+            case EqualTo(("stream",), str(name)):
+                self._streams = _both(self._streams, {name})
+            case In(("stream",), names) if all(isinstance(name, str) for name in names):
+                self._streams = _both(self._streams, set(names))
+            case IsNotNull():
+                pass  # no column has nulls
+            case _:
+                return False
+        return True
+
+    def _is_wanted(self, origin: OriginKey) -> bool:
+        sender, _, stream = origin
+        return (self._senders is None or sender in self._senders) and (
+            self._streams is None or STREAMS[stream] in self._streams
+        )
+
+
+class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Messages as they come into the archive. One of these lives as long as its query; copies of it
+    read for tasks and have no state."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._index = Index(options.path)
+        self._query = Query(options.path, options.query)
+        self._is_registered = False
+        self._frozen_at: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._query.begin()
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_messages is not None:
+            return ReadMaxRows(self._options.max_messages)
+        if self._options.max_files is not None:
+            return ReadMaxFiles(self._options.max_files)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._index.refresh()
+        self._frozen_at = time.time()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if not self._is_registered:
+            self._query.ensure()
+            self._is_registered = True
+        self._refresh()
+        now = self._frozen_at or time.time()
+        position = Position.from_dict(start)
+        plan = self._index.pieces(position.digest, now - self._options.gap_wait_s)
+        plan = _limited(plan, limit)
+        if not plan.pieces:
+            return start
+        _tell_gaps(plan, position)
+        # Of an origin without files nothing is to come: retention keeps positions small.
+        there = set(self._index.origins)
+        digest = plan.after(position.digest)
+        kept = {origin: seqno for origin, seqno in digest.items() if origin in there}
+        return Position(kept, plan.gaps).to_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refresh()
+        behind, through = Position.from_dict(start), Position.from_dict(end)
+        pieces = self._index.pieces_between(behind.digest, through.digest, through.gaps)
+        return [MessagesPartition(files) for files in tasks_of(pieces)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, MessagesPartition)
+        return read_messages(partition.files)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._query.commit(Position(Position.from_dict(end).digest))
+
+    def _refresh(self) -> None:
+        if self._frozen_at is None:
+            self._index.refresh()
+
+
+def _limited(plan: Plan, limit: ReadLimit) -> Plan:
+    match limit:
+        case ReadMaxRows(max_rows):
+            return plan.first_messages(max_rows)
+        case ReadMaxFiles(max_files):
+            return plan.first_files(max_files)
+        case _:
+            return plan
+
+
+def _tell_gaps(plan: Plan, position: Position) -> None:
+    for origin, gaps in plan.gaps.items():
+        # What a sender sent before the first archive came is no loss.
+        for gap in gaps[origin not in position.digest :]:
+            log.warning(
+                "messages %d..%d of %s are in no file of the archive and were passed over",
+                *(gap.first, gap.last, origin_text(origin)),
+            )
+
+
+def _both(known: set[str] | None, more: set[str]) -> set[str]:
+    return more if known is None else known & more
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{name} is a number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"gapWaitSeconds is a number of at least 0, not {text!r}")
+    return value

@@ -1,0 +1,85 @@
+"""Which messages there are: for each origin, ranges of seqnos.
+
+Fragments count as held where the archive took them: their seqnos bear no message, and nothing is
+missing there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Stream
+from ringcast.trace.rows import DELIVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ringcast.trace.rows import OriginKey, Row
+
+STREAMS = {int(stream): stream.name.lower() for stream in Stream}
+"""What a stream is called where people read it."""
+
+
+class Range(NamedTuple):
+    """Seqnos, both inclusive."""
+
+    first: int
+    last: int
+
+    @property
+    def length(self) -> int:
+        return self.last - self.first + 1
+
+
+class Holdings:
+    """For each origin what is held of it, in the order in which it was taken."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[OriginKey, list[Range]] = {}
+
+    def __iter__(self) -> Iterator[tuple[OriginKey, Range]]:
+        for origin, ranges in self.ranges.items():
+            for held in ranges:
+                yield origin, held
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """What these rows deliver. What continues the last range makes it longer."""
+        for row in rows:
+            if row.event == DELIVER:
+                self.add_range(row.origin, Range(row.seqno, row.seqno2))
+
+    def add_range(self, origin: OriginKey, held: Range) -> None:
+        ranges = self.ranges.setdefault(origin, [])
+        if ranges and ranges[-1].last + 1 == held.first:
+            ranges[-1] = Range(ranges[-1].first, held.last)
+        else:
+            ranges.append(held)
+
+    def to_json(self) -> str:
+        return json.dumps([[*origin, *held] for origin, held in self])
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Holdings:
+        """ValueError, TypeError: this is not what `to_json` writes."""
+        holdings = cls()
+        for name, incarnation, stream, first, last in json.loads(text):
+            if not (isinstance(name, str) and 0 <= incarnation <= INCARNATION_MAX):
+                raise ValueError("no sender")
+            if stream not in STREAMS or not 1 <= first <= last <= SEQNO_MAX:
+                raise ValueError("no range of messages")
+            holdings.add_range((name, incarnation, stream), Range(first, last))
+        return holdings
+
+
+def origin_text(origin: OriginKey) -> str:
+    """An origin as a key in JSON, and for people: name#incarnation/stream."""
+    name, incarnation, stream = origin
+    return f"{name}#{incarnation}/{STREAMS[stream]}"
+
+
+def parse_origin(text: str) -> OriginKey:
+    """What `origin_text` wrote; ValueError or LookupError otherwise. A name may be anything."""
+    member, _, stream = text.rpartition("/")
+    name, _, incarnation = member.rpartition("#")
+    return name, int(incarnation), int(Stream[stream.upper()])

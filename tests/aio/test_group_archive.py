@@ -1,0 +1,91 @@
+"""A member that keeps what it reads: it reads no faster than its disk writes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loopback_groups import read, until, with_members
+
+pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+
+from ringcast import join
+from ringcast.errors import UsageError
+from ringcast.trace.scribe import ROOM_BYTES
+from ringcast.trace.segments import Recording, Segment, segment_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ringcast import Group
+
+LARGE = os.urandom(1 << 20)
+
+
+def recorder(group: Group) -> dict[str, Any]:
+    found = group.stats()["recorder"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_is_read_is_kept(tmp_path: Path) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send_many([b"one", LARGE])
+        await a.send(b"all or none", guarantee="uniform")
+        await a.send(b"you alone", to=b.me)
+        await read(b, 4)
+
+    with_members(2, per_member=[{}, {"record": tmp_path, "record_payloads": True}])(exchange)
+    held = {}
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            held |= {(who, stream): ranges for (who, _, stream), ranges in segment_ranges(segment)}
+    # A large message takes more than one number; those to one member are not the group's.
+    assert held["A", 0][0].first == 1
+    assert held["A", 0][-1].last > 2
+    assert [tuple(found) for found in held["A", 1]] == [(1, 1)]
+    assert len(held) == 2
+
+
+def segment_ranges(segment: Segment) -> Iterator[tuple[Any, Any]]:
+    yield from segment.holdings.ranges.items()
+
+
+def test_a_disk_that_hangs_holds_the_group_back_and_loses_nothing_more(tmp_path: Path) -> None:
+    """The file that is to be written is a pipe without a reader: opening it waits for one."""
+
+    async def exchange(a: Group, b: Group) -> None:
+        recording = Recording(run_id="test", node="B", inc=b.me.incarnation)
+        pipe = tmp_path / f"{recording.file_stem}-{0:012d}.part"
+        os.mkfifo(pipe)
+        sending = asyncio.create_task(a.send_many([LARGE] * 100))
+        taking = [asyncio.create_task(read(group, 100)) for group in (a, b)]
+        await until(lambda: "until the disk" in " ".join(b.explain()))
+        assert recorder(b)["queued_bytes"] >= ROOM_BYTES
+        assert not sending.done()
+        # It gets a reader, which goes: the disk refuses, which costs that file, and it goes on.
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+        await sending
+        await asyncio.gather(*taking)
+        assert recorder(b)["lost"] > 0
+        assert recorder(b)["lost_to_full_queue"] == 0
+
+    with_members(2, per_member=[{}, {"record": tmp_path, "record_payloads": True}])(exchange)
+    held = []
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            held += [last for _, (_, last) in segment.holdings]
+    assert held  # what came after
+
+
+@pytest.mark.parametrize("options", [{}, {"record": "here", "receive": False}])
+def test_who_does_not_read_or_record_keeps_nothing(options: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with join("test", record_payloads=True, **options):
+            pass
+
+    with pytest.raises(UsageError, match="record_payloads= is for members"):
+        asyncio.run(main())

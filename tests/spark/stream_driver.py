@@ -1,0 +1,42 @@
+"""A Spark driver of its own: copies an archive into a table of Parquet, until it is killed.
+
+Arguments: the archive's directory, the table's, the checkpoint's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ringcast.spark import register
+from ringcast.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE_S = 3600
+"""So long that no gap is ever passed over: what is missing is seen to be missing."""
+
+
+def copy(
+    spark: SparkSession, archive: str, table: str, checkpoint: str, *, is_last: bool = False
+) -> StreamingQuery:
+    register(spark)
+    messages = (
+        spark.readStream.format("ringcast")
+        .option("query", "copy")
+        .option("gapWaitSeconds", PATIENCE_S)
+        .option("maxMessagesPerTrigger", 1_000_000 if is_last else 2000)
+        .load(archive)
+    )
+    columns = ("sender", "incarnation", "stream", "seqno", "sha2(payload, 256) AS content")
+    writer = messages.selectExpr(*columns).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", checkpoint)
+    if is_last:
+        writer = writer.trigger(availableNow=True)
+    return writer.start(table)
+
+
+if __name__ == "__main__":
+    copy(session("copy", "local[1]"), *sys.argv[1:]).awaitTermination()

@@ -1,0 +1,278 @@
+"""The source: an archive as a table and as a stream, each message once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+
+from ringcast.errors import UsageError
+from ringcast.spark import register
+from ringcast.spark.messages import FileRead, Wanted, read_messages
+from ringcast.spark.session import start_standalone
+from ringcast.spark.source import Options
+from ringcast.trace.retention import Query, prune
+from ringcast.trace.segments import segment_paths
+from support.archives import APP, WEB, WEB_UNIFORM, Kept, payload, write_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LATER = 4e9
+
+STORY = {
+    ("one", 0): [Kept(WEB, 1, 40), Kept(WEB_UNIFORM, 1, 8), Kept(APP, 1, 10)],
+    ("one", 100): [Kept(WEB, 41, 60), Kept(APP, 11, 14, is_fragment=True), Kept(APP, 15, 20)],
+    ("two", 0): [Kept(WEB, 1, 55), Kept(APP, 1, 10), Kept(APP, 11, 14, is_fragment=True)],
+    ("two", 100): [Kept(WEB, 56, 60), Kept(WEB_UNIFORM, 1, 8), Kept(APP, 15, 20)],
+}
+"""What two archives keep: the same, in different files."""
+
+SENT = Counter(
+    [(*WEB[:2], "fifo", seqno) for seqno in range(1, 61)]
+    + [(*WEB[:2], "uniform", seqno) for seqno in range(1, 9)]
+    + [(*APP[:2], "fifo", seqno) for seqno in (*range(1, 11), *range(15, 21))]
+)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, spark: SparkSession) -> Path:
+    register(spark)
+    for (writer, idx), kept in STORY.items():
+        write_file(tmp_path / "archive", writer, idx, kept)
+    return tmp_path / "archive"
+
+
+def keys(frame: DataFrame) -> Counter[tuple[str, int, str, int]]:
+    """Whose messages, and how often each. What is in them is checked on the way."""
+    rows = frame.collect()
+    for row in rows:
+        stream = ("fifo", "uniform").index(row.stream)
+        assert row.payload == payload((row.sender, int(row.incarnation), stream), row.seqno)
+    return Counter((row.sender, int(row.incarnation), row.stream, row.seqno) for row in rows)
+
+
+def start(
+    spark: SparkSession, archive: Path, table: Path, *, once: bool = True, **options: object
+) -> StreamingQuery:
+    reader = spark.readStream.format("ringcast").option("query", "copy")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    writer = reader.load(str(archive)).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", f"{table}-checkpoint")
+    if once:
+        writer = writer.trigger(availableNow=True)
+    return writer.start(str(table))
+
+
+def copy(spark: SparkSession, archive: Path, table: Path, **options: object) -> StreamingQuery:
+    """All that is there now, in as many steps as it takes."""
+    query = start(spark, archive, table, **options)
+    query.awaitTermination()
+    return query
+
+
+def test_each_message_is_read_once_as_it_was_sent(spark: SparkSession, archive: Path) -> None:
+    messages = spark.read.format("ringcast").load(str(archive))
+    assert keys(messages) == SENT
+    first = messages.where("sender = 'web' AND stream = 'fifo' AND seqno = 1").first()
+    assert first is not None
+    assert first.incarnation == str(2**64 - 1)
+    assert first.view == 4
+    assert first.delivered_at.year == 2001  # ten to the eighteenth nanoseconds
+
+
+def test_filters_on_sender_and_stream_choose_the_files(spark: SparkSession, archive: Path) -> None:
+    messages = spark.read.format("ringcast").load(str(archive))
+    uniform = messages.where("sender = 'web' AND stream IN ('uniform', 'other') AND seqno > 2")
+    assert keys(uniform) == Counter(key for key in SENT if key[2] == "uniform" and key[3] > 2)
+    plan = uniform._jdf.queryExecution().executedPlan().toString()
+    assert "seqno" in plan.split("Filter", 1)[1]  # left for Spark
+    assert "uniform" not in plan  # and this is not
+    # A file with none of them may be damaged without anybody noticing.
+    for path in segment_paths(archive):
+        if path.name.startswith("one") and "100" in path.name:
+            damage(path)
+    assert keys(messages.where("stream = 'uniform'")) == Counter(
+        key for key in SENT if key[2] == "uniform"
+    )
+    assert messages.where("sender = 'nobody'").count() == 0
+
+
+def test_steps_are_as_large_as_was_asked_for(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    query = copy(spark, archive, tmp_path / "table", maxMessagesPerTrigger=25)
+    sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+    assert max(sizes) <= 25
+    assert len(sizes) >= 4
+    assert sum(sizes) == SENT.total()
+    assert keys(spark.read.parquet(str(tmp_path / "table"))) == SENT
+
+
+def test_files_can_be_counted_too(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
+    query = copy(spark, archive, tmp_path / "table", maxFilesPerTrigger=1)
+    assert len([1 for progress in query.recentProgress if progress.numInputRows]) > 1
+    assert keys(spark.read.parquet(str(tmp_path / "table"))) == SENT
+
+
+def test_a_query_goes_on_where_it_was_and_retention_waits_for_it(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    copy(spark, archive, table)
+    # What a query has committed it says when the next step begins: nothing may go before.
+    assert prune(archive, LATER).removed == []
+    write_file(archive, "one", 200, [Kept(WEB, 61, 70)])
+    copy(spark, archive, table)
+    assert Query(archive, "copy").committed.digest == {WEB: 60, WEB_UNIFORM: 8, APP: 20}
+    assert len(prune(archive, LATER).removed) == 4
+    assert [path.name[-20:] for path in segment_paths(archive)] == ["000000000200.parquet"]
+    more = Counter((*WEB[:2], "fifo", seqno) for seqno in range(61, 71))
+    assert keys(spark.read.parquet(str(table))) == SENT + more
+    # Nothing of the others is to come: positions do not grow for ever.
+    write_file(archive, "one", 300, [Kept(WEB, 71, 72)])
+    query = copy(spark, archive, table)
+    assert query.lastProgress is not None
+    assert json.loads(query.lastProgress.sources[0].endOffset) == {f"web#{2**64 - 1}/fifo": 72}
+
+
+def test_a_gap_is_waited_at_and_passed_over_in_the_offset(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    write_file(archive, "one", 200, [Kept(WEB, 65, 70)])
+    table = tmp_path / "table"
+    copy(spark, archive, table, gapWaitSeconds=3600)
+    assert keys(spark.read.parquet(str(table))) == SENT
+    query = copy(spark, archive, table, gapWaitSeconds=0)
+    beyond = Counter((*WEB[:2], "fifo", seqno) for seqno in range(65, 71))
+    assert keys(spark.read.parquet(str(table))) == SENT + beyond
+    ends = [json.loads(progress.sources[0].endOffset) for progress in query.recentProgress]
+    assert {f"web#{2**64 - 1}/fifo": [[61, 64]]} in [end.get("gaps") for end in ends]
+    # Who comes too late with them is not read: this query has told that they were missing.
+    write_file(archive, "two", 200, [Kept(WEB, 60, 72)])
+    copy(spark, archive, table, gapWaitSeconds=0)
+    last = Counter((*WEB[:2], "fifo", seqno) for seqno in (71, 72))
+    assert keys(spark.read.parquet(str(table))) == SENT + beyond + last
+
+
+def test_a_step_that_is_tried_again_reads_the_same(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    """As if the driver had died after the offsets were logged, and before anything was written."""
+    table = tmp_path / "table"
+    copy(spark, archive, table, maxMessagesPerTrigger=30)
+    checkpoint = tmp_path / "table-checkpoint"
+    steps = len([path for path in (checkpoint / "offsets").iterdir() if path.name.isdecimal()])
+    for place in (checkpoint / "commits", table / "_spark_metadata"):
+        for path in (place / str(steps - 1), place / f".{steps - 1}.crc"):
+            path.unlink()
+    write_file(archive, "three", 0, [Kept(WEB, 1, 60), Kept(APP, 1, 20, is_fragment=True)])
+    copy(spark, archive, table)
+    assert keys(spark.read.parquet(str(table))) == SENT
+
+
+def test_a_stream_goes_on_as_files_appear(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    query = start(spark, archive, table, once=False)
+    try:
+        query.processAllAvailable()
+        assert keys(spark.read.parquet(str(table))) == SENT
+        write_file(archive, "one", 200, [Kept(WEB, 61, 62)])
+        query.processAllAvailable()
+        assert spark.read.parquet(str(table)).count() == SENT.total() + 2
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "needs a name that stays the same"),
+        ({"query": "q", "maxMessagesPerTrigger": "0"}, "a number of at least 1"),
+        ({"query": "q", "gapWaitSeconds": "soon"}, "a number of at least 0"),
+        ({"query": "q", "gapWaitSeconds": "inf"}, "a number of at least 0"),
+        ({"query": "q", "maxMessages": "5"}, "no option maxmessages"),
+        ({"query": "q", "maxFilesPerTrigger": "1", "maxMessagesPerTrigger": "1"}, "not both"),
+    ],
+)
+def test_mistakes_are_told(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Options.parse({"path": "archive", **options}, is_stream=True)
+
+
+def test_a_stream_without_a_name_is_refused(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    stream = spark.readStream.format("ringcast").load(str(archive))
+    checkpoint = str(tmp_path / "checkpoint")
+    query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    with pytest.raises(PySparkException, match="needs a name that stays the same"):
+        query.awaitTermination()
+
+
+def test_an_archive_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    with pytest.raises(PySparkException, match="no such directory"):
+        spark.read.format("ringcast").load(str(tmp_path / "nowhere")).count()
+
+
+def damage(path: Path) -> None:
+    """Its footer stays, and nothing else."""
+    whole = path.read_bytes()
+    size = len(whole) - int.from_bytes(whole[-8:-4], "little") - 8
+    path.write_bytes(b"PAR1" + bytes(size - 4) + whole[size:])
+
+
+def test_what_stands_twice_in_a_file_is_read_once(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 6), Kept(WEB, 4, 9)])
+    (batch,) = read_messages([FileRead(str(path), (Wanted(WEB, 2, 8),))])
+    assert batch["seqno"].to_pylist() == [2, 3, 4, 5, 6, 7, 8]
+    assert batch["payload"].to_pylist() == [payload(WEB, seqno) for seqno in range(2, 9)]
+
+
+def test_a_file_that_has_less_than_its_footer_says_is_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 6)])
+    with pytest.raises(UsageError, match="6 messages where its footer names 9"):
+        list(read_messages([FileRead(str(path), (Wanted(WEB, 1, 9),))]))
+    damage(path)
+    with pytest.raises(UsageError, match="damaged"):
+        list(read_messages([FileRead(str(path), (Wanted(WEB, 1, 6),))]))
+
+
+def test_an_archive_is_a_trace_too(archive: Path) -> None:
+    """One format: whoever reads traces finds the same columns, and one more."""
+    names = pq.ParquetFile(segment_paths(archive)[0]).schema_arrow.names
+    assert names[-1] == "payloads"
+    assert "seqno2" in names
+
+
+@pytest.mark.proof
+def test_on_a_standalone_cluster_each_message_is_read_once(archive: Path, tmp_path: Path) -> None:
+    shutil.copytree(archive, tmp_path / "shared")
+    program = (
+        "import sys; from ringcast.spark import register; from ringcast.spark.session import *\n"
+        "spark = session('test', sys.argv[1]); register(spark)\n"
+        "print(spark.read.format('ringcast').load(sys.argv[2]).count()); spark.stop()"
+    )
+    with start_standalone(workers=2) as cluster:
+        done = subprocess.run(
+            [sys.executable, "-c", program, cluster.url, str(tmp_path / "shared")],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+    assert done.stdout.split()[-1] == str(SENT.total())

@@ -1,0 +1,56 @@
+"""Files of archives, made without a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.trace.rows import DELIVER, VIEW, Row
+from ringcast.trace.segments import Recording, SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ringcast.trace.rows import OriginKey
+
+WEB: OriginKey = ("web", 2**64 - 1, 0)
+WEB_UNIFORM: OriginKey = ("web", 2**64 - 1, 1)
+APP: OriginKey = ("app/1#2", 7, 0)
+RUN = 3
+"""Messages to a row."""
+
+
+class Kept(NamedTuple):
+    """Messages of one origin, as an archive took them; fragments bear none."""
+
+    origin: OriginKey
+    first: int
+    last: int
+    is_fragment: bool = False
+
+
+def payload(origin: OriginKey, seqno: int) -> bytes:
+    return f"{origin[0]} {origin[2]} {seqno}".encode()
+
+
+def write_file(
+    directory: Path, writer: str, idx: int, kept: Sequence[Kept], *, incarnation: int = 1
+) -> Path:
+    """One segment of the archive `writer`, whose first row is number `idx`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = [Row(VIEW, writer, incarnation, idx, members=("a#1",))]
+    payloads: list[list[bytes]] = [[]]
+    for origin, first, last, is_fragment in kept:
+        for start in range(first, last + 1, RUN):
+            stop = min(start + RUN - 1, last)
+            kind = "fragment" if is_fragment else ""
+            at = idx + len(rows)
+            rows.append(
+                Row(DELIVER, writer, incarnation, at, -1, at, *origin, start, stop, 4, kind=kind)
+            )
+            messages = [payload(origin, seqno) for seqno in range(start, stop + 1)]
+            payloads.append([] if is_fragment else messages)
+    recording = Recording(run_id="test", node=writer, inc=incarnation, payloads=True)
+    segment = SegmentWriter(directory, recording)
+    segment.add(rows, 10**18, payloads)
+    return segment.finish()

@@ -1,0 +1,145 @@
+"""A recorder that keeps messages: all of them, in files of bounded size, and what is in which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+
+import pyarrow.parquet as pq
+
+from ringcast.errors import UsageError
+from ringcast.events import Delivered, FragmentsTaken
+from ringcast.model import Address, Member, Run, Stream, ViewId
+from ringcast.trace.held import Holdings, Range
+from ringcast.trace.recorder import Recorder
+from ringcast.trace.scribe import ROOM_BYTES, SEGMENT_BYTES
+from ringcast.trace.segments import PAYLOADS, ROW_GROUP_BYTES, Segment, segment_paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A = Member(Address("127.0.0.1", 7801), 11, "a")
+B = Member(Address("127.0.0.1", 7802), 2**64 - 1, "b")
+VIEW = ViewId(A, 3)
+FROM_B = ("b", 2**64 - 1, 0)
+CLOSE_S = 60.0
+MEGABYTE = bytes(1 << 20)
+
+
+def delivery(first: int, payloads: list[bytes]) -> Delivered:
+    return Delivered(B, Run(Stream.FIFO, first, payloads), VIEW)
+
+
+def test_messages_stand_in_the_rows_of_their_delivery(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, payloads=True)
+    recorder.start(0)
+    recorder.sent(Stream.FIFO, 1, [b"own"], 1)
+    recorder.delivered(delivery(1, [b"one", b""]), 1)
+    recorder.delivered(delivery(3, [b"three"]), 2)
+    recorder.delivered_fragments(FragmentsTaken(B, Stream.FIFO, 4, 6, VIEW), 3)
+    recorder.delivered(delivery(7, [b"seven"]), 4)
+    recorder.stopped(5)
+    assert recorder.close(CLOSE_S)
+    assert recorder.stats()["messages_kept"] == 4
+    (path,) = segment_paths(tmp_path)
+    with Segment(path) as segment:
+        assert segment.info.payloads
+        assert segment.holdings.ranges == {FROM_B: [Range(1, 7)]}
+        rows = segment.rows()
+        (batch,) = segment.row_groups(["event", "kind", PAYLOADS], Range(1, 7))
+        assert list(segment.row_groups(["event"], Range(8, 9))) == []
+    kept = [row for row in batch.to_pylist() if row[PAYLOADS]]
+    assert [row[PAYLOADS] for row in kept] == [[b"one", b"", b"three"], [b"seven"]]
+    assert {(row["event"], row["kind"]) for row in kept} == {("deliver", "")}
+    assert [row.event for row in rows] == [row["event"] for row in batch.to_pylist()]
+
+
+def test_without_payloads_nothing_is_held(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A)
+    recorder.start(0)
+    recorder.delivered(delivery(1, [b"one"]), 1)
+    recorder.stopped(5)
+    assert recorder.close(CLOSE_S)
+    (path,) = segment_paths(tmp_path)
+    with Segment(path) as segment:
+        assert not segment.info.payloads
+        assert segment.holdings.ranges == {}
+    assert PAYLOADS not in pq.ParquetFile(path).schema_arrow.names
+
+
+def test_files_and_what_is_read_at_once_are_bounded_in_bytes(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, payloads=True, segment_seconds=3600)
+    recorder.start(0)
+    count = (SEGMENT_BYTES >> 20) + 20
+    for seqno in range(1, count + 1):
+        recorder.delivered(delivery(seqno, [MEGABYTE]), seqno * 10**9)
+        recorder.tick(seqno * 10**9 + 10**8)
+        assert recorder.wait_for_room(CLOSE_S)
+    recorder.stopped(count * 10**9)
+    assert recorder.close(CLOSE_S)
+    held = []
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            held += segment.holdings.ranges[FROM_B]
+        about = pq.ParquetFile(path).metadata
+        sizes = [about.row_group(at).total_byte_size for at in range(about.num_row_groups)]
+        assert max(sizes) < 2 * ROW_GROUP_BYTES
+    assert len(held) == 2
+    assert (held[0].first, held[0].last + 1, held[1].last) == (1, held[1].first, count)
+
+
+def test_while_the_disk_is_behind_there_is_no_room(tmp_path: Path) -> None:
+    """Nothing is written before the recorder starts."""
+    keeps = Recorder(tmp_path, "run", A, payloads=True)
+    traces = Recorder(tmp_path, "run", B)
+    for seqno in range(1, (ROOM_BYTES >> 20) + 1):
+        assert keeps.has_room
+        for recorder in (keeps, traces):
+            recorder.delivered(delivery(seqno, [MEGABYTE]), seqno * 10**9)
+            recorder.tick(seqno * 10**9 + 10**8)
+    assert not keeps.has_room
+    assert not keeps.wait_for_room(0.0)
+    assert traces.has_room  # it holds none of them
+    keeps.start(10**12)
+    assert keeps.wait_for_room(CLOSE_S)
+    keeps.stopped(10**12)
+    assert keeps.close(CLOSE_S)
+    assert keeps.lost == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}x",
+        b"7",
+        b"[7]",
+        b'[["b", 1, 0, 1]]',
+        b'[["b", 1, 0, 5, 4]]',
+        b'[["b", 1, 0, 0, 4]]',
+        b'[["b", 1, 9, 1, 4]]',
+        b'[["b", -1, 0, 1, 4]]',
+        b"[[7, 1, 0, 1, 4]]",
+    ],
+)
+def test_what_is_no_list_of_ranges_is_refused(text: bytes) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Holdings.from_json(text)
+
+
+def test_a_footer_that_makes_no_sense_is_told(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, payloads=True)
+    recorder.start(0)
+    recorder.delivered(delivery(1, [b"one"]), 1)
+    recorder.stopped(5)
+    assert recorder.close(CLOSE_S)
+    (path,) = segment_paths(tmp_path)
+    old, new = b'[["b", 18446744073709551615, 0, 1, 1]]', b'[["b", 18446744073709551615, 0, 1, 0]]'
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    with Segment(path) as segment, pytest.raises(UsageError, match="what it holds"):
+        _ = segment.holdings
