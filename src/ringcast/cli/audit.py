@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,7 @@ import click
 from ringcast.cli.words import safe
 
 if TYPE_CHECKING:
-    from ringcast.spark.report import Names, Report, Verdict
-    from ringcast.trace.rows import Row
+    from ringcast.spark.report import Report, Verdict
 
 _COLOURS = {"ok": "green", "violated": "red"}
 """What is neither is yellow."""
@@ -23,7 +23,15 @@ _COLOURS = {"ok": "green", "violated": "red"}
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write JSON here.")
-def audit(directory: Path, master: str, run_id: str | None, json_file: Path | None) -> None:
+@click.option(
+    "--report",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write a page with charts here, one HTML file.",
+)
+def audit(
+    directory: Path, master: str, run_id: str | None, json_file: Path | None, page: Path | None
+) -> None:
     """Judge the guarantees from the segments that members recorded.
 
     Exits with 0 if all held (as far as the traces of killed members go), 1 if one was violated,
@@ -32,9 +40,15 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     \b
     Examples:
       ringcast audit traces/
+      ringcast audit traces/ --report run.html
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
     """
+    if page is not None and not os.access(page.absolute().parent, os.W_OK):
+        raise click.BadParameter(
+            f"nothing can be written in {page.absolute().parent}", param_hint="--report"
+        )
     from ringcast.spark.audit import audit as audit_run
+    from ringcast.spark.page import write_page
     from ringcast.spark.session import session
 
     click.echo("starting Spark …", err=True)
@@ -45,6 +59,10 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
         if json_file is not None:
             json_file.write_text(report.to_json() + "\n")
         print_report(report)
+        if page is not None:
+            click.echo("drawing the report …", err=True)
+            write_page(spark, report, page)
+            click.echo(f"report: {page}")
     finally:
         spark.stop()
     sys.exit(report.exit_status)
@@ -52,6 +70,8 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
 
 def print_report(report: Report) -> None:
     """The verdicts as a table, what shows each violation, and the sum of it in a sentence."""
+    from ringcast.spark.report import readable
+
     click.echo(
         f"run {safe(report.run_id)}: {report.members} members, {report.segments} segments, "
         f"{report.rows} rows"
@@ -61,7 +81,7 @@ def print_report(report: Report) -> None:
         for violation in verdict.violations:
             click.echo(f"\n{verdict.id}: {safe(violation.text)}")
             for row in violation.rows:
-                click.echo(f"    {safe(_readable(row, report.names))}")
+                click.echo(f"    {safe(readable(row, report.names))}")
     for note in report.notes:
         click.echo(f"note: {safe(note)}")
     unseen = [verdict.id for verdict in report.verdicts if _is_unseen(verdict)]
@@ -91,16 +111,3 @@ def _print_table(report: Report) -> None:
 def _is_unseen(verdict: Verdict) -> bool:
     """No member recorded what it needs: one line says so of all such."""
     return verdict.is_beyond_level and not verdict.premises
-
-
-def _readable(row: Row, names: Names) -> str:
-    words = [f"{names.of((row.node, row.inc))} row {row.idx}:", row.event]
-    if row.peer:
-        words.append(f"{names.of_origin(row.origin)} {row.seqno}..{row.seqno2}")
-    if row.view:
-        words.append(f"view {row.view}")
-    if row.members:
-        words.append("[" + ", ".join(map(names.of_key, row.members)) + "]")
-    if row.block >= 0:
-        words.append(f"block {row.block} {row.kind} {row.block_hash:016x}")
-    return " ".join(words)

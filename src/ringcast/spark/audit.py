@@ -106,6 +106,7 @@ class _Judge:
             verdicts=list(self._verdicts.values()),
             notes=run.notes,
             names=run.names,
+            paths=[state.path for state in states],
         )
 
     # Predicates
