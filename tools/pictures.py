@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,7 +108,6 @@ def _look(tab: Tab, page: Path, screen: Screen, picture: Path) -> list[str]:
 
 
 def _make_pages(directory: Path) -> dict[str, Path]:
-    from ringcast.cli.demo import plant_duplicate
     from ringcast.spark.audit import audit
     from ringcast.spark.page import write_page
     from ringcast.spark.session import session
@@ -116,7 +116,7 @@ def _make_pages(directory: Path) -> dict[str, Path]:
         traces = {"held": Path(scratch, "held"), "violated": Path(scratch, "violated")}
         click.echo("four processes, 5 % loss, one is slow and one is killed …")
         _run_cluster(traces["held"])
-        plant_duplicate(traces["held"], traces["violated"])
+        _plant_duplicate(traces["held"], traces["violated"])
         click.echo("Spark audits the run and draws the report …")
         spark = session("ringcast pictures")
         try:
@@ -127,6 +127,22 @@ def _make_pages(directory: Path) -> dict[str, Path]:
         finally:
             spark.stop()
     return pages
+
+
+def _plant_duplicate(trace: Path, planted: Path) -> None:
+    """Copy the trace, with the last delivery of the first member repeated."""
+    from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+
+    shutil.copytree(trace, planted)
+    path = next(path for path in segment_paths(planted) if Segment(path).info.is_last)
+    with Segment(path) as segment:
+        info, rows = segment.info, segment.rows()
+    at = max(at for at, row in enumerate(rows) if row.event == "deliver")
+    rows = [*rows[: at + 1], *rows[at:]]
+    rows = [row._replace(idx=info.first_idx + place) for place, row in enumerate(rows)]
+    owner = {item.name: getattr(info, item.name) for item in fields(Recording)}
+    path.unlink()
+    write_segment(planted, Recording(**owner), rows, is_last=True)
 
 
 def _run_cluster(trace: Path) -> None:

@@ -83,7 +83,7 @@ def _show_cluster(loss: float, seed: int, keep: Path | None) -> None:
         trace = base / "trace"
         _run_cluster(trace, loss, seed)
         planted = base / "planted"
-        plant_duplicate(trace, planted)
+        _plant_duplicate(trace, planted)
         _step(4, "Spark reads the traces of all members and judges what was promised.")
         clean, broken = _audit(starting.result(), trace, planted)
     if clean.exit_status != 0 or broken.exit_status != 1:
@@ -113,7 +113,7 @@ def _run_cluster(trace: Path, loss: float, seed: int) -> None:
         click.echo(f"   the group is now {', '.join(answer['view'])}")
 
 
-def plant_duplicate(trace: Path, planted: Path) -> None:
+def _plant_duplicate(trace: Path, planted: Path) -> None:
     """Copy the trace, with one delivery repeated in one segment."""
     from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
 

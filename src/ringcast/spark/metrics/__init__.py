@@ -8,7 +8,7 @@ Level "deliveries" shows throughput, latency, views and members. The others are 
 windows: of members that did not record at level "full" they have no rows, and `members` says who.
 """
 
-from ringcast.spark.metrics.columns import read_rows
+from ringcast.spark.metrics.columns import CLOCKS, clocks, read_rows, steady
 from ringcast.spark.metrics.frames import (
     ACK_ECONOMY,
     RETRANSMISSIONS,
@@ -39,6 +39,7 @@ from ringcast.spark.metrics.occupancy import OCCUPANCY, window_occupancy
 
 __all__ = [
     "ACK_ECONOMY",
+    "CLOCKS",
     "INCIDENTS",
     "LATENCY",
     "MEMBERS",
@@ -51,12 +52,14 @@ __all__ = [
     "THROUGHPUT",
     "VIEWS",
     "ack_economy",
+    "clocks",
     "incidents",
     "latency",
     "latency_samples",
     "members",
     "read_rows",
     "retransmissions",
+    "steady",
     "suspicions",
     "throughput",
     "views",

@@ -20,7 +20,7 @@ from ringcast.trace.rows import Row
 from ringcast.trace.segments import SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,6 +49,35 @@ def read_rows(spark: SparkSession, *paths: Path | str) -> DataFrame:
         name: value for name, value in Row._field_defaults.items() if isinstance(value, int | str)
     }
     return frame.fillna(defaults)  # for the columns that older segments lack
+
+
+CLOCKS = schema(machine=TEXT, offset_ns=LONG)
+"""How far the wall clock of each machine was ahead of its monotonic one, for most of the time."""
+
+
+def clocks(rows: DataFrame) -> DataFrame:
+    """CLOCKS: one row for each machine, or for each member where machines are not told apart."""
+    ahead = F.col("wall_ns") - F.col("mono_ns")
+    found = rows.groupBy(_machine().alias("machine")).agg(
+        F.percentile_approx(ahead, 0.5, 1000).alias("offset_ns")
+    )
+    return typed(found, CLOCKS)
+
+
+def steady(rows: DataFrame, offsets: Mapping[str, int]) -> DataFrame:
+    """The same rows with `wall_ns` as it would be had nobody set a clock during the run.
+
+    `offsets` are CLOCKS by machine. A clock that is set in the middle of a run would tear its time
+    axis apart.
+    """
+    if not offsets:
+        return rows
+    known = F.create_map(*(F.lit(value) for item in offsets.items() for value in item))
+    return rows.withColumn("wall_ns", F.col("mono_ns") + known[_machine()])
+
+
+def _machine() -> Column:
+    return F.when(F.col("boot_id") != "", F.col("boot_id")).otherwise(member_key())
 
 
 def _row_schema() -> StructType:

@@ -245,7 +245,7 @@ def _row(name: str, *plot: Content, words: str = "", kind: str = "") -> Markup:
         "div",
         tag("span", name, class_="name", title=name),
         tag("div", *plot, class_="plot"),
-        tag("span", words, class_="words"),
+        tag("span", words, class_="words", title=words),
         class_=f"strip {kind}".strip(),
     )
 

@@ -27,6 +27,8 @@ HEAT_MAX = 16
 LANES_MAX = 32
 VIEWS_MAX = 200
 MARKS_MAX = 200
+MEMBERS_MAX = 256
+MACHINES_MAX = 256
 OTHERS = ""
 """Who is not shown apart."""
 
@@ -118,7 +120,8 @@ class Figures:
 
 def take_figures(rows: DataFrame, names: Names) -> Figures:
     """The figures of the one run that these rows are of."""
-    taking = _Taking(rows, names)
+    offsets = {at.machine: at.offset_ns for at in metrics.clocks(rows).head(MACHINES_MAX)}
+    taking = _Taking(metrics.steady(rows, offsets), names)
     taking.take_members()
     taking.take_throughput()
     taking.take_latency()
@@ -138,23 +141,19 @@ class _Taking:
     def take_members(self) -> None:
         figures = self.figures
         found = metrics.members(self._rows)
-        known = found.orderBy("started_ns", "member").limit(LANES_MAX * 8).collect()
+        known = found.orderBy("started_ns", "member").head(MEMBERS_MAX)
         if not known:
             return
-        bounds = found.agg(
-            F.min("started_ns").alias("began"),
-            F.max("last_ns").alias("ended"),
-            F.count("*").alias("members"),
-            F.bool_or(F.col("clock") == "simulation").alias("is_simulation"),
-        ).collect()[0]
-        figures.is_simulation = bool(bounds.is_simulation)
-        figures.members = bounds.members
-        span_s = max((bounds.ended - bounds.began) / 1e9, 1e-3)
+        figures.members = _known(found, known, MEMBERS_MAX)
+        figures.is_simulation = any(life.clock == "simulation" for life in known)
+        began = min(life.started_ns for life in known)
+        ended = max(life.last_ns for life in known)
+        span_s = max((ended - began) / 1e9, 1e-3)
         figures.window_s = max(round_up(span_s / WINDOWS_MAX), 1e-6)
         # Spark's windows begin at multiples of their length, so the page does too.
         window_ns = round(figures.window_s * 1e9)
-        figures.began_ns = bounds.began - bounds.began % window_ns
-        figures.span_s = max((bounds.ended - figures.began_ns) / 1e9, figures.window_s)
+        figures.began_ns = began - began % window_ns
+        figures.span_s = max((ended - figures.began_ns) / 1e9, figures.window_s)
         figures.lives = [
             Life(
                 key=life.member,
@@ -201,7 +200,7 @@ class _Taking:
             figures.latency_all = next(iter(metrics.latency(samples, None, ()).collect()), None)
             pairs = metrics.latency(samples, None, ("sender", "receiver"))
             figures.pairs = pairs.orderBy(F.desc("p99_ms"), "sender", "receiver").head(PAIRS_MAX)
-            figures.pairs_known = samples.select("sender", "receiver").distinct().count()
+            figures.pairs_known = _known(pairs, figures.pairs, PAIRS_MAX)
         finally:
             samples.unpersist()
 
@@ -238,7 +237,8 @@ class _Taking:
     def take_views(self) -> None:
         figures = self.figures
         found = metrics.views(self._rows)
-        figures.views_known = found.count()
+        known = found.orderBy("at_ns", "view").head(VIEWS_MAX)
+        figures.views_known = _known(found, known, VIEWS_MAX)
         figures.views = [
             InstalledView(
                 at_s=self._since(view.at_ns),
@@ -249,7 +249,7 @@ class _Taking:
                 joined=list(map(self._name, view.joined)),
                 departed=list(map(self._name, view.departed)),
             )
-            for view in found.orderBy("at_ns", "view").head(VIEWS_MAX)
+            for view in known
         ]
         figures.marks = sorted(
             [*self._ends(), *self._suspicions(), *self._incidents()], key=lambda mark: mark.at_s
@@ -301,3 +301,8 @@ class _Taking:
 
     def _order(self, name: str) -> int:
         return self.figures.colours.get(name, SERIES_MAX)
+
+
+def _known(found: DataFrame, taken: list[Record], limit: int) -> int:
+    """How many there are: counted only if not all were taken."""
+    return len(taken) if len(taken) < limit else found.count()

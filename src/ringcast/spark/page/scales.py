@@ -57,7 +57,7 @@ def logarithmic(values: Iterable[float], say: Callable[[float], str]) -> Axis:
     return Axis(places[0], places[-1], tuple((place, say(place)) for place in places), is_log=True)
 
 
-def time_axis(span_s: float, ticks: int = 6) -> Axis:
+def time_axis(span_s: float, ticks: int = 8) -> Axis:
     """From 0 to the end of the run, in one unit."""
     size, unit = next((at for at in _UNITS if span_s >= 2 * at[0]), _UNITS[-1])
     step = round_up(span_s / size / ticks)
@@ -77,9 +77,9 @@ def plain(value: float) -> str:
 
 def short(value: float) -> str:
     """1,200,000 as 1.2 M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
-            return f"{plain(value / (1e3 if letter == 'k' else size))} {letter}"
+            return plain(value / size) + letter
     return plain(value)
 
 

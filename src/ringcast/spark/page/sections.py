@@ -60,8 +60,7 @@ def sections(figures: Figures, names: Names) -> list[Markup]:
         throughput(figures),
         latency(figures),
         pairs(figures, names),
-        repair(figures, names),
-        control(figures),
+        tag("div", repair(figures, names), control(figures), class_="stack"),
         windows(figures),
         time_line(figures),
     ]
@@ -148,7 +147,7 @@ def latency(figures: Figures) -> Markup:
             lines,
             time_axis(figures.span_s),
             logarithmic(values, milliseconds),
-            unit="each line tenfold" if max(values) > 1000 * min(values) else "logarithmic",
+            unit="logarithmic",
             bands=_hover(figures, says),
             faults=_faults(figures),
         ),
@@ -276,16 +275,13 @@ def windows(figures: Figures) -> Markup:
         places = [(min(at.at_s + half, figures.span_s), at.occupancy) for at in points]
         lines.append(Line(sender, number, [places]))
         shares = Counter(at.pinned_by for at in points if at.pinned_by)
-        most = [f"{name} {per_cent(n / len(points))}" for name, n in shares.most_common(2)]
-        pinned.append((sender, _pinned_bands(figures, points), " · ".join(most) or "nobody"))
+        told = [f"{name} {per_cent(n / len(points))}" for name, n in shares.most_common()]
+        pinned.append((sender, _pinned_bands(figures, points), told[0] if told else "nobody"))
         fullest = max(points, key=lambda at: at.occupancy)
-        everyone = ", ".join(
-            f"{who} {per_cent(n / len(points))}" for who, n in shares.most_common()
-        )
         rows.append(
             [
                 sender,
-                everyone or "nobody",
+                ", ".join(told) or "nobody",
                 per_cent(fullest.occupancy),
                 f"{max(at.used for at in points):,}",
                 f"{fullest.capacity:,}",
@@ -309,7 +305,7 @@ def windows(figures: Figures) -> Markup:
         tag("h3", "Who kept it from moving"),
         tag(
             "p",
-            "By sender: whose ack was furthest behind while others were ahead, and how often.",
+            "By sender: whose ack was furthest behind while others were ahead, and who most often.",
             class_="lead",
         ),
         legend(named, "area") if named else "",
@@ -427,7 +423,7 @@ def _hover(figures: Figures, says: Iterable[tuple[int, str]]) -> list[Band]:
 def _faults(figures: Figures) -> list[tuple[float, str]]:
     """What may explain a dent: members that went without saying so."""
     return [
-        (mark.at_s, f"{mark.member}: {mark.words}")
+        (mark.at_s, f"{mark.member} {mark.what} at {mark.at_s:.1f} s")
         for mark in figures.marks
         if mark.what in ("killed", "crashed", "paused")
     ]
@@ -438,7 +434,7 @@ def _faults_note(figures: Figures) -> Content:
     if not shown:
         return ""
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    return tag("p", f"Dashed upright lines: {'; '.join(shown[:4])}{more}.", class_="note")
+    return tag("p", f"Dashed: {', '.join(shown[:4])}{more}.", class_="note")
 
 
 def _in_whole(whole: Record) -> str:
