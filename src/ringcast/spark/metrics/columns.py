@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -21,7 +22,6 @@ from ringcast.trace.segments import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
@@ -39,6 +39,11 @@ def read_rows(spark: SparkSession, *paths: Path | str) -> DataFrame:
     """The rows of these segments, or of all below these directories."""
     if not paths:
         raise UsageError("no segments: name files or directories")
+    for path in map(Path, paths):
+        if path.name.startswith(("_", ".")) and path.is_file():
+            raise UsageError(
+                f"{path.name}: Spark takes it for hidden; give it another first letter"
+            )
     frame = (
         spark.read.schema(_row_schema())
         .option("recursiveFileLookup", "true")

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.markup import Markup, joined, tag, text
-from ringcast.spark.page.sections import sections
+from ringcast.spark.page.markup import Markup, clip, joined, tag, text
+from ringcast.spark.page.messages import latency, pairs, throughput
+from ringcast.spark.page.views import time_line
+from ringcast.spark.page.wire import control, repair, windows
 from ringcast.spark.report import INCOMPLETE, INCONCLUSIVE, OK, UNKNOWN_TAIL, VIOLATED, readable
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 SIGNS = {VIOLATED: "✕", INCOMPLETE: "!", INCONCLUSIVE: "?", UNKNOWN_TAIL: "~", OK: "✓"}
 """The worst first: so they are sorted."""
+SHOWN_MAX = 3
+"""Of each guarantee: violations whose rows are shown. The others are named."""
+NOTES_MAX = 50
 _STYLE = Path(__file__).with_name("style.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The browser is told what we promise: no script runs and nothing is fetched."""
@@ -39,7 +44,12 @@ def document(report: Report, figures: Figures) -> str:
             "main",
             _verdicts(report),
             *_witnesses(report),
-            *sections(figures, report.names),
+            throughput(figures),
+            latency(figures),
+            pairs(figures, report.names),
+            tag("div", repair(figures, report.names), control(figures), class_="stack"),
+            windows(figures),
+            time_line(figures),
             _notes(report),
         ),
     )
@@ -98,9 +108,9 @@ def _verdicts(report: Report) -> Markup:
 
 def _verdict(verdict: Verdict) -> Markup:
     sign = tag("b", SIGNS.get(verdict.status, "?"), class_="badge", aria_hidden="true")
-    detail = tag("small", verdict.detail) if verdict.detail else ""
+    detail = tag("small", clip(verdict.detail)) if verdict.detail else ""
     if verdict.violations:
-        detail = tag("small", tag("a", verdict.detail, href=f"#{_anchor(verdict)}"))
+        detail = tag("small", tag("a", clip(verdict.detail), href=f"#{_anchor(verdict)}"))
     return tag(
         "tr",
         tag("td", sign, verdict.status, class_=f"status {_class(verdict.status)}"),
@@ -116,7 +126,10 @@ def _witnesses(report: Report) -> list[Markup]:
     for verdict in report.verdicts:
         if not verdict.violations:
             continue
-        found = [tag("li", at.text, _rows(at.rows, report.names)) for at in verdict.violations]
+        found = [
+            tag("li", clip(at.text), _rows(at.rows if place < SHOWN_MAX else [], report.names))
+            for place, at in enumerate(verdict.violations)
+        ]
         made.append(
             tag(
                 "section",
@@ -130,14 +143,14 @@ def _witnesses(report: Report) -> list[Markup]:
 
 
 def _rows(rows: list[Row], names: Names) -> Content:
-    lines = [text(readable(row, names)) for row in rows]
+    lines = [text(clip(readable(row, names))) for row in rows]
     return tag("pre", Markup("\n".join(lines)), tabindex=0) if lines else ""
 
 
 def _notes(report: Report) -> Content:
     if not report.notes:
         return ""
-    notes = [tag("li", note) for note in report.notes]
+    notes = [tag("li", clip(note)) for note in report.notes[:NOTES_MAX]]
     return tag("section", tag("h2", "Notes"), tag("ul", *notes), class_="card wide")
 
 

@@ -23,6 +23,11 @@ def text(content: Content) -> Markup:
     return Markup(escape(shown))
 
 
+def clip(words: str, limit: int = 300) -> str:
+    """A page has room for so many letters of it."""
+    return words if len(words) <= limit else f"{words[:limit]} …"
+
+
 def tag(name: str, *content: Content, **attributes: str | float) -> Markup:
     """One element. A trailing underscore in an attribute's name is dropped, others are dashes."""
     named = "".join(

@@ -1,0 +1,183 @@
+"""Sections on frames and windows, of members that recorded them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from ringcast.spark.page.charts import GREY, Band, Line, heat_map, legend, line_chart, strips
+from ringcast.spark.page.figures import HEAT_MAX
+from ringcast.spark.page.markup import table, tag
+from ringcast.spark.page.parts import details, empty, faults, section
+from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_axis
+
+if TYPE_CHECKING:
+    from ringcast.spark.page.figures import Figures, Window
+    from ringcast.spark.page.markup import Content, Markup
+    from ringcast.spark.report import Names
+
+EVERYBODY = "everybody"
+NEEDS_FULL = 'Frames and windows are recorded at level "full" only (record_level="full")'
+_CONTROL = {
+    "acks": ("ack",),
+    "repair requests": ("nack", "repairwanted"),
+    "announcements": ("highest",),
+    "votes": ("vote", "votewanted", "stable"),
+    "commits": ("commit", "commitwanted"),
+}
+"""What control frames are for; the rest keeps the group together."""
+_THE_REST = "membership"
+
+
+def repair(figures: Figures, names: Names) -> Markup:
+    title = "Sent again"
+    if not _has_frames(figures):
+        return section(title, "", empty(f"{NEEDS_FULL}."))
+    if not figures.heat:
+        return section(title, "", empty("Nothing had to be sent again."))
+    values: dict[tuple[str, str], tuple[float, str]] = {}
+    rows: list[list[Content]] = []
+    for spot in sorted(figures.heat, key=lambda spot: -spot.messages):
+        sender = names.of_key(spot.sender)
+        receiver = names.of_key(spot.receiver) if spot.receiver else EVERYBODY
+        words = f"{spot.messages:,} messages in {spot.frames:,} frames, {spot.requests:,} requests"
+        values[sender, receiver] = (float(spot.messages), f"{sender} to {receiver}: {words}")
+        counts = (spot.messages, spot.frames, spot.bytes, spot.requests)
+        rows.append([f"{sender} → {receiver}", *(f"{count:,}" for count in counts)])
+    shown = [life.name for life in figures.lives[:HEAT_MAX]]
+    group = [EVERYBODY] if any(receiver == EVERYBODY for _, receiver in values) else []
+    few = "" if figures.members <= HEAT_MAX else f" The first {HEAT_MAX} members."
+    return section(
+        title,
+        f"Messages that a sender (row) repeated for a receiver (column).{few}{_only(figures)}",
+        heat_map(
+            shown,
+            [*shown, *group],
+            values,
+            corner="from \\ to",
+            caption="Messages sent again, sender by receiver",
+        ),
+        details(
+            table(
+                ["pair", "messages", "frames", "bytes", "requests"],
+                rows,
+                caption="What was sent again, by pair",
+            )
+        ),
+    )
+
+
+def control(figures: Figures) -> Markup:
+    title = "What control costs"
+    if not figures.control:
+        return section(title, "", empty(f"{NEEDS_FULL}."))
+    grouped: dict[str, defaultdict[str, float]] = {}
+    for member, kinds in figures.control.items():
+        sums = grouped[member] = defaultdict(float)
+        for kind, cost in kinds.items():
+            owner = next((name for name, own in _CONTROL.items() if kind in own), _THE_REST)
+            sums[owner] += cost
+    heads = [
+        name for name in (*_CONTROL, _THE_REST) if any(sums[name] for sums in grouped.values())
+    ]
+    rows: list[list[Content]] = [
+        [member, *(plain(1000 * sums[name]) for name in heads), plain(1000 * sum(sums.values()))]
+        for member, sums in grouped.items()
+    ]
+    return section(
+        title,
+        f"Frames without a message that a member sends for 1,000 it delivers.{_only(figures)}",
+        table(["member", *heads, "in all"], rows, caption="Control frames per 1,000 messages"),
+    )
+
+
+def windows(figures: Figures) -> Markup:
+    title = "Send windows"
+    if not _has_frames(figures):
+        return section(title, "", empty(f"{NEEDS_FULL}."))
+    if not figures.windows:
+        return section(title, "", empty("Nobody sent anything."))
+    lines = []
+    pinned = []
+    rows: list[list[Content]] = []
+    for sender, points in figures.windows.items():
+        number = figures.colours.get(sender, GREY)
+        half = figures.window_s / 2
+        places = [(min(at.at_s + half, figures.span_s), at.occupancy) for at in points]
+        lines.append(Line(sender, number, [places]))
+        shares = Counter(at.pinned_by for at in points if at.pinned_by)
+        told = [f"{name} {per_cent(n / len(points))}" for name, n in shares.most_common()]
+        pinned.append((sender, _pinned_bands(figures, points), told[0] if told else "nobody"))
+        fullest = max(points, key=lambda at: at.occupancy)
+        rows.append(
+            [
+                sender,
+                ", ".join(told) or "nobody",
+                per_cent(fullest.occupancy),
+                f"{max(at.used for at in points):,}",
+                f"{fullest.capacity:,}",
+            ]
+        )
+    x = time_axis(figures.span_s)
+    highest = max(at.occupancy for points in figures.windows.values() for at in points)
+    pinners = {at.pinned_by for points in figures.windows.values() for at in points if at.pinned_by}
+    named = [(name, figures.colours.get(name, GREY)) for name in sorted(pinners)]
+    return section(
+        title,
+        f"How full each sender's window was, of its messages or bytes.{_only(figures)}",
+        line_chart(
+            "Occupancy of send windows over time, by sender",
+            lines,
+            x,
+            linear(highest, _share),
+            unit="of the window",
+            faults=faults(figures),
+        ),
+        tag("h3", "Who kept it from moving"),
+        tag(
+            "p",
+            "By sender: whose ack was furthest behind while others were ahead, and who most often.",
+            class_="lead",
+        ),
+        legend(named, "area") if named else "",
+        strips(pinned, x, "Who pinned the window"),
+        details(
+            table(
+                ["sender", "pinned by", "fullest", "messages at most", "capacity"],
+                rows,
+                caption="Send windows",
+                numbers=2,
+            )
+        ),
+        wide=True,
+    )
+
+
+def _pinned_bands(figures: Figures, points: list[Window]) -> list[Band]:
+    """Times in a row that one member pinned are one band."""
+    bands: list[Band] = []
+    before = None
+    for at in points:
+        last = min(at.at_s + figures.window_s, figures.span_s)
+        if at.pinned_by and at.pinned_by == before:
+            bands[-1] = Band(bands[-1].first, last, bands[-1].words, bands[-1].colour)
+        elif at.pinned_by:
+            words = f"pinned by {at.pinned_by} from {seconds(at.at_s)}"
+            bands.append(Band(at.at_s, last, words, figures.colours.get(at.pinned_by, GREY)))
+        before = at.pinned_by
+    return bands
+
+
+def _has_frames(figures: Figures) -> bool:
+    return any(life.is_full for life in figures.lives)
+
+
+def _only(figures: Figures) -> str:
+    """Who is missing from what frames and windows show."""
+    if not figures.silent:
+        return ""
+    return f" Not of {', '.join(figures.silent[:5])}: they did not record it."
+
+
+def _share(value: float) -> str:
+    return f"{plain(100 * value)} %"
