@@ -183,13 +183,14 @@ def crowd() -> Figures:
     ]
     figures.control = {name: {"ack": 0.5, "beat": 1.5} for name in names[:HEAT_MAX]}
     figures.windows = {
-        name: [
+        (name, is_uniform): [
             Window(slot * figures.window_s, 10**6, 10**6, 1.0, shown[slot % 3]) for slot in slots
         ]
-        for name in [*shown[:-1], *(f"{name} (uniform)" for name in shown[:-1])]
+        for name in shown[:-1]
+        for is_uniform in (False, True)
     }
     figures.views = [
-        InstalledView(5.0 * at, 5.0 * at, at, names[0], names, names[:1], names[1:2])
+        InstalledView(5.0 * at, 5.0 * at, at, names, names[:1], names[1:2])
         for at in range(VIEWS_MAX)
     ]
     figures.views_known = 10**6

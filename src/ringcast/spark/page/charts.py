@@ -37,6 +37,11 @@ class Line:
     name: str
     colour: int
     pieces: list[list[tuple[float, float]]]
+    is_faint: bool = False
+
+    @property
+    def style(self) -> str:
+        return f"line {colour(self.colour)}{' faint' if self.is_faint else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def line_chart(
         *(_path(f"M0 {100 - y.place(at)}H100", "grid") for at, _ in y.ticks),
         *(_path(f"M{x.place(at)} 0V100", "fault", words) for at, words in faults),
         *(
-            _path(_piece(piece, x, y), f"line {colour(line.colour)}", line.name)
+            _path(_piece(piece, x, y), line.style, line.name)
             for line in lines
             for piece in line.pieces
         ),
@@ -90,30 +95,28 @@ def line_chart(
     labels = [
         tag("span", label, class_="y", style=f"bottom:{y.place(at)}%") for at, label in y.ticks
     ]
-    named = [(line.name, line.colour) for line in lines]
     return joined(
-        legend(named, "line") if len(lines) > 1 else "",
+        legend([(line.name, line.style) for line in lines]) if len(lines) > 1 else "",
         tag("div", unit, class_="unit"),
         tag("div", tag("div", *labels, class_="scale"), plot, class_="chart"),
     )
 
 
-def legend(named: Sequence[tuple[str, int]], kind: str) -> Markup:
-    """What the colours, and the dashes of lines, stand for."""
-    swatch = {"line": "M0 50H100", "area": "M0 0H100V100H0Z"}[kind]
+def legend(named: Sequence[tuple[str, str]]) -> Markup:
+    """What the colours, and the dashes of lines, stand for: names, each with its classes."""
     items = [
         tag(
             "li",
             tag(
                 "svg",
-                _path(swatch, f"{kind} {colour(number)}"),
+                _path("M0 50H100" if style.startswith("line") else "M0 0H100V100H0Z", style),
                 viewBox="0 0 100 100",
                 preserveAspectRatio="none",
                 aria_hidden="true",
             ),
             name,
         )
-        for name, number in named
+        for name, style in named
     ]
     return tag("ul", *items, class_="legend")
 

@@ -61,7 +61,6 @@ class InstalledView:
     at_s: float
     settled_s: float
     number: int
-    creator: str
     members: list[str]
     joined: list[str]
     departed: list[str]
@@ -99,15 +98,11 @@ class Figures:
     heat: list[Record] = field(default_factory=list)
     control: dict[str, dict[str, float]] = field(default_factory=dict)
     """Frames per message by member and kind."""
-    windows: dict[str, list[Window]] = field(default_factory=dict)
+    windows: dict[tuple[str, bool], list[Window]] = field(default_factory=dict)
+    """By sender; uniform messages have a window of their own."""
     views: list[InstalledView] = field(default_factory=list)
     views_known: int = 0
     marks: list[Mark] = field(default_factory=list)
-
-    @property
-    def slots(self) -> int:
-        """How many windows of time there are."""
-        return int(self.span_s / self.window_s) + 1
 
     @property
     def silent(self) -> list[str]:
@@ -222,9 +217,6 @@ class _Taking:
         found = metrics.window_occupancy(self._rows, figures.window_s)
         shown = found.where(F.col("sender").isin(self._shown))
         for point in shown.orderBy("stream", "sender", "at_ns").collect():
-            name = self._name(point.sender)
-            if point.stream != Stream.FIFO:
-                name = f"{name} (uniform)"
             window = Window(
                 at_s=self._since(point.at_ns),
                 used=point.used,
@@ -232,7 +224,8 @@ class _Taking:
                 occupancy=point.occupancy,
                 pinned_by=self._name(point.pinned_by) if point.pinned_by else None,
             )
-            figures.windows.setdefault(name, []).append(window)
+            key = self._name(point.sender), point.stream != Stream.FIFO
+            figures.windows.setdefault(key, []).append(window)
 
     def take_views(self) -> None:
         figures = self.figures
@@ -244,7 +237,6 @@ class _Taking:
                 at_s=self._since(view.at_ns),
                 settled_s=self._since(view.settled_ns),
                 number=view.view,
-                creator=self._name(view.creator),
                 members=list(map(self._name, view.members)),
                 joined=list(map(self._name, view.joined)),
                 departed=list(map(self._name, view.departed)),

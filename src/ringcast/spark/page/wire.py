@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.charts import GREY, Band, Line, heat_map, legend, line_chart, strips
+from ringcast.spark.page.charts import (
+    GREY,
+    Band,
+    Line,
+    colour,
+    heat_map,
+    legend,
+    line_chart,
+    strips,
+)
 from ringcast.spark.page.figures import HEAT_MAX
 from ringcast.spark.page.markup import table, tag
 from ringcast.spark.page.parts import details, empty, faults, section
@@ -100,13 +109,14 @@ def windows(figures: Figures) -> Markup:
     lines = []
     pinned = []
     rows: list[list[Content]] = []
-    for sender, points in figures.windows.items():
-        number = figures.colours.get(sender, GREY)
+    for (name, is_uniform), points in figures.windows.items():
+        sender = f"{name} (uniform)" if is_uniform else name
+        number = figures.colours.get(name, GREY)
         half = figures.window_s / 2
         places = [(min(at.at_s + half, figures.span_s), at.occupancy) for at in points]
-        lines.append(Line(sender, number, [places]))
+        lines.append(Line(sender, number, [places], is_faint=is_uniform))
         shares = Counter(at.pinned_by for at in points if at.pinned_by)
-        told = [f"{name} {per_cent(n / len(points))}" for name, n in shares.most_common()]
+        told = [f"{who} {per_cent(count / len(points))}" for who, count in shares.most_common()]
         pinned.append((sender, _pinned_bands(figures, points), told[0] if told else "nobody"))
         fullest = max(points, key=lambda at: at.occupancy)
         rows.append(
@@ -121,7 +131,7 @@ def windows(figures: Figures) -> Markup:
     x = time_axis(figures.span_s)
     highest = max(at.occupancy for points in figures.windows.values() for at in points)
     pinners = {at.pinned_by for points in figures.windows.values() for at in points if at.pinned_by}
-    named = [(name, figures.colours.get(name, GREY)) for name in sorted(pinners)]
+    named = [(who, f"area {colour(figures.colours.get(who, GREY))}") for who in sorted(pinners)]
     return section(
         title,
         f"How full each sender's window was, of its messages or bytes.{_only(figures)}",
@@ -139,7 +149,7 @@ def windows(figures: Figures) -> Markup:
             "By sender: whose ack was furthest behind while others were ahead, and who most often.",
             class_="lead",
         ),
-        legend(named, "area") if named else "",
+        legend(named) if named else "",
         strips(pinned, x, "Who pinned the window"),
         details(
             table(
