@@ -151,7 +151,14 @@ def test_a_simulation_at_level_full_has_every_chart(spark: SparkSession, tmp_pat
     page = page_of(spark, tmp_path / "seed-1")
     assert "a simulation, in virtual time" in page.text
     assert "level" not in page.text.replace("levels", "")
-    for words in ("Throughput", "Latency by pair", "everybody", "acks", "pinned by", "crashed"):
+    for words in (
+        "Throughput",
+        "Latency by pair",
+        "everybody",
+        "reminders",
+        "pinned by",
+        "crashed",
+    ):
         assert words in page.text
     titles = [values.get("aria-label") for name, values in page.elements if name == "svg"]
     assert "Occupancy of send windows over time, by sender" in titles

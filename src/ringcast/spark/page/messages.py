@@ -148,7 +148,7 @@ def pairs(figures: Figures, names: Names) -> Markup:
     return section(
         title,
         f"{which}: median, 90 % and 99 %, the last in figures.{note}",
-        ranges(drawn, logarithmic(values, milliseconds)),
+        ranges(drawn, logarithmic(values, milliseconds, decades=1)),
         details(
             table(
                 ["pair", *_QUANTILES.values(), "longest", "samples"],

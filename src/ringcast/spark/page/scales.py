@@ -46,12 +46,12 @@ def linear(high: float, say: Callable[[float], str], ticks: int = 4) -> Axis:
     return Axis(0.0, places[-1], tuple((place, say(place)) for place in places))
 
 
-def logarithmic(values: Iterable[float], say: Callable[[float], str]) -> Axis:
-    """Whole decades around these values; ticks at 1, 10, 100, or also 2 and 5 if they are few."""
+def logarithmic(values: Iterable[float], say: Callable[[float], str], decades: int = 2) -> Axis:
+    """Whole decades around these values; ticks at 1, 10, 100, and up to so many also at 2 and 5."""
     above = [value for value in values if value > 0] or [1.0]
     first = math.floor(math.log10(min(above)) + 1e-9)
     last = max(first + 1, math.ceil(math.log10(max(above)) - 1e-9))
-    factors = (1.0, 2.0, 5.0) if last - first < 3 else (1.0,)
+    factors = (1.0, 2.0, 5.0) if last - first <= decades else (1.0,)
     places = [factor * 10.0**at for at in range(first, last) for factor in factors]
     places.append(10.0**last)
     return Axis(places[0], places[-1], tuple((place, say(place)) for place in places), is_log=True)

@@ -29,13 +29,14 @@ EVERYBODY = "everybody"
 NEEDS_FULL = 'Frames and windows are recorded at level "full" only (record_level="full")'
 _CONTROL = {
     "acks": ("ack",),
-    "repair requests": ("nack", "repairwanted"),
-    "announcements": ("highest",),
+    "requests": ("nack", "repairwanted"),
+    "reminders": ("highest",),
     "votes": ("vote", "votewanted", "stable"),
     "commits": ("commit", "commitwanted"),
 }
-"""What control frames are for; the rest keeps the group together."""
-_THE_REST = "membership"
+"""What control frames are for: to say what arrived, ask for what did not, and remind of what was
+sent. The rest keeps the group together."""
+_THE_REST = "group"
 
 
 def repair(figures: Figures, names: Names) -> Markup:
