@@ -140,7 +140,7 @@ def test_a_run_at_level_deliveries_says_what_it_cannot_show(
     assert "1 guarantee violated" in page.text
     assert "unknown tail" in page.text
     assert "Not judged: G5" in page.text
-    assert page.text.count('recorded at level "full" only') == 3
+    assert 'Recorded at level "full" only' in page.text
     assert page.text.count("their clocks cannot be compared") == 2
     assert "messages/s" in page.text
     assert "killed or cut off" in page.text

@@ -102,7 +102,7 @@ def members(rows: DataFrame) -> DataFrame:
             F.min("wall_ns").alias("started_ns"),
             F.max("wall_ns").alias("last_ns"),
             end.alias("end"),
-            F.max(event == ACKMAP).alias("is_full"),
+            F.max(event.isin(ACKMAP, TX)).alias("is_full"),
             F.count("*").alias("rows"),
         )
     )

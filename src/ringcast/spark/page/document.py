@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ringcast.spark.page.markup import Markup, clip, joined, tag, text
 from ringcast.spark.page.messages import latency, pairs, throughput
 from ringcast.spark.page.views import time_line
-from ringcast.spark.page.wire import control, repair, windows
+from ringcast.spark.page.wire import frames_and_windows
 from ringcast.spark.report import INCOMPLETE, INCONCLUSIVE, OK, UNKNOWN_TAIL, VIOLATED, readable
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def document(report: Report, figures: Figures) -> str:
             throughput(figures),
             latency(figures),
             pairs(figures, report.names),
-            tag("div", repair(figures, report.names), control(figures), class_="stack"),
-            windows(figures),
+            *frames_and_windows(figures, report.names),
             time_line(figures),
             _notes(report),
         ),
@@ -90,7 +89,9 @@ def _verdicts(report: Report) -> Markup:
     note: Content = ""
     if unseen:
         names = ", ".join(unseen)
-        note = tag("p", f'Not judged: {names} need members that record at level "full".')
+        note = tag(
+            "p", f'Not judged: {names} need members that record at level "full".', class_="note"
+        )
     head = [
         tag("th", "verdict", scope="col"),
         tag("th", "guarantee", scope="col"),

@@ -253,12 +253,10 @@ class _Taking:
         for life in self.figures.lives:
             if life.end == "stopped":
                 what, words = "stopped", "stopped in good order"
-            elif life.end == "crashed":
-                continue  # told by the incidents
+            elif life.end == "crashed" or self.figures.is_simulation:
+                continue  # the incidents tell of crashes, and the others' time just ends
             elif life.name in departed:
                 what, words = "killed", "killed or cut off: its trace just ends"
-            elif self.figures.is_simulation:
-                continue  # the simulation ended, not the member
             else:
                 what, words = "lost", "the end of its trace is missing"
             made.append(Mark(life.last_s, life.name, what, words))

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Names
 
 EVERYBODY = "everybody"
-NEEDS_FULL = 'Frames and windows are recorded at level "full" only (record_level="full")'
 _CONTROL = {
     "acks": ("ack",),
     "requests": ("nack", "repairwanted"),
@@ -39,10 +38,19 @@ sent. The rest keeps the group together."""
 _THE_REST = "group"
 
 
+def frames_and_windows(figures: Figures, names: Names) -> list[Markup]:
+    """What members at level "full" show, or why there is nothing of it."""
+    if not any(life.is_full for life in figures.lives):
+        why = 'Recorded at level "full" only: join(..., record_level="full").'
+        return [section("Repair, control and send windows", "", empty(why))]
+    return [
+        tag("div", repair(figures, names), control(figures), class_="stack"),
+        windows(figures),
+    ]
+
+
 def repair(figures: Figures, names: Names) -> Markup:
     title = "Sent again"
-    if not _has_frames(figures):
-        return section(title, "", empty(f"{NEEDS_FULL}."))
     if not figures.heat:
         return section(title, "", empty("Nothing had to be sent again."))
     values: dict[tuple[str, str], tuple[float, str]] = {}
@@ -54,15 +62,16 @@ def repair(figures: Figures, names: Names) -> Markup:
         values[sender, receiver] = (float(spot.messages), f"{sender} to {receiver}: {words}")
         counts = (spot.messages, spot.frames, spot.bytes, spot.requests)
         rows.append([f"{sender} → {receiver}", *(f"{count:,}" for count in counts)])
-    shown = [life.name for life in figures.lives[:HEAT_MAX]]
-    group = [EVERYBODY] if any(receiver == EVERYBODY for _, receiver in values) else []
+    concerned = {name for pair in values for name in pair}
+    shown = [life.name for life in figures.lives[:HEAT_MAX] if life.name in concerned]
+    group = [EVERYBODY] if EVERYBODY in concerned else []
     few = "" if figures.members <= HEAT_MAX else f" The first {HEAT_MAX} members."
     return section(
         title,
         f"Messages that a sender (row) repeated for a receiver (column).{few}{_only(figures)}",
         heat_map(
             shown,
-            [*shown, *group],
+            [*group, *shown],
             values,
             corner="from \\ to",
             caption="Messages sent again, sender by receiver",
@@ -80,7 +89,7 @@ def repair(figures: Figures, names: Names) -> Markup:
 def control(figures: Figures) -> Markup:
     title = "What control costs"
     if not figures.control:
-        return section(title, "", empty(f"{NEEDS_FULL}."))
+        return section(title, "", empty("Nothing was sent."))
     grouped: dict[str, defaultdict[str, float]] = {}
     for member, kinds in figures.control.items():
         sums = grouped[member] = defaultdict(float)
@@ -103,10 +112,8 @@ def control(figures: Figures) -> Markup:
 
 def windows(figures: Figures) -> Markup:
     title = "Send windows"
-    if not _has_frames(figures):
-        return section(title, "", empty(f"{NEEDS_FULL}."))
     if not figures.windows:
-        return section(title, "", empty("Nobody sent anything."))
+        return section(title, "", empty("Nobody sent anything."), wide=True)
     lines = []
     pinned = []
     rows: list[list[Content]] = []
@@ -177,10 +184,6 @@ def _pinned_bands(figures: Figures, points: list[Window]) -> list[Band]:
             bands.append(Band(at.at_s, last, words, figures.colours.get(at.pinned_by, GREY)))
         before = at.pinned_by
     return bands
-
-
-def _has_frames(figures: Figures) -> bool:
-    return any(life.is_full for life in figures.lives)
 
 
 def _only(figures: Figures) -> str:
