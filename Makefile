@@ -12,7 +12,7 @@ TOWNS := $(addprefix tests/scenarios/test_,merge.py state_transfer.py uniform_sc
 PARTS := tests/properties $(filter-out $(TOWNS),$(wildcard tests/scenarios/test_*.py)) \
 	$(filter-out tests/unit/explore,$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof bench lock clean
+.PHONY: help setup demo test check proof bench pictures lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -60,6 +60,9 @@ bench: $(READY) ## measure; prints, never judges
 	@$(BIN)/ringcast bench join
 	@$(BIN)/ringcast bench crash
 	@$(BIN)/ringcast bench state
+
+pictures: $(READY) ## the report as screens show it (needs chromium)
+	@$(BIN)/python tools/pictures.py build/pictures
 
 lock:           ## renew the pinned requirements (needs uv on PATH)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

@@ -25,7 +25,7 @@ from ringcast.trace.rows import (
 )
 from ringcast.window.windows import SendWindow
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Data, Highest, Nack, Suspect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -92,6 +92,9 @@ class Detail:
                 columns = {"seqno": missing[0].start, "seqno2": missing[-1].stop - 1}
             case Highest():
                 columns = {"seqno": frame.seqno, "seqno2": frame.seqno}
+            case Suspect():
+                why = "slow" if frame.is_slow else "silent"
+                columns = {"members": (member_key(frame.member),), "detail": why}
             case _:
                 columns = {}
         if isinstance(frame, Data | Ack | Nack | Highest):

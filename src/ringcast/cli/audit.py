@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,19 @@ _COLOURS = {"ok": "green", "violated": "red"}
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
 @click.option("--all", "is_all", is_flag=True, help="Every run in the directory: a line for each.")
 @json_file_option
+@click.option(
+    "--report",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write a page with charts here, one HTML file.",
+)
 def audit(
-    directory: Path, master: str, run_id: str | None, is_all: bool, json_file: Path | None
+    directory: Path,
+    master: str,
+    run_id: str | None,
+    is_all: bool,
+    json_file: Path | None,
+    page: Path | None,
 ) -> None:
     """Judge the guarantees from the segments that members, or a simulation, recorded.
 
@@ -41,16 +53,22 @@ def audit(
     Examples:
       ringcast audit traces/
       ringcast audit traces/ --json
+      ringcast audit traces/ --report run.html
       ringcast simulate --seeds 0:20 --record runs && ringcast audit runs --all
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
     """
-    if is_all and run_id is not None:
+    if is_all and (run_id is not None or page is not None):
         raise click.UsageError(
-            "--run chooses one run, --all takes every one: give only one of them"
+            "--all is for every run, --run and --report for one"
+        )
+    if page is not None and not os.access(page.absolute().parent, os.W_OK):
+        raise click.BadParameter(
+            f"nothing can be written in {page.absolute().parent}", param_hint="--report"
         )
 
     from ringcast.spark.audit import audit as audit_run
     from ringcast.spark.audit import audit_all
+    from ringcast.spark.page import write_page
     from ringcast.spark.session import session
 
     click.echo("starting Spark …", err=True)
@@ -71,6 +89,10 @@ def audit(
             print_report(reports[0])
         if json_file not in (None, SCREEN):
             json_file.write_text(text + "\n")
+        if page is not None:
+            click.echo("drawing the report …", err=True)
+            write_page(spark, reports[0], page)
+            click.echo(f"report: {page}", err=json_file == SCREEN)
     finally:
         spark.stop()
     statuses = {report.exit_status for report in reports}
@@ -146,17 +168,6 @@ def _lines(rows: Sequence[Row], names: Names) -> Iterator[str]:
         ordered = sorted(rows, key=lambda row: row.run_idx)
         yield from time_line(ordered, [row.run_idx for row in ordered])
     else:
-        yield from (_readable(row, names) for row in rows)
+        from ringcast.spark.report import readable
 
-
-def _readable(row: Row, names: Names) -> str:
-    words = [f"{names.of((row.node, row.inc))} row {row.idx}:", row.event]
-    if row.peer:
-        words.append(f"{names.of_origin(row.origin)} {row.seqno}..{row.seqno2}")
-    if row.view:
-        words.append(f"view {row.view}")
-    if row.members:
-        words.append("[" + ", ".join(map(names.of_key, row.members)) + "]")
-    if row.block >= 0:
-        words.append(f"block {row.block} {row.kind} {row.block_hash:016x}")
-    return " ".join(words)
+        yield from (readable(row, names) for row in rows)

@@ -74,4 +74,5 @@ def _report(run: Run, verdicts: list[Verdict]) -> Report:
         verdicts=verdicts,
         notes=run.notes,
         names=run.names,
+        paths=[state.path for state in states],
     )

@@ -189,6 +189,8 @@ class Report:
     notes: list[str]
     """What was odd and changed nothing."""
     names: Names
+    paths: list[str] = field(default_factory=list)
+    """The segments that were judged, copies left out."""
 
     @property
     def exit_status(self) -> int:
@@ -255,6 +257,20 @@ class Report:
             "exit_status": self.exit_status,
         }
         return json.dumps(values, indent=2)
+
+
+def readable(row: Row, names: Names) -> str:
+    """One row of a witness, as people read it."""
+    words = [f"{names.of((row.node, row.inc))} row {row.idx}:", row.event]
+    if row.peer:
+        words.append(f"{names.of_origin(row.origin)} {row.seqno}..{row.seqno2}")
+    if row.view:
+        words.append(f"view {row.view}")
+    if row.members:
+        words.append("[" + ", ".join(map(names.of_key, row.members)) + "]")
+    if row.block >= 0:
+        words.append(f"block {row.block} {row.kind} {row.block_hash:016x}")
+    return " ".join(words)
 
 
 def _percent(share: float) -> str:

@@ -116,7 +116,8 @@ class Recording:
     @property
     def file_stem(self) -> str:
         """A file name that is unique for the member and safe whatever it is called."""
-        name = re.sub(r"[^A-Za-z0-9_]", "_", self.node)[:32] or "run"
+        # Spark and Hadoop take a file whose name begins with an underscore for hidden.
+        name = re.sub(r"[^A-Za-z0-9_]", "_", self.node)[:32].lstrip("_") or "run"
         identity = xxhash.xxh3_64_hexdigest(json.dumps([self.run_id, self.node]).encode())
         return f"{name}-{identity}-{self.inc:016x}"
 

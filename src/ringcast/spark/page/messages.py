@@ -1,0 +1,194 @@
+"""Sections on messages: how many, and how long they took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.spark.page.charts import GREY, Line, line_chart, ranges
+from ringcast.spark.page.markup import table, tag
+from ringcast.spark.page.parts import details, empty, faults, hover, section
+from ringcast.spark.page.scales import (
+    linear,
+    logarithmic,
+    milliseconds,
+    plain,
+    seconds,
+    short,
+    time_axis,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row as Record
+
+    from ringcast.spark.page.figures import Figures
+    from ringcast.spark.page.markup import Content, Markup
+    from ringcast.spark.report import Names
+
+_QUANTILES = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
+
+
+def throughput(figures: Figures) -> Markup:
+    title = "Throughput"
+    series = figures.throughput
+    if not series:
+        return section(title, "", empty("No message was delivered."))
+    others = f"mean of {figures.members - len(series) + 1} others"
+    named = {name or others: points for name, points in series.items()}
+    lines = [
+        Line(
+            name,
+            figures.colours.get(name, GREY),
+            [[(figures.middle(slot), rate) for slot, rate in sorted(points.items())]],
+        )
+        for name, points in named.items()
+    ]
+    highest = max(rate for points in series.values() for rate in points.values())
+    slots = sorted({slot for points in series.values() for slot in points})
+    rows: list[list[Content]] = [
+        [
+            seconds(slot * figures.window_s),
+            *(plain(points[slot]) if slot in points else "" for points in named.values()),
+        ]
+        for slot in slots
+    ]
+    says = [
+        (
+            slot,
+            ", ".join(f"{name} {short(at[slot])}/s" for name, at in named.items() if slot in at),
+        )
+        for slot in slots
+    ]
+    return section(
+        title,
+        "Messages each member delivered in a second, its own among them.",
+        line_chart(
+            "Messages delivered per second over time, by member",
+            lines,
+            time_axis(figures.span_s),
+            linear(highest, short),
+            unit="messages/s",
+            bands=hover(figures, says),
+            faults=faults(figures),
+        ),
+        _faults_note(figures),
+        details(table(["from", *named], rows, caption="Throughput over time")),
+    )
+
+
+def latency(figures: Figures) -> Markup:
+    title = "Latency"
+    measured = {slot: at for slot, at in sorted(figures.latency.items()) if at.samples}
+    if not measured:
+        return section(title, "", empty(_why_no_latency(figures)))
+    lines = [
+        Line(words, number, _pieces(figures, {slot: at[key] for slot, at in measured.items()}))
+        for number, (key, words) in enumerate(_QUANTILES.items())
+    ]
+    values = [at[key] for at in measured.values() for key in _QUANTILES]
+    rows: list[list[Content]] = [
+        [
+            seconds(slot * figures.window_s),
+            *(milliseconds(at[key]) for key in _QUANTILES),
+            milliseconds(at.max_ms),
+            f"{at.samples:,}",
+        ]
+        for slot, at in measured.items()
+    ]
+    says = [
+        (slot, ", ".join(f"{words} {milliseconds(at[key])}" for key, words in _QUANTILES.items()))
+        for slot, at in measured.items()
+    ]
+    whole = figures.latency_all
+    told = "" if whole is None else _in_whole(whole)
+    return section(
+        title,
+        f"From a member's send to another's delivery. {told}",
+        line_chart(
+            "Latency over time: median, 90 % and 99 % of messages",
+            lines,
+            time_axis(figures.span_s),
+            logarithmic(values, milliseconds),
+            unit="logarithmic",
+            bands=hover(figures, says),
+            faults=faults(figures),
+        ),
+        details(
+            table(
+                ["from", *_QUANTILES.values(), "longest", "samples"],
+                rows,
+                caption="Latency over time",
+            )
+        ),
+    )
+
+
+def pairs(figures: Figures, names: Names) -> Markup:
+    title = "Latency by pair"
+    known = [pair for pair in figures.pairs if pair.samples]
+    if not known:
+        return section(title, "", empty(_why_no_latency(figures)))
+    values = [pair[key] for pair in known for key in _QUANTILES]
+    drawn = []
+    rows: list[list[Content]] = []
+    for pair in known:
+        name = f"{names.of_key(pair.sender)} → {names.of_key(pair.receiver)}"
+        dots = [
+            (pair[key], f"{words}: {milliseconds(pair[key])}") for key, words in _QUANTILES.items()
+        ]
+        drawn.append((name, dots, milliseconds(pair.p99_ms)))
+        figures_of_pair = [milliseconds(pair[key]) for key in _QUANTILES]
+        rows.append([name, *figures_of_pair, milliseconds(pair.max_ms), f"{pair.samples:,}"])
+    unmeasured = [pair for pair in figures.pairs if not pair.samples]
+    which = (
+        f"The {len(known)} slowest of {figures.pairs_known} pairs"
+        if figures.pairs_known > len(figures.pairs)
+        else "Every pair, the slowest first"
+    )
+    note = f" {len(unmeasured)} have no common clock." if unmeasured else ""
+    return section(
+        title,
+        f"{which}: median, 90 % and 99 %, the last in figures.{note}",
+        ranges(drawn, logarithmic(values, milliseconds, decades=1)),
+        details(
+            table(
+                ["pair", *_QUANTILES.values(), "longest", "samples"],
+                rows,
+                caption="Latency by pair",
+            )
+        ),
+    )
+
+
+def _faults_note(figures: Figures) -> Content:
+    shown = [words for _, words in faults(figures)]
+    if not shown:
+        return ""
+    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    return tag("p", f"Dashed: {', '.join(shown[:4])}{more}.", class_="note")
+
+
+def _in_whole(whole: Record) -> str:
+    quantiles = [f"{words} {milliseconds(whole[key])}" for key, words in _QUANTILES.items()]
+    return f"In all: {', '.join(quantiles)}."
+
+
+def _why_no_latency(figures: Figures) -> str:
+    whole = figures.latency_all
+    if whole is not None and whole.reason:
+        return (
+            "Not measured: members ran on different machines, or on ones that the trace does not "
+            "tell apart, and their clocks cannot be compared."
+        )
+    return "No message went from one member to another."
+
+
+def _pieces(figures: Figures, points: dict[int, float]) -> list[list[tuple[float, float]]]:
+    """A line stops where nothing was measured."""
+    pieces: list[list[tuple[float, float]]] = []
+    before = None
+    for slot, value in points.items():
+        if before is None or slot != before + 1:
+            pieces.append([])
+        pieces[-1].append((figures.middle(slot), value))
+        before = slot
+    return pieces

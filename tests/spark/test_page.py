@@ -1,0 +1,304 @@
+"""The page: what it says, what it escapes, and what it never has. No browser is needed here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import Row as Record
+
+from ringcast.cli import main
+from ringcast.sim.fleet import run_seeds
+from ringcast.spark.audit import audit
+from ringcast.spark.page import write_page
+from ringcast.spark.page.document import document
+from ringcast.spark.page.figures import (
+    HEAT_MAX,
+    LANES_MAX,
+    MARKS_MAX,
+    MEMBERS_MAX,
+    PAIRS_MAX,
+    SERIES_MAX,
+    VIEWS_MAX,
+    WINDOWS_MAX,
+    Figures,
+    InstalledView,
+    Life,
+    Mark,
+    Window,
+)
+from ringcast.spark.page.markup import Markup, tag, text
+from ringcast.spark.page.scales import (
+    linear,
+    logarithmic,
+    milliseconds,
+    plain,
+    round_up,
+    short,
+    time_axis,
+)
+from ringcast.spark.report import Names, Report, Verdict, Violation
+from ringcast.trace.rows import Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cluster_traces import Traces
+    from pyspark.sql import SparkSession
+
+VOID = {"meta"}
+
+
+class Reader(HTMLParser):
+    """Reads a page, refusing elements that are not closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def read_page(page: str) -> Reader:
+    """The page, once it is seen to have no script and to want nothing from elsewhere."""
+    reader = Reader(page)
+    assert len(page.encode()) < 2_000_000
+    names = {name for name, _ in reader.elements}
+    assert names.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "base", "form"})
+    for _, attributes in reader.elements:
+        assert not any(name.startswith("on") for name in attributes)
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(r"url\(|@import|https?://", page)
+    return reader
+
+
+def page_of(spark: SparkSession, directory: Path) -> Reader:
+    report = audit(spark, directory)
+    write_page(spark, report, directory / "page.html")
+    return read_page((directory / "page.html").read_text())
+
+
+EVIL = "<script>alert('x')</script>\"&\n\u202e"
+HARMLESS = "<script>alert('x')</script>\"&\\n\\u202e"
+
+
+def called(name: str, rows: list[Row]) -> list[Row]:
+    """The rows of a run in which member b is called so."""
+    return [
+        row._replace(
+            node=name if row.node == "b" else row.node,
+            peer=name if row.peer == "b" else row.peer,
+            members=tuple(re.sub("^b#", lambda _: f"{name}#", key) for key in row.members),
+        )
+        for row in rows
+    ]
+
+
+def test_a_run_at_level_deliveries_says_what_it_cannot_show(
+    spark: SparkSession, traces: Traces, tmp_path: Path
+) -> None:
+    """And a member of it has a name that is shown, not obeyed."""
+    traces.rows = {name: called(EVIL, rows) for name, rows in traces.rows.items()}
+    traces.recordings["b"] = replace(traces.recordings["b"], node=EVIL)
+    last = traces.rows["b"][-1]
+    assert last.event == "stop"
+    again = [row for row in traces.rows["b"] if row.event == "deliver"][-1]
+    traces.rows["b"][-1:] = [again._replace(idx=last.idx), last._replace(idx=last.idx + 1)]
+    traces.write(tmp_path)
+    page = page_of(spark, tmp_path)
+    assert f"{HARMLESS} delivers " in page.text
+    assert "\u202e" not in page.text
+    labels = {value for _, values in page.elements for value in values.values() if value}
+    assert any(HARMLESS in label for label in labels)
+    assert EVIL not in labels
+    assert "1 guarantee violated" in page.text
+    assert "unknown tail" in page.text
+    assert "Not judged: G5" in page.text
+    assert 'Recorded at level "full" only' in page.text
+    assert page.text.count("their clocks cannot be compared") == 2
+    assert "messages/s" in page.text
+    assert "killed or cut off" in page.text
+
+
+def test_a_simulation_at_level_full_has_every_chart(spark: SparkSession, tmp_path: Path) -> None:
+    list(run_seeds(range(1, 2), record=tmp_path))
+    page = page_of(spark, tmp_path / "seed-1")
+    assert "a simulation, in virtual time" in page.text
+    assert "level" not in page.text.replace("levels", "")
+    for words in (
+        "Throughput",
+        "Latency by pair",
+        "everybody",
+        "reminders",
+        "pinned by",
+        "crashed",
+    ):
+        assert words in page.text
+    titles = [values.get("aria-label") for name, values in page.elements if name == "svg"]
+    assert "Occupancy of send windows over time, by sender" in titles
+    assert "Views and faults over time" in titles
+
+
+def crowd() -> Figures:
+    """As much as a page can ever have to show, under long names."""
+    names = [f"member-with-a-long-name-{at:03}" for at in range(MEMBERS_MAX)]
+    slots = range(2 * WINDOWS_MAX + 1)
+    figures = Figures(span_s=1000.0, window_s=1000.0 / len(slots), members=1000)
+    figures.lives = [Life(f"{name}#1", name, 0.0, 1000.0, None, is_full=True) for name in names]
+    figures.colours = {name: at for at, name in enumerate(names[: SERIES_MAX - 1])}
+    shown = [*figures.colours, ""]
+    figures.throughput = {name: dict.fromkeys(slots, 1234567.8) for name in shown}
+    quantiles = {"p50_ms": 1.23, "p90_ms": 12.3, "p99_ms": 1234.5, "max_ms": 99999.0}
+    figures.latency = {slot: Record(samples=10**9, reason=None, **quantiles) for slot in slots}
+    figures.latency_all = figures.latency[0]
+    figures.pairs = [
+        Record(sender=f"{names[at]}#1", receiver=f"{names[-1]}#1", samples=10**9, **quantiles)
+        for at in range(PAIRS_MAX)
+    ]
+    figures.pairs_known = 10**6
+    some = [f"{name}#1" for name in names[:HEAT_MAX]]
+    figures.heat = [
+        Record(sender=a, receiver=b, messages=10**9, frames=10**9, bytes=10**9, requests=10**9)
+        for a in some
+        for b in [*some, None]
+    ]
+    figures.control = {name: {"ack": 0.5, "beat": 1.5} for name in names[:HEAT_MAX]}
+    figures.windows = {
+        (name, is_uniform): [
+            Window(slot * figures.window_s, 10**6, 10**6, 1.0, shown[slot % 3]) for slot in slots
+        ]
+        for name in shown[:-1]
+        for is_uniform in (False, True)
+    }
+    figures.views = [
+        InstalledView(5.0 * at, 5.0 * at, at, names, names[:1], names[1:2])
+        for at in range(VIEWS_MAX)
+    ]
+    figures.views_known = 10**6
+    figures.marks = [Mark(at, names[at % LANES_MAX], "killed", "words") for at in range(MARKS_MAX)]
+    return figures
+
+
+def test_the_largest_page_is_small_enough() -> None:
+    row = Row("deliver", "a", 1, 1, members=("member#1",) * 50)
+    violations = [Violation("a text " * 20, [row] * 20) for _ in range(10)]
+    ids = ("G1", "G2 N2", "G4", "N1", "N3", "content", "U1 U6")
+    verdicts = [Verdict(name, 10**9, violations, 10**6) for name in ids]
+    report = Report("run", 1000, 10**6, 10**12, verdicts, ["note " * 20] * 50, Names([]))
+    page = read_page(document(report, crowd()))
+    assert f"mean of {1000 - SERIES_MAX + 1} others" in page.text
+    assert f"The {PAIRS_MAX} slowest of 1000000 pairs" in page.text
+    assert f"The first {HEAT_MAX} members." in page.text
+    assert f"the first {LANES_MAX} of 1000 members" in page.text
+    assert f"the first {VIEWS_MAX} of 1000000 views" in page.text
+
+
+def test_a_run_of_nothing_has_a_page_that_says_so() -> None:
+    report = Report("", 0, 0, 0, [], [], Names([]))
+    page = read_page(document(report, Figures()))
+    for words in ("No message was delivered", "No message went", "No member installed a view"):
+        assert words in page.text
+
+
+def test_the_page_appears_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) -> None:
+    report = Report("", 0, 0, 0, [], [], Names([]))
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_page(spark, report, tmp_path / "taken")
+    write_page(spark, report, tmp_path / "page.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "taken"]
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    page = tmp_path / "nowhere" / "page.html"
+    result = CliRunner().invoke(main, ["audit", str(tmp_path), "--report", str(page)])
+    assert result.exit_code == 2
+    assert f"nothing can be written in {page.parent}" in result.output
+    assert "Spark" not in result.output
+
+
+# Parts
+
+
+def test_text_is_escaped_unless_it_was_made_here() -> None:
+    assert text("<b> & \"'\n") == "&lt;b&gt; &amp; &quot;&#x27;\\n"
+    assert text(Markup("<b>")) == "<b>"
+    assert tag("i", "<", title='"', class_="a", aria_hidden="true") == (
+        '<i title="&quot;" class="a" aria-hidden="true">&lt;</i>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [(1, 1), (1.1, 2), (2.5, 5), (7, 10), (0.03, 0.05), (0.001, 0.001), (130, 200), (99_999, 1e5)],
+)
+def test_steps_are_round(value: float, rounded: float) -> None:
+    assert round_up(value) == rounded
+
+
+@given(st.floats(1e-3, 1e12))
+def test_a_linear_axis_has_few_round_ticks_and_room_for_all(high: float) -> None:
+    axis = linear(high, short)
+    assert axis.high >= high * (1 - 1e-9)
+    assert axis.high <= max(high * 2, high + 1e-3)
+    assert 2 <= len(axis.ticks) <= 6
+    step = axis.ticks[1][0]
+    assert round_up(step) == pytest.approx(step)
+    assert axis.place(0) == 0
+    assert axis.place(axis.high) == 100
+
+
+@given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=5))
+def test_a_logarithmic_axis_encloses_its_values(values: list[float]) -> None:
+    axis = logarithmic(values, milliseconds)
+    assert axis.low <= min(values) * (1 + 1e-6)
+    assert axis.high >= max(values) * (1 - 1e-6)
+    assert [axis.place(axis.low), axis.place(axis.high)] == [0, 100]
+    assert len({label for _, label in axis.ticks}) == len(axis.ticks)
+
+
+@given(st.floats(1e-3, 1e7))
+def test_a_time_axis_has_ticks_within_the_run(span_s: float) -> None:
+    axis = time_axis(span_s)
+    assert axis.ticks[0] == (0, f"0 {axis.ticks[0][1].split()[1]}")
+    assert 2 <= len(axis.ticks) <= 9
+    assert all(0 <= at <= span_s * (1 + 1e-6) for at, _ in axis.ticks)
+    assert len({label for _, label in axis.ticks}) == len(axis.ticks)
+
+
+def test_figures_as_people_read_them() -> None:
+    assert [plain(value) for value in (0, 0.1234, 1.5, 12.34, 123.4, 1234.5, 100)] == [
+        *("0", "0.123", "1.5", "12.3", "123", "1,234", "100"),
+    ]
+    assert [short(value) for value in (999, 1200, 12_345, 2.5e6, 3e9)] == [
+        *("999", "1.2 k", "12.3 k", "2.5 M", "3 G"),
+    ]
+    assert [milliseconds(value) for value in (0, 0.05, 0.5, 12.3, 1500)] == [
+        *("0 ms", "50 µs", "0.5 ms", "12.3 ms", "1.5 s"),
+    ]
