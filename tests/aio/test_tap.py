@@ -31,7 +31,7 @@ from ringcast.trace.rows import (
     member_key,
 )
 from ringcast.trace.segments import Segment, segment_paths
-from ringcast.wire.frames import Begin, Data
+from ringcast.wire.frames import Begin, Data, Suspect
 from support.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -324,6 +324,19 @@ def test_what_is_sent_again_is_compared_with_what_was_sent_first(tmp_path: Path)
     rows = t.rows("A")
     assert [row.again for row in rows if row.event == TX] == [0, 1, 1]
     assert [row.seqno for row in rows if row.event == XMIT_MISMATCH] == [2]
+
+
+def test_a_suspicion_names_whom_and_why(tmp_path: Path) -> None:
+    t = Tapped(tmp_path, "AB", "A", "full")
+    a, b = t.cluster.nodes.values()
+    for is_slow in (False, True):
+        packed = a.codec.pack([Suspect(b.me, is_slow)])
+        t.taps["A"].transmitted([(None, datagram) for datagram in packed], t.cluster.now)
+    told = [(row.kind, row.members, row.detail) for row in t.rows("A") if row.event == TX]
+    assert told == [
+        ("suspect", (member_key(b.me),), "silent"),
+        ("suspect", (member_key(b.me),), "slow"),
+    ]
 
 
 def test_nothing_is_asked_of_datagrams_at_level_deliveries(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,15 +14,21 @@ from ringcast.errors import UsageError
 from ringcast.sim.fleet import run_seeds
 from ringcast.spark import metrics
 from ringcast.trace.rows import Row
-from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+from ringcast.trace.segments import (
+    Recording,
+    Segment,
+    SegmentWriter,
+    segment_paths,
+    write_segment,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Any
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "report.md"
 MS = 1_000_000
 WALL = 1_790_000_000 * 1_000_000_000
 """When the run began; more than a double can count nanoseconds to."""
@@ -292,7 +300,7 @@ def test_views_and_lives(spark: SparkSession, tmp_path: Path) -> None:
         metrics.members(rows),
         metrics.MEMBERS,
         [
-            ("run", "a#7", "", one, WALL, WALL + 9 * MS, "stopped", False, 5),
+            ("run", "a#7", "", one, WALL, WALL + 9 * MS, "stopped", True, 5),
             ("run", "b#7", "", one, WALL + 3 * MS, WALL + 3 * MS, None, False, 1),
             ("run", "c#7", "", one, WALL + 6 * MS, WALL + 6 * MS, None, True, 2),
         ],
@@ -303,14 +311,33 @@ def test_views_and_lives(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_clock_that_is_set_does_not_tear_the_run_apart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    hand = Hand()
-    for at_ms in range(5):
-        hand.write("a", "start", at_ms)
-    rows = hand.read(spark, tmp_path)
+    recording = Recording(run_id="run", node="a", inc=7, boot_id="one machine")
+    for first, last, ahead_ns in ((0, 4, WALL), (4, 5, 3600 * 1000 * MS), (5, 9, WALL + 1)):
+        writer = SegmentWriter(tmp_path, recording)
+        writer.add([Row("start", "a", 7, at, mono_ns=at) for at in range(first, last)], ahead_ns)
+        writer.finish()
+    rows = metrics.read_rows(spark, tmp_path)
     offsets = {row.machine: row.offset_ns for row in metrics.clocks(rows).collect()}
-    assert offsets == {"one machine": 0}
-    moved = metrics.steady(rows, {"one machine": 1000})
-    assert [row.wall_ns - row.mono_ns for row in moved.collect()] == [1000] * 5
+    assert offsets == {"one machine": WALL}
+    steady = metrics.steady(rows, offsets).orderBy("idx").collect()
+    assert [row.wall_ns for row in steady] == [WALL + at for at in range(9)]
+
+
+def test_the_notebook_of_the_docs_runs(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hand = Hand()
+    hand.write("a", "send", 0, stream=0, seqno=1, seqno2=9)
+    hand.write("b", "deliver", 2, peer="a", stream=0, seqno=1, seqno2=9)
+    hand.read(spark, tmp_path / "traces")
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    exec(program.replace('"traces/"', repr(str(tmp_path / "traces"))), {})
+    shown = capsys.readouterr().out
+    assert "messages_per_s" in shown
+    assert "p99_ms" in shown
+    assert "pinned_by" in shown
 
 
 def test_a_window_of_no_length_is_refused(spark: SparkSession, tmp_path: Path) -> None:
