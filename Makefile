@@ -60,6 +60,7 @@ bench: $(READY) ## measure; prints, never judges
 	@$(BIN)/ringcast bench join
 	@$(BIN)/ringcast bench crash
 	@$(BIN)/ringcast bench state
+	@$(BIN)/ringcast bench source
 
 lock:           ## renew the pinned requirements (needs uv on PATH)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
