@@ -60,6 +60,7 @@ bench: $(READY) ## measure; prints, never judges
 	@$(BIN)/ringcast bench join
 	@$(BIN)/ringcast bench crash
 	@$(BIN)/ringcast bench state
+	@$(BIN)/ringcast bench source
 
 pictures: $(READY) ## the report as screens show it (needs chromium)
 	@$(BIN)/python tools/pictures.py build/pictures

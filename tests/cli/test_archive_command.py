@@ -95,7 +95,7 @@ def test_old_files_go_unless_a_query_needs_them(runtime: Path) -> None:
     Query(archive, "revenue").commit(Position({WEB: 15, APP: 4}))
     shown = done("archive", "show", "archive")
     assert "1 files" in shown
-    assert f"web#{2**64 - 1}/fifo  one          3    20  10..11" in shown
+    assert f"web#{2**64 - 1}/fifo      3    20  10..11   one 12..20\n" in shown
     assert "query revenue: 5 to read" in shown
     assert done("archive", "prune", "archive", "--older-than", "1d") == "removed 0 files, 0.0 MB\n"
     shown = done("archive", "prune", "archive", "--older-than", "0s")

@@ -22,12 +22,14 @@ from ringcast.events import Closed, Delivered, ViewInstalled
 if TYPE_CHECKING:
     from ringcast.aio.group import Group
     from ringcast.config import GroupConfig
+    from ringcast.trace.archive import Holding, Index
 
 STATUS_S = 10.0
 """How often one line tells how it goes, if anything has happened."""
 CHECK_S = 0.5
 """How often it is seen to that the disk takes everything."""
-GAPS_SHOWN = 3
+SHOWN = 3
+"""Gaps, and archives, of each sender."""
 
 _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -223,7 +225,7 @@ def show(directory: Path) -> None:
     index.refresh()
     size = sum(file.size for file in index.files.values())
     click.echo(f"{len(index.files)} files, {size / 1e6:.1f} MB")
-    for line in table(_senders(index), right=frozenset({2, 3})):
+    for line in table(_senders(index), right=frozenset({1, 2})):
         click.echo(line)
     for query in queries(directory):
         plan = index.pieces(query.committed.digest, time.time())
@@ -248,27 +250,32 @@ def forget(directory: Path, query: str) -> None:
     click.echo(f"files are no longer kept for query {query}")
 
 
-def _senders(index: Any) -> list[list[str]]:
+def _senders(index: Index) -> list[list[str]]:
     from ringcast.trace.held import origin_text
 
-    rows = [["sender", "kept by", "first", "last", "missing"]]
+    rows = [["sender", "first", "last", "missing", "newest archives"]]
     for origin in index.origins:
         held = list(index.holdings(origin))
-        plan = index.pieces({origin: min(own[0].first for _, own in held) - 1}, time.time())
+        first = min(own[0].first for _, own in held)
         last = max(own[-1].last for _, own in held)
+        plan = index.pieces({origin: first - 1}, time.time())
         gaps = [f"{gap.first}..{gap.last}" for gap in plan.gaps.get(origin, ())]
-        more = [f"and {len(gaps) - GAPS_SHOWN} more"] if len(gaps) > GAPS_SHOWN else []
-        names = sorted({name for (name, _), _ in held})
-        rows.append(
-            [
-                safe(origin_text(origin)),
-                safe(", ".join(names)),
-                str(min(own[0].first for _, own in held)),
-                str(last),
-                " ".join(gaps[:GAPS_SHOWN] + more) or "-",
-            ]
-        )
+        more = [f"and {len(gaps) - SHOWN} more"] if len(gaps) > SHOWN else []
+        newest = sorted(held, key=lambda item: item[1][-1].file.visible_at)[-SHOWN:]
+        archives = [f"{name} {_tail(own)}..{own[-1].last}" for (name, _), own in newest]
+        missing = " ".join(gaps[:SHOWN] + more) or "-"
+        names = safe(", ".join(archives))
+        rows.append([safe(origin_text(origin)), str(first), str(last), missing, names])
     return rows
+
+
+def _tail(held: list[Holding]) -> int:
+    """From where on an archive has all up to its last."""
+    first = held[-1].first
+    for holding in reversed(held):
+        if holding.last + 1 >= first:
+            first = min(first, holding.first)
+    return first
 
 
 def _age_s(text: str) -> float:
