@@ -24,11 +24,14 @@ from ringcast.model import Address
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ANY = ("127.0.0.1", 0)
+
 IN_FLIGHT = 64
 """Datagrams under way from one sender: shared by its receivers, as far as credits allow."""
 CREDIT_EVERY = 8
 IDLE_S = 0.01
 LATE_S = 10.0
+"""How long others may keep this process waiting."""
 TURN = 16
 """What is read before it is somebody else's turn."""
 
@@ -36,27 +39,30 @@ TURN = 16
 class UdpPump:
     """Datagrams to each peer, or, if there is an address of the group, once to all of them."""
 
-    def __init__(self, listen: Address, peers: list[Address], group: Address | None) -> None:
+    def __init__(self, group: Address | None) -> None:
         self.received = 0
-        self._peers = peers
         self._group = group
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._inputs = [self._prepare(self._socket)]
-        self._socket.bind(listen)
+        self._socket = self._prepare()
+        self._socket.bind(ANY)
+        self.address = Address(*self._socket.getsockname())
+        self._inputs = [self._socket]
         if group is not None:
-            self._inputs.append(self._listen(group, listen))
-            self._socket.setsockopt(
-                socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(listen.host)
-            )
+            self._inputs.append(self._listen(group))
+            interface = socket.inet_aton(self.address.host)
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)
         self._space = bytearray(1 << 16)
+        self._peers: list[Address] = []
+        self._in_flight = 0
+        self._credit: dict[Address, int] = {}
+        self._owed: dict[Address, int] = {}
+        self._topped_up = time.perf_counter()
+
+    def connect(self, peers: list[Address]) -> None:
+        self._peers = peers
         self._in_flight = max(CREDIT_EVERY * 3 // 2, IN_FLIGHT // len(peers))
         self._credit = dict.fromkeys(peers, self._in_flight)
         self._owed = dict.fromkeys(peers, 0)
-        self._topped_up = time.perf_counter()
-
-    def connect(self) -> None:
-        """Nothing to do."""
 
     def send(self, datagram: bytes) -> bool:
         now = time.perf_counter()
@@ -101,17 +107,18 @@ class UdpPump:
             with contextlib.suppress(OSError):
                 self._socket.sendto(b"+", source)
 
-    def _listen(self, group: Address, own: Address) -> socket.socket:
-        listener = self._prepare(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        leave_out(listener, own)
+    def _listen(self, group: Address) -> socket.socket:
+        listener = self._prepare()
+        leave_out(listener, self.address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(group)
-        joined = socket.inet_aton(group.host) + socket.inet_aton(own.host)
+        joined = socket.inet_aton(group.host) + socket.inet_aton(self.address.host)
         listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
         return listener
 
     @staticmethod
-    def _prepare(sock: socket.socket) -> socket.socket:
+    def _prepare() -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.setblocking(False)
         ask_for_buffers(sock)
         return sock
@@ -120,20 +127,20 @@ class UdpPump:
 class TcpPump:
     """One connection to each peer, opened by whoever has the higher address of the two."""
 
-    def __init__(self, listen: Address, peers: list[Address]) -> None:
+    def __init__(self) -> None:
         self.received = 0
-        self._own = listen
-        self._peers = peers
-        self._listener = socket.create_server(listen)
+        self._listener = socket.create_server(ANY)
+        self.address = Address(*self._listener.getsockname())
         self._links: list[socket.socket] = []
         self._space = bytearray(1 << 18)
 
-    def connect(self) -> None:
-        """To be called when all of them listen."""
-        for peer in self._peers:
-            if peer < self._own:
-                self._links.append(socket.create_connection(peer))
-        while len(self._links) < len(self._peers):
+    def connect(self, peers: list[Address]) -> None:
+        """They all listen by now."""
+        self._listener.settimeout(LATE_S)
+        for peer in peers:
+            if peer < self.address:
+                self._links.append(socket.create_connection(peer, timeout=LATE_S))
+        while len(self._links) < len(peers):
             self._links.append(self._listener.accept()[0])
         for link in self._links:
             link.setblocking(False)
@@ -183,12 +190,13 @@ def _say(answer: dict[str, Any]) -> None:
 
 def _main() -> None:
     task = json.loads(sys.stdin.readline())
-    listen, peers = Address(*task["listen"]), [Address(*peer) for peer in task["peers"]]
     group = Address(*task["group"]) if task["transport"] == "multicast" else None
-    pump = TcpPump(listen, peers) if task["transport"] == "tcp" else UdpPump(listen, peers, group)
-    _say({"ready": True})
-    sys.stdin.readline()
-    pump.connect()
+    pump = TcpPump() if task["transport"] == "tcp" else UdpPump(group)
+    _say({"listen": pump.address})
+    line = sys.stdin.readline()
+    if not line:  # another process did not come so far
+        return
+    pump.connect([Address(*peer) for peer in json.loads(line)["peers"]])
     datagram = bytes(task["size"]) if task["is_sender"] else b""
     rate = move(pump, datagram, task["seconds"], is_receiver=task["is_receiver"])
     _say({"bytes_per_s": rate})

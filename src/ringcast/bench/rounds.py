@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ringcast.aio.multicast_socket import group_address
-from ringcast.bench.cluster import child, free_ports, hear, tell
+from ringcast.bench.cluster import child, hear, tell
 from ringcast.bench.workload import group_name
 from ringcast.errors import RingcastError
 
@@ -127,7 +127,6 @@ def _readers(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def raw_ceiling(workload: Workload) -> float:
     """Bytes per second that reach a receiver through plain sockets in the same pattern."""
-    addresses = [("127.0.0.1", port) for port in free_ports(workload.members)]
     size = max(1, workload.size)
     datagram = DATAGRAM_BYTES // size * size or DATAGRAM_BYTES  # as full of messages as ours
     task = {
@@ -137,19 +136,18 @@ def raw_ceiling(workload: Workload) -> float:
         "seconds": max(CEILING_S_MIN, min(CEILING_S_MAX, workload.seconds)),
     }
     with ExitStack() as stack:
-        processes = [stack.enter_context(child("ringcast.bench.ceiling")) for _ in addresses]
+        processes = [
+            stack.enter_context(child("ringcast.bench.ceiling")) for _ in range(workload.members)
+        ]
         for at, process in enumerate(processes):
-            peers = [address for address in addresses if address != addresses[at]]
-            place = {"listen": addresses[at], "peers": peers}
             roles = {
                 "is_sender": at < workload.sender_count,
                 "is_receiver": at > 0 or workload.senders == "all",
             }
-            tell(process, {**task, **place, **roles})
-        for process in processes:
-            hear(process)
-        for process in processes:
-            tell(process, {"go": True})
+            tell(process, {**task, **roles})
+        addresses = [hear(process)["listen"] for process in processes]
+        for address, process in zip(addresses, processes, strict=True):
+            tell(process, {"peers": [other for other in addresses if other != address]})
         rates = [hear(process)["bytes_per_s"] for process in processes]
     receivers = rates if workload.senders == "all" else rates[1:]
     return float(statistics.median(receivers))

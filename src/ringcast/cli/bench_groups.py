@@ -159,7 +159,11 @@ def multicast(
             for who in senders or ("all",)
             for size in wanted or [Size(1000)]
         ]
-    rows = list(bench_matrix(cells, tell=_progress(len(cells))))
+    rows: list[dict[str, Any]] = []
+    for row in bench_matrix(cells, tell=_progress(len(cells))):
+        rows.append(row)
+        if row["failed"]:
+            click.echo(f"failed: {row['failed']}", err=True)
     aims = matrix_aims(rows) if matrix else []
     if json_file is not None:
         json_file.write(to_json(rows, aims) if matrix else json.dumps(rows, indent=2))
