@@ -428,9 +428,9 @@ def test_what_is_wrong_with_a_window_that_opens_again_is_found(
     plant(traces)
     traces.write(tmp_path)
     report = audit(spark, tmp_path)
-    (verdict,) = (verdict for verdict in report.verdicts if verdict.violation_count)
-    assert verdict.id == "N1"
-    shown = {violation.text: violation.rows for violation in verdict.violations}
+    found = {verdict.id: verdict for verdict in report.verdicts if verdict.violation_count}
+    assert set(found) == {"N1", "N9"}  # nor does delivery begin where a window did
+    shown = {violation.text: violation.rows for violation in found["N1"].violations}
     assert text in shown
     assert shown[text]
     assert order_in_process(traces) == "violated"
