@@ -21,7 +21,7 @@ from ringcast.model import Stream
 if TYPE_CHECKING:
     from ringcast.aio.group import Group
 
-PAUSE_S = 0.02
+PAUSE_S = 0.04
 BURST = 5
 LARGE_EVERY = 50
 LARGE_BYTES = 150_000

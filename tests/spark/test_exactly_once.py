@@ -46,7 +46,7 @@ def test_two_drivers_and_an_archive_are_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
-    check_kills(spark, tmp_path, seed, drivers=2, archives=1)
+    check_kills(spark, tmp_path, seed, drivers=2, archives=1, steps=1)
 
 
 @pytest.mark.proof
@@ -55,18 +55,18 @@ def test_ten_drivers_and_four_archives_are_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    check_kills(spark, tmp_path, seed, drivers=10, archives=4)
+    check_kills(spark, tmp_path, seed, drivers=10, archives=4, steps=3)
 
 
 def check_kills(
-    spark: SparkSession, directory: Path, seed: int, *, drivers: int, archives: int
+    spark: SparkSession, directory: Path, seed: int, *, drivers: int, archives: int, steps: int
 ) -> None:
     dice = random.Random(seed)
     doomed = set(dice.sample(range(drivers), archives))
     with Story(directory) as story:
         for number in range(drivers):
             driver = story.start_driver()
-            kill_at = dice.choice(POINTS), dice.randint(1, 2)
+            kill_at = dice.choice(POINTS), dice.randint(1, steps)
             if number in doomed:
                 story.replace_archive(dice.randrange(2))
             story.kill_driver(driver, *kill_at)

@@ -22,6 +22,8 @@ from ringcast.trace.segments import Recording, SegmentWriter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+
 SENDERS = 4
 RUN = 500
 """Messages to a row, about as many as come within 10 ms."""
@@ -47,29 +49,9 @@ def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, 
                 _seconds(lambda: table.write.format("noop").mode("overwrite").save())
                 for _ in range(ROUNDS)
             )
-            stream = (
-                spark.readStream.format("ringcast")
-                .option("query", "bench")
-                .option("maxMessagesPerTrigger", step)
-                .load(str(archive))
-            )
-            query = (
-                stream.writeStream.format("noop")
-                .option("checkpointLocation", str(Path(scratch, "checkpoint")))
-                .start()
-            )
-            steps_ms: dict[int, int] = {}
-            try:
-                while len(steps_ms) < min(STEPS, messages // step) and query.isActive:
-                    query.awaitTermination(1)
-                    for progress in query.recentProgress:
-                        if progress.numInputRows:
-                            steps_ms[progress.batchId] = progress.durationMs["triggerExecution"]
-            finally:
-                query.stop()
+            steps_ms = _step_times(spark, Path(scratch), size, step)
         finally:
             spark.stop()
-    timed = sorted(steps_ms.items())[min(WARM, len(steps_ms) // 2) :]
     return {
         "messages": messages,
         "size": size,
@@ -77,9 +59,29 @@ def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, 
         "mb_per_s": round(messages * size / whole_s / 1e6, 1),
         "plain_rows_per_s": round(messages / plain_s),
         "step_messages": step,
-        "steps": len(timed),
-        "step_median_ms": statistics.median(ms for _, ms in timed),
+        "steps": len(steps_ms),
+        "step_median_ms": statistics.median(steps_ms),
     }
+
+
+def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> list[int]:
+    """Milliseconds of each micro-batch over another archive, once all is compiled."""
+    archive = scratch / "steps"
+    archive.mkdir()
+    _write(archive, STEPS * max(step, RUN), size)
+    query = (
+        spark.readStream.format("ringcast")
+        .option("query", "bench")
+        .option("maxMessagesPerTrigger", step)
+        .load(str(archive))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(scratch / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    steps = [progress for progress in query.recentProgress if progress.numInputRows]
+    return [progress.durationMs["triggerExecution"] for progress in steps[WARM:]]
 
 
 def _write(directory: Path, messages: int, size: int) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,8 @@ def keep(
     keeper = _Keeper(config, directory, as_json=as_json)
     run(keeper.member(listen, members, must_exist=must_exist))
     if keeper.error:
-        raise click.ClickException(keeper.error)
+        click.echo(f"ringcast: {safe(keeper.error)}", err=True)
+        sys.exit(1)
 
 
 class _Keeper:
@@ -120,10 +122,7 @@ class _Keeper:
             record=self._directory,
             record_payloads=True,
         )
-        stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
+        stopped = _signalled()
         async with joining as group:
             tasks = [
                 asyncio.create_task(work)
@@ -180,6 +179,21 @@ class _Keeper:
             f"{what}: {safe(str(group.view))}; {self._messages} messages ({rate:.0f}/s) in "
             f"{recorder['segments']} files, {recorder['queued_bytes']} bytes to be written"
         )
+
+
+def _signalled() -> asyncio.Event:
+    """Set at the first signal to end; the next one does what it always does."""
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+
+    def stop() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        came.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return came
 
 
 def _recorder(group: Group) -> dict[str, Any]:

@@ -40,7 +40,9 @@ SCHEMA = pa.schema(
 """The same, as Arrow has it."""
 
 TASK_BYTES = 16 << 20
-"""Of files, worth a task of its own."""
+"""Worth a task of its own."""
+MESSAGE_BYTES = 64
+"""What a message costs beside its bytes in the file: its other columns."""
 
 _COLUMNS = ("event", "kind", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "wall_ns")
 
@@ -67,8 +69,8 @@ def tasks_of(pieces: Sequence[Piece]) -> list[list[FileRead]]:
     for piece in pieces:
         path = piece.file.path
         wanted.setdefault(path, []).append(Wanted(piece.origin, piece.first, piece.last))
-        share = piece.file.size * piece.length / piece.file.messages
-        weights[path] = weights.get(path, 0.0) + share
+        each = MESSAGE_BYTES + piece.file.size / piece.file.messages
+        weights[path] = weights.get(path, 0.0) + each * piece.length
     count = min(len(wanted), 1 + int(sum(weights.values()) // TASK_BYTES))
     tasks: list[list[FileRead]] = [[] for _ in range(count)]
     loads = [0.0] * count
