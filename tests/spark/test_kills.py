@@ -98,7 +98,7 @@ def test_a_member_that_was_stopped_leaves_two_whole_traces(
         }
     report = audit(spark, tmp_path)
     assert report.exit_status == 0, report.to_json()
-    assert {verdict.status for verdict in report.verdicts} <= {"ok", "inconclusive"}
+    assert {verdict.status for verdict in report.verdicts} <= {"ok", "inconclusive", "undecidable"}
     incarnations = set()
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:

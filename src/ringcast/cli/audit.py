@@ -15,7 +15,7 @@ from ringcast.cli.words import safe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ringcast.spark.report import Names, Report, Verdict
+    from ringcast.spark.report import Names, Report
     from ringcast.trace.rows import Row
 
 _COLOURS = {"ok": "green", "violated": "red"}
@@ -58,9 +58,7 @@ def audit(
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
     """
     if is_all and (run_id is not None or page is not None):
-        raise click.UsageError(
-            "--all is for every run, --run and --report for one"
-        )
+        raise click.UsageError("--all is for every run, --run and --report for one")
     if page is not None and not os.access(page.absolute().parent, os.W_OK):
         raise click.BadParameter(
             f"nothing can be written in {page.absolute().parent}", param_hint="--report"
@@ -123,7 +121,7 @@ def print_report(report: Report) -> None:
                 click.echo(f"    {safe(line)}")
     for note in report.notes:
         click.echo(f"note: {safe(note)}")
-    for why, names in _unseen(report).items():
+    for why, names in report.unseen().items():
         click.echo(f"note: not judged: {', '.join(names)}: {safe(why)}")
     click.echo(f"\n{safe(report.summary)}")
 
@@ -131,7 +129,7 @@ def print_report(report: Report) -> None:
 def _print_table(report: Report) -> None:
     table = [("", "guarantee", "verdict", "checks", "detail")]
     for verdict in report.verdicts:
-        if _is_unseen(verdict):
+        if verdict.is_unseen:
             continue
         cells = (verdict.id, verdict.title, verdict.status, str(verdict.premises), verdict.detail)
         table.append(cells)
@@ -144,20 +142,6 @@ def _print_table(report: Report) -> None:
             *(checks.rjust(widths[3]), safe(detail)),
         )
         click.echo("  ".join(cells).rstrip())
-
-
-def _is_unseen(verdict: Verdict) -> bool:
-    """Nothing was there to judge it by, as was to be expected: one line says so of all such."""
-    return verdict.is_excused and not verdict.premises
-
-
-def _unseen(report: Report) -> dict[str, list[str]]:
-    """Which guarantees were not judged, by the reason."""
-    unseen: dict[str, list[str]] = {}
-    for verdict in report.verdicts:
-        if _is_unseen(verdict):
-            unseen.setdefault(verdict.detail, []).append(verdict.id)
-    return unseen
 
 
 def _lines(rows: Sequence[Row], names: Names) -> Iterator[str]:

@@ -150,6 +150,11 @@ class Verdict:
         return self.is_beyond_level or is_idle or bool(self.undecidable)
 
     @property
+    def is_unseen(self) -> bool:
+        """Nothing was there to judge it by, as was to be expected."""
+        return self.is_excused and not self.premises
+
+    @property
     def detail(self) -> str:
         """The reason for the status, and what was compared, in one line."""
         parts = self._reasons()
@@ -211,6 +216,14 @@ class Report:
         if found[INCONCLUSIVE]:
             return "No violation was found, but not everything could be judged."
         return f"{'; '.join(['All guarantees held', *self._reservations()])}."
+
+    def unseen(self) -> dict[str, list[str]]:
+        """Which guarantees were not judged, by the reason: one line says so of all such."""
+        unseen: dict[str, list[str]] = {}
+        for verdict in self.verdicts:
+            if verdict.is_unseen:
+                unseen.setdefault(verdict.detail, []).append(verdict.id)
+        return unseen
 
     @property
     def _judged(self) -> list[Verdict]:

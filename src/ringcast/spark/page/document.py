@@ -10,7 +10,15 @@ from ringcast.spark.page.markup import Markup, clip, joined, tag, text
 from ringcast.spark.page.messages import latency, pairs, throughput
 from ringcast.spark.page.views import time_line
 from ringcast.spark.page.wire import frames_and_windows
-from ringcast.spark.report import INCOMPLETE, INCONCLUSIVE, OK, UNKNOWN_TAIL, VIOLATED, readable
+from ringcast.spark.report import (
+    INCOMPLETE,
+    INCONCLUSIVE,
+    OK,
+    UNDECIDABLE,
+    UNKNOWN_TAIL,
+    VIOLATED,
+    readable,
+)
 
 if TYPE_CHECKING:
     from ringcast.spark.page.figures import Figures
@@ -18,7 +26,14 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
 
-SIGNS = {VIOLATED: "✕", INCOMPLETE: "!", INCONCLUSIVE: "?", UNKNOWN_TAIL: "~", OK: "✓"}
+SIGNS = {
+    VIOLATED: "✕",
+    INCOMPLETE: "!",
+    INCONCLUSIVE: "?",
+    UNDECIDABLE: "–",
+    UNKNOWN_TAIL: "~",
+    OK: "✓",
+}
 """The worst first: so they are sorted."""
 SHOWN_MAX = 3
 """Of each guarantee: violations whose rows are shown. The others are named."""
@@ -83,15 +98,12 @@ def _banner(report: Report, figures: Figures) -> Markup:
 
 def _verdicts(report: Report) -> Markup:
     order = list(SIGNS)
-    judged = [at for at in report.verdicts if not at.is_beyond_level or at.premises]
-    judged.sort(key=lambda verdict: order.index(verdict.status) if verdict.status in order else 2)
-    unseen = [verdict.id for verdict in report.verdicts if verdict not in judged]
-    note: Content = ""
-    if unseen:
-        names = ", ".join(unseen)
-        note = tag(
-            "p", f'Not judged: {names} need members that record at level "full".', class_="note"
-        )
+    judged = [verdict for verdict in report.verdicts if not verdict.is_unseen]
+    judged.sort(key=lambda verdict: order.index(verdict.status))
+    notes = [
+        tag("p", f"Not judged: {', '.join(names)}: {clip(why)}", class_="note")
+        for why, names in report.unseen().items()
+    ]
     head = [
         tag("th", "verdict", scope="col"),
         tag("th", "guarantee", scope="col"),
@@ -104,11 +116,11 @@ def _verdicts(report: Report) -> Markup:
         tag("tbody", *map(_verdict, judged)),
         id="verdicts",
     )
-    return tag("section", tag("h2", "Verdicts", class_="unseen"), made, note, class_="card wide")
+    return tag("section", tag("h2", "Verdicts", class_="unseen"), made, *notes, class_="card wide")
 
 
 def _verdict(verdict: Verdict) -> Markup:
-    sign = tag("b", SIGNS.get(verdict.status, "?"), class_="badge", aria_hidden="true")
+    sign = tag("b", SIGNS[verdict.status], class_="badge", aria_hidden="true")
     detail = tag("small", clip(verdict.detail)) if verdict.detail else ""
     if verdict.violations:
         detail = tag("small", tag("a", clip(verdict.detail), href=f"#{_anchor(verdict)}"))
