@@ -52,11 +52,14 @@ proof: $(READY) ## the long runs: full seeds and explorations
 	@$(BIN)/pytest -q -m proof
 	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
 
-bench: $(READY) ## measure; prints, never judges
+bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench codec
 	@$(BIN)/ringcast bench window
 	@$(BIN)/ringcast bench ring
 	@$(BIN)/ringcast bench multicast --matrix
+	@$(BIN)/ringcast bench unicast
+	@$(BIN)/ringcast bench rtt
+	@$(BIN)/ringcast bench memory --minutes 2
 	@$(BIN)/ringcast bench join
 	@$(BIN)/ringcast bench crash
 	@$(BIN)/ringcast bench state
