@@ -373,7 +373,7 @@ def odd_node(
 @pytest.mark.parametrize(
     ("factory", "predicates", "first_seed"),
     [
-        (partial(odd_node, membership=DigestBeforeAcks), {"N9"}, 30),
+        (partial(odd_node, membership=DigestBeforeAcks), {"N9"}, 35),
         (partial(odd_node, multicast=WithoutFreeze), {"N5", "N9"}, 0),
         (partial(odd_node, membership=TurnsTheOrderRound), {"V1"}, 0),
         (partial(odd_node, membership=NeverMeets), {"V-L1"}, 0),
