@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.durations import Duration
 from ringcast.cli.words import safe
 
 if TYPE_CHECKING:
@@ -23,17 +24,41 @@ _COLOURS = {"ok": "green", "violated": "red"}
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write JSON here.")
-def audit(directory: Path, master: str, run_id: str | None, json_file: Path | None) -> None:
+@click.option("--follow", is_flag=True, help="Judge again whenever segments come, until Ctrl-C.")
+@click.option("--once", is_flag=True, help="With --follow: take what is new, and end.")
+@click.option("--every", type=Duration(), default="5s", show_default=True, help="With --follow.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --follow: what was read is kept here.  [default: DIRECTORY/.audit]",
+)
+def audit(
+    directory: Path,
+    master: str,
+    run_id: str | None,
+    json_file: Path | None,
+    follow: bool,
+    once: bool,
+    every: float,
+    state: Path | None,
+) -> None:
     """Judge the guarantees from the segments that members recorded.
 
     Exits with 0 if all held (as far as the traces of killed members go), 1 if one was violated,
     3 if rows are missing or there was nothing to judge.
 
+    With --follow each segment is read once, also by later calls; what changes is printed, a line
+    each, and to the JSON file an object for each batch. Ends with the status of the last verdicts.
+
     \b
     Examples:
       ringcast audit traces/
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
+      ringcast audit traces/ --follow --every 30s
+      ringcast audit traces/ --follow --once
     """
+    if (once or state) and not follow:
+        raise click.UsageError("--once and --state go with --follow")
     from ringcast.spark.audit import audit as audit_run
     from ringcast.spark.session import session
 
@@ -41,6 +66,19 @@ def audit(directory: Path, master: str, run_id: str | None, json_file: Path | No
     spark = session("ringcast audit", master)
     try:
         click.echo("reading the traces …", err=True)
+        if follow:
+            from ringcast.cli.following import follow_audit
+
+            every_s = None if once else every
+            sys.exit(
+                follow_audit(
+                    *(spark, directory),
+                    state=state,
+                    run_id=run_id,
+                    every_s=every_s,
+                    json_file=json_file,
+                )
+            )
         report = audit_run(spark, directory, run_id)
         if json_file is not None:
             json_file.write_text(report.to_json() + "\n")
