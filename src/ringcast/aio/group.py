@@ -575,6 +575,7 @@ class _Place:
         self._record = record
         self._record_level = record_level
         self._run_id = run_id or config.group
+        self._group = config.group
         self._lose = lose
         self._has_state = has_state
         self._recorders: list[Recorder] = []
@@ -635,7 +636,9 @@ class _Place:
         from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
         from ringcast.trace.recorder import Recorder
 
-        recorder = Recorder(self._record, self._run_id, node.me, level=self._record_level)
+        recorder = Recorder(
+            *(self._record, self._run_id, node.me), level=self._record_level, group=self._group
+        )
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
         return Tap(node, recorder)

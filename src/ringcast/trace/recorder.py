@@ -92,6 +92,7 @@ class Recorder:
         segment_seconds: float = 2.0,
         queue_rows: int = QUEUE_ROWS_MAX,
         block_messages: int = BLOCK_MESSAGES,
+        group: str = "",
     ) -> None:
         from ringcast.trace.segments import Recording  # Members that do not record need no pyarrow.
 
@@ -122,6 +123,7 @@ class Recorder:
             level=level,
             host=platform.node(),
             boot_id=_boot_id(),
+            group=group,
         )
         self._scribe = _Scribe(
             self._queue, Path(directory), recording, segment_rows, segment_seconds

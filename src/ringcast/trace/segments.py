@@ -90,6 +90,8 @@ class Recording:
     level: str = "deliveries"
     host: str = ""
     boot_id: str = ""
+    group: str = ""
+    """Empty: written before this was recorded, or by nobody's group."""
 
     @property
     def file_stem(self) -> str:
@@ -296,7 +298,8 @@ def segment_paths(directory: Path | str) -> list[Path]:
 def _info(metadata: dict[bytes, bytes]) -> SegmentInfo:
     """The footer's own key; what later versions add to it is ignored."""
     values = json.loads(metadata[_INFO_KEY])
-    return SegmentInfo(**{item.name: values[item.name] for item in fields(SegmentInfo)})
+    names = (item.name for item in fields(SegmentInfo))
+    return SegmentInfo(**{name: values[name] for name in names if name in values})
 
 
 def _batch(recording: Recording, rows: Sequence[Row], wall_offset_ns: int) -> pa.RecordBatch:
