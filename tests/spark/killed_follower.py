@@ -50,7 +50,7 @@ def main(directory: Path, point: str, times: int) -> None:
         return begun
 
     kept.FILES_MAX = 1
-    kept.digest_files = after(kept.digest_files, "read")
+    following.digest_files = after(following.digest_files, "read")
     kept.write_whole = after(kept.write_whole, "kept")
     following.audit_states = after(following.audit_states, "judged")
     Path.replace = before(Path.replace, "staged", ".staged")  # type: ignore[method-assign]

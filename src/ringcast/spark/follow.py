@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
 from ringcast.spark.kept import KeptDigests
+from ringcast.spark.reading import digest_files, parse_states
 from ringcast.trace.segments import SUFFIX, segment_paths
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ringcast.spark.digest import SegmentState
     from ringcast.spark.report import Report
 
 STATE = ".audit"
@@ -81,7 +83,7 @@ def follow(
     """
     directory = directory.resolve()
     root = (state or directory / STATE).resolve()
-    with KeptDigests.opened(root, directory) as kept:
+    with KeptDigests.opened(root, directory, digest_files) as kept:
         follower = _Follower(spark, directory, run_id, kept)
         query = follower.start(every_s, files_per_batch)
         try:
@@ -142,8 +144,9 @@ class _Follower:
         query.stop()
 
     def judge(self, batch: int, new: int) -> Step:
-        states, damaged = self._kept.states()
-        damaged += _hidden(self._directory)
+        states, damaged = self._states()
+        paths = segment_paths(self._directory)
+        damaged += [hidden(path) for path in paths if is_hidden(path, self._directory)]
         if not states and not damaged:
             raise UsageError(f"{self._directory}: no segments (*{SUFFIX}) in it")
         report = audit_states(self._spark, self._directory, states, damaged, self._run_id)
@@ -173,7 +176,10 @@ class _Follower:
         """Nothing of the run that is asked for has come yet."""
         if self._run_id is None:
             return False
-        return all(state.info.run_id != self._run_id for state in self._kept.states()[0])
+        return all(state.info.run_id != self._run_id for state in self._states()[0])
+
+    def _states(self) -> tuple[list[SegmentState], list[str]]:
+        return parse_states(kept.said for kept in self._kept.current())
 
 
 def segments_as_stream(spark: SparkSession, directory: Path, files_per_batch: int) -> DataFrame:
@@ -186,20 +192,21 @@ def segments_as_stream(spark: SparkSession, directory: Path, files_per_batch: in
         .option("maxFilesPerTrigger", files_per_batch)
         .option("maxFileAge", _FOR_EVER)
         .option("ignoreMissingFiles", "true")
-        .load(_literally(str(directory)))
+        .load(literally(str(directory)))
         .select("path")  # and nothing else is read of them here
     )
 
 
-def _hidden(directory: Path) -> list[str]:
-    """What is wrong with segments that Spark's file source does not show."""
-    return [
-        f"{path.name}: Spark takes what begins with _ or . for hidden: rename it"
-        for path in segment_paths(directory)
-        if any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
-    ]
+def is_hidden(path: Path, directory: Path) -> bool:
+    """Does Spark's file source not show this segment below the directory?"""
+    return any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
 
 
-def _literally(path: str) -> str:
+def hidden(path: Path) -> str:
+    """What is wrong with such a one."""
+    return f"{path.name}: Spark takes what begins with _ or . for hidden: rename it"
+
+
+def literally(path: str) -> str:
     """Spark reads paths as patterns; this one means itself."""
     return "".join(f"\\{mark}" if mark in "*?[]{}\\" else mark for mark in path)

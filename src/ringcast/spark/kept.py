@@ -20,16 +20,16 @@ import xxhash
 
 from ringcast.errors import UsageError
 from ringcast.spark import digest, reading
-from ringcast.spark.reading import digest_files, parse_states
 from ringcast.trace import segments
 from ringcast.trace.whole import held_alone, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.digest import SegmentState
+    ReadFiles = Callable[[SparkSession, Sequence[Path]], list[str]]
+    """Says something of each file, as JSON: a list that begins with the path."""
 
 FILES_MAX = 32
 """Batches that have a file each. With one more, all before it become one file."""
@@ -74,24 +74,25 @@ class Kept(NamedTuple):
 class KeptDigests:
     """The digests of the segments of one directory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, read_files: ReadFiles) -> None:
         self.checkpoint = root / "checkpoint"
         """For Spark: which files it has handed out. It is of no use without the digests."""
         self._files = root / "digests"
+        self._read_files = read_files
         self._kept: dict[str, Kept] = {}
 
     @classmethod
     @contextmanager
-    def opened(cls, root: Path, directory: Path) -> Iterator[KeptDigests]:
+    def opened(cls, root: Path, directory: Path, read_files: ReadFiles) -> Iterator[KeptDigests]:
         """Those in `root`, held alone. Begun anew if other code made them."""
         with held_alone(root):
-            kept = cls(root)
+            kept = cls(root, read_files)
             kept._claim(root / _ABOUT, directory)
             kept._load()
             yield kept
 
-    def __len__(self) -> int:
-        return len(self._kept)
+    def __contains__(self, path: str) -> bool:
+        return path in self._kept
 
     def stale(self) -> list[str]:
         """Segments that have been replaced since they were read."""
@@ -106,15 +107,20 @@ class KeptDigests:
         self._put_together(batch - 1)
         stamps = {path: Stamp.of(path) or NO_FILE for path in paths}
         there = [Path(path) for path, stamp in stamps.items() if stamp != NO_FILE]
-        said = {json.loads(text)[0]: text for text in digest_files(spark, there)}
+        said = {json.loads(text)[0]: text for text in self._read_files(spark, there)}
         found = [Kept(path, stamp, said.get(path, "")) for path, stamp in stamps.items()]
         write_whole(self._file(batch), _to_text(found))
         self._kept |= {kept.path: kept for kept in found}
         return found
 
-    def states(self) -> tuple[list[SegmentState], list[str]]:
-        """As `read_states` of the segments that are there."""
-        return parse_states(kept.said for kept in self._kept.values() if kept.is_current)
+    def current(self) -> list[Kept]:
+        """What is known of the segments that are there."""
+        return [kept for kept in self._kept.values() if kept.is_current]
+
+    @property
+    def next_batch(self) -> int:
+        """A number for who takes batches by itself, not from a stream."""
+        return max((int(path.name[:12]) + 1 for path in self._files.glob("*.jsonl")), default=0)
 
     # On disk
 

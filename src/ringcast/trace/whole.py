@@ -24,12 +24,12 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make renames and removals in it last."""
-    handle = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make what is in the file last; of a directory, renames and removals."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
