@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from pyspark.testing import assertDataFrameEqual
 
 from ringcast.cli import main
 from ringcast.errors import UsageError
@@ -27,7 +30,6 @@ from ringcast.spark.tables import (
     prune,
     read_table,
     register_tables,
-    warehouse,
 )
 from ringcast.spark.tables.layout import DAY_NS, PARTITION
 from ringcast.trace.segments import segment_paths
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
 
+KILLED = Path(__file__).with_name("killed_build.py")
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "tables.md"
 EVE, DAY = date(2026, 11, 14), date(2026, 11, 15)
 MIDNIGHT_NS = (DAY - date(1970, 1, 1)).days * DAY_NS
@@ -46,7 +49,8 @@ RUN = "test run"
 def built(
     spark: SparkSession, recorded: Traces, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Traces, Path]:
-    """A run over midnight, with a segment twice and one torn; and `tables` beside its `traces`."""
+    """A run over midnight, with a segment twice and one torn, and one that came late, of the last
+    day: and `tables` beside its `traces`."""
     base = tmp_path_factory.mktemp("built")
     traces = recorded.copy()
     times = sorted(row.mono_ns for row in traces.all_rows())
@@ -56,7 +60,10 @@ def built(
     written = traces.write(base / "traces")
     shutil.copy(written["a"][0], base / "traces" / "copy.parquet")
     (base / "traces" / "torn.parquet").write_bytes(b"PAR1 and no more")
-    build(spark, base / "traces", Warehouse(base / "tables"))
+    late = written["b"][-1].rename(base / "late.parquet")
+    assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
+    late.rename(written["b"][-1])
+    assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
     return traces, base
 
 
@@ -70,9 +77,17 @@ def rebuild(spark: SparkSession, traces: Path, into: Path) -> list[date]:
     return [key.date for key in build(spark, traces, Warehouse(into)).partitions]
 
 
-def assert_same_tables(spark: SparkSession, one: Path, other: Path) -> None:
-    for table in TABLES:
-        assertDataFrameEqual(read_table(spark, one, table), read_table(spark, other, table))
+def content(warehouse: Path) -> dict[str, list[str]]:
+    """The rows of each table, whatever files they are in."""
+    found = Warehouse(warehouse)
+    return {
+        table: sorted(
+            f"{Path(part.path).parent} {row}"
+            for part in found.parts(table)
+            for row in pq.read_table(found.root / part.path, partitioning=None).to_pylist()
+        )
+        for table in TABLES
+    }
 
 
 def test_every_row_is_in_one_table_once_on_its_day(
@@ -122,73 +137,61 @@ def test_verdicts_are_the_audits_on_the_first_day(
     assert {row.date for row in taken.collect()} == {EVE, DAY}
 
 
-def test_late_segments_are_folded_in_as_if_they_had_been_there(
+def test_what_is_built_stays_though_its_segments_go(
     spark: SparkSession, built: tuple[Traces, Path], tmp_path: Path
 ) -> None:
-    source, traces = built[1] / "traces", tmp_path / "traces"
-    shutil.copytree(source, traces)
-    last = max(traces.glob("e-*"), key=lambda path: path.name)
-    late = last.rename(tmp_path / last.name)
-    assert rebuild(spark, traces, tmp_path / "tables") == [EVE, DAY]
-    assert rebuild(spark, traces, tmp_path / "tables") == []
-    late.rename(last)
-    assert rebuild(spark, traces, tmp_path / "tables") == [EVE, DAY]  # it is of the last day
-    assert_same_tables(spark, tmp_path / "tables", built[1] / "tables")
-    # What is built stays, though its segments go.
-    for path in segment_paths(traces)[1:]:
+    base = shutil.copytree(built[1], tmp_path / "base")
+    (base / "tables" / "_state" / "about.json").unlink()  # the traces are elsewhere now
+    for path in segment_paths(base / "traces")[3:]:
         path.unlink()
-    assert rebuild(spark, traces, tmp_path / "tables") == []
-
-
-@pytest.mark.parametrize("renames", [0, 4])
-def test_a_build_that_dies_leaves_each_day_as_it_was(
-    spark: SparkSession,
-    built: tuple[Traces, Path],
-    base: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    renames: int,
-) -> None:
-    """Before any file is in its place; with some there; and between two days."""
-
-    class Died(BaseException):
-        pass
-
-    left = renames
-
-    def sync_or_die(path: Path) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Died
-
     tables = Warehouse(base / "tables")
-    with monkeypatch.context() as patched, pytest.raises(Died):
-        patched.setattr(warehouse, "sync", sync_or_die)
-        build(spark, built[1] / "traces", tables, only=DAY)
-    assert_same_tables(spark, base / "tables", built[1] / "tables")
-    files = {path for path in tables.root.rglob("*.parquet") if "_staging" not in path.parts}
-    with tables.writing():
-        pass
-    assert (len(files) > len(set(tables.root.rglob("*.parquet")))) == (renames > 0)
-    assert_same_tables(spark, base / "tables", built[1] / "tables")
+    for partition in tables.partitions():
+        partition.sources = {**stamps(base / "traces"), "one that is gone": [1, 1]}
+        tables.commit([partition])
+    assert rebuild(spark, base / "traces", base / "tables") == []
+    assert content(base / "tables") == content(built[1] / "tables")
 
 
-def test_a_day_built_again_replaces_that_day(
+def stamps(directory: Path) -> dict[str, list[int]]:
+    found = {str(path): path.stat() for path in segment_paths(directory)}
+    return {path: [about.st_size, about.st_mtime_ns] for path, about in found.items()}
+
+
+@pytest.mark.proof
+def test_a_day_built_again_replaces_that_day_and_no_other(
     spark: SparkSession, built: tuple[Traces, Path], base: Path
 ) -> None:
-    before = {part.path for table in TABLES for part in Warehouse(base / "tables").parts(table)}
-    again = build(spark, built[1] / "traces", Warehouse(base / "tables"), only=DAY)
+    tables = Warehouse(base / "tables")
+    before = {part.path for table in TABLES for part in tables.parts(table)}
+    again = build(spark, built[1] / "traces", tables, only=DAY)
     assert [key.date for key in again.partitions] == [DAY]
-    after = {part.path for table in TABLES for part in Warehouse(base / "tables").parts(table)}
-    assert {path for path in before if "2026-11-14" in path} == before & after
+    after = {part.path for table in TABLES for part in tables.parts(table)}
+    assert {path for path in before if str(EVE) in path} == before & after
     on_disk = {
-        path.relative_to(base / "tables").as_posix()
+        path.relative_to(tables.root).as_posix()
         for layer in LAYERS
-        for path in (base / "tables" / layer).rglob("*.parquet")
+        for path in (tables.root / layer).rglob("*.parquet")
     }
     assert on_disk == after
     with pytest.raises(UsageError, match="no segment has rows of 2020-01-01"):
-        build(spark, built[1] / "traces", Warehouse(base / "tables"), only=date(2020, 1, 1))
+        build(spark, built[1] / "traces", tables, only=date(2020, 1, 1))
+
+
+@pytest.mark.proof
+def test_a_build_that_is_killed_changes_nothing_and_the_next_one_all(
+    spark: SparkSession, built: tuple[Traces, Path], tmp_path: Path
+) -> None:
+    """And built in one go it is the same as with a segment that came late."""
+    traces = built[1] / "traces"
+    killed = tmp_path / "tables"
+    done = subprocess.run(
+        [sys.executable, KILLED, traces, killed], start_new_session=True, timeout=300
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert list(killed.rglob("*.parquet"))
+    assert Warehouse(killed).partitions() == []
+    assert rebuild(spark, traces, killed) == [EVE, DAY]
+    assert content(killed) == content(built[1] / "tables")
 
 
 def test_compaction_changes_files_and_no_rows(
@@ -200,7 +203,7 @@ def test_compaction_changes_files_and_no_rows(
     parts = [parts for found in tables.partitions() for parts in found.tables.values()]
     assert {len(one) for one in parts} == {1}
     assert gone == before - len(parts) > 0
-    assert_same_tables(spark, base / "tables", built[1] / "tables")
+    assert content(base / "tables") == content(built[1] / "tables")
     assert compact(spark, tables) == 0
 
 
@@ -243,9 +246,7 @@ def test_the_pages_queries_run_and_its_columns_are_the_tables(
     assert documented["quarantine"] == QUARANTINE.names
 
 
-def test_the_command_shows_and_refuses(
-    built: tuple[Traces, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_shows_and_refuses(built: tuple[Traces, Path], tmp_path: Path) -> None:
     def say(*arguments: object) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["tables", *map(str, arguments)])
         return result.exit_code, result.output
