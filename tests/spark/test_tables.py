@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from cluster_traces import PIECE_ROWS
 
 from ringcast.cli import main
 from ringcast.errors import UsageError
@@ -32,7 +34,7 @@ from ringcast.spark.tables import (
     register_tables,
 )
 from ringcast.spark.tables.layout import DAY_NS, PARTITION
-from ringcast.trace.segments import segment_paths
+from ringcast.trace.segments import Recording, segment_paths, write_segment
 
 if TYPE_CHECKING:
     from cluster_traces import Traces
@@ -43,27 +45,33 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "tables.md"
 EVE, DAY = date(2026, 11, 14), date(2026, 11, 15)
 MIDNIGHT_NS = (DAY - date(1970, 1, 1)).days * DAY_NS
 RUN = "test run"
+OTHER, OTHER_ROWS = "50 % [a/b]", 30
 
 
 @pytest.fixture(scope="module")
 def built(
     spark: SparkSession, recorded: Traces, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Traces, Path]:
-    """A run over midnight, with a segment twice and one torn, and one that came late, of the last
-    day: and `tables` beside its `traces`."""
+    """A run over midnight, with a segment twice and one torn, and one that came late, as did
+    another run; and `tables` beside its `traces`."""
     base = tmp_path_factory.mktemp("built")
     traces = recorded.copy()
     times = sorted(row.mono_ns for row in traces.all_rows())
     shift = MIDNIGHT_NS - times[len(times) // 2]
     for name, rows in traces.rows.items():
         traces.rows[name] = [row._replace(mono_ns=row.mono_ns + shift) for row in rows]
+    for name, recording in traces.recordings.items():
+        traces.recordings[name] = replace(recording, group="orders")
     written = traces.write(base / "traces")
     shutil.copy(written["a"][0], base / "traces" / "copy.parquet")
     (base / "traces" / "torn.parquet").write_bytes(b"PAR1 and no more")
     late = written["b"][-1].rename(base / "late.parquet")
     assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
     late.rename(written["b"][-1])
-    assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
+    other = Recording(run_id=OTHER, node="f", inc=1)  # It does not say of which group it is.
+    rows = [row._replace(node="f", inc=1) for row in traces.rows["a"][:OTHER_ROWS]]
+    write_segment(base / "traces", other, rows)
+    assert rebuild(spark, base / "traces", base / "tables") == [EVE, EVE, DAY]
     return traces, base
 
 
@@ -95,6 +103,7 @@ def test_every_row_is_in_one_table_once_on_its_day(
 ) -> None:
     traces, base = built
     rows = traces.all_rows()
+    others = [row._replace(node="f", inc=1) for row in traces.rows["a"][:OTHER_ROWS]]
     found: Counter[tuple[object, ...]] = Counter()
     bronze = 0
     for table in TABLES:
@@ -106,12 +115,15 @@ def test_every_row_is_in_one_table_once_on_its_day(
             bronze += read_table(spark, base / "tables", table).count()
     day = {True: DAY, False: EVE}
     assert found == Counter(
-        (row.member, row.idx, row.event, row.mono_ns, day[row.mono_ns >= MIDNIGHT_NS], RUN, RUN)
-        for row in rows
+        (row.member, row.idx, row.event, row.mono_ns, day[row.mono_ns >= MIDNIGHT_NS], run, group)
+        for own, run, group in ((rows, RUN, "orders"), (others, OTHER, OTHER))
+        for row in own
     )
-    assert bronze == len(rows) + 50  # what is there twice is there twice
+    assert bronze == len(rows) + PIECE_ROWS + OTHER_ROWS  # what is there twice is there twice
     deliveries = read_table(spark, base / "tables", "silver.deliveries")
-    assert deliveries.where("event = 'deliver'").groupBy().sum("messages").collect()[0][0] == sum(
+    assert deliveries.where("event = 'deliver' AND group = 'orders'").groupBy().sum(
+        "messages"
+    ).collect()[0][0] == sum(
         row.seqno2 - row.seqno + 1
         for row in rows
         if row.event == "deliver" and row.kind != "fragment"
@@ -125,13 +137,15 @@ def test_verdicts_are_the_audits_on_the_first_day(
     spark: SparkSession, built: tuple[Traces, Path]
 ) -> None:
     base = built[1]
-    report = audit(spark, base / "traces")
-    found = read_table(spark, base / "tables", "gold.verdicts").collect()
+    report = audit(spark, base / "traces", RUN)
+    verdicts = read_table(spark, base / "tables", "gold.verdicts")
+    assert {(row.run, row.date) for row in verdicts.collect()} == {(RUN, EVE), (OTHER, EVE)}
+    found = verdicts.where("group = 'orders'").collect()
     assert {(row.guarantee, row.verdict, row.checks, row.detail) for row in found} == {
         (verdict.id, verdict.status, verdict.premises, verdict.detail)
         for verdict in report.verdicts
     }
-    assert {(row.date, row.run, row.rows) for row in found} == {(EVE, RUN, report.rows)}
+    assert {row.rows for row in found} == {report.rows}
     taken = read_table(spark, base / "tables", "gold.throughput")
     assert taken.groupBy().sum("messages").collect()[0][0] > 1000
     assert {row.date for row in taken.collect()} == {EVE, DAY}
@@ -173,6 +187,7 @@ def test_a_day_built_again_replaces_that_day_and_no_other(
         for path in (tables.root / layer).rglob("*.parquet")
     }
     assert on_disk == after
+    assert content(tables.root) == content(built[1] / "tables")
     with pytest.raises(UsageError, match="no segment has rows of 2020-01-01"):
         build(spark, built[1] / "traces", tables, only=date(2020, 1, 1))
 
@@ -190,7 +205,7 @@ def test_a_build_that_is_killed_changes_nothing_and_the_next_one_all(
     assert done.returncode == -signal.SIGKILL
     assert list(killed.rglob("*.parquet"))
     assert Warehouse(killed).partitions() == []
-    assert rebuild(spark, traces, killed) == [EVE, DAY]
+    assert rebuild(spark, traces, killed) == [EVE, EVE, DAY]
     assert content(killed) == content(built[1] / "tables")
 
 
@@ -216,7 +231,7 @@ def test_pruned_days_are_gone_and_not_built_again(
     assert {part.path.split("/date=")[1][:10] for part in tables.parts("bronze.deliveries")} == {
         str(DAY)
     }
-    assert len({found.key.date for found in tables.partitions()}) == 2
+    assert tables.days() == [EVE, DAY]
     assert prune(tables, DAY) == [EVE]
     assert tables.days() == [DAY]
     assert not list(tables.root.rglob("*date=2026-11-14*"))

@@ -132,6 +132,8 @@ class _Follower:
                 if error is not None:
                     raise UsageError(f"Spark has ended the stream: {error}") from error
                 return
+            if isinstance(found, OSError):
+                raise UsageError(f"what was read cannot be kept: {found}") from found
             if isinstance(found, Exception):
                 raise found
             yield found

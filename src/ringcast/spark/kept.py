@@ -127,14 +127,13 @@ class KeptDigests:
     def _claim(self, about: Path, directory: Path) -> None:
         """UsageError if these are of another directory."""
         mine = {"directory": str(directory), "code": _code_hash()}
-        with suppress(FileNotFoundError):
-            found = json.loads(about.read_text())
-            if found["directory"] != mine["directory"]:
-                raise UsageError(
-                    f"{about.parent}: is for segments in {found['directory']}: choose another"
-                )
-            if found == mine:
-                return
+        found = json.loads(about.read_text()) if about.exists() else mine | {"code": ""}
+        if found["directory"] != mine["directory"]:
+            raise UsageError(
+                f"{about.parent}: is for segments in {found['directory']}: choose another"
+            )
+        if found == mine:
+            return
         for old in (self.checkpoint, self._files):
             if old.exists():
                 shutil.rmtree(old)

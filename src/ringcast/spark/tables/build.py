@@ -31,7 +31,7 @@ from ringcast.spark.tables.layout import (
     whole_schema,
 )
 from ringcast.spark.tables.survey import RunKey, survey_files, take_survey
-from ringcast.spark.tables.warehouse import Partition, PartitionKey
+from ringcast.spark.tables.warehouse import Partition
 from ringcast.trace.segments import segment_paths
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ringcast.spark.report import Report
     from ringcast.spark.tables.survey import Quarantined, Survey
-    from ringcast.spark.tables.warehouse import Warehouse
+    from ringcast.spark.tables.warehouse import PartitionKey, Warehouse
 
 WINDOW_S = 60.0
 """What gold's throughput and latency are gathered over. A day has a whole number of these."""
@@ -185,12 +185,13 @@ class _Build:
 
     def _stage_verdicts(self, group: str, keys: list[PartitionKey]) -> None:
         rows = []
-        for run in sorted({key.run for key in keys}):
-            first = min(key.date for key in keys if key.run == run)
-            self._tell(f"{group}: judging {run} …")
-            states = self._survey.runs[RunKey(group, run)].states
-            report = audit_states(self._spark, self._traces, states, self._survey.damaged)
-            rows += _verdict_rows(report, PartitionKey(group, first, run))
+        for key in keys:
+            run = self._survey.runs[RunKey(group, key.run)]
+            if key.date != run.first_day(self._warehouse.pruned_before):
+                continue
+            self._tell(f"{group}: judging {key.run} …")
+            report = audit_states(self._spark, self._traces, run.states, self._survey.damaged)
+            rows += _verdict_rows(report, key)
         frame = self._spark.createDataFrame(rows, whole_schema("gold.verdicts"))
         self._stage("gold.verdicts", frame.coalesce(1))
 

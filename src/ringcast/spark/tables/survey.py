@@ -54,6 +54,12 @@ class SurveyedRun:
     days: dict[str, list[date]]
     """The days of each, by path."""
 
+    def first_day(self, since: date) -> date | None:
+        """Of those that are not before `since`."""
+        return min(
+            (day for days in self.days.values() for day in days if day >= since), default=None
+        )
+
     def of_day(self, day: date) -> list[str]:
         return [path for path, days in self.days.items() if day in days]
 
