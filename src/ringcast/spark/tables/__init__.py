@@ -4,7 +4,7 @@
 as a DataFrame. `build` makes and renews them, `compact` and `prune` keep them small.
 """
 
-from ringcast.spark.tables.build import Built, build
+from ringcast.spark.tables.building import Built, build
 from ringcast.spark.tables.layout import LAYERS, QUARANTINE, TABLES
 from ringcast.spark.tables.reading import read_table, register_tables
 from ringcast.spark.tables.upkeep import compact, prune
