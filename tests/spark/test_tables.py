@@ -45,6 +45,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "tables.md"
 EVE, DAY = date(2026, 11, 14), date(2026, 11, 15)
 MIDNIGHT_NS = (DAY - date(1970, 1, 1)).days * DAY_NS
 RUN = "test run"
+COPY = "a copy+1 é 5%.parquet"
 OTHER, OTHER_ROWS = "50 % [a/b]", 30
 
 
@@ -63,7 +64,7 @@ def built(
     for name, recording in traces.recordings.items():
         traces.recordings[name] = replace(recording, group="orders")
     written = traces.write(base / "traces")
-    shutil.copy(written["a"][0], base / "traces" / "copy.parquet")
+    shutil.copy(written["a"][0], base / "traces" / COPY)
     (base / "traces" / "torn.parquet").write_bytes(b"PAR1 and no more")
     late = written["b"][-1].rename(base / "late.parquet")
     assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
@@ -105,21 +106,24 @@ def test_every_row_is_in_one_table_once_on_its_day(
     rows = traces.all_rows()
     others = [row._replace(node="f", inc=1) for row in traces.rows["a"][:OTHER_ROWS]]
     found: Counter[tuple[object, ...]] = Counter()
-    bronze = 0
+    bronze: Counter[str] = Counter()
     for table in TABLES:
         if table.startswith("silver"):
             frame = read_table(spark, base / "tables", table)
             columns = ("member", "idx", "event", "wall_ns", "date", "run", "group")
             found.update(tuple(row) for row in frame.select(*columns).collect())
         elif table.startswith("bronze"):
-            bronze += read_table(spark, base / "tables", table).count()
+            files = read_table(spark, base / "tables", table).select("file").collect()
+            bronze.update(row.file for row in files)
     day = {True: DAY, False: EVE}
     assert found == Counter(
         (row.member, row.idx, row.event, row.mono_ns, day[row.mono_ns >= MIDNIGHT_NS], run, group)
         for own, run, group in ((rows, RUN, "orders"), (others, OTHER, OTHER))
         for row in own
     )
-    assert bronze == len(rows) + PIECE_ROWS + OTHER_ROWS  # what is there twice is there twice
+    assert set(bronze) == {path.name for path in segment_paths(base / "traces")} - {"torn.parquet"}
+    assert bronze[COPY] == PIECE_ROWS  # what is there twice is there twice
+    assert sum(bronze.values()) == len(rows) + PIECE_ROWS + OTHER_ROWS
     deliveries = read_table(spark, base / "tables", "silver.deliveries")
     assert deliveries.where("event = 'deliver' AND group = 'orders'").groupBy().sum(
         "messages"

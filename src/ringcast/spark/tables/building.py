@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from datetime import date
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from ringcast.spark.report import Report
     from ringcast.spark.tables.survey import Quarantined, Survey
@@ -210,7 +210,7 @@ class _Build:
         )
         rows = read_rows(self._spark, *paths).withColumns(
             {
-                "file": F.element_at(F.split(F.url_decode(F.input_file_name()), "/"), -1),
+                "file": _file_name(),
                 "group": F.lit(group),
                 "date": day("wall_ns"),
                 "run": F.col("run_id"),
@@ -226,6 +226,12 @@ class _Build:
             found = found.sortWithinPartitions("group", "date", "run", *order)
         path = str(self._warehouse.staging / table)
         found.write.mode("append").partitionBy("group", "date", "run").parquet(path)
+
+
+def _file_name() -> Column:
+    """Of the segment that a row is read from. Spark gives it as a URI, where a plus is a plus."""
+    path = F.url_decode(F.replace(F.input_file_name(), F.lit("+"), F.lit("%2B")))
+    return F.element_at(F.split(path, "/"), -1)
 
 
 def _verdict_rows(report: Report, key: PartitionKey) -> list[tuple[object, ...]]:
