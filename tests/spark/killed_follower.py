@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ def main(directory: Path, point: str, times: int) -> None:
             os.killpg(0, signal.SIGKILL)
 
     def after(work: Callable[..., Any], reached: str) -> Callable[..., Any]:
+        @wraps(work)
         def done(*args: Any) -> Any:
             result = work(*args)
             come_to(reached)

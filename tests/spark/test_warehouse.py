@@ -13,7 +13,8 @@ import pytest
 
 from ringcast.errors import UsageError
 from ringcast.spark.tables import Warehouse
-from ringcast.spark.tables.warehouse import Partition, PartitionKey
+from ringcast.spark.tables.building import due_partitions
+from ringcast.spark.tables.warehouse import Part, Partition, PartitionKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +111,26 @@ def test_whoever_dies_at_whichever_step_each_day_is_the_old_one_or_the_new(
     assert seen == {("old", "old"), ("new", "old"), ("new", "new")}
     assert step > 30
     assert read(root) == {day: {"new"} for day in DAYS}
+
+
+def test_what_is_due_is_what_has_new_segments_and_the_day_that_has_the_verdicts(
+    tmp_path: Path,
+) -> None:
+    eve, day = (PartitionKey("g", each, "r") for each in DAYS)
+    other = PartitionKey("g", DAYS[1], "another")
+    one, two, three = {"1": [1, 1]}, {"2": [2, 2]}, {"3": [3, 3]}
+    warehouse = Warehouse(tmp_path / "tables")
+    with warehouse.writing():
+        verdicts = {"gold.verdicts": [Part("v.parquet", 1, 1)]}
+        warehouse.commit([Partition(day, one | two, verdicts), Partition(other, one, verdicts)])
+    assert due_partitions(warehouse, {day: one | two, other: one}) == []
+    assert due_partitions(warehouse, {day: one, other: one}) == []  # one has been removed
+    assert due_partitions(warehouse, {day: {"1": [9, 9]}, other: one}) == [day]
+    # A day before the first: the verdicts move there.
+    assert due_partitions(warehouse, {eve: three, day: one, other: one}) == [eve, day]
+    warehouse.pruned_before = DAYS[1]
+    assert due_partitions(warehouse, {eve: three, day: one, other: one}) == []
+    assert due_partitions(warehouse, {eve: three, day: one}, only=DAYS[0]) == [eve]
 
 
 def test_two_do_not_write_at_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.spark import digest, reading
+from ringcast.spark import digest
 from ringcast.trace import segments
 from ringcast.trace.whole import held_alone, write_whole
 
@@ -36,8 +37,6 @@ FILES_MAX = 32
 
 _ABOUT = "about.json"
 _WHOLE = ".whole.jsonl"
-_CODE = (digest, reading, segments)
-"""What digests are made by. If it changes they are made anew."""
 
 
 class Stamp(NamedTuple):
@@ -126,7 +125,7 @@ class KeptDigests:
 
     def _claim(self, about: Path, directory: Path) -> None:
         """UsageError if these are of another directory."""
-        mine = {"directory": str(directory), "code": _code_hash()}
+        mine = {"directory": str(directory), "code": _code_hash(self._read_files)}
         found = json.loads(about.read_text()) if about.exists() else mine | {"code": ""}
         if found["directory"] != mine["directory"]:
             raise UsageError(
@@ -181,9 +180,10 @@ def _from_text(text: str) -> Iterator[Kept]:
         yield Kept(path, Stamp(*stamp), said)
 
 
-def _code_hash() -> str:
+def _code_hash(read_files: ReadFiles) -> str:
+    """Of what digests are made by: if it changes they are made anew."""
     hasher = xxhash.xxh3_64()
-    for module in _CODE:
+    for module in (digest, segments, sys.modules[read_files.__module__]):
         assert module.__file__ is not None
         hasher.update(Path(module.__file__).read_bytes())
     return hasher.hexdigest()

@@ -30,7 +30,7 @@ from ringcast.spark.tables.layout import (
     typed,
     whole_schema,
 )
-from ringcast.spark.tables.survey import RunKey, survey_files, take_survey
+from ringcast.spark.tables.survey import survey_files, take_survey
 from ringcast.spark.tables.warehouse import Partition
 from ringcast.trace.segments import segment_paths
 
@@ -76,7 +76,7 @@ def build(
         tell("reading the segments …")
         survey = take_survey(spark, traces, kept)
         wanted = survey.partitions()
-        due = _due(warehouse, wanted, only)
+        due = due_partitions(warehouse, wanted, only)
         if due:
             _Build(spark, traces, warehouse, survey, due, tell).run()
         made = [Partition(key, wanted[key]) for key in due]
@@ -85,27 +85,38 @@ def build(
     return Built(due, len(wanted) - len(due), survey.quarantine)
 
 
-def _due(
-    warehouse: Warehouse, wanted: dict[PartitionKey, dict[str, list[int]]], only: date | None
+def due_partitions(
+    warehouse: Warehouse,
+    wanted: dict[PartitionKey, dict[str, list[int]]],
+    only: date | None = None,
 ) -> list[PartitionKey]:
+    """What is to be built; `wanted` are all partitions that there are segments of, with these."""
     if only is not None:
         found = sorted(key for key in wanted if key.date == only)
         if not found:
             raise UsageError(f"no segment has rows of {only}")
         return found
-    known = {found.key: found.sources for found in warehouse.partitions()}
-    first: dict[RunKey, PartitionKey] = {}
-    changed: set[PartitionKey] = set()
-    for key, sources in sorted(wanted.items()):
-        if key.date < warehouse.pruned_before:
-            continue
-        first.setdefault(RunKey(key.group, key.run), key)
-        # Segments that have been removed since are no reason: what was made of them stays.
-        before = known.get(key, {})
-        if any(before.get(path) != stamp for path, stamp in sources.items()):
-            changed.add(key)
-    # Verdicts are of a whole run: whatever changes in it, its first day is built too.
-    return sorted(changed | {first[RunKey(key.group, key.run)] for key in changed})
+    built = {partition.key: partition for partition in warehouse.partitions()}
+    open_keys = sorted(key for key in wanted if key.date >= warehouse.pruned_before)
+    # Segments that have been removed since are no reason: what was made of them stays.
+    changed = {
+        key
+        for key in open_keys
+        if key not in built or not _is_among(wanted[key], built[key].sources)
+    }
+    # Verdicts are of a whole run: whatever changes in it, the day they stand on is built too.
+    first = {key.of_run: key for key in reversed(open_keys)}
+    runs = {key.of_run for key in changed}
+    judged = {key for key, partition in built.items() if "gold.verdicts" in partition.tables}
+    return [
+        key
+        for key in open_keys
+        if key in changed or (key.of_run in runs and (key == first[key.of_run] or key in judged))
+    ]
+
+
+def _is_among(sources: dict[str, list[int]], known: dict[str, list[int]]) -> bool:
+    return all(known.get(path) == stamp for path, stamp in sources.items())
 
 
 class _Build:
@@ -186,7 +197,7 @@ class _Build:
     def _stage_verdicts(self, group: str, keys: list[PartitionKey]) -> None:
         rows = []
         for key in keys:
-            run = self._survey.runs[RunKey(group, key.run)]
+            run = self._survey.runs[key.of_run]
             if key.date != run.first_day(self._warehouse.pruned_before):
                 continue
             self._tell(f"{group}: judging {key.run} …")
@@ -201,8 +212,8 @@ class _Build:
             {
                 path
                 for key in keys
-                for path in self._survey.runs[RunKey(group, key.run)].of_day(key.date)
-                if not is_silver or path in self._survey.runs[RunKey(group, key.run)].kept
+                for path in self._survey.runs[key.of_run].of_day(key.date)
+                if not is_silver or path in self._survey.runs[key.of_run].kept
             }
         )
         due = self._spark.createDataFrame(

@@ -16,7 +16,7 @@ from ringcast.spark.follow import hidden, is_hidden
 from ringcast.spark.reading import digest_files, over_items, parse_states
 from ringcast.spark.run import Run
 from ringcast.spark.tables.layout import DAY_NS
-from ringcast.spark.tables.warehouse import PartitionKey
+from ringcast.spark.tables.warehouse import PartitionKey, RunKey
 from ringcast.trace.segments import SCHEMA, Segment, segment_paths
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from ringcast.spark.kept import Kept, KeptDigests
 
 _EPOCH = date(1970, 1, 1)
-
-
-class RunKey(NamedTuple):
-    group: str
-    run: str
 
 
 class Quarantined(NamedTuple):

@@ -40,10 +40,19 @@ class Part(NamedTuple):
     bytes: int
 
 
+class RunKey(NamedTuple):
+    group: str
+    run: str
+
+
 class PartitionKey(NamedTuple):
     group: str
     date: date
     run: str
+
+    @property
+    def of_run(self) -> RunKey:
+        return RunKey(self.group, self.run)
 
 
 @dataclass(slots=True)
