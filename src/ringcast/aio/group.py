@@ -700,6 +700,7 @@ class _Place:
         self._record_level = record_level
         self._record_payloads = record_payloads
         self._run_id = run_id
+        self._group = config.group
         self._lose = lose
         self._has_state = has_state
         self._recorders: list[Recorder] = []
@@ -779,6 +780,7 @@ class _Place:
                 *(self._record, self._run_id, node.me),
                 level=self._record_level,
                 payloads=self._record_payloads,
+                group=self._group,
             )
         except OSError as error:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error

@@ -26,6 +26,7 @@ COMMANDS = {
     "simulate": "ringcast.cli.simulate",
     "stats": "ringcast.cli.stats",
     "sync": "ringcast.cli.sync",
+    "tables": "ringcast.cli.tables",
     "top": "ringcast.cli.top",
 }
 """Command → the module that defines it under the same name. Imported when used: `ringcast

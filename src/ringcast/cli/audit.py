@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.durations import Duration
 from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
 from ringcast.cli.words import safe
 
@@ -36,6 +37,14 @@ _COLOURS = {"ok": "green", "violated": "red"}
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write a page with charts here, one HTML file.",
 )
+@click.option("--follow", is_flag=True, help="Judge again whenever segments come, until Ctrl-C.")
+@click.option("--once", is_flag=True, help="With --follow: take what is new, and end.")
+@click.option("--every", type=Duration(), default="5s", show_default=True, help="With --follow.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --follow: what was read is kept here.  [default: DIRECTORY/.audit]",
+)
 def audit(
     directory: Path,
     master: str,
@@ -43,11 +52,18 @@ def audit(
     is_all: bool,
     json_file: Path | None,
     page: Path | None,
+    follow: bool,
+    once: bool,
+    every: float,
+    state: Path | None,
 ) -> None:
     """Judge the guarantees from the segments that members, or a simulation, recorded.
 
     Exits with 0 if all held (as far as the traces of killed members go), 1 if one was violated,
     3 if rows are missing or there was nothing to judge.
+
+    With --follow each segment is read once, also by later calls; what changes is printed, a line
+    each, and to the JSON file an object for each batch. Ends with the status of the last verdicts.
 
     \b
     Examples:
@@ -56,9 +72,15 @@ def audit(
       ringcast audit traces/ --report run.html
       ringcast simulate --seeds 0:20 --record runs && ringcast audit runs --all
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
+      ringcast audit traces/ --follow --every 30s
+      ringcast audit traces/ --follow --once
     """
-    if is_all and (run_id is not None or page is not None):
-        raise click.UsageError("--all is for every run, --run and --report for one")
+    if is_all and (run_id is not None or page is not None or follow):
+        raise click.UsageError("--all is for every run; --run, --report and --follow for one")
+    if (once or state) and not follow:
+        raise click.UsageError("--once and --state go with --follow")
+    if follow and page is not None:
+        raise click.UsageError("--report is for a run that is over: not with --follow")
     if page is not None and not os.access(page.absolute().parent, os.W_OK):
         raise click.BadParameter(
             f"nothing can be written in {page.absolute().parent}", param_hint="--report"
@@ -73,6 +95,18 @@ def audit(
     spark = session("ringcast audit", master)
     try:
         click.echo("reading the traces …", err=True)
+        if follow:
+            from ringcast.cli.following import follow_audit
+
+            sys.exit(
+                follow_audit(
+                    *(spark, directory),
+                    state=state,
+                    run_id=run_id,
+                    every_s=None if once else every,
+                    json_file=json_file,
+                )
+            )
         if is_all:
             reports = audit_all(spark, directory)
             text = f"[{','.join(report.to_json() for report in reports)}]"

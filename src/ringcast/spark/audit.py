@@ -10,6 +10,7 @@ folds in `ringcast.trace.predicates`.
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
@@ -18,11 +19,10 @@ from ringcast.spark.recorded import judge_recorded
 from ringcast.spark.report import Report
 from ringcast.spark.run import Run, choose_run
 from ringcast.spark.simulated import judge_simulations
-from ringcast.trace.segments import segment_paths
+from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -36,8 +36,19 @@ def audit(spark: SparkSession, directory: Path | str, run_id: str | None = None)
     if not paths:
         raise UsageError(f"{directory}: no segments (*.parquet) in it")
     states, damaged = read_states(spark, paths)
+    return audit_states(spark, directory, states, damaged, run_id)
+
+
+def audit_states(
+    spark: SparkSession,
+    directory: Path | str,
+    states: list[SegmentState],
+    damaged: list[str],
+    run_id: str | None = None,
+) -> Report:
+    """The same, from what was read of the segments before."""
     run = Run(choose_run(states, run_id), damaged)
-    unfinished = sum(1 for _ in paths[0].parent.glob("*.part"))
+    unfinished = sum(1 for _ in Path(directory).rglob(f"*{TEMPORARY_SUFFIX}"))
     if unfinished:
         run.notes.append(f"{unfinished} unfinished files, left by members that were killed: unread")
     return _reports(spark, [run])[0]

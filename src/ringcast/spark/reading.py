@@ -35,12 +35,22 @@ _TASK_BYTES = 4 << 20
 
 
 def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[SegmentState], list[str]]:
-    """The digest of each file, and what is wrong with those that have none. One of a version that
-    we do not know is refused: who wrote that has more to say than we could judge."""
+    """The digest of each file, and what is wrong with those that have none."""
+    return parse_states(digest_files(spark, paths))
+
+
+def digest_files(spark: SparkSession, paths: Iterable[Path]) -> list[str]:
+    """What a task says of each file, as `parse_states` takes it: text that may be kept."""
     sizes = {str(path): path.stat().st_size for path in paths}
+    return over_items(spark, sizes, _state_of)
+
+
+def parse_states(lines: Iterable[str]) -> tuple[list[SegmentState], list[str]]:
+    """The digests by path, and what is wrong with files that have none. One of a version that we do
+    not know is refused: who wrote that has more to say than we could judge."""
     states: list[SegmentState] = []
     damaged: list[str] = []
-    for text in over_items(spark, sizes, _state_of):
+    for text in lines:
         path, info, said = json.loads(text)
         if info == TOO_NEW:
             raise UsageError(said)

@@ -93,6 +93,7 @@ class Recorder:
         segment_seconds: float = 2.0,
         queue_rows: int = QUEUE_ROWS_MAX,
         block_messages: int = BLOCK_MESSAGES,
+        group: str = "",
     ) -> None:
         from ringcast.trace.segments import Recording  # Members that do not record need no pyarrow.
 
@@ -126,6 +127,7 @@ class Recorder:
             host=platform.node(),
             boot_id=_boot_id(),
             payloads=payloads,
+            group=group,
         )
         self._scribe = Scribe(
             self._queue, Path(directory), recording, segment_rows, segment_seconds

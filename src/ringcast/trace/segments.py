@@ -112,6 +112,8 @@ class Recording:
     boot_id: str = ""
     payloads: bool = False
     """It is an archive: the messages themselves are kept."""
+    group: str = ""
+    """Empty: written before this was recorded, or by nobody's group."""
 
     @property
     def file_stem(self) -> str:

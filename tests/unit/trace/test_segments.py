@@ -30,7 +30,9 @@ from ringcast.trace.segments import (
 )
 
 VERSION_1 = Path(__file__).parents[2] / "fixtures" / "segment-version-1.parquet"
-RECORDING = Recording(run_id="run", node="a", inc=2**64 - 1, host="here", boot_id="boot")
+RECORDING = Recording(
+    run_id="run", node="a", inc=2**64 - 1, host="here", boot_id="boot", group="orders"
+)
 
 
 def some_rows(count: int, first_idx: int = 0) -> list[Row]:
@@ -53,6 +55,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, count: int) -> None:
         assert segment.rows() == rows
         info = segment.info
     assert (info.run_id, info.node, info.inc) == ("run", "a", 2**64 - 1)
+    assert info.group == "orders"
     assert (info.rows, info.first_idx, info.last_idx) == (count, 0, count - 1)
     assert (info.schema, info.lost, info.is_last) == (SCHEMA_VERSION, 3, True)
 

@@ -1,0 +1,278 @@
+"""Tables built from segments: only the days and runs whose segments have changed.
+
+A run's day is built from all segments that have rows of it, so one that comes late is folded in by
+building that day again. Bronze has all that could be read; silver leaves out copies; gold is made
+from silver, and its verdicts from the whole run: they stand on its first day.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from ringcast.errors import UsageError
+from ringcast.spark.audit import audit_states
+from ringcast.spark.kept import KeptDigests
+from ringcast.spark.metrics import latency, latency_samples, read_rows, retransmissions, throughput
+from ringcast.spark.tables.layout import (
+    ROW_TABLES,
+    TABLES,
+    at,
+    day,
+    member_key,
+    messages,
+    row_table,
+    silver_rows,
+    typed,
+    whole_schema,
+)
+from ringcast.spark.tables.survey import survey_files, take_survey
+from ringcast.spark.tables.warehouse import Partition
+from ringcast.trace.segments import segment_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import date
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from ringcast.spark.report import Report
+    from ringcast.spark.tables.survey import Quarantined, Survey
+    from ringcast.spark.tables.warehouse import PartitionKey, Warehouse
+
+WINDOW_S = 60.0
+"""What gold's throughput and latency are gathered over. A day has a whole number of these."""
+
+
+class Built(NamedTuple):
+    """What a build did."""
+
+    partitions: list[PartitionKey]
+    """Built, anew or for the first time."""
+    unchanged: int
+    quarantined: list[Quarantined]
+
+
+def build(
+    spark: SparkSession,
+    traces: Path,
+    warehouse: Warehouse,
+    *,
+    only: date | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Built:
+    """Build what has changed; with `only` that day, changed or not, even if it was removed."""
+    traces = traces.resolve()
+    if warehouse.root.is_relative_to(traces) or traces.is_relative_to(warehouse.root):
+        raise UsageError(f"{warehouse.root}: tables and traces cannot be one inside the other")
+    if not segment_paths(traces):
+        raise UsageError(f"{traces}: no segments (*.parquet) in it")
+    with warehouse.writing(), KeptDigests.opened(warehouse.state, traces, survey_files) as kept:
+        tell("reading the segments …")
+        survey = take_survey(spark, traces, kept)
+        wanted = survey.partitions()
+        due = due_partitions(warehouse, wanted, only)
+        if due:
+            _Build(spark, traces, warehouse, survey, due, tell).run()
+        made = [Partition(key, wanted[key]) for key in due]
+        _commit(warehouse, made)
+        _write_quarantine(warehouse, survey)
+    return Built(due, len(wanted) - len(due), survey.quarantine)
+
+
+def due_partitions(
+    warehouse: Warehouse,
+    wanted: dict[PartitionKey, dict[str, list[int]]],
+    only: date | None = None,
+) -> list[PartitionKey]:
+    """What is to be built; `wanted` are all partitions that there are segments of, with these."""
+    if only is not None:
+        found = sorted(key for key in wanted if key.date == only)
+        if not found:
+            raise UsageError(f"no segment has rows of {only}")
+        return found
+    built = {partition.key: partition for partition in warehouse.partitions()}
+    open_keys = sorted(key for key in wanted if key.date >= warehouse.pruned_before)
+    # Segments that have been removed since are no reason: what was made of them stays.
+    changed = {
+        key
+        for key in open_keys
+        if key not in built or not _is_among(wanted[key], built[key].sources)
+    }
+    # Verdicts are of a whole run: whatever changes in it, the day they stand on is built too.
+    first = {key.of_run: key for key in reversed(open_keys)}
+    runs = {key.of_run for key in changed}
+    judged = {key for key, partition in built.items() if "gold.verdicts" in partition.tables}
+    return [
+        key
+        for key in open_keys
+        if key in changed or (key.of_run in runs and (key == first[key.of_run] or key in judged))
+    ]
+
+
+def _is_among(sources: dict[str, list[int]], known: dict[str, list[int]]) -> bool:
+    return all(known.get(path) == stamp for path, stamp in sources.items())
+
+
+class _Build:
+    """Stages all tables of the partitions that are due."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        traces: Path,
+        warehouse: Warehouse,
+        survey: Survey,
+        due: list[PartitionKey],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._traces = traces
+        self._warehouse = warehouse
+        self._survey = survey
+        self._due = due
+        self._tell = tell
+
+    def run(self) -> None:
+        groups = defaultdict(list)
+        for key in self._due:
+            groups[key.group].append(key)
+        for group, keys in groups.items():
+            days = sorted({str(key.date) for key in keys})
+            self._tell(f"{group}: {len(keys)} partitions, {days[0]} to {days[-1]} …")
+            self._stage_rows(group, keys)
+            self._stage_verdicts(group, keys)
+
+    def _stage_rows(self, group: str, keys: list[PartitionKey]) -> None:
+        everything = self._rows(group, keys, is_silver=False)
+        # One pass for all of bronze: to Spark the table is one more column to part it by.
+        staged = self._warehouse.staging / "bronze"
+        bronze = typed(everything, "bronze.views").withColumn("table", row_table())
+        columns = ("table", "group", "date", "run")
+        bronze.write.mode("append").partitionBy(*columns).parquet(str(staged))
+        for name in ROW_TABLES:
+            found = staged / f"table={name}"
+            if found.exists():
+                target = self._warehouse.staging / f"bronze.{name}"
+                target.mkdir(exist_ok=True)
+                for inside in found.iterdir():
+                    inside.rename(target / inside.name)
+        rows = self._rows(group, keys, is_silver=True)
+        for name in ROW_TABLES:
+            self._stage(f"silver.{name}", silver_rows(rows, name))
+        self._stage_figures(group, rows)
+
+    def _stage_figures(self, group: str, rows: DataFrame) -> None:
+        """Figures of each day by itself: what the next day brings does not change them."""
+        activity = rows.groupBy(
+            *("group", "date", "run"), member_key("node", "inc").alias("member"), "event"
+        ).agg(
+            F.count("*").alias("rows"),
+            F.sum(messages()).alias("messages"),
+            F.min(at("wall_ns")).alias("first_at"),
+            F.max(at("wall_ns")).alias("last_at"),
+        )
+        self._stage("gold.activity", activity)
+        by_day = rows.withColumn("run_id", F.concat_ws("/", "date", "run"))
+        figures = {
+            "gold.throughput": throughput(by_day, WINDOW_S),
+            "gold.latency": latency(latency_samples(by_day), WINDOW_S),
+            "gold.repairs": retransmissions(by_day),
+        }
+        for table, found in figures.items():
+            partition = {
+                "group": F.lit(group),
+                "date": F.to_date(F.substring_index("run_id", "/", 1)),
+                "run": F.expr("substring(run_id, 12)"),
+            }
+            if "at_ns" in found.columns:
+                partition["at"] = at("at_ns")
+            self._stage(table, found.withColumns(partition))
+
+    def _stage_verdicts(self, group: str, keys: list[PartitionKey]) -> None:
+        rows = []
+        for key in keys:
+            run = self._survey.runs[key.of_run]
+            if key.date != run.first_day(self._warehouse.pruned_before):
+                continue
+            self._tell(f"{group}: judging {key.run} …")
+            report = audit_states(self._spark, self._traces, run.states, self._survey.damaged)
+            rows += _verdict_rows(report, key)
+        frame = self._spark.createDataFrame(rows, whole_schema("gold.verdicts"))
+        self._stage("gold.verdicts", frame.coalesce(1))
+
+    def _rows(self, group: str, keys: list[PartitionKey], *, is_silver: bool) -> DataFrame:
+        """The rows of these runs' days, from the segments that have any."""
+        paths = sorted(
+            {
+                path
+                for key in keys
+                for path in self._survey.runs[key.of_run].of_day(key.date)
+                if not is_silver or path in self._survey.runs[key.of_run].kept
+            }
+        )
+        due = self._spark.createDataFrame(
+            [(key.date, key.run) for key in keys], "date date, run string"
+        )
+        rows = read_rows(self._spark, *paths).withColumns(
+            {
+                "file": _file_name(),
+                "group": F.lit(group),
+                "date": day("wall_ns"),
+                "run": F.col("run_id"),
+            }
+        )
+        return rows.join(F.broadcast(due), ["date", "run"], "left_semi")
+
+    def _stage(self, table: str, frame: DataFrame) -> None:
+        """In the order that rows were recorded in, if they were."""
+        found = typed(frame, table)
+        order = [name for name in ("member", "idx", "at") if name in TABLES[table].names]
+        if order:
+            found = found.sortWithinPartitions("group", "date", "run", *order)
+        path = str(self._warehouse.staging / table)
+        found.write.mode("append").partitionBy("group", "date", "run").parquet(path)
+
+
+def _file_name() -> Column:
+    """Of the segment that a row is read from. Spark gives it as a URI, where a plus is a plus."""
+    path = F.url_decode(F.replace(F.input_file_name(), F.lit("+"), F.lit("%2B")))
+    return F.element_at(F.split(path, "/"), -1)
+
+
+def _verdict_rows(report: Report, key: PartitionKey) -> list[tuple[object, ...]]:
+    return [
+        (
+            *(verdict.id, verdict.title, verdict.status),
+            *(verdict.premises, verdict.violation_count, verdict.detail),
+            verdict.violations[0].text if verdict.violations else None,
+            *(report.members, report.segments, report.rows),
+            *key,
+        )
+        for verdict in report.verdicts
+    ]
+
+
+def _commit(warehouse: Warehouse, made: list[Partition]) -> None:
+    number = warehouse.next_number()
+    by_key = {partition.key: partition for partition in made}
+    for table in TABLES:
+        for key, parts in warehouse.adopt(table, number).items():
+            by_key[key].tables[table] = parts
+    warehouse.commit(made)
+
+
+def _write_quarantine(warehouse: Warehouse, survey: Survey) -> None:
+    """All that is in quarantine now, in the place of what was."""
+    directory = warehouse.root / "quarantine"
+    directory.mkdir(exist_ok=True)
+    rows = [found._asdict() for found in survey.quarantine]
+    schema = pa.schema([("file", pa.string()), ("size", pa.int64()), ("reason", pa.string())])
+    staged = directory / "_quarantine.staged"
+    pq.write_table(pa.Table.from_pylist(rows, schema), staged)
+    staged.replace(directory / "quarantine.parquet")

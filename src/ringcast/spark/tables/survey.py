@@ -1,0 +1,164 @@
+"""What there is to build tables from: the segments, whose they are, and of which days."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.compute as pc
+
+from ringcast.errors import RingcastError
+from ringcast.spark.follow import hidden, is_hidden
+from ringcast.spark.reading import digest_files, over_items, parse_states
+from ringcast.spark.run import Run
+from ringcast.spark.tables.layout import DAY_NS
+from ringcast.spark.tables.warehouse import PartitionKey, RunKey
+from ringcast.trace.segments import SCHEMA, Segment, segment_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ringcast.spark.digest import SegmentState
+    from ringcast.spark.kept import Kept, KeptDigests
+
+_EPOCH = date(1970, 1, 1)
+
+
+class Quarantined(NamedTuple):
+    """A segment that is not in the tables, and why."""
+
+    file: str
+    size: int
+    reason: str
+
+
+@dataclass(slots=True)
+class SurveyedRun:
+    """The segments of one run."""
+
+    states: list[SegmentState]
+    """All that are whole."""
+    kept: set[str]
+    """Paths of those that have each row once."""
+    days: dict[str, list[date]]
+    """The days of each, by path."""
+
+    def first_day(self, since: date) -> date | None:
+        """Of those that are not before `since`."""
+        return min(
+            (day for days in self.days.values() for day in days if day >= since), default=None
+        )
+
+    def of_day(self, day: date) -> list[str]:
+        return [path for path, days in self.days.items() if day in days]
+
+
+@dataclass(slots=True)
+class Survey:
+    runs: dict[RunKey, SurveyedRun] = field(default_factory=dict)
+    quarantine: list[Quarantined] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """What an audit is to know of segments that cannot be read."""
+    sources: dict[str, list[int]] = field(default_factory=dict)
+    """By what each segment is known to be the same."""
+
+    def partitions(self) -> dict[PartitionKey, dict[str, list[int]]]:
+        """Every run's days, and the segments with rows of them."""
+        found: defaultdict[PartitionKey, dict[str, list[int]]] = defaultdict(dict)
+        for (group, run), surveyed in self.runs.items():
+            for path, days in surveyed.days.items():
+                for day in days:
+                    found[PartitionKey(group, day, run)][path] = self.sources[path]
+        return found
+
+
+def take_survey(spark: SparkSession, directory: Path, kept: KeptDigests) -> Survey:
+    """Read the segments that are new or were replaced; of the others it is known."""
+    paths = {str(path) for path in segment_paths(directory)}
+    new = {path for path in paths if path not in kept} | set(kept.stale())
+    if new:
+        kept.read(spark, kept.next_batch, sorted(new))
+    return _put_together(kept.current(), directory)
+
+
+def survey_files(spark: SparkSession, paths: Sequence[Path]) -> list[str]:
+    """As JSON for each file: its path, what the audit's reader says of it, and its first and last
+    day, or what is wrong with its rows."""
+    sizes = {str(path): path.stat().st_size for path in paths}
+    spans = dict(json.loads(text) for text in over_items(spark, sizes, _span_of))
+    said = {json.loads(text)[0]: text for text in digest_files(spark, paths)}
+    return [json.dumps([path, said[path], spans[path]]) for path in sizes]
+
+
+def _span_of(path: str) -> list[str]:
+    """Every column is read once: whoever reads the file later must not fail half-way."""
+    days: list[int] = []
+    try:
+        with Segment(path) as segment:
+            for batch in segment.batches(SCHEMA.names):
+                if len(batch):
+                    found = pc.min_max(batch["wall_ns"]).as_py()
+                    days += [found["min"] // DAY_NS, found["max"] // DAY_NS]
+    except RingcastError as error:
+        return [json.dumps([path, str(error)])]
+    return [json.dumps([path, [min(days), max(days)] if days else []])]
+
+
+def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
+    survey = Survey()
+    by_run: defaultdict[RunKey, list[SegmentState]] = defaultdict(list)
+    days: dict[str, list[date]] = {}
+    for each in sorted(kept):
+        _, line, span = json.loads(each.said)
+        states, wrong = parse_states([line])
+        if isinstance(span, str):
+            wrong.append(span)
+        if is_hidden(Path(each.path), directory):
+            wrong.append(hidden(Path(each.path)))
+        if wrong:
+            survey.damaged.append(wrong[0])
+            survey.quarantine.append(Quarantined(each.path, each.stamp.size, wrong[0]))
+            continue
+        (state,) = states
+        survey.sources[each.path] = list(each.stamp)
+        days[each.path] = _days(span)
+        info = state.info
+        by_run[RunKey(info.group or info.run_id, info.run_id)].append(state)
+    for key, states in sorted(by_run.items()):
+        chosen = {state.path for state in Run(states, []).segments}
+        own_days = {state.path: days[state.path] for state in states}
+        survey.runs[key] = SurveyedRun(states, chosen, own_days)
+        survey.quarantine += _overlapping(states, chosen)
+    return survey
+
+
+def _days(span: list[int]) -> list[date]:
+    if not span:
+        return []
+    return [_EPOCH + timedelta(days=number) for number in range(span[0], span[1] + 1)]
+
+
+def _overlapping(states: list[SegmentState], chosen: set[str]) -> list[Quarantined]:
+    """Segments that tell otherwise of rows that another one has too. A mere copy is nothing odd."""
+    there = {
+        (state.info.node, state.info.inc, state.info.first_idx): state
+        for state in states
+        if state.path in chosen
+    }
+    found = []
+    for state in states:
+        info = state.info
+        twin = there.get((info.node, info.inc, info.first_idx))
+        is_copy = twin is not None and (twin.info, twin.digest) == (info, state.digest)
+        if state.path not in chosen and not is_copy:
+            size = Path(state.path).stat().st_size
+            found.append(
+                Quarantined(state.path, size, "has rows that another segment has otherwise")
+            )
+    return found
