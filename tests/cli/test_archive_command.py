@@ -97,6 +97,9 @@ def test_old_files_go_unless_a_query_needs_them(runtime: Path) -> None:
     assert "1 files" in shown
     assert f"web#{2**64 - 1}/fifo      3    20  10..11   one 12..20\n" in shown
     assert "query revenue: 5 to read" in shown
+    about = json.loads(done("archive", "show", "archive", "--json"))
+    assert [row["last"] for row in about["senders"]] == ["4", "20"]
+    assert [(query["name"], query["to_read"]) for query in about["queries"]] == [("revenue", 5)]
     assert done("archive", "prune", "archive", "--older-than", "1d") == "removed 0 files, 0.0 MB\n"
     shown = done("archive", "prune", "archive", "--older-than", "0s")
     assert shown.startswith("removed 0 files")
@@ -113,7 +116,9 @@ def test_old_files_go_unless_a_query_needs_them(runtime: Path) -> None:
 
 def test_mistakes_are_one_line(runtime: Path) -> None:
     (runtime / "archive").mkdir()
-    assert "such as 7d" in refused("archive", "prune", "archive", "--older-than", "soon")
+    assert "write 5s, 90m, 12h or 30d" in refused(
+        "archive", "prune", "archive", "--older-than", "soon"
+    )
     assert "no query 'x'" in refused("archive", "forget", "archive", "x")
     assert "Missing argument 'DIRECTORY'" in refused("archive", "orders")
     assert "prune" in done("archive", "--help")

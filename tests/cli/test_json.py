@@ -20,13 +20,17 @@ FOR_PEOPLE = {"demo", "replay"}
 """Stories, to be read."""
 
 
+DOERS = {"forget", "prune", "build", "compact"}
+"""They change files, and say in a line that they did."""
+
+
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[click.Command]:
     if not isinstance(command, click.Group):
         yield command
         return
     context = click.Context(command)
     for name in command.list_commands(context):
-        if name not in FOR_PEOPLE:
+        if name not in FOR_PEOPLE | DOERS:
             found = command.get_command(context, name)
             assert found is not None
             yield from commands(found, (*path, name))

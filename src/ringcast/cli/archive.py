@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 import sys
 import time
@@ -15,9 +14,9 @@ import click
 
 from ringcast.aio.group import join
 from ringcast.aio.loop import run
+from ringcast.cli.durations import Duration
 from ringcast.cli.words import safe, table
 from ringcast.config_file import PRESETS, load_config
-from ringcast.errors import UsageError
 from ringcast.events import Closed, Delivered, ViewInstalled
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ CHECK_S = 0.5
 SHOWN = 3
 """Gaps, and archives, of each sender."""
 
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 directory_argument = click.argument(
     "directory", type=click.Path(path_type=Path, exists=True, file_okay=False)
@@ -204,9 +202,16 @@ def _recorder(group: Group) -> dict[str, Any]:
 
 @archive.command()
 @directory_argument
-@click.option("--older-than", "age", required=True, metavar="AGE", help="Such as 90m, 12h or 7d.")
+@click.option(
+    "--older-than",
+    "age_s",
+    type=Duration(may_be_zero=True),
+    required=True,
+    metavar="AGE",
+    help="Such as 90m, 12h or 7d.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-def prune(directory: Path, age: str, dry_run: bool) -> None:
+def prune(directory: Path, age_s: float, dry_run: bool) -> None:
     """Remove files of messages that are older than AGE. What a streaming query has not read and
     committed yet stays, however old it is.
 
@@ -214,7 +219,7 @@ def prune(directory: Path, age: str, dry_run: bool) -> None:
     """
     from ringcast.trace.retention import prune as prune_files
 
-    before = time.time() - _age_s(age)
+    before = time.time() - age_s
     pruned = prune_files(directory, before, is_trial=dry_run)
     done = "would remove" if dry_run else "removed"
     click.echo(f"{done} {len(pruned.removed)} files, {pruned.size / 1e6:.1f} MB")
@@ -227,7 +232,8 @@ def prune(directory: Path, age: str, dry_run: bool) -> None:
 
 @archive.command()
 @directory_argument
-def show(directory: Path) -> None:
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def show(directory: Path, is_json: bool) -> None:
     """What is kept in DIR: by whom, of whom, what is missing, and how far each query has read.
 
     Example: ringcast archive show archive/
@@ -238,14 +244,32 @@ def show(directory: Path) -> None:
     index = Index(directory)
     index.refresh()
     size = sum(file.size for file in index.files.values())
+    head, *senders = _senders(index)
+    left = {
+        query: sum(
+            piece.length for piece in index.pieces(query.committed.digest, time.time()).pieces
+        )
+        for query in queries(directory)
+    }
+    if is_json:
+        about = {
+            "files": len(index.files),
+            "bytes": size,
+            "senders": [dict(zip(head, row, strict=True)) for row in senders],
+            "queries": [
+                {"name": query.name, "to_read": count, "committed_at": query.committed_at}
+                for query, count in left.items()
+            ],
+            "left_out": list(index.unreadable.values()),
+        }
+        click.echo(json.dumps(about, indent=2))
+        return
     click.echo(f"{len(index.files)} files, {size / 1e6:.1f} MB")
-    for line in table(_senders(index), right=frozenset({1, 2})):
+    for line in table([head, *senders], right=frozenset({1, 2})):
         click.echo(line)
-    for query in queries(directory):
-        plan = index.pieces(query.committed.digest, time.time())
-        left = sum(piece.length for piece in plan.pieces)
+    for query, count in left.items():
         minutes = (time.time() - query.committed_at) / 60
-        click.echo(f"query {query.name}: {left} to read, committed {minutes:.0f} min ago")
+        click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")
     for reason in index.unreadable.values():
         click.echo(f"left out: {safe(reason)}")
 
@@ -290,10 +314,3 @@ def _tail(held: list[Holding]) -> int:
         if holding.last + 1 >= first:
             first = min(first, holding.first)
     return first
-
-
-def _age_s(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
-    if found is None:
-        raise UsageError(f"--older-than is a number and s, m, h or d, such as 7d: not {text!r}")
-    return int(found[1]) * _AGES[found[2]]
