@@ -92,6 +92,7 @@ class Story:
         self.config.write_text(PATIENT)
         self.archives: list[tuple[str, subprocess.Popen[str]]] = []
         self.senders: list[subprocess.Popen[str]] = []
+        self._index = Index(self.archive)
         self._made = 0
         self._processes = ExitStack()
 
@@ -131,7 +132,7 @@ class Story:
 
     def _has_all_since(self, other: str, victim: str) -> bool:
         """What the victim's last visible file ends with, or what is next, the other has."""
-        index = Index(self.archive)
+        index = self._index
         index.refresh()
         if len(index.origins) < 4:  # two senders, two streams
             return False
