@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from ringcast.errors import UsageError
 from ringcast.trace.archive import Index
 from ringcast.trace.positions import Position
-from ringcast.trace.segments import TEMPORARY_SUFFIX, sync_directory
+from ringcast.trace.segments import TEMPORARY_SUFFIX
+from ringcast.trace.whole import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ class Query:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self.path)
-        sync_directory(self.path.parent)
+        sync(self.path.parent)
         self._written = text
 
 

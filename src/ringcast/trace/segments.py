@@ -28,6 +28,7 @@ from ringcast.trace.facts import facts_to_values
 from ringcast.trace.files import TooNew
 from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, Row
+from ringcast.trace.whole import sync
 
 try:
     import pyarrow as pa
@@ -222,7 +223,7 @@ class SegmentWriter:
         self._file.close()
         path = self._path.with_suffix(SUFFIX)
         self._path.rename(path)
-        sync_directory(self._directory)
+        sync(self._directory)
         return path
 
     def abandon(self) -> None:
@@ -434,15 +435,6 @@ def _constant(name: str, value: object, count: int) -> pa.Array:
         indices = pa.repeat(pa.scalar(0, pa.int32()), count)
         return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
     return pa.repeat(pa.scalar(value, kind), count)
-
-
-def sync_directory(directory: Path) -> None:
-    """Names given in it before are there after a crash."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _one_line(error: Exception) -> str:
