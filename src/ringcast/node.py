@@ -264,6 +264,11 @@ class Node:
         self._out.message(to, Ask(number, payload))
         self._settle(now)
 
+    def backlog(self, to: Member) -> int:
+        """How much that was asked or answered waits for that member to take what was before it."""
+        channel = self._find(SystemChannel)
+        return 0 if channel is None else channel.backlog(to)
+
     def answer(
         self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
     ) -> None:
@@ -393,8 +398,11 @@ class Node:
 
     @property
     def is_flushed(self) -> bool:
-        """The others of the view have taken everything that was sent here, to all or to one."""
-        return self.multicast.is_flushed and self.unicast.is_flushed
+        """The others of the view have taken everything that was sent here, to all or to one, and
+        have the answers to what they asked."""
+        channel = self._find(SystemChannel)
+        is_answered = channel is None or channel.is_flushed
+        return self.multicast.is_flushed and self.unicast.is_flushed and is_answered
 
     def pending(self) -> list[tuple[Member | Address | None, Frame]]:
         """What waits to be sent, to be read only: for traces and tests."""
@@ -513,7 +521,8 @@ class Node:
     def _send_messages(self, channel: SystemChannel, now: int) -> None:
         messages, self._out.messages = self._out.messages, []
         for dest, message in messages:
-            channel.send(encode_message(message), dest, now, self._out)
+            is_answer = isinstance(message, Answer)
+            channel.send(encode_message(message), dest, now, self._out, is_awaited=is_answer)
 
     def _reject(self, error: DecodeError) -> None:
         reason = error.reason.value

@@ -23,7 +23,8 @@ from ringcast import (
     ViewInstalled,
 )
 from ringcast.aio.requests import OPEN_MAX, PAYLOAD_BYTES_MAX
-from ringcast.events import Answered
+from ringcast.events import Answered, Asked
+from ringcast.testing import cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -258,6 +259,97 @@ def test_who_is_excluded_is_told_and_asks_again_when_it_is_back() -> None:
         held.reply(b"to nobody")
         async with answering(a):
             assert await b.request(a.me, b"back") == b"backback"
+
+    with_members(2)(exchange)
+
+
+@pytest.mark.parametrize("size", [10, PAYLOAD_BYTES_MAX])
+@pytest.mark.parametrize("asker", [0, 1])
+def test_who_answers_and_leaves_has_been_heard(asker: int, size: int) -> None:
+    """Though the answer and the news of the departure could be in one datagram."""
+
+    async def exchange(*groups: Group) -> None:
+        asking, asked = groups[asker], groups[1 - asker]
+
+        async def answer_once() -> None:
+            async for request in asked.requests():
+                request.reply(bytes(size))
+                await asked.leave()
+
+        leaving = asyncio.create_task(answer_once())
+        assert await asking.request(asked.me, b"") == bytes(size)
+        await leaving
+
+    with_members(2)(exchange)
+
+
+def test_who_installs_the_next_view_first_asks_who_has_not() -> None:
+    """Two parts merge. With this seed one of them is asked before it knows whom it merges with."""
+    with cluster(4, seed=1, loss=0.1) as group:
+        for member in group.members:
+            member.start(answer_all)
+        groups = [member.group for member in group.members]
+        group.partition(group.members[:2], group.members[2:])
+
+        async def part() -> None:
+            await asyncio.gather(
+                *(each.wait_for_view(lambda view: len(view) == 2) for each in groups)
+            )
+
+        async def ask(asker: Group) -> None:
+            await asker.wait_for_view(lambda view: len(view) == 4)
+            for asked in groups:
+                assert asked is asker or await asker.request(asked.me, b"", timeout=10.0) == b""
+
+        async def ask_all() -> None:
+            await asyncio.gather(*map(ask, groups))
+
+        group.run(part())
+        group.heal()
+        group.run(ask_all())
+
+
+async def answer_all(group: Group) -> None:
+    async for request in group.requests():
+        request.reply(request.payload)
+
+
+def test_requests_to_who_takes_nothing_do_not_pile_up() -> None:
+    with cluster(2, seed=1) as group:
+        asking, silent = (member.group for member in group.members)
+        group.partition(*([member] for member in group.members))
+
+        async def give_up() -> str:
+            with pytest.raises((RequestFailed, TimedOut)) as error:
+                await asking.request(silent.me, bytes(20_000), timeout=0.05)
+            return str(error.value)
+
+        async def give_up_often() -> None:
+            told: set[str] = set()
+            while not any("takes nothing" in text for text in told):
+                told.update(await asyncio.gather(*(give_up() for _ in range(OPEN_MAX))))
+
+        group.run(give_up_often())
+        channel: Any = asking.stats()["SystemChannel"]
+        assert list(channel["waiting"].values()) == [OPEN_MAX]
+        assert channel["dropped"] == 0
+
+
+def test_what_is_asked_twice_under_one_number_counts_once() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for _ in range(3):
+            a._requests.on_asked(Asked(b.me, 7, b"once"))
+        a._requests.on_asked(Asked(b.me, 8, bytes(PAYLOAD_BYTES_MAX + 1)))
+        assert (counted(a)["unread"], counted(a)["refused"]) == (1, 3)
+
+    with_members(2)(exchange)
+
+
+def test_a_reason_need_not_be_proper_text() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        async with answering(b, lambda request: request.refuse("no file \udc80")):
+            with pytest.raises(RequestFailed, match=r"refuses: no file \?"):
+                await a.request(b.me, b"")
 
     with_members(2)(exchange)
 

@@ -5,7 +5,9 @@ neither wait behind the application's messages nor can be mistaken for one. A re
 member once, after those that were asked there before; its answer is told apart by a number.
 
 On request: at most OPEN_MAX of them to one member are open; the next one waits until one is over.
+    If that member takes nothing, as many wait to be sent, and the next one fails.
 On Asked: it waits here until the application comes for it. Who has OPEN_MAX unanswered is refused.
+    Who is not in our view yet waits until it is: it may have installed the next one before us.
 On Answered: whoever asked goes on; if it no longer waits, the answer is dropped.
 On view: who is not in it will not answer, and wants no answers. Who asked it is told at once.
 On the end of an incarnation: the same, for everybody.
@@ -57,7 +59,8 @@ class Request:
         """Say no: `request` raises RequestFailed with this reason."""
         if not isinstance(reason, str):
             raise UsageError(f"a reason is text, not {type(reason).__name__}")
-        self._take_answer()(reason.encode()[:REASON_BYTES_MAX], True)
+        encoded = reason.encode(errors="replace")[:REASON_BYTES_MAX]
+        self._take_answer()(encoded, True)
 
     def _take_answer(self) -> Callable[[bytes, bool], None]:
         answer, self._answer = self._answer, None
@@ -81,7 +84,7 @@ class Requests:
 
     def __init__(self, driver: Driver) -> None:
         self.refused = 0
-        """Requests of members that had too many unanswered."""
+        """Requests of members that had too many unanswered, and what is no request."""
         self._driver = driver
         self._view: View | None = None
         self._numbers = count(1)
@@ -89,14 +92,17 @@ class Requests:
         self._turns: dict[Member, asyncio.Semaphore] = {}
         self._unanswered: dict[Member, dict[int, Request]] = {}  # by who asks, and its number
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
+        self._early: deque[Asked] = deque(maxlen=OPEN_MAX)  # of who is not in our view
         self._changed = asyncio.Event()
-        self._is_closed = False
+        self._closed: str | None = None  # why
 
     async def ask(self, to: Member, payload: bytes) -> bytes:
         """What that member says. RequestFailed as soon as it is known that it says nothing."""
         self._check_view(to)
         async with self._turns.setdefault(to, asyncio.Semaphore(OPEN_MAX)):
             self._check_view(to)  # that may have taken long
+            if self._driver.node.backlog(to) >= OPEN_MAX:
+                raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
             number = next(self._numbers)
             answer: asyncio.Future[bytes | RingcastError]
             answer = asyncio.get_running_loop().create_future()
@@ -112,7 +118,7 @@ class Requests:
 
     async def next(self) -> Request | None:
         """The next request to this member; None once there will be no more."""
-        while not self._arrived and not self._is_closed:
+        while not self._arrived and self._closed is None:
             self._changed.clear()
             await self._changed.wait()
         return self._arrived.popleft() if self._arrived else None
@@ -120,8 +126,12 @@ class Requests:
     def on_asked(self, asked: Asked) -> None:
         sender, number = asked.sender, asked.number
         if self._view is None or sender not in self._view:
-            return  # an answer would not go there
+            self._early.append(asked)  # an answer would not go there now
+            return
         unanswered = self._unanswered.setdefault(sender, {})
+        if number in unanswered or len(asked.payload) > PAYLOAD_BYTES_MAX:
+            self.refused += 1  # no request of ours is like that
+            return
         if len(unanswered) >= OPEN_MAX:
             self.refused += 1
             reason = f"it has {OPEN_MAX} requests of this member to answer first"
@@ -154,6 +164,10 @@ class Requests:
                 answer.set_result(RequestFailed(f"{to} departed before it answered"))
         self._turns = {to: turns for to, turns in self._turns.items() if to in view}
         self._forget([sender for sender in self._unanswered if sender not in view])
+        early, self._early = self._early, deque(maxlen=OPEN_MAX)
+        for asked in early:
+            if asked.sender in view:
+                self.on_asked(asked)
 
     def fail(self, reason: str) -> None:
         """This incarnation is over: nobody has anything open with the next one."""
@@ -166,7 +180,7 @@ class Requests:
     def close(self, reason: str) -> None:
         """The last incarnation is over."""
         self._end(GroupClosed, reason)
-        self._is_closed = True
+        self._closed = reason
         self._changed.set()
 
     def explain(self) -> list[str]:
@@ -191,11 +205,14 @@ class Requests:
         }
 
     def _check_view(self, to: Member) -> None:
+        if self._closed is not None:
+            raise GroupClosed(self._closed)
         if self._view is None or to not in self._view:
             raise RequestFailed(f"{to} is not in the group")
 
     def _end(self, error: type[RequestFailed | GroupClosed], reason: str) -> None:
         self._view = None
+        self._early.clear()
         for _, answer in self._open.values():
             if not answer.done():
                 answer.set_result(error(reason))

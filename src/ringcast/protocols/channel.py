@@ -4,7 +4,8 @@ It is reliable unicast (unicast.py) on epochs of its own, so that it shares neit
 events with the application's messages. It takes what arrives at once: whoever may send much over
 it waits for answers before sending more, and is never held up by somebody else's messages.
 
-On send: into the connection to that member, or, while its window is full, behind it.
+On send: into the connection to that member, or, while its window is full, behind it. Who leaves
+    waits until what it is said to wait for has been taken.
 On view: what is for members that are not in it is forgotten, and so are their connections.
 
 A connection may break (a member that answers nothing for long, and yet is not left out). Messages
@@ -60,6 +61,7 @@ class SystemChannel:
         self.unicast: ReliableUnicast | None = None
         """None: nobody has said anything yet."""
         self.waiting: dict[Member, deque[bytes]] = {}
+        self._awaited: set[Member] = set()  # who must have taken all of it before we leave
         self.dropped = 0  # beyond WAITING_MAX
         self.receive_buffer = RECEIVE_BUFFER
         """Bytes that may be under way to this member, from all others."""
@@ -86,11 +88,15 @@ class SystemChannel:
         if self.unicast is not None:
             self.unicast.resize(fragment_bytes, datagram_bytes)
 
-    def send(self, payload: bytes, to: Member, now: int, out: Effects) -> None:
+    def send(
+        self, payload: bytes, to: Member, now: int, out: Effects, *, is_awaited: bool = False
+    ) -> None:
         """Send to a member of the view. There is no telling whether it is."""
         if self._view is None or to not in self._view:
             self.dropped += 1
             return
+        if is_awaited:
+            self._awaited.add(to)
         waiting = self.waiting.setdefault(to, deque())
         if len(waiting) < WAITING_MAX:
             waiting.append(payload)
@@ -109,6 +115,7 @@ class SystemChannel:
         self._view = view
         for peer in [peer for peer in self.waiting if peer not in view]:
             del self.waiting[peer]
+        self._awaited.intersection_update(view)
         if self.unicast is not None:
             for peer in [peer for peer in self.unicast.senders if peer not in view]:
                 self.unicast.drop_to(peer)
@@ -146,6 +153,7 @@ class SystemChannel:
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._view = None
         self.waiting.clear()
+        self._awaited.clear()
         if self.unicast is not None:
             self.unicast.close(reason, now, self._inner)
             self._settle(now, out)
@@ -159,6 +167,19 @@ class SystemChannel:
     def has_ready(self) -> bool:
         """Some message could be taken now."""
         return self.unicast is not None and self.unicast.has_ready
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whoever must have taken all that was sent to it has done so."""
+        senders = {} if self.unicast is None else self.unicast.senders
+        return all(
+            peer not in self.waiting and (peer not in senders or senders[peer].is_acked)
+            for peer in self._awaited
+        )
+
+    def backlog(self, to: Member) -> int:
+        """How many messages wait for room in the window to that member."""
+        return len(self.waiting.get(to, ()))
 
     def stats(self) -> dict[str, object]:
         return {

@@ -82,12 +82,12 @@ def compare_survivors(run: Run) -> Compared:
                 continue
             others = [share for share in shares if _goes_on_with(survivor, share)]
             with_anybody += bool(others)
-            with_survivors += any(other.without is not None for other in others)
+            with_survivors += any(other.without for other in others)
             for other in others:
                 first = max(survivor.last, survivor.offset) + 1
                 if other.last >= first:
                     origin = (*sender, int(Stream.UNIFORM))
-                    is_survivor = other.without is not None
+                    is_survivor = bool(other.without)
                     missed.append(
                         Missed(
                             *(origin, survivor.member, other.member),
