@@ -22,7 +22,7 @@ from ringcast import (
     UsageError,
     ViewInstalled,
 )
-from ringcast.aio.requests import OPEN_MAX, PAYLOAD_BYTES_MAX
+from ringcast.aio.requests import OPEN_MAX, PAYLOAD_BYTES_MAX, UNANSWERED_MAX
 from ringcast.events import Answered, Asked
 from ringcast.testing import cluster
 
@@ -232,11 +232,11 @@ def test_an_answer_to_who_has_departed_goes_nowhere() -> None:
 
 def test_who_asks_too_much_at_once_is_told() -> None:
     async def exchange(a: Group, b: Group) -> None:
-        for _ in range(OPEN_MAX):
+        for _ in range(UNANSWERED_MAX):
             with pytest.raises(TimedOut):
                 await a.request(b.me, b"?", timeout=0.001)
-        await until(lambda: counted(b)["unanswered"] == OPEN_MAX)
-        with pytest.raises(RequestFailed, match="B refuses: it has 64 requests"):
+        await until(lambda: counted(b)["unanswered"] == UNANSWERED_MAX)
+        with pytest.raises(RequestFailed, match="B refuses: it has 256 requests"):
             await a.request(b.me, b"?")
         assert counted(b)["refused"] == 1
         async with answering(b):

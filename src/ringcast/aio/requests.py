@@ -6,7 +6,8 @@ member once, after those that were asked there before; its answer is told apart 
 
 On request: at most OPEN_MAX of them to one member are open; the next one waits until one is over.
     If that member takes nothing, as many wait to be sent, and the next one fails.
-On Asked: it waits here until the application comes for it. Who has OPEN_MAX unanswered is refused.
+On Asked: it waits here until the application comes for it. Who has UNANSWERED_MAX of them
+    is refused: it may have given up on some.
     Who is not in our view yet waits until it is: it may have installed the next one before us.
 On Answered: whoever asked goes on; if it no longer waits, the answer is dropped.
 On view: who is not in it will not answer, and wants no answers. Who asked it is told at once.
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 OPEN_MAX = 64
 """Requests of one member to another that are not answered."""
+
+UNANSWERED_MAX = 4 * OPEN_MAX
+"""What a member may leave unanswered of another that gives up waiting, and asks anew."""
 
 PAYLOAD_BYTES_MAX = 1 << 20
 """The largest request or answer: what is larger is sent as a message."""
@@ -132,9 +136,9 @@ class Requests:
         if number in unanswered or len(asked.payload) > PAYLOAD_BYTES_MAX:
             self.refused += 1  # no request of ours is like that
             return
-        if len(unanswered) >= OPEN_MAX:
+        if len(unanswered) >= UNANSWERED_MAX:
             self.refused += 1
-            reason = f"it has {OPEN_MAX} requests of this member to answer first"
+            reason = f"it has {UNANSWERED_MAX} requests of this member to answer first"
             self._driver.answer(sender, number, reason.encode(), is_refused=True)
             return
 
