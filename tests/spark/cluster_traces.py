@@ -36,7 +36,13 @@ class Traces:
 
     def copy(self) -> Traces:
         rows = {name: list(rows) for name, rows in self.rows.items()}
-        return replace(self, rows=rows, stopped=set(self.stopped), lost=dict(self.lost))
+        return replace(
+            self,
+            recordings=dict(self.recordings),
+            rows=rows,
+            stopped=set(self.stopped),
+            lost=dict(self.lost),
+        )
 
     def find(self, name: str, **columns: object) -> int:
         """The place of the first row of this member with these values."""

@@ -33,7 +33,6 @@ RINGCAST = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name
 PATIENT = """
 [membership]
 suspect_after_s = 600.0
-verify_s = 60.0
 """
 """Who is killed refuses datagrams; nobody is to be missed because the machine is busy."""
 
