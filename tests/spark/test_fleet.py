@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,10 +64,10 @@ def assert_says(row: Row, summary: Summary) -> None:
 
 
 def test_every_row_is_what_a_plain_run_says(spark: SparkSession) -> None:
-    fleet = Fleet(seeds=range(20), points=SMALL)
+    fleet = Fleet(seeds=range(10), points=SMALL)
     rows = fleet_rows(spark, fleet, 4).persist()
     found = {(row.seed, row.point): row for row in rows.collect()}
-    assert len(found) == fleet.runs == 40
+    assert len(found) == fleet.runs == 20
     tally = Tally()
     for seed in fleet.seeds:
         for point, words in zip(SMALL, ("messages=3 loss=0", "messages=3 loss=0.05"), strict=True):
@@ -84,13 +85,15 @@ def test_every_row_is_what_a_plain_run_says(spark: SparkSession) -> None:
     assert list(summed.tally.judged) == list(tally.judged)
     assert summed.tally.matrix == tally.matrix
     assert summed.tally.deliveries == tally.deliveries
-    assert sum(point.runs for point in summed.points) == 40
+    assert sum(point.runs for point in summed.points) == 20
     assert not summed.clusters
 
 
 def test_without_a_grid_they_are_the_seeds_of_plain_simulate(spark: SparkSession) -> None:
-    rows = fleet_rows(spark, Fleet(seeds=range(3, 6)), 2).orderBy("seed").collect()
-    for row, summary in zip(rows, run_seeds(range(3, 6)), strict=True):
+    rows = fleet_rows(spark, Fleet(seeds=range(3, 5)), 2).collect()
+    for row, summary in zip(
+        sorted(rows, key=attrgetter("seed")), run_seeds(range(3, 5)), strict=True
+    ):
         assert_says(row, summary)
         assert row.point == ""
 
@@ -132,7 +135,7 @@ def test_failures_are_gathered_and_can_be_replayed(
     for report in reports:
         row = kept[f"failures/{report.run_id}"]
         (verdict,) = (each for each in report.verdicts if each.id == verdict_id("G2"))
-        assert verdict.count == row.judged["G2"].violations > 0
+        assert verdict.violation_count == row.judged["G2"].violations > 0
 
 
 def test_what_never_had_a_case_fails_the_fleet(
