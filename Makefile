@@ -64,6 +64,7 @@ bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench crash
 	@$(BIN)/ringcast bench state
 	@$(BIN)/ringcast bench source
+	@$(BIN)/ringcast bench fleet
 
 pictures: $(READY) ## the report as screens show it (needs chromium)
 	@$(BIN)/python tools/pictures.py build/pictures

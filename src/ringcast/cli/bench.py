@@ -7,6 +7,7 @@ import click
 from ringcast.cli.bench_groups import crash, join, memory, multicast, rtt, unicast
 from ringcast.cli.bench_tables import as_json, show
 from ringcast.errors import UsageError
+from ringcast.sim.options import PROTOCOLS
 
 
 @click.group()
@@ -110,6 +111,29 @@ def source(messages: int, size: int, step: int, master: str, is_json: bool) -> N
         raise UsageError("--messages, --size and --step are at least 1")
     click.echo("writing an archive, starting Spark …", err=True)
     show([bench_source(messages, size, step, master)], is_json)
+
+
+@bench.command()
+@click.option(
+    "--seeds", type=click.IntRange(2), default=400, show_default=True, help="How many to simulate."
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(PROTOCOLS),
+    default="multicast",
+    show_default=True,
+    help="Whose.",
+)
+@as_json
+def fleet(seeds: int, protocol: str, is_json: bool) -> None:
+    """Simulations on Spark over two cores, beside the same seeds in two plain processes.
+
+    Example: ringcast bench fleet --seeds 400
+    """
+    from ringcast.bench.fleet import bench_fleet
+
+    click.echo(f"{seeds} seeds in plain processes, then on Spark …", err=True)
+    show([bench_fleet(seeds, protocol)], is_json)
 
 
 for command in (multicast, unicast, rtt, join, crash, memory):

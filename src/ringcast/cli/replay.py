@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.sim.dice import expand
+from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.options import PROTOCOLS, PURGES, from_json
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
@@ -35,6 +36,13 @@ FAILURES_SHOWN = 5
 )
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
 @click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Its seed at this point of a grid, as `ringcast simulate --grid` had it.",
+)
+@click.option(
     "--options",
     "options_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -54,6 +62,7 @@ def replay(
     partitions: bool,
     purge: str,
     seed: int | None,
+    settings: tuple[str, ...],
     options_file: Path | None,
     shrink: bool,
     limit: int,
@@ -66,12 +75,19 @@ def replay(
     Examples:
       ringcast replay --seed 42
       ringcast replay --protocol unicast --seed 42 --shrink
+      ringcast replay --seed 42 --set capacity=16 --set loss=0.05
     """
     if (seed is None) == (options_file is None):
         raise click.UsageError("give either --seed or --options")
+    if settings and seed is None:
+        raise click.UsageError("--set goes with --seed; options from a file have all they need")
+    points = grid_points([parse_setting(text) for text in settings])
+    if len(points) > 1:
+        raise click.UsageError("--set takes one value for each name")
     node_factory = ctx.obj  # tests put another node there, which must be caught
     if seed is not None:
-        options = expand(seed, protocol, partitions=partitions, purge=purge)
+        drawn = expand(seed, protocol, partitions=partitions, purge=purge)
+        options = place(drawn, points[0])
     else:
         options = from_json(Path(options_file or "").read_text())
     result = run(options, node_factory)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.kinds import SCREEN, json_file_option
+from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
 from ringcast.sim.economy import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import FAULTS, OWN_VIEWS, PROTOCOLS, PURGES
 from ringcast.sim.timeline import time_line
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from ringcast.sim.runner import Summary
+    from ringcast.sim.runner import Judged, Summary
 
 FAILED_SEEDS_SHOWN = 10
 FAILURES_SHOWN = 3
@@ -83,6 +84,21 @@ class SeedRange(click.ParamType[range]):
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep each seed's trace here; with ringcast[spark] also as `ringcast audit` reads it.",
 )
+@click.option("--spark", is_flag=True, help="Run them on Spark: a fleet, summed up.")
+@click.option("--master", type=SparkMaster(), help="With --spark: where; local[*] if not given.")
+@click.option(
+    "--grid",
+    multiple=True,
+    metavar="NAME=V,V…",
+    help="With --spark: every seed at each of these values; again for another name. "
+    f"Names: {', '.join(SETTINGS)}.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --spark: keep a row for each run as Parquet here, and traces of failures; all "
+    "workers must see this directory.",
+)
 @click.pass_context
 def simulate(
     ctx: click.Context,
@@ -95,6 +111,10 @@ def simulate(
     economy: int | None,
     matrix: bool,
     record: Path | None,
+    spark: bool,
+    master: str | None,
+    grid: tuple[str, ...],
+    out: Path | None,
 ) -> None:
     """Run groups of members on a virtual clock and a faulty virtual network.
 
@@ -110,18 +130,40 @@ def simulate(
       ringcast simulate --purge stability --seeds 0:500 --jobs 2
       ringcast simulate --economy 50
       ringcast simulate --seeds 0:500 --json
+      ringcast simulate --spark --seeds 0:2000 --grid capacity=16,1024 --grid loss=0,0.05
     """
+    if not spark and (master or grid or out):
+        raise click.UsageError("--master, --grid and --out go with --spark")
+    if spark and (jobs > 1 or record or economy):
+        raise click.UsageError("--jobs, --record and --economy do not go with --spark")
     if economy is not None:
         found = loads(economy)
         if json_file is None:
             click.echo(load_table(found))
         else:
-            _write([load._asdict() for load in found], json_file)
+            write_figures([load._asdict() for load in found], json_file)
         return
     if partitions and protocol not in OWN_VIEWS:
         raise click.UsageError("--partitions needs --protocol group or uniform")
     if purge != "acks" and protocol == "unicast":
         raise click.UsageError("--purge stability is about messages to a group")
+    if spark:
+        points = grid_points([parse_setting(text) for text in grid])
+
+        from ringcast.cli.fleet import simulate_fleet
+        from ringcast.spark.fleet import Fleet
+
+        fleet = Fleet(
+            seeds=seeds,
+            points=points,
+            protocol=protocol,
+            partitions=partitions,
+            purge=purge,
+            out=str(out.absolute()) if out else "",
+            node_factory=ctx.obj,
+        )
+        master = master or "local[*]"
+        ctx.exit(simulate_fleet(fleet, master, json_file=json_file, matrix=matrix))
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
     tally = Tally()
@@ -141,13 +183,13 @@ def simulate(
             tally.add(summary)
     seconds = perf_counter() - started
     if json_file is not None:
-        _write(_figures(tally, protocol, purge, seeds, seconds), json_file)
+        write_figures(figures(tally, protocol, purge, seeds, seconds), json_file)
     if json_file != SCREEN:
         _show(tally, protocol, purge, partitions=partitions, matrix=matrix, seconds=seconds)
     ctx.exit(1 if tally.violations or tally.vacuous else 0)
 
 
-def _write(figures: object, path: Path) -> None:
+def write_figures(figures: object, path: Path) -> None:
     text = json.dumps(figures, indent=2)
     if path == SCREEN:
         click.echo(text)
@@ -158,24 +200,27 @@ def _write(figures: object, path: Path) -> None:
 def _show(
     tally: Tally, protocol: str, purge: str, *, partitions: bool, matrix: bool, seconds: float
 ) -> None:
-    which = f"--protocol {protocol}" + " --partitions" * partitions
-    which += f" --purge {purge}" * (purge != "acks")
+    which = which_runs(protocol, purge, partitions=partitions)
     for summary in tally.failed[:FAILED_SEEDS_SHOWN]:
         _show_failures(summary, which)
     if len(tally.failed) > FAILED_SEEDS_SHOWN:
         click.echo(f"… and {len(tally.failed) - FAILED_SEEDS_SHOWN} more failing seeds\n")
-    _show_predicates(tally)
-    width = max(map(len, tally.happenings), default=0)
-    for what, count in tally.happenings.items():
-        click.echo(f"{what:{width}} {count:6}" + ("" if count else "  never happened"))
+    show_predicates(tally)
+    show_happenings(tally)
     if protocol == "uniform":
         click.echo(measure())
     if matrix:
-        _show_matrix(tally, protocol, purge)
+        show_matrix(tally, protocol, purge)
     click.echo(
         f"{tally.seeds} seeds · {tally.violations} violations · {tally.deliveries} deliveries · "
         f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} seeds/s"
     )
+
+
+def which_runs(protocol: str, purge: str, *, partitions: bool) -> str:
+    """As `ringcast replay` takes it."""
+    which = f"--protocol {protocol}" + " --partitions" * partitions
+    return which + f" --purge {purge}" * (purge != "acks")
 
 
 def _progress(results: Iterator[Summary], count: int) -> AbstractContextManager[Iterator[Summary]]:
@@ -195,7 +240,7 @@ def _show_failures(summary: Summary, which: str) -> None:
     click.echo(f"  ringcast replay {which} --seed {summary.seed}\n")
 
 
-def _show_predicates(tally: Tally) -> None:
+def show_predicates(tally: Tally) -> None:
     click.echo(f"{'predicate':10} {'judged':>10} {'violated':>9}  worst wait / bound")
     for predicate, judged in tally.judged.items():
         worst = "" if judged.worst is None else f"{judged.worst:.2f}"
@@ -204,7 +249,13 @@ def _show_predicates(tally: Tally) -> None:
         click.echo(line.rstrip())
 
 
-def _show_matrix(tally: Tally, protocol: str, purge: str) -> None:
+def show_happenings(tally: Tally) -> None:
+    width = max(map(len, tally.happenings), default=0)
+    for what, count in tally.happenings.items():
+        click.echo(f"{what:{width}} {count:6}" + ("" if count else "  never happened"))
+
+
+def show_matrix(tally: Tally, protocol: str, purge: str) -> None:
     kinds = frame_kinds(protocol, purge)
     widths = [max(9, len(kind) + 1) for kind in kinds]
     titles = "".join(f"{kind:>{width}}" for kind, width in zip(kinds, widths, strict=True))
@@ -222,7 +273,15 @@ def _show_matrix(tally: Tally, protocol: str, purge: str) -> None:
     click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
 
 
-def _figures(
+def judged_figures(judged: Judged) -> dict[str, object]:
+    return {
+        "premises": judged.premises,
+        "violations": judged.violations,
+        "worst": judged.worst,
+    }
+
+
+def figures(
     tally: Tally, protocol: str, purge: str, seeds: range, seconds: float
 ) -> dict[str, object]:
     kinds = frame_kinds(protocol, purge)
@@ -236,12 +295,7 @@ def _figures(
         "rows": tally.rows,
         "seconds": round(seconds, 3),
         "predicates": {
-            predicate: {
-                "premises": judged.premises,
-                "violations": judged.violations,
-                "worst": judged.worst,
-            }
-            for predicate, judged in tally.judged.items()
+            predicate: judged_figures(judged) for predicate, judged in tally.judged.items()
         },
         "happenings": dict(tally.happenings),
         "matrix": {fault: {kind: tally.matrix[fault, kind] for kind in kinds} for fault in FAULTS},

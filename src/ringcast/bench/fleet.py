@@ -1,0 +1,49 @@
+"""A fleet on Spark beside the same seeds in as many plain processes, in one run.
+
+Spark's own start is told apart: it is paid once, for however many seeds. The start of its Python
+workers is part of its time, as the start of the plain processes is part of theirs.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ringcast.errors import UsageError
+from ringcast.sim.fleet import run_seeds
+from ringcast.spark.fleet import Fleet, fleet_rows, tasks_for
+from ringcast.spark.session import session
+
+CORES = 2
+
+
+def bench_fleet(seeds: int, protocol: str) -> dict[str, object]:
+    """Seeds 0 to `seeds` - 1; UsageError if both ways do not say the same."""
+    started = perf_counter()
+    plain = {
+        summary.seed: summary.hash
+        for summary in run_seeds(range(seeds), protocol=protocol, jobs=CORES)
+    }
+    plain_s = perf_counter() - started
+    started = perf_counter()
+    spark = session("ringcast bench fleet", f"local[{CORES}]")
+    try:
+        start_s = perf_counter() - started
+        started = perf_counter()
+        fleet = Fleet(seeds=range(seeds), protocol=protocol)
+        tasks = tasks_for(spark, fleet)
+        rows = fleet_rows(spark, fleet, tasks).select("seed", "trace_hash").collect()
+        spark_s = perf_counter() - started
+    finally:
+        spark.stop()
+    if {row.seed: row.trace_hash for row in rows} != plain:
+        raise UsageError("the same seeds gave other traces on Spark: that is a bug")
+    return {
+        "protocol": protocol,
+        "seeds": seeds,
+        "tasks": tasks,
+        "plain_seeds_per_s": seeds / plain_s,
+        "spark_seeds_per_s": seeds / spark_s,
+        "ratio": plain_s / spark_s,
+        "aim": 0.75,
+        "spark_start_s": start_s,
+    }
