@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringcast.bench.cluster import Cluster, hear, tell
 from ringcast.errors import RingcastError
@@ -79,19 +79,18 @@ class Market:
         for victim in (UNIFORM_VICTIM, PLAIN_VICTIM):
             self._cluster.kill(victim)
 
-    def close(self) -> list[Totals]:
-        """No more orders: what each of the traders has delivered when nothing is under way."""
+    def close(self) -> None:
+        """No more orders: return when all have taken all, and what the dead left is settled."""
         self._cluster.tell_all({"op": "stop"})
         self._cluster.hear_all()
-        while True:
-            self._cluster.tell_all({"op": "totals", "names": [*self.traders, ARCHIVE]})
-            answers = self._cluster.hear_all()
-            if not any(answer["waits"] for answer in answers):
-                break
+        while any(answer["waits"] for answer in self._look()):
             time.sleep(LOOK_S)
+
+    def totals(self) -> list[Totals]:
+        """What each of the traders has delivered so far."""
         return [
             {(sender, guarantee): (orders, cents) for sender, guarantee, orders, cents in rows}
-            for rows in (answer["totals"] for answer in answers)
+            for rows in (answer["totals"] for answer in self._look())
         ]
 
     def end_archive(self) -> None:
@@ -99,6 +98,10 @@ class Market:
         self._archive.terminate()
         if self._archive.wait() != 0:
             raise RingcastError(f"the archive ended with status {self._archive.returncode}")
+
+    def _look(self) -> list[dict[str, Any]]:
+        self._cluster.tell_all({"op": "totals", "names": [*self.traders, ARCHIVE]})
+        return self._cluster.hear_all()
 
     def _start_archive(self) -> subprocess.Popen[str]:
         tell(self._cluster.processes[0], {"op": "address"})

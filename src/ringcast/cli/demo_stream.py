@@ -54,7 +54,7 @@ class Revenue:
         while not (read := sum(step.numInputRows for step in self._query.recentProgress)):
             failed = self._query.exception()
             if failed is not None:
-                raise failed
+                raise click.ClickException(f"the stream has failed: {failed}")
             if time.monotonic() > deadline:
                 raise click.ClickException(f"Spark has read no order within {FIRST_ORDERS_S:g} s")
             time.sleep(LOOK_S)

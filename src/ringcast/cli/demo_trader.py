@@ -19,6 +19,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import ringcast
@@ -132,6 +133,8 @@ async def _obey(trader: Trader, group: ringcast.Group, lines: asyncio.StreamRead
                     await trader.gathered(task["names"])
                     say({"waits": group.explain(), "totals": trader.ledger.rows()})
         reading.cancel()
+        if sending is not None:
+            sending.cancel()
 
 
 async def _main() -> None:
@@ -142,4 +145,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    run(_main())
+    with suppress(KeyboardInterrupt):  # a terminal's Ctrl-C is the demo's, and so is the word on it
+        run(_main())
