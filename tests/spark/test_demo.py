@@ -73,5 +73,5 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     (verdict,) = re.findall(r"^G2 N2 .* (ok|violated) ", planted, re.M)
     assert verdict == "violated"
     assert re.search(r"^G2 N2: (m\d) delivers .* again\n    \1 row \d+: deliver", planted, re.M)
-    assert done.stdout.endswith(f"9. The run as a page, with charts: {keep / 'report.html'}\n")
+    assert done.stdout.endswith(f"9. The run as a page, with charts:\n   {keep / 'report.html'}\n")
     assert "orders" in (keep / "report.html").read_text()

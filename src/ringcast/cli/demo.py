@@ -65,7 +65,7 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None) -> N
         # Unless all is kept, the page alone outlives the demo.
         if keep is None:
             report = report.rename(Path(tempfile.mkdtemp(prefix="ringcast-demo-")) / report.name)
-        _step(9, f"The run as a page, with charts: {report}")
+        click.echo(f"   {report}")
 
 
 @demo.command()
@@ -98,7 +98,7 @@ def _tell(since_ns: int, sentence: str) -> None:
 
 
 def _show(base: Path, loss: float, seed: int) -> Path:
-    """Steps 1 to 8; the page that was written."""
+    """The whole story; the page on it."""
     from ringcast.spark.session import session
 
     trace = base / "trace"
@@ -129,9 +129,10 @@ def _trade(
         time.sleep(KILL_AFTER_S)
         _step(3, "kill -9 m2 and m3, in the middle of it. The others go on.")
         market.kill()
-        revenue = Revenue(starting.result(), trace, base / "checkpoint")
-        read = revenue.await_orders()
-        _step(4, f"Spark reads the archive as a stream, {read} orders so far.")
+        spark = starting.result()
+        _step(4, "Spark is there, and reads the archive as a stream while orders come in.")
+        revenue = Revenue(spark, trace, base / "checkpoint")
+        click.echo(f"   {revenue.await_orders()} orders so far")
         market.close()
         totals = _agree(market.traders, market.totals())
         market.end_archive()
@@ -175,7 +176,7 @@ def _compare(revenue: Revenue, totals: Totals) -> None:
 
 
 def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
-    """Judge the traces, and a copy with a fault; the page on them."""
+    """Judge the traces, and a copy with a fault in it; the page on them."""
     from ringcast.cli.audit import print_report, print_verdicts
     from ringcast.spark.audit import audit
     from ringcast.spark.page import write_page
@@ -191,6 +192,7 @@ def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
     violated = [verdict.id for verdict in broken.verdicts if verdict.violations]
     if clean.exit_status != 0 or violated != ["G2 N2"]:
         raise click.ClickException("the verdicts are not as they should be: please report this")
+    _step(9, "The run as a page, with charts:")
     page = base / "report.html"
     write_page(spark, clean, page)
     return page
