@@ -143,6 +143,16 @@ def print_reports(reports: Sequence[Report]) -> None:
 
 def print_report(report: Report) -> None:
     """The verdicts as a table, what shows each violation, and the sum of it in a sentence."""
+    print_verdicts(report)
+    for note in report.notes:
+        click.echo(f"note: {safe(note)}")
+    for why, names in report.unseen().items():
+        click.echo(f"note: not judged: {', '.join(names)}: {safe(why)}")
+    click.echo(f"\n{safe(report.summary)}")
+
+
+def print_verdicts(report: Report) -> None:
+    """The table, and what shows each violation."""
     click.echo(
         f"run {safe(report.run_id)}: {report.members} members, {report.segments} segments, "
         f"{report.rows} rows"
@@ -153,11 +163,6 @@ def print_report(report: Report) -> None:
             click.echo(f"\n{verdict.id}: {safe(violation.text)}")
             for line in _lines(violation.rows, report.names):
                 click.echo(f"    {safe(line)}")
-    for note in report.notes:
-        click.echo(f"note: {safe(note)}")
-    for why, names in report.unseen().items():
-        click.echo(f"note: not judged: {', '.join(names)}: {safe(why)}")
-    click.echo(f"\n{safe(report.summary)}")
 
 
 def _print_table(report: Report) -> None:

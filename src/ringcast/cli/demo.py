@@ -1,4 +1,7 @@
-"""ringcast demo: a real cluster, a real crash, and Spark's verdict on what was delivered.
+"""ringcast demo: a real cluster, real crashes, its orders on Spark, and Spark's verdict on it all.
+
+Traders are processes of their own (demo_trader.py), with an archive among them (demo_market.py);
+Spark reads what it keeps while they trade (demo_stream.py).
 
 `ringcast demo uniform` tells what becomes of uniform messages whose sender dies (takeover.py).
 """
@@ -16,32 +19,53 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.words import table
+
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.report import Report
+    from ringcast.cli.demo_market import Totals
+    from ringcast.cli.demo_stream import Revenue
 
-VICTIM = 2
-TRADE = {"op": "trade", "seconds": 6.0, "batch": 20, "rate": 2000}
-KILL_AFTER_S = 3.5
+KILL_AFTER_S = 3.0
 
 
 @click.group(invoke_without_command=True)
-@click.option("--loss", default=0.05, show_default=True, help="Share of datagrams to lose.")
+@click.option(
+    "--loss",
+    type=click.FloatRange(0, 0.5),
+    default=0.05,
+    show_default=True,
+    help="Share of datagrams to lose.",
+)
 @click.option("--seed", default=1, show_default=True, help="Which datagrams are lost.")
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the traces in this directory.",
+    help="Keep traces, messages and the report in this directory.",
 )
 @click.pass_context
 def demo(context: click.Context, loss: float, seed: int, keep: Path | None) -> None:
-    """Four processes exchange orders, one is killed, Spark audits what happened.
+    """Four processes exchange orders, two are killed, Spark adds up and audits what happened.
 
-    Example: ringcast demo --loss 0.2 --keep traces
+    Exits with 1 if Spark and the members do not agree, or the verdicts are not as they should be.
+
+    Example: ringcast demo --loss 0.2 --keep run
     """
-    if context.invoked_subcommand is None:
-        _show_cluster(loss, seed, keep)
+    if context.invoked_subcommand is not None:
+        return
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise click.BadParameter(f"{keep} is not empty: name a new directory", param_hint="--keep")
+    with ExitStack() as stack:
+        base = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringcast-")))
+        base.mkdir(parents=True, exist_ok=True)
+        report = _show(base, loss, seed)
+        # Unless all is kept, the page alone outlives the demo.
+        if keep is None:
+            report = report.rename(Path(tempfile.mkdtemp(prefix="ringcast-demo-")) / report.name)
+        click.echo(f"   {report}")
 
 
 @demo.command()
@@ -73,89 +97,142 @@ def _tell(since_ns: int, sentence: str) -> None:
     click.echo(f"{since_ns / 1e6:8.1f} ms  {sentence}")
 
 
-def _show_cluster(loss: float, seed: int, keep: Path | None) -> None:
+def _show(base: Path, loss: float, seed: int) -> Path:
+    """The whole story; the page on it."""
     from ringcast.spark.session import session
 
-    with ExitStack() as stack:
-        base = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringcast-")))
-        # Spark takes seconds to start: it does so while the cluster runs.
-        starting = stack.enter_context(ThreadPoolExecutor(1)).submit(session, "ringcast demo")
-        trace = base / "trace"
-        _run_cluster(trace, loss, seed)
-        planted = base / "planted"
-        _plant_duplicate(trace, planted)
-        _step(4, "Spark reads the traces of all members and judges what was promised.")
-        clean, broken = _audit(starting.result(), trace, planted)
-    if clean.exit_status != 0 or broken.exit_status != 1:
-        raise click.ClickException("the verdicts are not as they should be: please report this")
+    trace = base / "trace"
+    with ThreadPoolExecutor(1) as pool:
+        # Spark takes seconds to start: it does so while orders are exchanged.
+        starting = pool.submit(session, "ringcast demo")
+        revenue, totals = _trade(base, trace, loss, seed, starting)
+    spark = starting.result()
+    try:
+        _compare(revenue, totals)
+        return _audit(spark, base, trace)
+    finally:
+        spark.stop()
 
 
-def _run_cluster(trace: Path, loss: float, seed: int) -> None:
-    from ringcast.bench.cluster import Cluster
+def _trade(
+    base: Path, trace: Path, loss: float, seed: int, starting: Future[SparkSession]
+) -> tuple[Revenue, Totals]:
+    """Orders until Spark reads them. The stream, and what all survivors agree on."""
+    from ringcast.cli.demo_market import Market
+    from ringcast.cli.demo_stream import Revenue
 
-    _step(
-        1, f"Four processes join the group 'orders' on loopback; {loss:.0%} of datagrams are lost."
-    )
-    with Cluster(members=4, group="orders", loss=loss, seed=seed, record=trace) as cluster:
-        _step(
-            2, f"Each sends up to {TRADE['rate']} orders a second to all. Spark starts meanwhile."
-        )
-        cluster.tell_all(TRADE)
+    _step(1, f"Four processes join the group 'orders'; each loses {loss:.0%} of what arrives.")
+    click.echo("   `ringcast archive` joins too, and keeps every message.")
+    with Market(base, trace, loss, seed) as market:
+        _step(2, "All send orders to all while Spark starts, m3 with guarantee='uniform'.")
+        market.open()
         time.sleep(KILL_AFTER_S)
-        _step(3, f"kill -9 {cluster.names[VICTIM]}, in the middle of it. The others notice.")
-        cluster.kill(VICTIM)
-        sent = dict(zip(cluster.names, cluster.hear_all(), strict=True))
-        expect = {name: answer["sent"] for name, answer in sent.items()}
-        cluster.tell_all({"op": "finish", "expect": expect})
-        for name, answer in zip(cluster.names, cluster.hear_all(), strict=True):
-            counts = ", ".join(f"{count} of {who}" for who, count in sorted(answer["read"].items()))
-            click.echo(f"   {name} sent {expect[name]} and delivered {counts}")
-        click.echo(f"   the group is now {', '.join(answer['view'])}")
+        _step(3, "kill -9 m2 and m3, in the middle of it. The others go on.")
+        market.kill()
+        spark = starting.result()
+        _step(4, "Spark is there, and reads the archive as a stream while orders come in.")
+        revenue = Revenue(spark, trace, base / "checkpoint")
+        click.echo(f"   {revenue.await_orders()} orders so far")
+        market.close()
+        totals = _agree(market.traders, market.totals())
+        market.end_archive()
+    return revenue, totals
+
+
+def _agree(traders: list[str], told: list[Totals]) -> Totals:
+    """Print what each survivor has delivered; what is, and must be, the same at all of them."""
+    _step(5, "What the survivors have delivered in all:")
+    rows = [["sender", *traders, ""]]
+    agreed: Totals = {}
+    for sender, guarantee in sorted(set().union(*told)):
+        found = [totals.get((sender, guarantee), (0, 0)) for totals in told]
+        if sender not in traders and guarantee == "fifo":
+            remark = "may differ: killed, and its messages were plain"
+        elif len(set(found)) > 1:
+            raise click.ClickException(f"survivors differ on {sender}, {found}: please report this")
+        else:
+            agreed[sender, guarantee] = found[0]
+            remark = "the same" if sender in traders else "the same: killed, but uniform"
+        rows.append([sender, *(_sum(*each) for each in found), remark])
+    _print_table(rows)
+    return agreed
+
+
+def _compare(revenue: Revenue, totals: Totals) -> None:
+    """Print what the stream has found; it must be what the members say."""
+    from ringcast.cli.demo_stream import WINDOW_S
+
+    revenue.finish()
+    _step(6, f"Orders and revenue in each {WINDOW_S} seconds, from the stream:")
+    _print_table([[f"{since:%H:%M:%S}", _sum(*sums)] for since, *sums in revenue.by_time()])
+    found = revenue.by_sender()
+    for key, expected in totals.items():
+        if found.get(key) != expected:
+            raise click.ClickException(
+                f"Spark has {found.get(key)} of {key[0]}, the members {expected}: please report it"
+            )
+    names = ", ".join(sender for sender, _ in totals)
+    click.echo(f"   Of {names} Spark has the same orders and revenue as the survivors.")
+
+
+def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
+    """Judge the traces, and a copy with a fault in it; the page on them."""
+    from ringcast.cli.audit import print_report, print_verdicts
+    from ringcast.spark.audit import audit
+    from ringcast.spark.page import write_page
+
+    _step(7, "Spark reads the traces of all members and judges what was promised.")
+    clean = audit(spark, trace)
+    print_report(clean)
+    _step(8, "The same traces with one delivery written twice: the audit must find it.")
+    planted = base / "planted"
+    _plant_duplicate(trace, planted)
+    broken = audit(spark, planted)
+    print_verdicts(broken)
+    violated = [verdict.id for verdict in broken.verdicts if verdict.violations]
+    if clean.exit_status != 0 or violated != ["G2 N2"]:
+        raise click.ClickException("the verdicts are not as they should be: please report this")
+    _step(9, "The run as a page, with charts:")
+    page = base / "report.html"
+    write_page(spark, clean, page)
+    return page
 
 
 def _plant_duplicate(trace: Path, planted: Path) -> None:
-    """Copy the trace, with one delivery repeated in one segment."""
-    from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+    """Copy the traces, with one delivery of a trader repeated."""
+    from ringcast.trace.segments import Segment, segment_paths, write_segment
 
     shutil.copytree(trace, planted)
+    segments = {}
     for path in segment_paths(planted):
         with Segment(path) as segment:
-            info, rows = segment.info, segment.rows()
-        deliveries = [at for at, row in enumerate(rows) if row.event == "deliver"]
-        if not info.is_last or not deliveries:
-            continue
-        at = deliveries[len(deliveries) // 2]
-        rows = [*rows[: at + 1], *rows[at:]]
-        rows = [row._replace(idx=info.first_idx + place) for place, row in enumerate(rows)]
-        owner = Recording(
-            run_id=info.run_id,
-            node=info.node,
-            inc=info.inc,
-            level=info.level,
-            host=info.host,
-            boot_id=info.boot_id,
-        )
-        path.unlink()
-        write_segment(planted, owner, rows, is_last=True)
-        return
-    raise click.ClickException("no member has a whole trace: nothing to plant a duplicate in")
+            segments[path] = segment.info, segment.rows()
+    # One that ended well, and is no archive: those have messages beside their rows.
+    owner = next(
+        info.recording for info, _ in segments.values() if info.is_last and not info.payloads
+    )
+    rows = []
+    for path, (info, own) in segments.items():
+        if info.recording == owner:
+            rows += own
+            path.unlink()
+    rows.sort(key=lambda row: row.idx)
+    deliveries = [at for at, row in enumerate(rows) if row.event == "deliver"]
+    at = deliveries[len(deliveries) // 2]
+    rows = [*rows[: at + 1], *rows[at:]]
+    rows = [row._replace(idx=place) for place, row in enumerate(rows)]
+    write_segment(planted, owner, rows, is_last=True)
 
 
-def _audit(spark: SparkSession, trace: Path, planted: Path) -> tuple[Report, Report]:
-    from ringcast.cli.audit import print_report
-    from ringcast.spark.audit import audit
-
-    try:
-        clean = audit(spark, trace)
-        print_report(clean)
-        _step(5, "The same trace with one delivery written twice: the audit must find it.")
-        broken = audit(spark, planted)
-        print_report(broken)
-    finally:
-        spark.stop()
-    return clean, broken
+def _sum(orders: int, cents: int) -> str:
+    return f"{orders:6} for {cents / 100:10,.2f}"
 
 
 def _step(number: int, sentence: str) -> None:
     click.secho(f"{number}. {sentence}", bold=True)
     sys.stdout.flush()
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    for line in table(rows):
+        click.echo(f"   {line}")

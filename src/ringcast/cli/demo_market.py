@@ -1,0 +1,112 @@
+"""The group of `ringcast demo`: four traders, and an archive that keeps what they send."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ringcast.bench.cluster import Cluster, hear, tell
+from ringcast.errors import RingcastError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Totals: TypeAlias = "dict[tuple[str, str], tuple[int, int]]"
+"""By sender and guarantee: how many orders, and for how many cents."""
+
+GROUP = "orders"
+ARCHIVE = "archive"
+TRADERS = 4
+PLAIN_VICTIM, UNIFORM_VICTIM = 2, 3
+
+DEADLINE_S = 180.0
+"""Traders that take longer are stuck, and killed."""
+LOOK_S = 0.05
+
+SETTINGS = """\
+# Whoever is killed is noticed at once; nobody is to be missed because Spark keeps the machine busy.
+[membership]
+suspect_after_s = 10.0
+"""
+
+
+class Market:
+    """Processes that trade, until the block ends."""
+
+    def __init__(self, directory: Path, trace: Path, loss: float, seed: int) -> None:
+        self._trace = trace
+        self._settings = directory / "settings.toml"
+        self._settings.write_text(SETTINGS)
+        self._cluster = Cluster(
+            members=TRADERS,
+            group=GROUP,
+            loss=loss,
+            seed=seed,
+            record=trace,
+            module="ringcast.cli.demo_trader",
+            settings=str(self._settings),
+            uniform=f"m{UNIFORM_VICTIM}",
+        )
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Market:
+        with ExitStack() as stack:
+            stack.enter_context(self._cluster)
+            stack.enter_context(self._cluster.within(DEADLINE_S))
+            self._archive = stack.enter_context(self._start_archive())
+            stack.callback(self._archive.kill)
+            hear(self._archive)  # it is in
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def traders(self) -> list[str]:
+        """Who is alive."""
+        return self._cluster.names
+
+    def open(self) -> None:
+        """Orders from now on."""
+        self._cluster.tell_all({"op": "trade", "names": [*self.traders, ARCHIVE]})
+
+    def kill(self) -> None:
+        """kill -9 the sender of uniform messages, and one of plain ones."""
+        for victim in (UNIFORM_VICTIM, PLAIN_VICTIM):
+            self._cluster.kill(victim)
+
+    def close(self) -> None:
+        """No more orders: return when all have taken all, and what the dead left is settled."""
+        self._cluster.tell_all({"op": "stop"})
+        self._cluster.hear_all()
+        while any(answer["waits"] for answer in self._look()):
+            time.sleep(LOOK_S)
+
+    def totals(self) -> list[Totals]:
+        """What each of the traders has delivered so far."""
+        return [
+            {(sender, guarantee): (orders, cents) for sender, guarantee, orders, cents in rows}
+            for rows in (answer["totals"] for answer in self._look())
+        ]
+
+    def end_archive(self) -> None:
+        """Let it write what it has, and leave."""
+        self._archive.terminate()
+        if self._archive.wait() != 0:
+            raise RingcastError(f"the archive ended with status {self._archive.returncode}")
+
+    def _look(self) -> list[dict[str, Any]]:
+        self._cluster.tell_all({"op": "totals", "names": [*self.traders, ARCHIVE]})
+        return self._cluster.hear_all()
+
+    def _start_archive(self) -> subprocess.Popen[str]:
+        tell(self._cluster.processes[0], {"op": "address"})
+        address = hear(self._cluster.processes[0])["address"]
+        command = [sys.executable, "-m", "ringcast", "archive", GROUP, str(self._trace), "--json"]
+        command += ["--name", ARCHIVE, "--config", str(self._settings)]
+        command += ["--member", address, "--must-exist"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
