@@ -76,6 +76,7 @@ def check_start(join: Join) -> None:
     assert join.largest > DATAGRAM_BYTES  # a view has a datagram of its own, of whatever size
 
 
+@pytest.mark.proof
 def test_a_hundred_that_start_at_once_are_one_group() -> None:
     check_start(all_at_once(100))
 

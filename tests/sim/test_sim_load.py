@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ringcast.config import MulticastConfig
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.options import Incident, Options
@@ -95,6 +97,7 @@ def goodput(loss: float) -> tuple[int, int, int]:
     return delivered, lost, again
 
 
+@pytest.mark.proof
 def test_goodput_under_loss() -> None:
     calm, lost, again = goodput(0.0)
     assert (lost, again) == (0, 0)

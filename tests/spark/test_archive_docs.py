@@ -19,6 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "archive.md"
 ORDERS = [("tea", 250), ("tea", 250), ("cake", 400)]
 
 
+@pytest.mark.proof
 def test_the_examples_of_the_page_run(
     spark: SparkSession,
     tmp_path: Path,

@@ -204,6 +204,7 @@ def kill_follower(directory: Path, point: str, times: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
+@pytest.mark.proof
 def test_killed_before_spark_knows_that_a_batch_is_done_it_takes_that_batch_again(
     spark: SparkSession, traces: Traces, tmp_path: Path
 ) -> None:

@@ -317,9 +317,10 @@ def test_a_member_that_is_mute_is_excluded_and_comes_back_as_another(
     check_audit(spark, members.traces)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "is_merged",
-    [False, pytest.param(True, marks=pytest.mark.proof)],
+    [False, True],
     ids=["at once", "when one has merged"],
 )
 def test_who_leads_the_merge_is_killed(

@@ -120,6 +120,7 @@ def test_steps_are_as_large_as_was_asked_for(
     assert keys(spark.read.parquet(str(tmp_path / "table"))) == SENT
 
 
+@pytest.mark.proof
 def test_files_can_be_counted_too(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
     query = copy(spark, archive, tmp_path / "table", maxFilesPerTrigger=1)
     assert len([1 for progress in query.recentProgress if progress.numInputRows]) > 1
@@ -182,6 +183,7 @@ def test_a_step_that_is_tried_again_reads_the_same(
     assert keys(spark.read.parquet(str(table))) == SENT
 
 
+@pytest.mark.proof
 def test_a_stream_goes_on_as_files_appear(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:

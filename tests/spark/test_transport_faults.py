@@ -33,7 +33,9 @@ DEADLINE_S = 120.0
 TRANSPORTS = ["udp", "multicast", "tcp"]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "transport", [pytest.param("udp", marks=pytest.mark.proof), "multicast", "tcp"]
+)
 def test_faults_cost_nothing_that_was_promised(
     spark: SparkSession, tmp_path: Path, transport: str
 ) -> None:
