@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ringcast.trace.retention import queries
 from ringcast.trace.rows import DELIVER, Row
 from ringcast.trace.segments import Recording, SegmentWriter
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "archive.md"
