@@ -32,8 +32,10 @@ AS_DRAWN = "as drawn"
 
 def simulate_fleet(fleet: Fleet, master: str, *, json_file: Path | None, matrix: bool) -> int:
     """Run it on Spark there, say what it comes to, and return the exit status."""
-    if fleet.out and Path(fleet.out, RUNS).exists():
-        raise UsageError(f"{fleet.out} has the runs of a fleet already: choose another directory")
+    if fleet.out:
+        if Path(fleet.out, RUNS).exists():
+            raise UsageError(f"{fleet.out} has runs of a fleet already: choose another directory")
+        Path(fleet.out).mkdir(parents=True, exist_ok=True)
     click.echo("starting Spark …", err=True)
     spark = session("ringcast simulate", master)
     try:
