@@ -79,6 +79,7 @@ def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> 
 def test_two_interrupts_leave_no_hole_either() -> None:
     with threads(1) as pool, members(1) as (a,):
         reading = pool.submit(read_all, a)
+        points = len(list(interrupted_everywhere(lambda: a.send(b"x"))))
         pairs = 0
         for first in count():
             for second in count():
@@ -89,7 +90,7 @@ def test_two_interrupts_leave_no_hole_either() -> None:
                 pairs += 1
             if not interrupter.raised:
                 break
-        assert pairs > 100
+        assert pairs > points > 0  # after most of the first interrupts come several second ones
         check_lane(a)  # also if the last ones could not wake the pump
         a.send(b"end", timeout=DEADLINE_S)
         check_seqnos(reading.result(DEADLINE_S))
