@@ -79,7 +79,6 @@ def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> 
 def test_two_interrupts_leave_no_hole_either() -> None:
     with threads(1) as pool, members(1) as (a,):
         reading = pool.submit(read_all, a)
-        points = len(list(interrupted_everywhere(lambda: a.send(b"x"))))
         pairs = 0
         for first in count():
             for second in count():
@@ -90,7 +89,7 @@ def test_two_interrupts_leave_no_hole_either() -> None:
                 pairs += 1
             if not interrupter.raised:
                 break
-        assert pairs > points > 0  # after most of the first interrupts come several second ones
+        assert 2 * pairs > first > 50  # how many second points there are hangs on who is awake
         check_lane(a)  # also if the last ones could not wake the pump
         a.send(b"end", timeout=DEADLINE_S)
         check_seqnos(reading.result(DEADLINE_S))
