@@ -29,15 +29,17 @@ demo: $(READY)  ## the main job, on this machine
 	@$(BIN)/ringcast demo
 
 test: $(READY)  ## everything that must hold on every commit (minutes)
-	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-sim test-whole test-parts
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-spark test-sim test-whole test-parts
 
-# Two at a time: simulations; real processes, Spark and explorations; and the state machines with
-# their branches counted.
-.PHONY: test-sim test-whole test-parts
+# Two at a time, the longest first: Spark; simulations; real processes and explorations; and the
+# state machines with their branches counted.
+.PHONY: test-spark test-sim test-whole test-parts
+test-spark: $(READY)
+	@$(BIN)/pytest -q -m "not proof" tests/spark
 test-sim: $(READY)
 	@$(BIN)/pytest -q -m "not proof" tests/sim
 test-whole: $(READY)
-	@$(BIN)/pytest -q -m "not proof" --ignore=tests/sim $(addprefix --ignore=,$(PARTS))
+	@$(BIN)/pytest -q -m "not proof" --ignore=tests/sim --ignore=tests/spark $(addprefix --ignore=,$(PARTS))
 test-parts: $(READY)
 	@$(BIN)/coverage run -m pytest -q -m "not proof" $(PARTS)
 	@$(BIN)/coverage report --include=$(PROVED) --fail-under=98

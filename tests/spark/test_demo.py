@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 120.0
 
 
+@pytest.mark.proof
 def test_a_stream_adds_up_to_what_survivors_have(spark: SparkSession, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     with Market(tmp_path, trace, loss=0.05, seed=1) as market:

@@ -89,6 +89,7 @@ def test_every_row_is_what_a_plain_run_says(spark: SparkSession) -> None:
     assert not summed.clusters
 
 
+@pytest.mark.proof
 def test_without_a_grid_they_are_the_seeds_of_plain_simulate(spark: SparkSession) -> None:
     rows = fleet_rows(spark, Fleet(seeds=range(3, 5)), 2).collect()
     for row, summary in zip(
@@ -155,6 +156,7 @@ def test_tasks_are_many_enough_for_every_core(spark: SparkSession) -> None:
     assert tasks_for(spark, Fleet(seeds=range(10**6), points=SMALL)) > 100
 
 
+@pytest.mark.proof
 def test_few_traces_of_a_task_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(
         seeds=range(12), points=SMALL[:1], out=str(tmp_path), node_factory=delivers_twice()

@@ -146,6 +146,7 @@ def test_a_run_at_level_deliveries_says_what_it_cannot_show(
     assert "killed or cut off" in page.text
 
 
+@pytest.mark.proof
 def test_a_simulation_at_level_full_has_every_chart(spark: SparkSession, tmp_path: Path) -> None:
     list(run_seeds(range(1, 2), record=tmp_path))
     page = page_of(spark, tmp_path / "seed-1")

@@ -109,6 +109,7 @@ def test_filters_on_sender_and_stream_choose_the_files(spark: SparkSession, arch
     assert messages.where("sender = 'nobody'").count() == 0
 
 
+@pytest.mark.proof
 def test_steps_are_as_large_as_was_asked_for(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:

@@ -155,6 +155,7 @@ def test_verdicts_are_the_audits_on_the_first_day(
     assert {row.date for row in taken.collect()} == {EVE, DAY}
 
 
+@pytest.mark.proof
 def test_what_is_built_stays_though_its_segments_go(
     spark: SparkSession, built: tuple[Traces, Path], tmp_path: Path
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_build_that_is_killed_changes_nothing_and_the_next_one_all(
     assert content(killed) == content(built[1] / "tables")
 
 
+@pytest.mark.proof
 def test_compaction_changes_files_and_no_rows(
     spark: SparkSession, built: tuple[Traces, Path], base: Path
 ) -> None:
@@ -226,6 +228,7 @@ def test_compaction_changes_files_and_no_rows(
     assert compact(spark, tables) == 0
 
 
+@pytest.mark.proof
 def test_pruned_days_are_gone_and_not_built_again(
     spark: SparkSession, built: tuple[Traces, Path], base: Path
 ) -> None:
