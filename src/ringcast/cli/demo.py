@@ -121,10 +121,8 @@ def _trade(
     from ringcast.cli.demo_market import Market
     from ringcast.cli.demo_stream import Revenue
 
-    lost = f"{loss:.0%} of what arrives is lost"
-    _step(
-        1, f"Four processes join the group 'orders', where {lost}; an archive keeps all messages."
-    )
+    lost = f"each loses {loss:.0%} of what arrives"
+    _step(1, f"Four processes join the group 'orders'; {lost}. An archive keeps all messages.")
     with Market(base, trace, loss, seed) as market:
         _step(2, "All send orders to all while Spark starts, m3 with guarantee='uniform'.")
         market.open()
