@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TRADE = {"op": "trade", "seconds": 9.0, "batch": 20, "rate": 1500}
 SLOW, VICTIM = 1, 2
 PAGE_BYTES_MAX = 2_000_000
-ROWS_SEEN_MIN = 8
+ROWS_SEEN_MIN = 16
 """How many verdicts the first screen must show, if there are so many; and all that are not ok."""
 
 

@@ -105,7 +105,7 @@ def _verdicts(report: Report) -> Markup:
         for why, names in report.unseen().items()
     ]
     head = [
-        tag("th", "verdict", scope="col"),
+        tag("th", tag("span", "verdict", class_="word"), scope="col"),
         tag("th", "guarantee", scope="col"),
         tag("th", "checks", scope="col", class_="number"),
     ]
@@ -124,9 +124,10 @@ def _verdict(verdict: Verdict) -> Markup:
     detail = tag("small", clip(verdict.detail)) if verdict.detail else ""
     if verdict.violations:
         detail = tag("small", tag("a", clip(verdict.detail), href=f"#{_anchor(verdict)}"))
+    word = tag("span", verdict.status, class_="word")
     return tag(
         "tr",
-        tag("td", sign, verdict.status, class_=f"status {_class(verdict.status)}"),
+        tag("td", sign, word, class_=f"status {_class(verdict.status)}"),
         tag("td", tag("span", verdict.id, class_="id"), verdict.title, detail),
         tag("td", f"{verdict.premises:,}", class_="number"),
         class_=_class(verdict.status),
