@@ -26,7 +26,7 @@ from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.unicast import ReliableUnicast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ringcast.explore.explorer import Report
     from ringcast.explore.multicast import Scenario as Group
@@ -45,6 +45,33 @@ class Described(Protocol):
 
 
 D = TypeVar("D", bound=Described)
+F = TypeVar("F", bound="Callable[..., object]")
+
+
+_seconds_option = click.option(
+    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_window_option = click.option(
+    "--capacity",
+    type=click.IntRange(1, 2),
+    help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
+)
+
+
+def _scenario_option(
+    names: Iterable[str], help_text: str = "What may happen; each is described in the output."
+) -> Callable[[F], F]:
+    choice = click.Choice([*names, "all"])
+    return click.option(
+        "--scenario", "name", type=choice, default="all", show_default=True, help=help_text
+    )
+
+
+def _without_option(
+    rules: Iterable[str], help_text: str = "Take a rule away on purpose, to see what it prevents."
+) -> Callable[[F], F]:
+    return click.option("--without", type=click.Choice(list(rules)), help=help_text)
 
 
 @click.group()
@@ -56,14 +83,7 @@ def explore() -> None:
 
 
 @explore.command()
-@click.option(
-    "--scenario",
-    "name",
-    type=click.Choice([*SCENARIOS, "all"]),
-    default="all",
-    show_default=True,
-    help="Which threads run at the same time; each is described in the output.",
-)
+@_scenario_option(SCENARIOS, "Which threads run at the same time; each is described in the output.")
 @click.option(
     "--variant",
     type=click.Choice(list(VARIANTS)),
@@ -72,7 +92,7 @@ def explore() -> None:
     help="The buffer ringcast uses; or, to compare, the RingBuffer note's, or a naive one.",
 )
 @click.option("--unguarded", is_flag=True, help="Let scenario E have its second remover.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@_json_option
 def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
     """Explore the concurrent ring buffer: many adders, one remover.
 
@@ -131,15 +151,9 @@ def _chosen(name: str, variant: str, unguarded: bool) -> list[Scenario]:
     help="How many are sent, by all senders together.",
 )
 @click.option("--joiner/--no-joiner", default=None, help="Only with, or only without a join.")
-@click.option(
-    "--without",
-    type=click.Choice([*ABLATIONS, "freeze"]),
-    help="Take a rule away on purpose, to see what it prevents.",
-)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@_without_option([*ABLATIONS, "freeze"])
+@_seconds_option
+@_json_option
 def multicast(
     capacity: int,
     messages: int,
@@ -185,14 +199,7 @@ def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
 
 
 @explore.command()
-@click.option(
-    "--scenario",
-    "name",
-    type=click.Choice([*JOINS, "all"]),
-    default="all",
-    show_default=True,
-    help="What may happen; each is described in the output.",
-)
+@_scenario_option(JOINS)
 @click.option(
     "--messages",
     type=click.IntRange(1, 4),
@@ -200,15 +207,9 @@ def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
     show_default=True,
     help="How many are sent meanwhile. Each more takes several times longer.",
 )
-@click.option(
-    "--without",
-    type=click.Choice(["freeze"]),
-    help="Take the digest before all have the view, to see what that leads to.",
-)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@_without_option(["freeze"], "Take the digest before all have the view, to see what that does.")
+@_seconds_option
+@_json_option
 def join(name: str, messages: int, without: str | None, seconds: float, as_json: bool) -> None:
     """Explore how a member joins: views made by real members, every order of events.
 
@@ -233,33 +234,10 @@ def join(name: str, messages: int, without: str | None, seconds: float, as_json:
     )
 
 
-_capacity_option = click.option(
-    "--capacity",
-    type=click.IntRange(1, 2),
-    help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
-)
-_without_option = click.option(
-    "--without",
-    type=click.Choice(list(UNICAST_ABLATIONS)),
-    help="Take a rule away on purpose, to see what it prevents.",
-)
-_seconds_option = click.option(
-    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
-
 @explore.command()
-@click.option(
-    "--scenario",
-    "name",
-    type=click.Choice([*UNICAST_SCENARIOS, "all"]),
-    default="all",
-    show_default=True,
-    help="What may happen; each is described in the output.",
-)
-@_capacity_option
-@_without_option
+@_scenario_option(UNICAST_SCENARIOS)
+@_window_option
+@_without_option(UNICAST_ABLATIONS)
 @_seconds_option
 @_json_option
 def unicast(
@@ -279,16 +257,9 @@ def unicast(
 
 
 @explore.command()
-@click.option(
-    "--scenario",
-    "name",
-    type=click.Choice([*SYNC_SCENARIOS, "all"]),
-    default="all",
-    show_default=True,
-    help="What may happen; each is described in the output.",
-)
-@_capacity_option
-@_without_option
+@_scenario_option(SYNC_SCENARIOS)
+@_window_option
+@_without_option(UNICAST_ABLATIONS)
 @_seconds_option
 @_json_option
 def sync(
@@ -337,19 +308,8 @@ def _explore_ends(
 
 
 @explore.command()
-@click.option(
-    "--scenario",
-    "name",
-    type=click.Choice([*UNIFORM, "all"]),
-    default="all",
-    show_default=True,
-    help="What may happen; each is described in the output.",
-)
-@click.option(
-    "--without",
-    type=click.Choice(list(UNIFORM_ABLATIONS)),
-    help="Take a rule away on purpose, to see what it prevents.",
-)
+@_scenario_option(UNIFORM)
+@_without_option(UNIFORM_ABLATIONS)
 @_seconds_option
 @_json_option
 def uniform(name: str, without: str | None, seconds: float, as_json: bool) -> None:
