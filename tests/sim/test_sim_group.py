@@ -4,8 +4,6 @@ everywhere, and broken nodes are caught."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from seeded import check_determinism, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
@@ -40,24 +39,11 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Row
     from ringcast.wire.codec import DatagramSeal
 
-HASHES = """
-import sys
-from ringcast.sim.dice import expand
-from ringcast.sim.runner import run
-for seed in range(int(sys.argv[1])):
-    print(run(expand(seed, "group")).summary.hash)
-"""
-
 SEEDS = 60
 
 
 def check(tally: Tally) -> None:
-    failures = [
-        f"ringcast replay --protocol group --seed {summary.seed}   "
-        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
-        for summary in tally.failed
-    ]
-    assert not failures, "\n".join(failures)
+    check_nothing_failed(tally, "--protocol group")
     assert not tally.vacuous
 
 
@@ -126,9 +112,7 @@ def test_members_join_leave_crash_and_come_back() -> None:
 
 @pytest.mark.proof
 def test_two_thousand_seeds_violate_nothing() -> None:
-    tally = Tally()
-    for summary in run_seeds(range(2000), protocol="group", jobs=os.cpu_count() or 1):
-        tally.add(summary)
+    tally = tally_of(run_seeds(range(2000), protocol="group", jobs=os.cpu_count() or 1))
     check(tally)
     assert tally.deliveries / tally.seeds >= 200
 
@@ -136,37 +120,16 @@ def test_two_thousand_seeds_violate_nothing() -> None:
 # The same trace everywhere
 
 
-def hashes(count: int, hash_seed: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", HASHES, str(count)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
-
-
-def check_determinism(count: int) -> None:
-    first, second = hashes(count, "1"), hashes(count, "4242")
-    assert first == second
-    assert len(set(first)) == count
-
-
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    check_determinism(4)
+    check_determinism(4, "group")
 
 
 @pytest.mark.proof
 def test_many_seeds_give_the_same_traces_under_any_hash_seed() -> None:
-    check_determinism(50)
+    check_determinism(50, "group")
 
 
 # What the seeds cover
-
-
-def share(holds: list[bool]) -> float:
-    return sum(holds) / len(holds)
 
 
 def test_the_seeds_cover_what_they_should() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from seeded import check_determinism, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
@@ -25,7 +24,7 @@ from ringcast.protocols.membership import Membership
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.reunion import Reunion
 from ringcast.sim.dice import GROUP_TARGETS, expand
-from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.fleet import run_seeds
 from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of
@@ -38,17 +37,10 @@ if TYPE_CHECKING:
     from ringcast.config import GroupConfig, MembershipConfig
     from ringcast.core.effects import Effects, Layer
     from ringcast.model import Member, View
+    from ringcast.sim.fleet import Tally
     from ringcast.sim.runner import Result
     from ringcast.wire.codec import DatagramSeal
     from ringcast.wire.frames import Begin
-
-HASHES = """
-import sys
-from ringcast.sim.dice import expand
-from ringcast.sim.runner import run
-for seed in range(int(sys.argv[1])):
-    print(run(expand(seed, "group", partitions=True)).summary.hash)
-"""
 
 SEEDS = 40
 
@@ -70,22 +62,14 @@ KEPT = (*PASSED_BY, ALONE, TWO_LINES)
 
 
 def check(tally: Tally) -> None:
-    failures = [
-        f"ringcast replay --protocol group --partitions --seed {summary.seed}   "
-        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
-        for summary in tally.failed
-    ]
-    assert not failures, "\n".join(failures)
+    check_nothing_failed(tally, "--protocol group --partitions")
     assert not tally.vacuous
 
 
 @cache
 def forty() -> Tally:
     assert max(STUCK) < SEEDS
-    tally = Tally()
-    for summary in run_seeds(range(SEEDS), protocol="group", partitions=True):
-        tally.add(summary)
-    return tally
+    return tally_of(run_seeds(range(SEEDS), protocol="group", partitions=True))
 
 
 def test_forty_seeds_violate_nothing_and_leave_nothing_out() -> None:
@@ -93,9 +77,7 @@ def test_forty_seeds_violate_nothing_and_leave_nothing_out() -> None:
 
 
 def test_seeds_that_have_found_something_violate_nothing() -> None:
-    tally = Tally()
-    for summary in run_seeds(KEPT, protocol="group", partitions=True):
-        tally.add(summary)
+    tally = tally_of(run_seeds(KEPT, protocol="group", partitions=True))
     assert [(summary.seed, summary.failures[0]) for summary in tally.failed] == []
 
 
@@ -110,36 +92,17 @@ def test_groups_fall_apart_and_come_together() -> None:
 
 @pytest.mark.proof
 def test_a_thousand_seeds_violate_nothing() -> None:
-    tally = Tally()
     jobs = os.cpu_count() or 1
-    for summary in run_seeds(range(1000), protocol="group", partitions=True, jobs=jobs):
-        tally.add(summary)
+    tally = tally_of(run_seeds(range(1000), protocol="group", partitions=True, jobs=jobs))
     check(tally)
-
-
-def hashes(count: int, hash_seed: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", HASHES, str(count)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
 
 
 @pytest.mark.proof
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    first, second = hashes(5, "1"), hashes(5, "4242")
-    assert first == second
-    assert len(set(first)) == 5
+    check_determinism(5, "group", partitions=True)
 
 
 # What the seeds cover
-
-
-def share(holds: list[bool]) -> float:
-    return sum(holds) / len(holds)
 
 
 def test_the_seeds_cover_every_kind_of_partition() -> None:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from seeded import share
 
 from ringcast.errors import DecodeError, UsageError
 from ringcast.sim.agenda import Agenda, LocalClock, ns
@@ -182,9 +183,6 @@ def test_options_survive_json_and_unknown_ones_are_named() -> None:
 
 def test_the_seeds_cover_what_they_should() -> None:
     options = [expand(seed) for seed in range(2000)]
-
-    def share(holds: list[bool]) -> float:
-        return sum(holds) / len(holds)
 
     def has_incident(option: Options, *faults: str) -> bool:
         return any(incident.fault in faults for incident in option.incidents)

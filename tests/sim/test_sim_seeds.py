@@ -3,80 +3,46 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from seeded import check_determinism, check_nothing_failed, tally_of
 
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.dice import expand
-from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.fleet import run_seeds
 from ringcast.sim.options import Options
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
-HASHES = """
-import sys
-from ringcast.sim.dice import expand
-from ringcast.sim.runner import run
-for seed in range(int(sys.argv[1])):
-    print(run(expand(seed)).summary.hash)
-"""
-
-
-def tally_of(seeds: range, jobs: int = 1) -> Tally:
-    tally = Tally()
-    for summary in run_seeds(seeds, jobs=jobs):
-        tally.add(summary)
-    return tally
+if TYPE_CHECKING:
+    from ringcast.sim.fleet import Tally
 
 
 def check(tally: Tally) -> None:
-    failures = [
-        f"ringcast replay --seed {summary.seed}   {summary.failures[0].predicate}: "
-        f"{summary.failures[0].text}"
-        for summary in tally.failed
-    ]
-    assert not failures, "\n".join(failures)
+    check_nothing_failed(tally, "--protocol multicast")
     assert not tally.vacuous
 
 
 def test_a_hundred_seeds_violate_nothing() -> None:
-    check(tally_of(range(100)))
+    check(tally_of(run_seeds(range(100))))
 
 
 @pytest.mark.proof
 def test_two_thousand_seeds_violate_nothing() -> None:
-    tally = tally_of(range(2000), jobs=os.cpu_count() or 1)
+    tally = tally_of(run_seeds(range(2000), jobs=os.cpu_count() or 1))
     check(tally)
     assert tally.deliveries / tally.seeds >= 500
 
 
-def hashes(count: int, hash_seed: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", HASHES, str(count)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
-
-
-def check_determinism(count: int) -> None:
-    first, second = hashes(count, "1"), hashes(count, "4242")
-    assert first == second
-    assert len(set(first)) == count
-
-
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    check_determinism(10)
+    check_determinism(10, "multicast")
 
 
 @pytest.mark.proof
 def test_many_seeds_give_the_same_traces_under_any_hash_seed() -> None:
-    check_determinism(50)
+    check_determinism(50, "multicast")
 
 
 def quiet(**changes: object) -> Options:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from seeded import check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay as replay_command
 from ringcast.cli.simulate import simulate
@@ -21,7 +22,7 @@ from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.stability import StabilityRounds, Timer
 from ringcast.sim.dice import expand
 from ringcast.sim.economy import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
-from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.fleet import run_seeds
 from ringcast.sim.multicast_watch import GREW, SHRANK
 from ringcast.sim.network import RETAINED_KINDS, VOTE_KINDS, frame_kinds
 from ringcast.sim.options import Incident, Options, from_json
@@ -36,27 +37,20 @@ if TYPE_CHECKING:
 
     from ringcast.core.effects import Effects
     from ringcast.model import Member, View
+    from ringcast.sim.fleet import Tally
     from ringcast.sim.runner import Result
 
 PURGE = "stability"
 
 
 def check(tally: Tally, protocol: str) -> None:
-    failures = [
-        f"ringcast replay --protocol {protocol} --purge stability --seed {summary.seed}   "
-        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
-        for summary in tally.failed
-    ]
-    assert not failures, "\n".join(failures)
+    check_nothing_failed(tally, f"--protocol {protocol} --purge stability")
     assert tally.happenings[ALL_HAVE_THEM] == tally.happenings[TORN_RETAINED]
 
 
 @cache
 def seeds(protocol: str, count: int) -> Tally:
-    tally = Tally()
-    for summary in run_seeds(range(count), protocol=protocol, purge=PURGE):
-        tally.add(summary)
-    return tally
+    return tally_of(run_seeds(range(count), protocol=protocol, purge=PURGE))
 
 
 def test_sixty_seeds_of_multicast_violate_nothing() -> None:
@@ -80,28 +74,22 @@ def test_where_messages_are_not_retained_what_was_torn_is_missed() -> None:
     ("protocol", "count"), [("multicast", 2000), ("group", 2000), ("uniform", 500)]
 )
 def test_many_seeds_violate_nothing(protocol: str, count: int) -> None:
-    tally = Tally()
     jobs = os.cpu_count() or 1
-    for summary in run_seeds(range(count), protocol=protocol, purge=PURGE, jobs=jobs):
-        tally.add(summary)
+    tally = tally_of(run_seeds(range(count), protocol=protocol, purge=PURGE, jobs=jobs))
     check(tally, protocol)
     assert not tally.vacuous
 
 
 @pytest.mark.proof
 def test_many_seeds_with_partitions_violate_nothing() -> None:
-    tally = Tally()
     jobs = os.cpu_count() or 1
-    for summary in run_seeds(range(500), protocol="group", partitions=True, purge=PURGE, jobs=jobs):
-        tally.add(summary)
+    tally = tally_of(
+        run_seeds(range(500), protocol="group", partitions=True, purge=PURGE, jobs=jobs)
+    )
     check(tally, "group --partitions")
 
 
 # What the seeds cover
-
-
-def share(holds: Sequence[bool]) -> float:
-    return sum(holds) / len(holds)
 
 
 def test_the_seeds_cover_what_they_should() -> None:

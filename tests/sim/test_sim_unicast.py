@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from seeded import check_determinism, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
@@ -33,29 +32,9 @@ if TYPE_CHECKING:
     from ringcast.sim.options import Options
     from ringcast.trace.rows import Row
 
-HASHES = """
-import sys
-from ringcast.sim.dice import expand
-from ringcast.sim.runner import run
-for seed in range(int(sys.argv[1])):
-    print(run(expand(seed, "unicast")).summary.hash)
-"""
-
-
-def tally_of(seeds: range, jobs: int = 1) -> Tally:
-    tally = Tally()
-    for summary in run_seeds(seeds, protocol="unicast", jobs=jobs):
-        tally.add(summary)
-    return tally
-
 
 def check(tally: Tally) -> None:
-    failures = [
-        f"ringcast replay --protocol unicast --seed {summary.seed}   "
-        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
-        for summary in tally.failed
-    ]
-    assert not failures, "\n".join(failures)
+    check_nothing_failed(tally, "--protocol unicast")
     assert not tally.vacuous
 
 
@@ -114,7 +93,7 @@ def test_the_runs_drop_split_close_and_reopen() -> None:
 
 @pytest.mark.proof
 def test_two_thousand_seeds_violate_nothing() -> None:
-    tally = tally_of(range(2000), jobs=os.cpu_count() or 1)
+    tally = tally_of(run_seeds(range(2000), protocol="unicast", jobs=os.cpu_count() or 1))
     check(tally)
     assert tally.deliveries / tally.seeds >= 200
 
@@ -122,37 +101,16 @@ def test_two_thousand_seeds_violate_nothing() -> None:
 # The same trace everywhere
 
 
-def hashes(count: int, hash_seed: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", HASHES, str(count)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
-
-
-def check_determinism(count: int) -> None:
-    first, second = hashes(count, "1"), hashes(count, "4242")
-    assert first == second
-    assert len(set(first)) == count
-
-
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    check_determinism(8)
+    check_determinism(8, "unicast")
 
 
 @pytest.mark.proof
 def test_many_seeds_give_the_same_traces_under_any_hash_seed() -> None:
-    check_determinism(50)
+    check_determinism(50, "unicast")
 
 
 # What the seeds cover
-
-
-def share(holds: list[bool]) -> float:
-    return sum(holds) / len(holds)
 
 
 def test_the_seeds_cover_what_they_should() -> None:

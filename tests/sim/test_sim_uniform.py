@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from seeded import check_nothing_failed, share, tally_of
 
 from ringcast.cli.simulate import simulate
 from ringcast.model import Stream
@@ -54,12 +55,7 @@ KEPT = (OWN_PART, *REST, LAST_WORD, PARTED_BEFORE, 110, 754)
 
 
 def check(tally: Tally) -> None:
-    failures = [
-        f"ringcast replay --protocol uniform --seed {summary.seed}   "
-        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
-        for summary in tally.failed
-    ]
-    assert not failures, "\n".join(failures)
+    check_nothing_failed(tally, "--protocol uniform")
     assert not tally.vacuous
     assert tally.happenings[CRASHED_SENDERS] >= 0.20 * tally.seeds
 
@@ -95,18 +91,12 @@ def test_the_seeds_judge_every_predicate_of_uniform_delivery() -> None:
 
 @pytest.mark.proof
 def test_two_thousand_seeds_violate_nothing() -> None:
-    tally = Tally()
-    for summary in run_seeds(range(2000), protocol="uniform", jobs=os.cpu_count() or 1):
-        tally.add(summary)
+    tally = tally_of(run_seeds(range(2000), protocol="uniform", jobs=os.cpu_count() or 1))
     check(tally)
     assert tally.deliveries / tally.seeds >= 200
 
 
 # What the seeds cover
-
-
-def share(holds: list[bool]) -> float:
-    return sum(holds) / len(holds)
 
 
 def test_the_seeds_cover_what_they_should() -> None:
