@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,26 +21,33 @@ if TYPE_CHECKING:
     from ringcast.trace.archive import Piece
     from ringcast.trace.rows import OriginKey
 
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+
 DDL = (
-    "sender STRING, incarnation STRING, stream STRING, seqno BIGINT, view BIGINT, "
-    "delivered_at TIMESTAMP, payload BINARY"
+    "sender STRING NOT NULL, incarnation STRING NOT NULL, stream STRING NOT NULL, "
+    "seqno BIGINT NOT NULL, view BIGINT NOT NULL, delivered_at TIMESTAMP NOT NULL, "
+    "payload BINARY NOT NULL"
 )
-"""An incarnation has 64 bits, which no integer of Spark holds and no decimal holds cheaply."""
+"""An incarnation has 64 bits, which no integer of Spark holds and no decimal holds cheaply. Spark
+makes rows of our batches, and asks of each value that may be null whether it is."""
 SCHEMA = pa.schema(
     [
-        ("sender", pa.string()),
-        ("incarnation", pa.string()),
-        ("stream", pa.string()),
-        ("seqno", pa.int64()),
-        ("view", pa.int64()),
-        ("delivered_at", pa.timestamp("us", tz="UTC")),
-        ("payload", pa.binary()),
+        pa.field(name, kind, nullable=False)
+        for name, kind in (
+            ("sender", pa.string()),
+            ("incarnation", pa.string()),
+            ("stream", pa.string()),
+            ("seqno", pa.int64()),
+            ("view", pa.int64()),
+            ("delivered_at", pa.timestamp("us", tz="UTC")),
+            ("payload", pa.binary()),
+        )
     ]
 )
 """The same, as Arrow has it."""
 
-TASK_BYTES = 16 << 20
-"""Worth a task of its own."""
+TASK_BYTES = 32 << 20
+"""Worth a task of its own, of which each costs some 30 ms of Python."""
 MESSAGE_BYTES = 64
 """What a message costs beside its bytes in the file: its other columns."""
 
@@ -82,7 +89,7 @@ def tasks_of(pieces: Sequence[Piece]) -> list[list[FileRead]]:
 
 
 def read_messages(files: Sequence[FileRead]) -> Iterator[pa.RecordBatch]:
-    """These messages, in the order of their origins; UsageError if a file has not all of them."""
+    """These messages, each origin's in order; UsageError if a file has not all of them."""
     for file in files:
         with Segment(file.path) as segment:
             yield from _from_segment(segment, file)
@@ -93,20 +100,45 @@ def _from_segment(segment: Segment, file: FileRead) -> Iterator[pa.RecordBatch]:
     last = max(wanted.last for wanted in file.wanted)
     found = 0
     for rows in segment.row_groups((*_COLUMNS, PAYLOADS), Range(first, last)):
-        is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
-        is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment")
-        for wanted in file.wanted:
-            is_mine = pc.and_(is_delivery, _is_of(rows, wanted.origin))
-            found += _overlap(_where(rows, pc.and_(is_mine, is_fragment)), wanted)
-            batch = _messages(segment, _where(rows, pc.and_not(is_mine, is_fragment)), wanted)
-            found += len(batch)
-            if len(batch):
-                yield batch
+        runs, fragments = _wanted_runs(rows, file.wanted)
+        found += fragments + int(runs.counts.sum())
+        if len(runs.rows):
+            batch = _messages(rows, runs, [wanted.origin for wanted in file.wanted])
+            if batch is None:
+                raise UsageError(f"{segment.path.name}: damaged: messages are missing in a row")
+            yield batch
     expected = sum(wanted.last - wanted.first + 1 for wanted in file.wanted)
     if found != expected:
         raise UsageError(
             f"{segment.path.name}: damaged: {found} messages where its footer names {expected}"
         )
+
+
+class _Runs(NamedTuple):
+    """Messages to be taken out of rows: out of which, whose, from which seqno on, how many."""
+
+    rows: Ints
+    wanted: Ints
+    firsts: Ints
+    counts: Ints
+
+    def only(self, places: npt.NDArray[np.bool_] | Ints) -> _Runs:
+        return _Runs(*(column[places] for column in self))
+
+
+def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, int]:
+    """All that is wanted, in the order of the rows, so that payloads stand as they are stored; and
+    how many seqnos are fragments, which are no messages of their own."""
+    is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
+    is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment").to_numpy(False)
+    found = [
+        _runs_of(rows, pc.and_(is_delivery, _is_of(rows, wish.origin)), number, wish)
+        for number, wish in enumerate(wanted)
+    ]
+    runs = _Runs(*map(np.concatenate, zip(*found, strict=True)))
+    runs = runs.only(np.argsort(runs.rows, kind="stable"))
+    is_part = is_fragment[runs.rows]
+    return runs.only(~is_part), int(runs.counts[is_part].sum())
 
 
 def _is_of(rows: pa.RecordBatch, origin: OriginKey) -> pa.Array:
@@ -116,62 +148,43 @@ def _is_of(rows: pa.RecordBatch, origin: OriginKey) -> pa.Array:
     return pc.and_(pc.and_(is_sender, is_incarnation), pc.equal(rows["stream"], stream))
 
 
-def _where(rows: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
-    """The rows of a mask; without a copy where they stand together."""
-    places = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-    if not len(places):
-        return rows.slice(0, 0)
-    if places[-1] - places[0] + 1 == len(places):
-        return rows.slice(places[0], len(places))
-    return rows.take(pa.array(places))
+def _runs_of(rows: pa.RecordBatch, is_mine: pa.Array, number: int, wanted: Wanted) -> _Runs:
+    """One origin's part of these rows, which have the wanted `number`."""
+    mine = np.flatnonzero(is_mine.to_numpy(zero_copy_only=False))
+    mine = mine[np.argsort(rows["seqno"].to_numpy()[mine], kind="stable")]
+    firsts, lasts = rows["seqno"].to_numpy()[mine], rows["seqno2"].to_numpy()[mine]
+    # If something stands there twice, which must not be, once is enough.
+    behind = np.maximum.accumulate(np.append(wanted.first - 1, lasts))[:-1]
+    firsts = np.maximum(firsts, behind + 1)
+    counts = np.minimum(lasts, wanted.last) - firsts + 1
+    return _Runs(mine, np.full(len(mine), number), firsts, counts).only(counts > 0)
 
 
-def _overlap(rows: pa.RecordBatch, wanted: Wanted) -> int:
-    """How many of the wanted seqnos are in these rows."""
-    firsts = np.maximum(rows["seqno"].to_numpy(), wanted.first)
-    lasts = np.minimum(rows["seqno2"].to_numpy(), wanted.last)
-    return int(np.maximum(lasts - firsts + 1, 0).sum())
-
-
-def _messages(segment: Segment, runs: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """Runs of one origin as one row for each message that is wanted."""
-    firsts = runs["seqno"].to_numpy()
-    counts = runs["seqno2"].to_numpy() - firsts + 1
-    payloads = runs[PAYLOADS].flatten()
-    if not np.array_equal(pc.list_value_length(runs[PAYLOADS]).to_numpy(), counts):
-        raise UsageError(f"{segment.path.name}: damaged: messages are missing in a row")
-    before = np.cumsum(counts) - counts
-    seqnos = np.repeat(firsts - before, counts) + np.arange(len(payloads))
-    views = np.repeat(runs["view"].to_numpy(), counts)
-    times = np.repeat(runs["wall_ns"].to_numpy() // 1000, counts)
-    if np.all(firsts[1:] > firsts[:-1] + counts[:-1] - 1):
-        places = slice(*np.searchsorted(seqnos, [wanted.first, wanted.last + 1]))
-        payloads = payloads.slice(places.start, places.stop - places.start)
-        return _batch(wanted.origin, seqnos[places], views[places], times[places], payloads)
-    # Something stands there twice, which must not be: once is enough.
-    seqnos, at = np.unique(seqnos, return_index=True)
-    is_wanted = (seqnos >= wanted.first) & (seqnos <= wanted.last)
-    seqnos, at = seqnos[is_wanted], at[is_wanted]
-    return _batch(wanted.origin, seqnos, views[at], times[at], payloads.take(pa.array(at)))
-
-
-def _batch(
-    origin: OriginKey,
-    seqnos: npt.NDArray[np.int64],
-    views: npt.NDArray[np.int64],
-    times: npt.NDArray[np.int64],
-    payloads: pa.Array,
-) -> pa.RecordBatch:
-    sender, incarnation, stream = origin
-    count = len(seqnos)
+def _messages(
+    rows: pa.RecordBatch, runs: _Runs, origins: Sequence[OriginKey]
+) -> pa.RecordBatch | None:
+    """One row for each message; None if a row has not as many as it says."""
+    lists = rows[PAYLOADS]
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    firsts, lasts = rows["seqno"].to_numpy(), rows["seqno2"].to_numpy()
+    if not np.array_equal(np.diff(offsets)[runs.rows], (lasts - firsts + 1)[runs.rows]):
+        return None
+    whose = np.repeat(runs.wanted, runs.counts)
+    places = np.arange(len(whose))
+    before = np.cumsum(runs.counts) - runs.counts
+    starts = offsets[runs.rows] + runs.firsts - firsts[runs.rows]
+    if np.array_equal(starts[1:], starts[:-1] + runs.counts[:-1]):
+        payloads = lists.values.slice(starts[0], len(whose))  # side by side: not copied
+    else:
+        payloads = lists.values.take(pa.array(places + np.repeat(starts - before, runs.counts)))
+    micros = rows["wall_ns"].to_numpy()[runs.rows] // 1000
     arrays = [
-        *(
-            pa.repeat(pa.scalar(same), count)
-            for same in (sender, str(incarnation), STREAMS[stream])
-        ),
-        pa.array(seqnos),
-        pa.array(views),
-        pa.array(times).cast(SCHEMA.field("delivered_at").type),
+        pa.array([sender for sender, _, _ in origins]).take(pa.array(whose)),
+        pa.array([str(incarnation) for _, incarnation, _ in origins]).take(pa.array(whose)),
+        pa.array([STREAMS[stream] for _, _, stream in origins]).take(pa.array(whose)),
+        pa.array(places + np.repeat(runs.firsts - before, runs.counts)),
+        pa.array(np.repeat(rows["view"].to_numpy()[runs.rows], runs.counts)),
+        pa.array(np.repeat(micros, runs.counts)).cast(SCHEMA.field("delivered_at").type),
         payloads,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
