@@ -70,6 +70,9 @@ RTT_P99_US = 0.5 * 800
 JOIN_S = 0.4 * 1.1
 CRASH_S = 0.4 * 2.0
 
+SOURCE_ROWS = 2_000_000
+"""A second, out of an archive into Spark, on two cores."""
+
 IDLE_MB = 60.0
 LOADED_MB = 0.5 * 435
 
@@ -178,6 +181,14 @@ def memory_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             at_most(f"{by}: growth, MB per minute", growth, row["mb_per_minute"]),
         ]
     return aims
+
+
+def source_aims(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of an archive that Spark reads."""
+    why = f"{row['ceiling_ratio']:.2f} of what Spark takes from Python if nothing is read"
+    if row["ceiling_rows_per_s"] < SOURCE_ROWS:
+        why += ", which is less than is wanted"
+    return [at_least("rows/s into Spark", SOURCE_ROWS, row["rows_per_s"], why)]
 
 
 def goodput_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
