@@ -20,7 +20,7 @@ from ringcast.spark.session import start_standalone
 from ringcast.spark.source import Options
 from ringcast.trace.retention import Query, prune
 from ringcast.trace.segments import segment_paths
-from support.archives import APP, WEB, WEB_UNIFORM, Kept, payload, write_file
+from support.archives import APP, RUN, WEB, WEB_UNIFORM, Kept, payload, write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -208,6 +208,8 @@ def test_a_stream_goes_on_as_files_appear(
         ({"query": "q", "gapWaitSeconds": "soon"}, "a number of at least 0"),
         ({"query": "q", "gapWaitSeconds": "inf"}, "a number of at least 0"),
         ({"query": "q", "maxMessages": "5"}, "no option maxmessages"),
+        ({"query": "q", "sender": "web,"}, "several with commas between, not 'web,'"),
+        ({"query": "q", "stream": "unicorn"}, "stream is fifo or uniform, not 'unicorn'"),
         ({"query": "q", "maxFilesPerTrigger": "1", "maxMessagesPerTrigger": "1"}, "not both"),
     ],
 )
@@ -232,6 +234,25 @@ def test_an_archive_that_is_not_there_is_told(spark: SparkSession, tmp_path: Pat
         spark.read.format("ringcast").load(str(tmp_path / "nowhere")).count()
 
 
+def test_a_stream_may_be_of_some_senders_and_commits_the_others_too(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    copy(spark, archive, table, sender="app/1#2, nobody", stream="fifo")
+    assert keys(spark.read.parquet(str(table))) == Counter(key for key in SENT if key[0] == APP[0])
+    # What was left out has been passed: it never comes later, and nobody keeps it for this query.
+    write_file(archive, "one", 200, [Kept(APP, 21, 22), Kept(WEB, 61, 63)])
+    copy(spark, archive, table, sender="app/1#2,web")
+    found = keys(spark.read.parquet(str(table)))
+    assert found == Counter(
+        [key for key in SENT if key[0] == APP[0]]
+        + [(*APP[:2], "fifo", seqno) for seqno in (21, 22)]
+        + [(*WEB[:2], "fifo", seqno) for seqno in (61, 62, 63)]
+    )
+    # Spark tells of the second step's commit only when a third begins.
+    assert len(prune(archive, LATER).removed) == len(STORY)
+
+
 def damage(path: Path) -> None:
     """Its footer stays, and nothing else."""
     whole = path.read_bytes()
@@ -244,6 +265,27 @@ def test_what_stands_twice_in_a_file_is_read_once(tmp_path: Path) -> None:
     (batch,) = read_messages([FileRead(str(path), (Wanted(WEB, 2, 8),))])
     assert batch["seqno"].to_pylist() == [2, 3, 4, 5, 6, 7, 8]
     assert batch["payload"].to_pylist() == [payload(WEB, seqno) for seqno in range(2, 9)]
+
+
+def test_some_of_what_stands_side_by_side_is_read_by_itself(tmp_path: Path) -> None:
+    """Rows of several senders in turns, as a group's are; cut where others begin."""
+    kept = [
+        Kept(origin, first, first + RUN - 1)
+        for first in range(1, 10, RUN)
+        for origin in (WEB, APP, WEB_UNIFORM)
+    ]
+    path = str(write_file(tmp_path, "one", 0, [*kept, Kept(APP, 10, 12, is_fragment=True)]))
+    wanted = (Wanted(WEB, 2, 4), Wanted(APP, 3, 12), Wanted(WEB, 6, 8), Wanted(WEB_UNIFORM, 1, 9))
+    for some in (wanted, wanted[:1], wanted[1:2], wanted[::2]):
+        (batch,) = read_messages([FileRead(path, some)])
+        assert Counter(zip(*batch.select(range(4)).to_pydict().values(), strict=True)) == Counter(
+            (sender, str(incarnation), ("fifo", "uniform")[stream], seqno)
+            for (sender, incarnation, stream), first, last in some
+            for seqno in range(first, min(last, 9) + 1)
+        )
+        for row in batch.to_pylist():
+            origin = row["sender"], int(row["incarnation"]), int(row["stream"] == "uniform")
+            assert row["payload"] == payload(origin, row["seqno"])
 
 
 def test_a_file_that_has_less_than_its_footer_says_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -82,6 +82,9 @@ class Options:
     """What may be said with `.option(…)`, checked."""
 
     path: str
+    senders: frozenset[str] | None = None
+    streams: frozenset[str] | None = None
+    """Whose messages, and which; None: all."""
     query: str = ""
     max_messages: int | None = None
     max_files: int | None = None
@@ -89,7 +92,7 @@ class Options:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Options:
-        names = ["path"]
+        names = ["path", "sender", "stream"]
         if is_stream:
             names += ["query", "maxMessagesPerTrigger", "maxFilesPerTrigger", "gapWaitSeconds"]
         unknown = {name.lower() for name in options} - {name.lower() for name in names}
@@ -106,12 +109,25 @@ class Options:
         files = _positive(options, "maxFilesPerTrigger")
         if messages and files:
             raise UsageError("maxMessagesPerTrigger or maxFilesPerTrigger, not both")
+        streams = _names(options, "stream")
+        if streams is not None and not streams <= set(STREAMS.values()):
+            raise UsageError(
+                f"stream is {' or '.join(STREAMS.values())}, not {options['stream']!r}"
+            )
         return cls(
             path=options["path"],
+            senders=_names(options, "sender"),
+            streams=streams,
             query=options.get("query", ""),
             max_messages=messages,
             max_files=files,
             gap_wait_s=_seconds(options.get("gapWaitSeconds", str(GAP_WAIT_S))),
+        )
+
+    def wants(self, origin: OriginKey) -> bool:
+        sender, _, stream = origin
+        return (self.senders is None or sender in self.senders) and (
+            self.streams is None or STREAMS[stream] in self.streams
         )
 
 
@@ -127,8 +143,6 @@ class ArchiveReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._senders: set[str] | None = None
-        self._streams: set[str] | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         return [left for left in filters if not self._takes(left)]
@@ -137,7 +151,7 @@ class ArchiveReader(DataSourceReader):
         index = Index(self._options.path)
         index.refresh()
         plan = index.pieces({}, passed_before=time.time())
-        pieces = [piece for piece in plan.pieces if self._is_wanted(piece.origin)]
+        pieces = [piece for piece in plan.pieces if self._options.wants(piece.origin)]
         # Spark makes one of nothing out of an empty list.
         return [MessagesPartition(files) for files in tasks_of(pieces) or [[]]]
 
@@ -149,23 +163,27 @@ class ArchiveReader(DataSourceReader):
         """Whether nothing is left of this filter for Spark to do."""
         match wish:
             case EqualTo(("sender",), str(name)):
-                self._senders = _both(self._senders, {name})
+                self._choose(senders=frozenset({name}))
             case In(("sender",), names) if all(isinstance(name, str) for name in names):
-                self._senders = _both(self._senders, set(names))
+                self._choose(senders=frozenset(names))
             case EqualTo(("stream",), str(name)):
-                self._streams = _both(self._streams, {name})
+                self._choose(streams=frozenset({name}))
             case In(("stream",), names) if all(isinstance(name, str) for name in names):
-                self._streams = _both(self._streams, set(names))
+                self._choose(streams=frozenset(names))
             case IsNotNull():
                 pass  # no column has nulls
             case _:
                 return False
         return True
 
-    def _is_wanted(self, origin: OriginKey) -> bool:
-        sender, _, stream = origin
-        return (self._senders is None or sender in self._senders) and (
-            self._streams is None or STREAMS[stream] in self._streams
+    def _choose(
+        self, *, senders: frozenset[str] | None = None, streams: frozenset[str] | None = None
+    ) -> None:
+        """No others than these, of those that are still wanted."""
+        self._options = replace(
+            self._options,
+            senders=_both(self._options.senders, senders),
+            streams=_both(self._options.streams, streams),
         )
 
 
@@ -216,7 +234,11 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._refresh()
         behind, through = Position.from_dict(start), Position.from_dict(end)
-        pieces = self._index.pieces_between(behind.digest, through.digest, through.gaps)
+        # Offsets pass over what is not wanted too, so that retention does not wait for it.
+        digest = {
+            origin: seqno for origin, seqno in through.digest.items() if self._options.wants(origin)
+        }
+        pieces = self._index.pieces_between(behind.digest, digest, through.gaps)
         return [MessagesPartition(files) for files in tasks_of(pieces)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -251,8 +273,20 @@ def _tell_gaps(plan: Plan, position: Position) -> None:
             )
 
 
-def _both(known: set[str] | None, more: set[str]) -> set[str]:
-    return more if known is None else known & more
+def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _names(options: Mapping[str, str], what: str) -> frozenset[str] | None:
+    text = options.get(what)
+    if text is None:
+        return None
+    names = frozenset(name.strip() for name in text.split(","))
+    if "" in names:
+        raise UsageError(f"{what} is a name, or several with commas between, not {text!r}")
+    return names
 
 
 def _positive(options: Mapping[str, str], name: str) -> int | None:
