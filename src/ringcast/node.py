@@ -184,8 +184,12 @@ class Node:
                 layer.resize(self.codec.payload_bytes_max, size)
 
     def _find(self, kind: type[L]) -> L | None:
-        layer = self._layers[self._places[kind]] if kind in self._places else None
-        return layer if isinstance(layer, kind) else None
+        place = self._places.get(kind)
+        if place is None:
+            return None
+        layer = self._layers[place]
+        assert isinstance(layer, kind)
+        return layer
 
     # Inputs
 
@@ -338,8 +342,8 @@ class Node:
 
     def next_timeout(self) -> int | None:
         """When handle_timeout is due; None: nothing waits."""
-        deadlines = (layer.next_timeout() for layer in self._layers)
-        return min((at for at in deadlines if at is not None), default=None)
+        deadlines = [at for layer in self._layers if (at := layer.next_timeout()) is not None]
+        return min(deadlines, default=None)
 
     def take_datagrams(self) -> list[tuple[Address | None, bytes]]:
         """What to send, in order; None means to every other member of the view.
@@ -367,7 +371,10 @@ class Node:
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state
-        if state is not None and state.is_behind:
+        is_behind = state is not None and state.is_behind
+        if limit <= 0 and not is_behind:
+            return events  # no message moves: all that inputs have changed is settled
+        if state is not None and is_behind:
             events += state.take_ready(limit, now, self._out)
             limit -= sum(map(_count, events))
         if state is None or not state.is_behind:
@@ -484,16 +491,19 @@ class Node:
         if self._is_leaving and self.is_flushed:
             self._out.signal(Flushed())
         self._drain(now)
-        state, channel = self.state, self._find(SystemChannel)
+        channel = self._find(SystemChannel)
         if channel is None:
             return
-        self._take_messages(state, channel, now)
-        self._drain(now)
+        state = self.state
+        if channel.has_ready:
+            self._take_messages(state, channel, now)
+            self._drain(now)
         if state is not None and state.is_catching_up:
             self._catch_up(state, now)
         if state is not None and state.has_asks:
             state.answer_asks(self.multicast.digest(), now, self._out)
-        self._send_messages(channel, now)
+        if self._out.messages:
+            self._send_messages(channel, now)
 
     def _drain(self, now: int) -> None:
         while self._out.signals:

@@ -353,8 +353,10 @@ class ReliableUnicast:
         """Some message could be taken now."""
         if self._view is None:
             return False
-        is_any = any(receiver.window.ready for receiver in self.receivers.values())
-        return is_any or self.loopback.ready > 0
+        for receiver in self.receivers.values():  # a loop: asked after every input
+            if receiver.window.ready:
+                return True
+        return self.loopback.ready > 0
 
     @property
     def is_flushed(self) -> bool:
