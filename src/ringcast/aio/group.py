@@ -275,10 +275,13 @@ class Group:
         check_payload(payload)
         check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
         self._check_peer(member)
+        by = asyncio.get_running_loop().time() + timeout
         try:
-            async with asyncio.timeout(timeout):
-                await self._until_in()
-                return await self._requests.ask(member, payload)
+            if not self._is_in:
+                async with asyncio.timeout_at(by):
+                    await self._until_in()
+            self._check_open()
+            return await self._requests.ask(member, payload, by)
         except TimeoutError:
             raise TimedOut(f"{member} has not answered within {timeout:g} s") from None
 
@@ -424,6 +427,10 @@ class Group:
             case Delivered():
                 if self._is_wanted(event):
                     self._unread.add(event)
+            case Asked():
+                self._requests.on_asked(event)
+            case Answered():
+                self._requests.on_answered(event)
             case FragmentsTaken():
                 pass
             case Writable(to):
@@ -435,10 +442,6 @@ class Group:
                 self._notify(event)
             case Closed():
                 self._on_closed(event)
-            case Asked():
-                self._requests.on_asked(event)
-            case Answered():
-                self._requests.on_answered(event)
             case _:
                 self._on_state_event(event)
 

@@ -10,6 +10,8 @@ On Asked: it waits here until the application comes for it. Who has UNANSWERED_M
     is refused: it may have given up on some.
     Who is not in our view yet waits until it is: it may have installed the next one before us.
 On Answered: whoever asked goes on; if it no longer waits, the answer is dropped.
+When a request has waited for long enough: whoever asked is told. One timer serves all that are
+    open, set for the first of them; most are answered long before, and set none.
 On view: who is not in it will not answer, and wants no answers. Who asked it is told at once.
 On the end of an incarnation: the same, for everybody.
 """
@@ -21,12 +23,13 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
+from ringcast.errors import GroupClosed, RequestFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ringcast.aio.driver import Driver
+    from ringcast.errors import RingcastError
     from ringcast.events import Answered, Asked
     from ringcast.model import Member, View
 
@@ -80,7 +83,9 @@ class _Open(NamedTuple):
     """A request that this member has made."""
 
     to: Member
-    answer: asyncio.Future[bytes | RingcastError]  # a result, so that it may go unheard
+    answer: asyncio.Future[bytes | RingcastError | TimeoutError]  # results: they may go unheard
+    by: float
+    """When there is to be an answer, by the clock of the loop."""
 
 
 class Requests:
@@ -98,27 +103,42 @@ class Requests:
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
         self._early: deque[Asked] = deque(maxlen=OPEN_MAX)  # of who is not in our view
         self._changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._closed: str | None = None  # why
 
-    async def ask(self, to: Member, payload: bytes) -> bytes:
-        """What that member says. RequestFailed as soon as it is known that it says nothing."""
+    async def ask(self, to: Member, payload: bytes, by: float) -> bytes:
+        """What that member says. RequestFailed as soon as it is known that it says nothing,
+        TimeoutError if it has said nothing when the clock of the loop is at `by`."""
         self._check_view(to)
-        async with self._turns.setdefault(to, asyncio.Semaphore(OPEN_MAX)):
+        turns = self._turns.get(to)
+        if turns is None:
+            turns = self._turns[to] = asyncio.Semaphore(OPEN_MAX)
+        if turns.locked():
+            async with asyncio.timeout_at(by):
+                await turns.acquire()
+        else:
+            await turns.acquire()
+        try:
             self._check_view(to)  # that may have taken long
-            if self._driver.node.backlog(to) >= OPEN_MAX:
-                raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            number = next(self._numbers)
-            answer: asyncio.Future[bytes | RingcastError]
-            answer = asyncio.get_running_loop().create_future()
-            self._open[number] = _Open(to, answer)
-            try:
-                self._driver.ask(to, number, payload)
-                said = await answer
-            finally:
-                del self._open[number]
-        if isinstance(said, RingcastError):
-            raise said
-        return said
+            said = await self._ask(to, payload, by)
+        finally:
+            turns.release()
+        if isinstance(said, bytes):
+            return said
+        raise said
+
+    async def _ask(self, to: Member, payload: bytes, by: float) -> bytes | Exception:
+        if self._driver.node.backlog(to) >= OPEN_MAX:
+            raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
+        number = next(self._numbers)
+        request = _Open(to, asyncio.get_running_loop().create_future(), by)
+        self._open[number] = request
+        self._arm(by)
+        try:
+            self._driver.ask(to, number, payload)
+            return await request.answer
+        finally:
+            del self._open[number]
 
     async def next(self) -> Request | None:
         """The next request to this member; None once there will be no more."""
@@ -163,7 +183,7 @@ class Requests:
 
     def on_view(self, view: View) -> None:
         self._view = view
-        for to, answer in self._open.values():
+        for to, answer, _ in self._open.values():
             if to not in view and not answer.done():
                 answer.set_result(RequestFailed(f"{to} departed before it answered"))
         self._turns = {to: turns for to, turns in self._turns.items() if to in view}
@@ -186,12 +206,14 @@ class Requests:
         self._end(GroupClosed, reason)
         self._closed = reason
         self._changed.set()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def explain(self) -> list[str]:
         reasons = [
-            f"{sum(to == member for to, _ in self._open.values())} requests wait for {member} to "
-            f"answer"
-            for member in dict.fromkeys(to for to, _ in self._open.values())
+            f"{sum(request.to == member for request in self._open.values())} requests wait for "
+            f"{member} to answer"
+            for member in dict.fromkeys(request.to for request in self._open.values())
         ]
         if self._arrived:
             reasons.append(
@@ -208,6 +230,22 @@ class Requests:
             "refused": self.refused,
         }
 
+    def _arm(self, by: float) -> None:
+        if self._timer is None or by < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(by, self._on_timer, by)
+
+    def _on_timer(self, now: float) -> None:
+        self._timer = None
+        waiting = [request for request in self._open.values() if not request.answer.done()]
+        for request in waiting:
+            if request.by <= now:
+                request.answer.set_result(TimeoutError())
+        later = [request.by for request in waiting if request.by > now]
+        if later:
+            self._arm(min(later))
+
     def _check_view(self, to: Member) -> None:
         if self._closed is not None:
             raise GroupClosed(self._closed)
@@ -217,9 +255,9 @@ class Requests:
     def _end(self, error: type[RequestFailed | GroupClosed], reason: str) -> None:
         self._view = None
         self._early.clear()
-        for _, answer in self._open.values():
-            if not answer.done():
-                answer.set_result(error(reason))
+        for request in self._open.values():
+            if not request.answer.done():
+                request.answer.set_result(error(reason))
         self._turns.clear()
         self._forget(list(self._unanswered))
 
