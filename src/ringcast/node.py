@@ -389,6 +389,11 @@ class Node:
         return events
 
     @property
+    def has_events(self) -> bool:
+        """Something has happened that is no message, and has not been told."""
+        return bool(self._out.events)
+
+    @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
         state = self.state
@@ -470,14 +475,15 @@ class Node:
 
     def _route(self, source: Member, frames: list[Frame], now: int) -> None:
         """Hand each stretch of frames of one layer to it, in order."""
-        start = 0
-        while start < len(frames):
+        start, count = 0, len(frames)
+        while start < count:
             owner = self._place_of(frames[start])
             stop = start + 1
-            while stop < len(frames) and self._place_of(frames[stop]) == owner:
+            while stop < count and self._place_of(frames[stop]) == owner:
                 stop += 1
             if owner is not None:
-                self._layers[owner].receive(source, frames[start:stop], now, self._out)
+                stretch = frames if stop - start == count else frames[start:stop]
+                self._layers[owner].receive(source, stretch, now, self._out)
             start = stop
 
     def _place_of(self, frame: Frame) -> int | None:

@@ -75,7 +75,7 @@ class Driver:
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._is_turn_due = False
-        self._has_untold = False  # since the last look at events
+        self._is_look_due = False  # there may be messages that the owner has not been told of
         self._is_open = True
 
     def now(self) -> int:
@@ -105,20 +105,18 @@ class Driver:
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         if self._tap is not None:
             self._tap.look(now)
-        self._has_untold = True
+        self._is_look_due = True
         self._end_turn_soon()
         return accepted
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
         """Ask the application of a member of the view."""
         self.node.ask(to, number, payload, self._clock())
-        self._has_untold = True
         self._end_turn_soon()
 
     def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
         """What this member's application says."""
         self.node.answer(to, number, payload, self._clock(), is_refused=is_refused)
-        self._has_untold = True
         self._end_turn_soon()
 
     def take(self, limit: int) -> None:
@@ -127,6 +125,7 @@ class Driver:
         self._take_events(limit, now)
         if self._is_open:
             self._send_datagrams(now)
+            self._is_look_due = True
             self._end_turn_soon()
 
     @property
@@ -248,11 +247,13 @@ class Driver:
         self._is_turn_due = False
         if self._is_open:
             now = self._clock()
-            if self._has_untold or self.transport.hints:
+            is_look_due = self._is_look_due or self.node.has_events or bool(self.transport.hints)
+            if is_look_due:
                 self._take_hints(now)
                 self._take_events(0, now)
-            self._owner.on_input()
-            self._send_datagrams(now)
+            self._send_datagrams(now)  # before what can wait: somebody may wait for these
+            if is_look_due:
+                self._look_for_messages()
             self._arm(now)
 
     # Outputs
@@ -260,9 +261,13 @@ class Driver:
     def _after_input(self, now: int) -> None:
         self._take_hints(now)
         self._take_events(0, now)
-        self._owner.on_input()
+        self._look_for_messages()
         self._send_datagrams(now)
         self._end_turn_soon()
+
+    def _look_for_messages(self) -> None:
+        self._is_look_due = False
+        self._owner.on_input()
 
     def _take_hints(self, now: int) -> None:
         if self.transport.hints:
@@ -271,7 +276,6 @@ class Driver:
                 self.node.transport_hint(address, now)
 
     def _take_events(self, limit: int, now: int) -> None:
-        self._has_untold = False
         tap = self._tap
         for event in self.node.take_events(limit, now):
             if tap is not None:
