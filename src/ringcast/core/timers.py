@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
+
+
+class Named(Enum):
+    """What names timers and states. An Enum hashes its name, in Python; this hashes as any object
+    does, in C, and every message looks some up."""
+
+    __hash__ = object.__hash__
 
 
 class Timers(Generic[K]):
@@ -34,7 +42,7 @@ class Timers(Generic[K]):
         return max(0, self._deadlines.get(key, now) - now)
 
     def next_timeout(self) -> int | None:
-        return min(self._deadlines.values(), default=None)
+        return min(self._deadlines.values()) if self._deadlines else None
 
     def take_due(self, now: int) -> list[K]:
         """The keys whose deadline has come, earliest first; they are disarmed."""

@@ -97,12 +97,16 @@ class SystemChannel:
             return
         if is_awaited:
             self._awaited.add(to)
-        waiting = self.waiting.setdefault(to, deque())
-        if len(waiting) < WAITING_MAX:
+        waiting = self.waiting.get(to)
+        if waiting is None:
+            if self._open(now).send([payload], to, now, self._inner):
+                self._settle(now, out)
+            else:
+                self.waiting[to] = deque([payload])  # Writable follows
+        elif len(waiting) < WAITING_MAX:
             waiting.append(payload)
         else:
             self.dropped += 1
-        self._send_waiting(to, now, out)
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self._open(now).receive(source, frames, now, self._inner)
@@ -225,9 +229,11 @@ class SystemChannel:
 
     def _settle(self, now: int, out: Effects) -> None:
         """Datagrams go out. Of the events one matters: there is room for what waits."""
-        out.frames += self._inner.frames
-        self._inner.frames.clear()
-        events, self._inner.events = self._inner.events, deque()
-        for event in events:
+        inner = self._inner
+        if inner.frames:
+            out.frames += inner.frames
+            inner.frames.clear()
+        while inner.events:
+            event = inner.events.popleft()
             if isinstance(event, Writable) and event.to in self.waiting:
                 self._send_waiting(event.to, now, out)

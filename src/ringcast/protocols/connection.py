@@ -8,16 +8,18 @@ CLOSED entry.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
+
+from ringcast.core.timers import Named
 
 
-class State(Enum):
+class State(Named):
     OPEN = auto()
     CLOSING = auto()
     CLOSED = auto()
 
 
-class Input(Enum):
+class Input(Named):
     USED = auto()
     """The sender's application sends; new data reach the receiver."""
     ENDED = auto()

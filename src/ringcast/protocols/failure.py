@@ -31,11 +31,11 @@ On close: silence. Who has left is to be missed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Outsider, Suspected, Trusted, VerifyWanted
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Alive, Beat, Probe
 
@@ -57,7 +57,7 @@ REFUSALS = 2
 """The first may be about a datagram from before; the one after our probe leaves no doubt."""
 
 
-class Timer(Enum):
+class Timer(Named):
     BEAT = auto()
     """Tell the watchers that this member is alive, and look who is silent."""
     CASE = auto()

@@ -22,11 +22,11 @@ vote (stability.py) nothing is acknowledged here; what was taken may be retained
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
@@ -47,7 +47,7 @@ NACK_MESSAGES_MAX = 1024
 """Seqnos asked for in one request."""
 
 
-class Timer(Enum):
+class Timer(Named):
     ACK = auto()
     """Acknowledge what was taken, or sent again, since the last ack."""
     REPAIR = auto()

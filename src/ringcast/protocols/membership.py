@@ -73,7 +73,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.arrival import Arrival
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
@@ -132,7 +132,7 @@ class Phase(Enum):
     OUT = "out of the group"
 
 
-class Timer(Enum):
+class Timer(Named):
     ASK = auto()
     """Looking: ask candidates again. A coordinator: look whether there is another group."""
     DECIDE = auto()

@@ -37,12 +37,12 @@ A frame counts only if its sender is in my view: the departed are deaf and mute 
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited, Settled
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Purge, Stream
@@ -94,7 +94,7 @@ ASK_NS = 40_000_000
 """How often senders are asked what they have committed, while a joiner waits for that."""
 
 
-class Timer(Enum):
+class Timer(Named):
     SETTLE = auto()
     """A digest is wanted, and not everybody has said yet what it has committed."""
 
@@ -446,9 +446,13 @@ class ReliableMulticast:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        if any(box.window.ready for box in self._boxes()):
-            return True
-        return any(left.has_ready for left in self._taken_over())
+        for outbox in self._outboxes.values():  # loops: asked after every input
+            if outbox.window.ready:
+                return True
+        for inbox in self._inboxes.values():
+            if inbox.window.ready:
+                return True
+        return any(left.has_ready for left in self._taken_over() if left.estates)
 
     @property
     def is_flushed(self) -> bool:

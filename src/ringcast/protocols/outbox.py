@@ -26,11 +26,11 @@ On a uniform stream, whenever what all current members hold has risen: that is c
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import TooSlow
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.events import Writable
 from ringcast.model import SEQNO_MAX, Purge, Stream
 from ringcast.protocols.intake import seconds
@@ -55,7 +55,7 @@ PROBE_START_NS = 5_000_000
 PROBE_MIN_NS = 1_000_000
 
 
-class Timer(Enum):
+class Timer(Named):
     PROBE = auto()
     """Some member's ack is behind: tell the highest seqno."""
     BEGIN = auto()

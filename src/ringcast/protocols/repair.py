@@ -159,7 +159,7 @@ class Repair:
 
     def next_ask(self) -> int | None:
         """When the next gap is due by time."""
-        return min((gap.ask_at for gap in self.gaps), default=None)
+        return min([gap.ask_at for gap in self.gaps]) if self.gaps else None
 
     def take_due(
         self, window: ReceiveWindow, now: int, ranges_max: int, messages_max: int

@@ -30,10 +30,10 @@ stable. Then everybody is silent.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, Stable, Vote, VoteWanted
 
@@ -49,7 +49,7 @@ CROSSING_NS = 2_000_000
 """A vote that comes so soon after a Stable may have been sent before that arrived."""
 
 
-class Timer(Enum):
+class Timer(Named):
     VOTE = auto()
     """Something is not known to be stable."""
 

@@ -34,7 +34,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Admitted, DigestWanted, LetIn, Settled
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.events import (
     StateBegun,
     StateChunk,
@@ -82,7 +82,7 @@ class Phase(Enum):
     """All of it is here; the application has not taken everything up to now."""
 
 
-class Timer(Enum):
+class Timer(Named):
     PATIENCE = auto()
     """The provider gives no sign."""
 

@@ -17,10 +17,10 @@ On StateStop, or when the joiner is gone: the transfer is abandoned, and the app
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
 from ringcast.protocols.intake import seconds
@@ -50,7 +50,7 @@ ASKS_MAX = 128
 """Joiners whose question waits: as many as a view has members."""
 
 
-class Timer(Enum):
+class Timer(Named):
     UNASKED = auto()
     """Some joiner has not asked for the state that was cut for it."""
 

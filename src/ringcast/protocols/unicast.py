@@ -34,10 +34,10 @@ On close: acknowledge what was taken, report what is not acknowledged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
@@ -82,7 +82,7 @@ LOOPBACK_EPOCH = 1
 """The epoch of messages to oneself; those to others come after it."""
 
 
-class Timer(Enum):
+class Timer(Named):
     TICK = auto()
     """The retransmission task."""
 
@@ -211,7 +211,8 @@ class ReliableUnicast:
                 now,
             )
         accepted = entry.send(payloads, now, out)
-        self._arm_tick(now)
+        if accepted:  # else the tick is armed, for what fills the window
+            self._timers.arm_if_idle(Timer.TICK, now + self._tau)
         return accepted
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -341,12 +342,10 @@ class ReliableUnicast:
     # Outputs
 
     def next_timeout(self) -> int | None:
-        deadlines = [
-            self._timers.next_timeout(),
-            *(sender.next_timeout() for sender in self.senders.values()),
-            *(receiver.next_timeout() for receiver in self.receivers.values()),
-        ]
-        return min((at for at in deadlines if at is not None), default=None)
+        machines: list[Timers[Timer] | SenderEntry | ReceiverEntry]
+        machines = [self._timers, *self.senders.values(), *self.receivers.values()]
+        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
+        return min(deadlines, default=None)
 
     @property
     def has_ready(self) -> bool:

@@ -16,10 +16,10 @@ When idle: close (connection.py), but not while messages wait for the applicatio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import SyncOk, UnicastData
 
 
-class Timer(Enum):
+class Timer(Named):
     ACK = auto()
     """Acknowledge what was taken, or came again, since the last ack."""
     REPAIR = auto()

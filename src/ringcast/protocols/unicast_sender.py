@@ -19,10 +19,10 @@ When idle: close (connection.py), but not while something is unacknowledged. A p
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.events import Undeliverable, Writable
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
@@ -44,7 +44,7 @@ SYNC_TICKS_MAX = 10
 """So many ticks a sync may take; then it has failed, and new data start another."""
 
 
-class Timer(Enum):
+class Timer(Named):
     IDLE = auto()
     """Open: begin to close. Closing: be gone."""
     GIVE_UP = auto()
@@ -117,7 +117,8 @@ class SenderEntry:
     @property
     def is_acked(self) -> bool:
         """The peer has taken everything (HA = HS)."""
-        return self.window.low == self.window.high
+        window = self.fragments.window
+        return window.low == window.high
 
     @property
     def is_busy(self) -> bool:
@@ -138,8 +139,8 @@ class SenderEntry:
         if accepted:
             self._step(Input.USED)
             self._refresh(now)
-        if was_acked and not self.is_acked:
-            self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+            if was_acked:
+                self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
         return accepted
 
     def is_current(self, conn: Conn) -> bool:

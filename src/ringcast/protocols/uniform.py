@@ -59,12 +59,12 @@ component of a partition by itself.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import NewerView
-from ringcast.core.timers import Timers
+from ringcast.core.timers import Named, Timers
 from ringcast.model import Stream
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.window.assembler import Assembler
@@ -102,7 +102,7 @@ PAYLOAD_OVERHEAD = 5
 """What each takes in such a message besides its bytes: empty ones are not for nothing."""
 
 
-class Timer(Enum):
+class Timer(Named):
     REPEAT = auto()
     """Something is not resolved: say so again."""
 

@@ -378,7 +378,7 @@ class ReceiveWindow:
     @property
     def ready(self) -> int:
         """How many messages `take_ready` could give."""
-        return min(self.held, self.gate) - self.delivered
+        return (self.held if self.held < self.gate else self.gate) - self.delivered
 
     def open_gate(self, through: int) -> bool:
         """Let everything ≤ `through` be taken; whether that is more than before."""
@@ -571,7 +571,7 @@ class SendWindow:
     @property
     def ready(self) -> int:
         """How many messages `take_ready` could give: there are no gaps."""
-        return min(self.high, self.gate) - self.delivered
+        return (self.high if self.high < self.gate else self.gate) - self.delivered
 
     def check_invariants(self) -> None:
         """Assert RB1–RB3 for a retaining window, and that every byte charged is in flight."""
