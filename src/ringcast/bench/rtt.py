@@ -1,7 +1,8 @@
 """ringcast bench rtt: how long a request takes, beside a round trip over plain blocking sockets.
 
 Two processes on loopback. A request and its reply are what the API does fastest: nobody has to read
-the group for them to pass. Both kinds take turns, so that they meet the same machine.
+the group for them to pass. Beside them stand plain blocking sockets, and plain sockets in an event
+loop. All kinds take turns, so that they meet the same machine.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ringcast.aio.loop import run
 from ringcast.bench.cluster import Cluster, child, hear, tell
 from ringcast.bench.echo import exchange, open_socket
+from ringcast.bench.echo_loop import exchange_times
 from ringcast.bench.workload import check_runs, check_transport, group_name
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 WARM_UP = 200
 SIZE_MAX = 60_000
@@ -37,6 +40,7 @@ def bench_rtt(
         raise UsageError(f"count = {count}: must be from 100 to 1000000")
     asked: list[list[int]] = []
     raw: list[list[int]] = []
+    bare: list[list[int]] = []
     with Cluster(
         members=2,
         group=group_name(transport),
@@ -47,9 +51,11 @@ def bench_rtt(
         _ask(cluster, size, WARM_UP)
         for _ in range(runs):
             raw.append(_raw_times(transport, size, count))
+            bare.append(_bare_times(transport, size, count))
             asked.append(_ask(cluster, size, count))
     p50, p99 = _percentile(asked, 50), _percentile(asked, 99)
     raw_p50, raw_p99 = _percentile(raw, 50), _percentile(raw, 99)
+    bare_p50 = _percentile(bare, 50)
     return {
         "transport": transport,
         "what": "request and reply",
@@ -58,7 +64,9 @@ def bench_rtt(
         "p99_us": round(p99, 1),
         "raw_p50_us": round(raw_p50, 1),
         "raw_p99_us": round(raw_p99, 1),
+        "asyncio_p50_us": round(bare_p50, 1),
         "p50_to_raw": round(p50 / raw_p50, 2),
+        "p50_to_asyncio": round(p50 / bare_p50, 2),
         "p99_to_p50": round(p99 / p50, 2),
         "count": count,
         "runs": runs,
@@ -75,21 +83,35 @@ def _ask(cluster: Cluster, size: int, count: int) -> list[int]:
 
 
 def _raw_times(transport: str, size: int, count: int) -> list[int]:
+    """Over plain blocking sockets."""
     payload = bytes(size)
     times = []
+    with _echoed("ringcast.bench.echo", transport) as sock:
+        for _ in range(WARM_UP + count):
+            started = time.perf_counter_ns()
+            exchange(sock, payload)
+            times.append(time.perf_counter_ns() - started)
+    return times[WARM_UP:]
+
+
+def _bare_times(transport: str, size: int, count: int) -> list[int]:
+    """The same sockets in an event loop on both sides."""
+    with _echoed("ringcast.bench.echo_loop", transport) as sock:
+        return run(exchange_times(sock, bytes(size), WARM_UP + count))[WARM_UP:]
+
+
+@contextmanager
+def _echoed(module: str, transport: str) -> Iterator[socket.socket]:
+    """A socket to a process of this module, which sends back what it gets."""
     with ExitStack() as stack:
-        process = stack.enter_context(child("ringcast.bench.echo"))
+        process = stack.enter_context(child(module))
         tell(process, {"transport": transport})
         sock = stack.enter_context(open_socket(transport))
         sock.connect(tuple(hear(process)["listen"]))
         if transport == "tcp":
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(WARM_UP + count):
-            started = time.perf_counter_ns()
-            exchange(sock, payload)
-            times.append(time.perf_counter_ns() - started)
+        yield sock
         sock.shutdown(socket.SHUT_WR) if transport == "tcp" else sock.send(b"")
-    return times[WARM_UP:]
 
 
 def _percentile(runs: Sequence[Sequence[int]], share: int) -> float:
