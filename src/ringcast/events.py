@@ -110,7 +110,7 @@ class Excluded:
 # Requests
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A member asks this member's application something. Node.answer takes what it says."""
 
@@ -119,7 +119,7 @@ class Asked:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answered:
     """What a member says to the request of this number; if it `is_refused`, why it says nothing."""
 

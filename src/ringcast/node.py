@@ -134,6 +134,7 @@ class Node:
             if isinstance(layer, kind)
         }
         self._is_closed = False
+        self._has_said_goodbye = False  # before that nobody asks whether all is flushed
         self._few_since: int | None = None  # when the view became too small to send to
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
@@ -324,6 +325,7 @@ class Node:
         """Go in good order: no more sends; Closed follows when the others have taken everything
         and know, or after `leave_timeout_s`."""
         self._joined_by_name().leave(now, self._out)
+        self._has_said_goodbye = True
         if self.config.multicast.stability is not None:
             self.multicast.vote_now(now, self._out)  # not after the interval: somebody waits
         self._settle(now)
@@ -494,9 +496,11 @@ class Node:
         return place
 
     def _settle(self, now: int) -> None:
-        if self._is_leaving and self.is_flushed:
-            self._out.signal(Flushed())
-        self._drain(now)
+        out = self._out
+        if self._has_said_goodbye and self._is_leaving and self.is_flushed:
+            out.signal(Flushed())
+        if out.signals:
+            self._drain(now)
         channel = self._find(SystemChannel)
         if channel is None:
             return
@@ -507,8 +511,8 @@ class Node:
         if state is not None and state.is_catching_up:
             self._catch_up(state, now)
         if state is not None and state.has_asks:
-            state.answer_asks(self.multicast.digest(), now, self._out)
-        if self._out.messages:
+            state.answer_asks(self.multicast.digest(), now, out)
+        if out.messages:
             self._send_messages(channel, now)
 
     def _drain(self, now: int) -> None:

@@ -367,7 +367,7 @@ class ReliableMulticast:
 
     def next_timeout(self) -> int | None:
         rounds = () if self.rounds is None else (self.rounds,)
-        machines = (*self._boxes(), *self._taken_over(), self._timers, *rounds)
+        machines = (*self._boxes(), self.uniform, self.retained, self._timers, *rounds)
         deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
         return min(deadlines, default=None)
 
@@ -452,7 +452,7 @@ class ReliableMulticast:
         for inbox in self._inboxes.values():
             if inbox.window.ready:
                 return True
-        return any(left.has_ready for left in self._taken_over() if left.estates)
+        return self.uniform.has_ready or self.retained.has_ready
 
     @property
     def is_flushed(self) -> bool:

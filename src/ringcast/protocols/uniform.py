@@ -331,7 +331,7 @@ class Uniform:
 
     @property
     def has_ready(self) -> bool:
-        return any(
+        return bool(self.estates) and any(
             estate.is_mine and estate.window is not None and estate.window.ready
             for estate in self.estates.values()
         )

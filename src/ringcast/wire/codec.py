@@ -113,6 +113,8 @@ _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
 _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
 
+_WITH_RANGES: Final = (Nack, UnicastNack, RepairWanted)
+
 _IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
 _RELAYED_HEAD_MAX: Final = (
     _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size + _DATA_HEAD.size + MEMBER_BYTES_MAX
@@ -154,7 +156,7 @@ class Codec:
         header_bytes = len(self._header) + _ADDRESSEE.size
         self._overhead = header_bytes + (seal.overhead if seal else 0)
         self._room = self._room_max = datagram_bytes - self._overhead
-        self._senders: dict[bytes, Member] = {}
+        self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
         if self.payload_bytes_max < _PAYLOAD_BYTES_MIN:
             lowest = datagram_bytes + _PAYLOAD_BYTES_MIN - self.payload_bytes_max
             raise ConfigError("datagram_bytes", datagram_bytes, f"{lowest} or more with this seal")
@@ -235,6 +237,15 @@ class Codec:
         view = memoryview(datagram)
         if len(view) < _HEADER.size:
             raise DecodeError(Reject.TOO_SHORT)
+        body = _HEADER.size + view[_HEADER.size - 1] + _ADDRESSEE.size
+        known = self._senders.get(bytes(view[:body]))  # what was checked once is not checked again
+        if known is None or len(view) <= body:
+            known = self._decode_head(view, overhear=overhear)
+        sender, decoders = known
+        return sender, _decode_frames(view, body, decoders)
+
+    def _decode_head(self, view: memoryview, *, overhear: bool) -> tuple[Member, Decoders]:
+        """Who sent it, and what it may say to this member. That is remembered."""
         magic, version, flags, identity_bytes = _HEADER.unpack_from(view)
         if magic != _MAGIC:
             raise DecodeError(Reject.NOT_OURS)
@@ -246,25 +257,19 @@ class Codec:
         body = identity_stop + _ADDRESSEE.size
         if len(view) <= body:  # a datagram without frames says nothing: nobody sends one
             raise DecodeError(Reject.TOO_SHORT)
-        identity = bytes(view[_HEADER.size : identity_stop])
-        sender = self._senders.get(identity) or self._learn(identity)
-        (addressee,) = _ADDRESSEE.unpack_from(view, identity_stop)
-        if addressee == _ANYONE:
-            decoders = _DECODERS_FOR_ANYONE
-        elif addressee == self._incarnation or overhear:
-            decoders = _DECODERS
-        else:
-            raise DecodeError(Reject.ADDRESSEE)
-        return sender, _decode_frames(view, body, decoders)
-
-    def _learn(self, identity: bytes) -> Member:
-        group, sender = decode_identity(identity)
+        group, sender = decode_identity(bytes(view[_HEADER.size : identity_stop]))
         if group != self._group:
             raise DecodeError(Reject.GROUP)
+        (addressee,) = _ADDRESSEE.unpack_from(view, identity_stop)
+        if addressee not in (_ANYONE, self._incarnation):
+            if overhear:
+                return sender, _DECODERS
+            raise DecodeError(Reject.ADDRESSEE)
+        decoders = _DECODERS_FOR_ANYONE if addressee == _ANYONE else _DECODERS
         if len(self._senders) == IDENTITIES_MAX:
             del self._senders[next(iter(self._senders))]
-        self._senders[identity] = sender
-        return sender
+        self._senders[bytes(view[:body])] = sender, decoders
+        return sender, decoders
 
 
 class _Packing:
@@ -529,7 +534,7 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
             messages += frame.count
-        elif isinstance(frame, Nack | UnicastNack | RepairWanted):
+        elif isinstance(frame, _WITH_RANGES):
             ranges += len(frame.missing)
         if messages > MESSAGES_MAX or ranges > NACK_RANGES_MAX:
             raise DecodeError(Reject.COUNT)

@@ -652,7 +652,7 @@ class EstateRun:
     stream: Stream = Stream.UNIFORM
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """To a member: its application is asked this. Numbers are the asker's own."""
 
@@ -660,7 +660,7 @@ class Ask:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """To whoever asked: what the application says, or, if it `is_refused`, why it says nothing."""
 

@@ -66,6 +66,11 @@ _REFUSALS: Final = {int(reason): reason for reason in Refusal}
 def encode_message(message: SystemMessage) -> bytes:
     """The payload that carries it to one member."""
     match message:
+        case Ask():
+            kind, head, body = _ASK, encode_counter(message.number), message.payload
+        case Answer():
+            kind, head = _ANSWER, encode_counter(message.number) + _FLAGS.pack(message.is_refused)
+            body = message.payload
         case StateAsk():
             kind, head = _STATE_ASK, encode_counter(message.attempt)
             body = encode_view_id(message.view_id) + _encode_digest(message.opened)
@@ -94,11 +99,6 @@ def encode_message(message: SystemMessage) -> bytes:
         case EstateRun():
             kind, head = _ESTATE_RUN, _STREAM.pack(message.stream) + encode_member(message.sender)
             body = _encode_estate_run(message)
-        case Ask():
-            kind, head, body = _ASK, encode_counter(message.number), message.payload
-        case Answer():
-            kind, head = _ANSWER, encode_counter(message.number) + _FLAGS.pack(message.is_refused)
-            body = message.payload
         case _:
             assert_never(message)
     return b"".join((bytes([kind]), head, body))
@@ -233,7 +233,7 @@ def _decode_held_up(body: memoryview) -> HeldUp:
 
 
 def _decode_ask(body: memoryview) -> Ask:
-    number = decode_counter(body[: COUNTER.size], 0, min(COUNTER.size, len(body)))
+    number = decode_counter(body, 0, min(COUNTER.size, len(body)))
     return Ask(number, bytes(body[COUNTER.size :]))
 
 
