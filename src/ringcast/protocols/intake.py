@@ -24,13 +24,14 @@ def accept(
     now: int,
 ) -> int:
     """Offer a run to the window and note what it shows to be missing; how many were new."""
+    first, last = data.first, data.last
     if data.more:
-        acceptable_last = min(data.last, window.low + window.capacity_max)
-        assembler.mark(range(max(data.first, window.delivered + 1), acceptable_last + 1))
+        acceptable_last = min(last, window.low + window.capacity_max)
+        assembler.mark(range(max(first, window.delivered + 1), acceptable_last + 1))
     new = 0
-    if window.has_slot(data.first, data.last):
-        new = window.add_run(data.first, data.payloads)
-    repair.saw_data(window, data.first, data.last, now)
+    if window.has_slot(first, last):
+        new = window.add_run(first, data.payloads)
+    repair.saw_data(window, first, last, now)
     return new
 
 

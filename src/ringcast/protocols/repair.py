@@ -92,6 +92,10 @@ class Repair:
 
     def saw_data(self, window: ReceiveWindow, first: int, last: int, now: int) -> None:
         """first..last have just been offered to the window."""
+        if first == self.known + 1 and last == window.held and not self.gaps:
+            self.known = last  # the next in order, and nothing is missing
+            self.announced = max(self.announced, last)
+            return
         if last > self.known:
             for gap in reversed(self.gaps):
                 if gap.asked or gap.is_proved:

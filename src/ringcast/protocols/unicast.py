@@ -643,7 +643,7 @@ class ReliableUnicast:
         if self.loopback.ready:
             peers.append(self.me)
         start = self._turn = self._turn % len(peers) if peers else 0
-        return peers[start:] + peers[:start]
+        return peers[start:] + peers[:start] if start else peers
 
     def _take_from(self, entry: ReceiverEntry, limit: int, now: int, events: list[Event]) -> int:
         """How many messages were taken."""

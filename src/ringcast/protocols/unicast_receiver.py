@@ -127,8 +127,9 @@ class ReceiverEntry:
     def take_ready(self, limit: int, now: int) -> list[bytes]:
         payloads = self.window.take_ready(limit)
         if payloads:
-            self.repair.window_moved(self.window, now)
-            self._arm_repair()
+            if self.repair.announced > self.repair.known:
+                self.repair.window_moved(self.window, now)
+                self._arm_repair()
             self._ack_later(now)
             if self.state is State.CLOSING and not self.window.ready:
                 self._timers.arm_if_idle(Timer.IDLE, now + self._linger)

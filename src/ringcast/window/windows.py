@@ -488,6 +488,11 @@ class SendWindow:
         """Charge a run in pieces of about a datagram, so that a long one does not hold the sender
         up until its very end. A piece costs its bytes; the last bears what remains."""
         count = len(payloads)
+        if total < 2 * self.datagram_bytes:  # one piece, as most are
+            self.high += count
+            self.charged += charge
+            self._charges.append((self.high, charge))
+            return
         pieces = max(1, min(count, total // self.datagram_bytes))
         step = count // pieces
         rest = charge
