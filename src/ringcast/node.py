@@ -529,12 +529,12 @@ class Node:
                     self._reject(error)
                 else:
                     match message:
-                        case EstateWanted() | EstateRun():
-                            self.multicast.receive_message(source, message, now, self._out)
                         case Ask(number, asked):
                             self._out.event(Asked(source, number, asked))
                         case Answer(number, said, is_refused):
                             self._out.event(Answered(source, number, said, is_refused))
+                        case EstateWanted() | EstateRun():
+                            self.multicast.receive_message(source, message, now, self._out)
                         case _ if state is not None:
                             state.receive_message(source, message, now, self._out)
 

@@ -327,8 +327,9 @@ class StateTransfer:
     # Outputs
 
     def next_timeout(self) -> int | None:
-        deadlines = (self._timers.next_timeout(), self.giving.next_timeout())
-        return min((at for at in deadlines if at is not None), default=None)
+        machines = (self._timers, self.giving)
+        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
+        return min(deadlines, default=None)
 
     @property
     def is_catching_up(self) -> bool:

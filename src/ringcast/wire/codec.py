@@ -308,7 +308,7 @@ class _Packing:
 
     def finish(self) -> list[bytes]:
         if self._frames < FRAMES_MAX:
-            self._close()
+            self._packed.append(b"".join(self._parts))
         return self._packed
 
     def add_body(self, kind: int, body: bytes) -> None:
@@ -549,7 +549,8 @@ def _decode_data(view: memoryview, start: int, stop: int) -> Data:
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
     first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
-    return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
+    conn = _decode_conn(view, start)
+    return UnicastData.uncut(conn, first, count, cut, more=more)
 
 
 def _decode_relayed(view: memoryview, start: int, stop: int) -> Relayed:
