@@ -505,15 +505,18 @@ class Node:
         if channel is None:
             return
         state = self.state
-        if channel.has_ready:
-            self._take_messages(state, channel, now)
-            self._drain(now)
-        if state is not None and state.is_catching_up:
-            self._catch_up(state, now)
-        if state is not None and state.has_asks:
-            state.answer_asks(self.multicast.digest(), now, out)
-        if out.messages:
-            self._send_messages(channel, now)
+        while True:
+            if channel.has_ready:
+                self._take_messages(state, channel, now)
+                self._drain(now)
+            if state is not None and state.is_catching_up:
+                self._catch_up(state, now)
+            if state is not None and state.has_asks:
+                state.answer_asks(self.multicast.digest(), now, out)
+            if out.messages:
+                self._send_messages(channel, now)
+            if not channel.has_ready:  # as it is if some of them were for this member itself
+                return
 
     def _drain(self, now: int) -> None:
         while self._out.signals:

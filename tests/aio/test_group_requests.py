@@ -192,6 +192,25 @@ def test_the_time_is_up() -> None:
     with_members(2)(exchange)
 
 
+def test_each_request_has_its_own_time() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        patient = asyncio.create_task(a.request(b.me, b"long", timeout=600))
+        await until(lambda: counted(b)["unread"] == 1)
+        order: list[float] = []
+
+        async def give_up(after: float) -> None:
+            with pytest.raises(TimedOut, match=f"within {after:g} s$"):
+                await a.request(b.me, b"?", timeout=after)
+            order.append(after)
+
+        await asyncio.gather(*map(give_up, (0.3, 0.0, 0.15)))
+        assert order == [0.0, 0.15, 0.3]
+        async with answering(b):
+            assert await patient == b"longlong"
+
+    with_members(2)(exchange)
+
+
 def test_a_member_that_departs_fails_what_it_was_asked_at_once() -> None:
     async def exchange(a: Group, b: Group, c: Group) -> None:
         asks = [

@@ -6,6 +6,7 @@ import pytest
 
 from ringcast.config import GroupConfig
 from ringcast.errors import Reject, UsageError
+from ringcast.events import Answered, Asked
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.membership import Membership
@@ -72,3 +73,12 @@ def test_without_a_channel_the_systems_connections_are_nobodys() -> None:
     a.receive_datagrams(from_b(UnicastAck(Conn(SYSTEM_EPOCH, 1), 0, 0)), 0)
     assert a.unicast.receivers == {}
     assert (a.unicast.stale, a.rejected) == (0, {})
+
+
+def test_what_a_member_asks_itself_waits_for_no_input() -> None:
+    a = node(state=False)
+    a.ask(A, 7, b"who?", 0)
+    assert a.take_events(0, 0) == [Asked(A, 7, b"who?")]
+    a.answer(A, 7, b"me", 0)
+    assert a.take_events(0, 0) == [Answered(A, 7, b"me", False)]
+    assert a.take_datagrams() == []

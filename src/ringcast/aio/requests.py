@@ -120,21 +120,21 @@ class Requests:
             await turns.acquire()
         try:
             self._check_view(to)  # that may have taken long
-            said = await self._ask(to, payload, by)
+            if self._driver.node.backlog(to) >= OPEN_MAX:
+                raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
+            said = await self._answer(to, payload, by)
         finally:
             turns.release()
         if isinstance(said, bytes):
             return said
         raise said
 
-    async def _ask(self, to: Member, payload: bytes, by: float) -> bytes | Exception:
-        if self._driver.node.backlog(to) >= OPEN_MAX:
-            raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
+    async def _answer(self, to: Member, payload: bytes, by: float) -> bytes | Exception:
         number = next(self._numbers)
         request = _Open(to, asyncio.get_running_loop().create_future(), by)
         self._open[number] = request
-        self._arm(by)
         try:
+            self._arm(by)
             self._driver.ask(to, number, payload)
             return await request.answer
         finally:

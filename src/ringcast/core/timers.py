@@ -47,7 +47,8 @@ class Timers(Generic[K]):
     def take_due(self, now: int) -> list[K]:
         """The keys whose deadline has come, earliest first; they are disarmed."""
         due = [key for key, deadline in self._deadlines.items() if deadline <= now]
-        due.sort(key=self._deadlines.__getitem__)
+        if len(due) > 1:
+            due.sort(key=self._deadlines.__getitem__)
         for key in due:
             del self._deadlines[key]
         return due

@@ -1696,6 +1696,24 @@ def test_a_known_sender_is_decoded_once() -> None:
     assert one.unpack(datagram)[0] is one.unpack(datagram)[0]
 
 
+def test_of_a_known_sender_no_less_is_wanted() -> None:
+    one = codec()
+    datagram = identified(identity())
+    one.unpack(datagram)
+    assert refusal(datagram[:-12], one) is Reject.TOO_SHORT  # all but its one frame
+    assert refusal(datagram[:-13], one) is Reject.TOO_SHORT
+    assert refusal(b"rc" + datagram[2:], one) is Reject.NOT_OURS
+    assert one.unpack(datagram)[1] == [Highest(FIFO, 1)]
+
+
+def test_who_was_overheard_is_not_known_for_that() -> None:
+    one = codec()
+    other = Member(ME.address, ME.incarnation + 1, ME.name)
+    (datagram,) = Codec("orders", OTHER, 512).pack([Ack(FIFO, 1, 1, 9)], other)
+    assert one.unpack(datagram, overhear=True) == (OTHER, [Ack(FIFO, 1, 1, 9)])
+    assert refusal(datagram, one) is Reject.ADDRESSEE
+
+
 def test_structs_are_bounded() -> None:
     limit = codec_module._struct_of.cache_parameters()["maxsize"]
     for count in range(1, limit + 10):
