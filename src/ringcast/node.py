@@ -513,8 +513,9 @@ class Node:
                 self._catch_up(state, now)
             if state is not None and state.has_asks:
                 state.answer_asks(self.multicast.digest(), now, out)
-            if out.messages:
-                self._send_messages(channel, now)
+            if not out.messages:
+                return
+            self._send_messages(channel, now)
             if not channel.has_ready:  # as it is if some of them were for this member itself
                 return
 
