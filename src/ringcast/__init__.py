@@ -1,7 +1,8 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
 from ringcast import blocking
-from ringcast.aio.group import Group, join
+from ringcast.aio.group import Group
+from ringcast.aio.joining import join
 from ringcast.aio.requests import Request
 from ringcast.aio.sources import DirectorySource, Source
 from ringcast.aio.unread import Message

@@ -17,9 +17,9 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 from weakref import WeakSet
 
-from ringcast.aio import group as aio
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
+from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.lane import LOOK_S, Lane
 from ringcast.aio.requests import Request
 from ringcast.aio.state_threads import giving, taking
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal, Unpack
 
+    from ringcast.aio import group as aio
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
@@ -420,7 +421,7 @@ def join(
     entered = Latch()
     handles: list[Group] = []
     joining = partial(
-        aio.join,
+        join_on_loop,
         group,
         give_state=None if give_state is None else giving(give_state),
         take_state=None if take_state is None else taking(take_state, engine),

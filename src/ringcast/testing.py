@@ -21,8 +21,8 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ringcast.aio.group import join
 from ringcast.aio.host import HOST
+from ringcast.aio.joining import join
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import INCARNATION_MAX, Address

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ringcast import MembershipConfig
-from ringcast.aio.group import join
+from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
 from ringcast.config import DISCOVERY_WAIT_MIN_S

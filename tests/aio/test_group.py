@@ -12,7 +12,7 @@ import pytest
 from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, with_members
 
 from ringcast import GroupClosed, JoinTimeout, MulticastConfig, UsageError
-from ringcast.aio.group import join
+from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.bench.cluster import free_ports
 

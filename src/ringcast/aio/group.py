@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING
 
 from ringcast.aio.answers import answer
-from ringcast.aio.driver import Driver
-from ringcast.aio.host import HOST
+from ringcast.aio.gate import Gate
+from ringcast.aio.place import STREAMS
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
-from ringcast.aio.reach import check_address, check_own, warn_if_exposed
+from ringcast.aio.reach import check_address
 from ringcast.aio.requests import Requests, check_payload
-from ringcast.aio.sources import ListSource
 from ringcast.aio.state import StateExchange
 from ringcast.aio.unread import Unread
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig, check_seconds
+from ringcast.config import check_seconds
 from ringcast.errors import (
-    ConfigError,
     GroupClosed,
-    JoinTimeout,
     TimedOut,
     TooFewMembers,
     UsageError,
@@ -47,31 +41,19 @@ from ringcast.events import (
     Writable,
 )
 from ringcast.model import Address, Member, Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership, Phase
+from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from ringcast.aio.host import Host
     from ringcast.aio.metrics import Metrics
+    from ringcast.aio.place import Place
     from ringcast.aio.probe import Question
     from ringcast.aio.requests import Request
-    from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
-    from ringcast.aio.tap import Tap
-    from ringcast.aio.transport import Transport
     from ringcast.aio.unread import Guarantee, Message, Notice
-    from ringcast.config import (
-        MembershipConfig,
-        MulticastConfig,
-        TransportName,
-        UnicastConfig,
-    )
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
-    from ringcast.trace.recorder import Recorder
 
 BATCH_MAX = 4096
 """Messages taken at once by `batches()`."""
@@ -83,51 +65,11 @@ SEND_CHUNK = 8192
 """Messages offered to the window at once by `send_many`."""
 
 UNREAD_WARNING_S = 5.0
-JOIN_TIMEOUT_S = 30.0
 
 REQUEST_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S_MAX = 86_400.0
 
-MEMBERS_EXPECTED = 4
-"""Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
-
-STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
-"""By guarantee: where messages to the group travel."""
-
-CANDIDATES_NAMED = 5
-"""Addresses listed in an error before it only says how many more there are."""
-
 log = logging.getLogger("ringcast")
-
-
-class _Gate:
-    """Where tasks wait for a condition; each looks again when the gate opens."""
-
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
-
-    @property
-    def is_awaited(self) -> bool:
-        return bool(self._waiters)
-
-    async def wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:  # cancelled before the gate opened
-                self._waiters.remove(waiter)
-
-    def open(self) -> bool:
-        """Wake everybody; True if anybody waited."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        return bool(waiters)
 
 
 class Outgoing:
@@ -145,7 +87,7 @@ class Group:
 
     def __init__(
         self,
-        place: _Place,
+        place: Place,
         *,
         receive: bool,
         receive_own: bool,
@@ -164,9 +106,9 @@ class Group:
         self._refills = 0
         self._unread_timer: asyncio.TimerHandle | None = None
         self._has_warned = False
-        self._readable = _Gate()
-        self._writable: dict[Member | None, _Gate] = {}  # by destination; None: the group
-        self._settled = _Gate()
+        self._readable = Gate()
+        self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
+        self._settled = Gate()
         self._driver = place.drive(self, must_exist=must_exist)
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
@@ -246,7 +188,7 @@ class Group:
                 return
             if accepted < len(chunk):
                 self._watch_unread()  # it may be this member itself that holds itself up
-                await self._writable.setdefault(to, _Gate()).wait()
+                await self._writable.setdefault(to, Gate()).wait()
             else:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
 
@@ -673,297 +615,3 @@ class Group:
             self._end(Closed("left while it was on its way back"))
         elif self._closed.unacked or self._closed.half_sent:
             log.warning("%s leaves before everybody has taken its messages", self.me)
-
-
-class _Place:
-    """What stays while incarnations of a member come and go: its transport, what it was
-    configured with, where it looks for others."""
-
-    def __init__(
-        self,
-        config: GroupConfig,
-        host: Host,
-        transport: Transport,
-        source: Source,
-        *,
-        advertise: Address | None,
-        record: Path | None,
-        record_level: str,
-        record_payloads: bool,
-        run_id: str,
-        lose: Callable[[], bool] | None,
-        has_state: bool,
-    ) -> None:
-        self._config = config
-        self._host = host
-        self._transport = transport
-        self._address = advertise or transport.address  # where others reach this member
-        self._source = source
-        self._record = record
-        self._record_level = record_level
-        self._record_payloads = record_payloads
-        self._run_id = run_id
-        self._group = config.group
-        self._lose = lose
-        self._has_state = has_state
-        self._recorders: list[Recorder] = []
-
-    @property
-    def searched(self) -> tuple[str, Source]:
-        """Which group was looked for, and where."""
-        return self._config.group, self._source
-
-    @property
-    def metrics(self) -> str | None:
-        """Where figures are told."""
-        return self._config.metrics
-
-    def probe_directory(self, group: str) -> Path | None:
-        """Where questions about this member are asked; None: nowhere."""
-        return self._host.probe_directory(group)
-
-    def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
-        """A new incarnation; it has not begun yet."""
-        config, streams = self._config, tuple(STREAMS.values())
-        me = Member(self._address, self._host.new_incarnation(), config.name)
-        layers = (
-            Membership(
-                me,
-                config.membership,
-                must_exist=must_exist,
-                streams=streams,
-                purge=config.multicast.purge,
-            ),
-            FailureDetector(me, config.membership),
-        )
-        node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
-        node.set_receive_buffer(self._transport.receive_buffer)
-        loop = asyncio.get_running_loop()
-        tap = self._tap(node)
-        return Driver(
-            *(node, self._transport, loop, owner, self._source),
-            clock=self._host.now,
-            tap=tap,
-            lose=self._lose,
-        )
-
-    def close(self) -> None:
-        """The last incarnation is gone: wait for what is still being written, and be gone."""
-        self._transport.close()
-        for recorder in self._recorders:
-            recorder.close()
-
-    def raise_refusal(self, driver: Driver) -> None:
-        """If there is a group that this member cannot join as it is configured: say why."""
-        refusal = driver.membership.refusal
-        if refusal is not None:
-            raise UsageError(f"cannot join group {self._config.group!r}: {refusal}") from None
-
-    def raise_join_timeout(self, driver: Driver, limit: str) -> NoReturn:
-        membership = driver.membership
-        if membership.phase is Phase.JOINING:
-            reasons = "; ".join(driver.explain())
-            raise JoinTimeout(f"not let in{limit}: {reasons}") from None
-        asked = list(map(str, membership.discovery.candidates))
-        more = len(asked) - CANDIDATES_NAMED
-        names = ", ".join(asked[:CANDIDATES_NAMED]) + (f" and {more} more" if more > 0 else "")
-        where = names or f"{self._source}, where no other member is listed"
-        raise JoinTimeout(
-            f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
-        ) from None
-
-    def _tap(self, node: Node) -> Tap | None:
-        if self._record is None:
-            return None
-        from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
-        from ringcast.trace.recorder import Recorder
-
-        try:
-            recorder = Recorder(
-                *(self._record, self._run_id, node.me),
-                level=self._record_level,
-                payloads=self._record_payloads,
-                group=self._group,
-            )
-        except OSError as error:
-            raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
-        self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
-        self._recorders.append(recorder)
-        return Tap(node, recorder)
-
-
-@asynccontextmanager
-async def join(
-    group: str | GroupConfig,
-    *,
-    name: str = "",
-    listen: str | None = None,
-    advertise: str | None = None,
-    members: Sequence[str] = (),
-    discovery: Source | None = None,
-    transport: TransportName | None = None,
-    insecure: bool | None = None,
-    must_exist: bool | None = None,
-    min_members: int | None = None,
-    when_few: Literal["raise", "wait"] = "raise",
-    receive: bool = True,
-    receive_own: bool = True,
-    give_state: GiveState | None = None,
-    take_state: TakeState | None = None,
-    record: Path | str | None = None,
-    record_level: str = "deliveries",
-    record_payloads: bool = False,
-    run_id: str = "",
-    metrics: str | None = None,
-    config: MulticastConfig | None = None,
-    unicast: UnicastConfig | None = None,
-    membership: MembershipConfig | None = None,
-    join_timeout_s: float = JOIN_TIMEOUT_S,
-    lose: Callable[[], bool] | None = None,
-) -> AsyncIterator[Group]:
-    """Join the group of this name, or start it; in it when the block starts, out when it ends.
-
-    `group` may also be a whole GroupConfig, such as `load_config` reads from a file; whatever else
-    is given here goes before what stands in it.
-
-    Members of one user on one machine find each other by the name alone. Else say where to look:
-    `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
-    else with its three methods. If nobody is there this member starts the group, unless it
-    `must_exist`: then JoinTimeout is raised. UsageError: the group has another `stability` in its
-    `config` than this member. `listen` is the address to use, by default any free
-    port on loopback. If others reach it at another address, because a forwarder stands between,
-    say which with `advertise`: that is this member's address then. `transport` is "udp";
-    "multicast", with which what is sent to the group leaves once for all members; or "tcp" for one
-    connection between each two members. Those of a group must all use the same. Nothing is
-    encrypted yet, so all addresses must be on loopback; `insecure=True` allows others, with a
-    warning that says what is open then.
-
-    With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
-    the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
-
-    `give_state` and `take_state` go together, and are for groups whose members keep a state that is
-    made of messages. A joiner gets that of a member, and then all messages that are not in it.
-    `give_state()` returns the state as it is when it is called, as an iterable of bytes, async or
-    not; what changes later must not change it. `await take_state(chunks)` runs before the block
-    starts, unless this member starts the group; it is called again from the start if another member
-    has to give the state, and if this member was excluded and comes back.
-
-    `config` is for messages to the group, `unicast` for those to one member, `membership` for how
-    long things may take. `receive=False` is for members that only send: what arrives is taken and
-    dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
-    a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
-    frames and windows), `run_id` what to call this run of the group there (else by the group's
-    name). With `record_payloads` the messages are kept there too, for Spark to read; while the disk
-    is behind, reading waits for it, as `ringcast archive` does. `metrics` is an address, such as
-    "127.0.0.1:9464", where this member tells Prometheus its figures. `lose` drops what arrives
-    whenever it returns True: for tests of one's own application. Leaving the block waits until
-    everybody has taken what was sent, for `membership.leave_timeout_s` at the most.
-    """
-    base = _configured(
-        group,
-        name=name or None,
-        listen=listen,
-        members=tuple(members) or None,
-        transport=transport,
-        insecure=insecure,
-        must_exist=must_exist,
-        record=record,
-        metrics=metrics,
-        multicast=config,
-        unicast=unicast,
-        membership=membership,
-    )
-    own = Address.parse(base.listen)
-    addresses = [Address.parse(text) for text in base.members]
-    forwarder = None if advertise is None else Address.parse(advertise)
-    scraped = None if base.metrics is None else Address.parse(base.metrics)
-    check_own(own, forwarder, addresses, insecure=base.insecure)
-    if scraped is not None:
-        check_address(scraped, insecure=base.insecure)
-    if addresses and discovery is not None:
-        raise UsageError("say where to look with members= or with discovery=, not with both")
-    if when_few not in ("raise", "wait"):
-        raise ConfigError("when_few", when_few, "'raise' or 'wait'")
-    if base.transport == "multicast" and forwarder is not None:
-        raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
-    if record_payloads and (base.record is None or not receive):
-        raise UsageError(
-            "record_payloads= is for members with record= that read: what they read is kept"
-        )
-    hooks = _state_hooks(give_state, take_state)
-    if min_members is not None:
-        base = replace(base, membership=replace(base.membership, min_members=min_members))
-    group_config = _for_multicast(base) if base.transport == "multicast" else base
-    host = HOST.get()
-    source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
-    carrier = host.open_transport(
-        base.transport, base.group, own, forwarder, insecure=base.insecure
-    )
-    warn_if_exposed(forwarder or carrier.address)
-    place = _Place(
-        replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
-        host,
-        carrier,
-        source,
-        advertise=forwarder,
-        record=None if base.record is None else Path(base.record),
-        record_level=record_level,
-        record_payloads=record_payloads,
-        run_id=run_id or base.group,
-        lose=lose,
-        has_state=hooks is not None,
-    )
-    try:
-        handle = Group(
-            place,
-            receive=receive,
-            receive_own=receive_own,
-            must_exist=base.must_exist,
-            waits_for_members=when_few == "wait",
-            hooks=hooks,
-        )
-    except BaseException:
-        carrier.close()
-        raise
-    try:
-        await handle._enter(join_timeout_s)
-        yield handle
-        await handle.leave()
-    finally:
-        handle._close()
-
-
-def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
-    """What is given goes before what is configured."""
-    base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
-
-
-def _for_multicast(config: GroupConfig) -> GroupConfig:
-    """Who has another transport would never hear what is sent to all: for that one this is another
-    group. One loss often hits several members, so repairs are for all."""
-    from ringcast.aio.multicast_socket import MARK  # most groups need none of it
-
-    datagram_bytes = min(config.multicast.datagram_bytes, DATAGRAM_BYTES_MAX - MARK.size)
-    multicast = replace(config.multicast, datagram_bytes=datagram_bytes, repair_to_all=True)
-    return replace(config, group=f"{config.group} (multicast)", multicast=multicast)
-
-
-def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:
-    """Datagrams small enough that two from every other member fit the receive buffer."""
-    share = receive_buffer // (MEMBERS_EXPECTED - 1)
-    datagram_bytes = max(DATAGRAM_BYTES_MIN, min(config.datagram_bytes, share // 2))
-    return replace(config, datagram_bytes=datagram_bytes)
-
-
-def _state_hooks(
-    give: GiveState | None, take: TakeState | None
-) -> tuple[GiveState, TakeState] | None:
-    if give is not None and take is not None:
-        return give, take
-    if give is not None or take is not None:
-        raise UsageError(
-            "give_state= and take_state= go together: who has taken the state may be the next to "
-            "give it"
-        )
-    return None

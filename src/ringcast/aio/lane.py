@@ -29,7 +29,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ringcast.aio.engine import Latch, failed
-from ringcast.aio.group import STREAMS, Outgoing
+from ringcast.aio.group import Outgoing
+from ringcast.aio.place import STREAMS
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers
 from ringcast.window.concurrent import RingBuffer
 

@@ -26,7 +26,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcast.aio.group import join
+from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig

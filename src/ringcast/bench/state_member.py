@@ -23,7 +23,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcast.aio.group import join
+from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.bench.member import input_lines, say, view_of

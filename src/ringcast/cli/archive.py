@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringcast.aio.group import join
+from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.durations import Duration
 from ringcast.cli.words import safe, table

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ringcast.aio.group import join as join_group
+from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
 from ringcast.cli.words import safe
 from ringcast.config import TransportName

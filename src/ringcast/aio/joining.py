@@ -1,0 +1,211 @@
+"""join: what is asked for is checked, a place is made for the member, and it enters its group."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ringcast.aio.group import Group
+from ringcast.aio.host import HOST
+from ringcast.aio.place import Place
+from ringcast.aio.reach import check_address, check_own, warn_if_exposed
+from ringcast.aio.sources import ListSource
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig
+from ringcast.errors import ConfigError, UsageError
+from ringcast.model import Address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from ringcast.aio.sources import Source
+    from ringcast.aio.state import GiveState, TakeState
+    from ringcast.config import (
+        MembershipConfig,
+        MulticastConfig,
+        TransportName,
+        UnicastConfig,
+    )
+
+JOIN_TIMEOUT_S = 30.0
+
+MEMBERS_EXPECTED = 4
+"""Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
+
+
+@asynccontextmanager
+async def join(
+    group: str | GroupConfig,
+    *,
+    name: str = "",
+    listen: str | None = None,
+    advertise: str | None = None,
+    members: Sequence[str] = (),
+    discovery: Source | None = None,
+    transport: TransportName | None = None,
+    insecure: bool | None = None,
+    must_exist: bool | None = None,
+    min_members: int | None = None,
+    when_few: Literal["raise", "wait"] = "raise",
+    receive: bool = True,
+    receive_own: bool = True,
+    give_state: GiveState | None = None,
+    take_state: TakeState | None = None,
+    record: Path | str | None = None,
+    record_level: str = "deliveries",
+    record_payloads: bool = False,
+    run_id: str = "",
+    metrics: str | None = None,
+    config: MulticastConfig | None = None,
+    unicast: UnicastConfig | None = None,
+    membership: MembershipConfig | None = None,
+    join_timeout_s: float = JOIN_TIMEOUT_S,
+    lose: Callable[[], bool] | None = None,
+) -> AsyncIterator[Group]:
+    """Join the group of this name, or start it; in it when the block starts, out when it ends.
+
+    `group` may also be a whole GroupConfig, such as `load_config` reads from a file; whatever else
+    is given here goes before what stands in it.
+
+    Members of one user on one machine find each other by the name alone. Else say where to look:
+    `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
+    else with its three methods. If nobody is there this member starts the group, unless it
+    `must_exist`: then JoinTimeout is raised. UsageError: the group has another `stability` in its
+    `config` than this member. `listen` is the address to use, by default any free
+    port on loopback. If others reach it at another address, because a forwarder stands between,
+    say which with `advertise`: that is this member's address then. `transport` is "udp";
+    "multicast", with which what is sent to the group leaves once for all members; or "tcp" for one
+    connection between each two members. Those of a group must all use the same. Nothing is
+    encrypted yet, so all addresses must be on loopback; `insecure=True` allows others, with a
+    warning that says what is open then.
+
+    With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
+    the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
+
+    `give_state` and `take_state` go together, and are for groups whose members keep a state that is
+    made of messages. A joiner gets that of a member, and then all messages that are not in it.
+    `give_state()` returns the state as it is when it is called, as an iterable of bytes, async or
+    not; what changes later must not change it. `await take_state(chunks)` runs before the block
+    starts, unless this member starts the group; it is called again from the start if another member
+    has to give the state, and if this member was excluded and comes back.
+
+    `config` is for messages to the group, `unicast` for those to one member, `membership` for how
+    long things may take. `receive=False` is for members that only send: what arrives is taken and
+    dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
+    a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
+    frames and windows), `run_id` what to call this run of the group there (else by the group's
+    name). With `record_payloads` the messages are kept there too, for Spark to read; while the disk
+    is behind, reading waits for it, as `ringcast archive` does. `metrics` is an address, such as
+    "127.0.0.1:9464", where this member tells Prometheus its figures. `lose` drops what arrives
+    whenever it returns True: for tests of one's own application. Leaving the block waits until
+    everybody has taken what was sent, for `membership.leave_timeout_s` at the most.
+    """
+    base = _configured(
+        group,
+        name=name or None,
+        listen=listen,
+        members=tuple(members) or None,
+        transport=transport,
+        insecure=insecure,
+        must_exist=must_exist,
+        record=record,
+        metrics=metrics,
+        multicast=config,
+        unicast=unicast,
+        membership=membership,
+    )
+    own = Address.parse(base.listen)
+    addresses = [Address.parse(text) for text in base.members]
+    forwarder = None if advertise is None else Address.parse(advertise)
+    scraped = None if base.metrics is None else Address.parse(base.metrics)
+    check_own(own, forwarder, addresses, insecure=base.insecure)
+    if scraped is not None:
+        check_address(scraped, insecure=base.insecure)
+    if addresses and discovery is not None:
+        raise UsageError("say where to look with members= or with discovery=, not with both")
+    if when_few not in ("raise", "wait"):
+        raise ConfigError("when_few", when_few, "'raise' or 'wait'")
+    if base.transport == "multicast" and forwarder is not None:
+        raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
+    if record_payloads and (base.record is None or not receive):
+        raise UsageError(
+            "record_payloads= is for members with record= that read: what they read is kept"
+        )
+    hooks = _state_hooks(give_state, take_state)
+    if min_members is not None:
+        base = replace(base, membership=replace(base.membership, min_members=min_members))
+    group_config = _for_multicast(base) if base.transport == "multicast" else base
+    host = HOST.get()
+    source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
+    carrier = host.open_transport(
+        base.transport, base.group, own, forwarder, insecure=base.insecure
+    )
+    warn_if_exposed(forwarder or carrier.address)
+    place = Place(
+        replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
+        host,
+        carrier,
+        source,
+        advertise=forwarder,
+        record=None if base.record is None else Path(base.record),
+        record_level=record_level,
+        record_payloads=record_payloads,
+        run_id=run_id or base.group,
+        lose=lose,
+        has_state=hooks is not None,
+    )
+    try:
+        handle = Group(
+            place,
+            receive=receive,
+            receive_own=receive_own,
+            must_exist=base.must_exist,
+            waits_for_members=when_few == "wait",
+            hooks=hooks,
+        )
+    except BaseException:
+        carrier.close()
+        raise
+    try:
+        await handle._enter(join_timeout_s)
+        yield handle
+        await handle.leave()
+    finally:
+        handle._close()
+
+
+def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
+    """What is given goes before what is configured."""
+    base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+def _for_multicast(config: GroupConfig) -> GroupConfig:
+    """Who has another transport would never hear what is sent to all: for that one this is another
+    group. One loss often hits several members, so repairs are for all."""
+    from ringcast.aio.multicast_socket import MARK  # most groups need none of it
+
+    datagram_bytes = min(config.multicast.datagram_bytes, DATAGRAM_BYTES_MAX - MARK.size)
+    multicast = replace(config.multicast, datagram_bytes=datagram_bytes, repair_to_all=True)
+    return replace(config, group=f"{config.group} (multicast)", multicast=multicast)
+
+
+def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:
+    """Datagrams small enough that two from every other member fit the receive buffer."""
+    share = receive_buffer // (MEMBERS_EXPECTED - 1)
+    datagram_bytes = max(DATAGRAM_BYTES_MIN, min(config.datagram_bytes, share // 2))
+    return replace(config, datagram_bytes=datagram_bytes)
+
+
+def _state_hooks(
+    give: GiveState | None, take: TakeState | None
+) -> tuple[GiveState, TakeState] | None:
+    if give is not None and take is not None:
+        return give, take
+    if give is not None or take is not None:
+        raise UsageError(
+            "give_state= and take_state= go together: who has taken the state may be the next to "
+            "give it"
+        )
+    return None
