@@ -212,8 +212,8 @@ class Driver:
         self._after_input(now)
 
     def _arrived(self, now: int) -> Iterator[memoryview]:
-        datagrams = self.transport.drain(DRAIN_MAX)
         lose = self._lose
+        datagrams = self.transport.drain(DRAIN_MAX)
         if lose is not None:
             datagrams = (datagram for datagram in datagrams if not lose())
         if self._tap is not None and self._tap.is_full:

@@ -221,7 +221,8 @@ def unicast(
 def rtt(size: int, count: int, runs: int, transports: tuple[str, ...], is_json: bool) -> None:
     """A request and its reply between two processes, beside plain blocking sockets.
 
-    p50 is what half of the round trips take at most, p99 what 99 of 100 do.
+    p50 is what half of the round trips take at most, p99 what 99 of 100 do; asyncio is the same
+    sockets in event loops, with no protocol.
 
     Example: ringcast bench rtt --transport tcp --runs 5
     """

@@ -549,8 +549,7 @@ def _decode_data(view: memoryview, start: int, stop: int) -> Data:
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
     first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
-    conn = _decode_conn(view, start)
-    return UnicastData.uncut(conn, first, count, cut, more=more)
+    return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
 
 
 def _decode_relayed(view: memoryview, start: int, stop: int) -> Relayed:
