@@ -67,6 +67,7 @@ bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench state
 	@$(BIN)/ringcast bench source
 	@$(BIN)/ringcast bench fleet
+	@$(BIN)/ringcast bench audit --rows 5000000 --rows 50000000
 
 pictures: $(READY) ## the report as screens show it (needs chromium)
 	@$(BIN)/python tools/pictures.py build/pictures

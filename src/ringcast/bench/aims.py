@@ -76,6 +76,15 @@ SOURCE_ROWS = 2_000_000
 IDLE_MB = 60.0
 LOADED_MB = 0.5 * 435
 
+AUDIT_CORE_RATIO = 0.4
+AUDIT_ALL_RATIO = 0.25
+"""Of DuckDB's speed on the same files in the same run."""
+AUDIT_GROWTH = 1.1
+"""Of the time, for each row more."""
+AUDIT_EXECUTORS = 1.7
+AUDIT_SHUFFLED = 0.01
+AUDIT_SKEWED = 1.3
+
 
 def at_least(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
     return _aim(aim, "≥", wanted, measured, measured >= wanted, why)
@@ -191,6 +200,36 @@ def source_aims(row: dict[str, Any]) -> list[dict[str, Any]]:
     if row["ceiling_rows_per_s"] < SOURCE_ROWS:
         why += ", which is less than is wanted"
     return [at_least("rows/s into Spark", SOURCE_ROWS, row["rows_per_s"], why)]
+
+
+def audit_aims(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the audit on Spark: beside DuckDB, and with more rows, more executors, uneven senders."""
+    aims = []
+    here = [line for line in lines if line["core_ratio"] is not None]
+    even = [line for line in here if line["senders"] == "even"]
+    for line in even:
+        name = f"{line['rows']:,} rows"
+        aims += [
+            at_least(f"{name}: order, gaps, repeats, agreement to DuckDB", AUDIT_CORE_RATIO,
+                     line["core_ratio"]),
+            at_least(f"{name}: all predicates to DuckDB", AUDIT_ALL_RATIO, line["all_ratio"]),
+        ]  # fmt: skip
+    least, most = even[0], even[-1]
+    if most is not least:
+        rows = most["rows"] / least["rows"]
+        grown = most["seconds"] / least["seconds"]
+        aims.append(at_most(f"time for {rows:.3g} × the rows", AUDIT_GROWTH * rows, grown))
+    shuffled = max(line["shuffled_share"] for line in lines)
+    aims.append(at_most("shuffled share of the input", AUDIT_SHUFFLED, shuffled))
+    for line in here:
+        if line["senders"] != "even":
+            slower = line["seconds"] / least["seconds"]
+            aims.append(at_most("time where one sender has 99 % of the rows", AUDIT_SKEWED, slower))
+    clustered = [line["seconds"] for line in lines if line["core_ratio"] is None]
+    if clustered:
+        one, two = clustered
+        aims.append(at_least("two executors to one", AUDIT_EXECUTORS, one / two))
+    return aims
 
 
 def goodput_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

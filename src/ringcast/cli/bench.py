@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ringcast.cli.bench_audit import audit
 from ringcast.cli.bench_groups import crash, join, memory, multicast, rtt, unicast
 from ringcast.cli.bench_tables import as_json, print_table, show
 from ringcast.errors import UsageError
@@ -145,5 +146,5 @@ def fleet(seeds: int, protocol: str, is_json: bool) -> None:
     show([bench_fleet(seeds, protocol)], is_json)
 
 
-for command in (multicast, unicast, rtt, join, crash, memory):
+for command in (multicast, unicast, rtt, join, crash, memory, audit):
     bench.add_command(command)

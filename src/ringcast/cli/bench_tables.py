@@ -23,26 +23,35 @@ def show(rows: Table, is_json: bool) -> None:
         print_table(rows)
 
 
-def show_with_aims(rows: Table, aims: Table, is_json: bool, hidden: Sequence[str] = ()) -> None:
+def show_with_aims(
+    rows: Table,
+    aims: Table,
+    is_json: bool,
+    hidden: Sequence[str] = (),
+    compared_with: str | None = None,
+) -> None:
     """Rows, and what they are to reach. `hidden` columns are for machines only."""
     if is_json:
-        click.echo(to_json(rows, aims))
+        click.echo(to_json(rows, aims, compared_with))
         return
     print_table([{key: row[key] for key in row if key not in hidden} for row in rows])
-    print_aims(aims)
+    print_aims(aims, compared_with)
 
 
-def to_json(rows: Table, aims: Table) -> str:
-    from ringcast.bench.aims import SOURCE
+def to_json(rows: Table, aims: Table, compared_with: str | None = None) -> str:
+    about = {"rows": rows, "aims": aims, "compared_with": compared_with or _usual_source()}
+    return json.dumps(about, indent=2)
 
-    return json.dumps({"rows": rows, "aims": aims, "compared_with": SOURCE}, indent=2)
 
-
-def print_aims(aims: Table) -> None:
-    from ringcast.bench.aims import SOURCE
-
-    click.echo(f"\naims; compared figures: {SOURCE}")
+def print_aims(aims: Table, compared_with: str | None = None) -> None:
+    click.echo(f"\naims; compared figures: {compared_with or _usual_source()}")
     print_table(aims)
+
+
+def _usual_source() -> str:
+    from ringcast.bench.aims import SOURCE
+
+    return SOURCE
 
 
 def print_table(rows: Table) -> None:

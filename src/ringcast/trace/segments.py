@@ -178,10 +178,7 @@ class SegmentWriter:
         archive's come with the messages of each, none where it tells of no delivery."""
         if not rows:
             return
-        if not self.rows:
-            self.first_idx = rows[0].idx
-        self.rows += len(rows)
-        self.last_idx = rows[-1].idx
+        self._count(len(rows), rows[0].idx, rows[-1].idx)
         batch = _batch(self.recording, rows, wall_offset_ns)
         if payloads is not None:
             kept = pa.array(payloads, ARCHIVE_SCHEMA.field(PAYLOADS).type)
@@ -190,8 +187,24 @@ class SegmentWriter:
             self.payload_bytes += size
             self._buffered_bytes += size
             self._holdings.add(rows)
+        self._append(batch)
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Append rows that are columns already, as `SCHEMA` has them."""
+        if len(batch):
+            self._count(len(batch), batch["idx"][0].as_py(), batch["idx"][-1].as_py())
+            self._append(batch)
+
+    def _count(self, rows: int, first_idx: int, last_idx: int) -> None:
+        """Before anything can go wrong with them: who gives up knows how many are lost."""
+        if not self.rows:
+            self.first_idx = first_idx
+        self.rows += rows
+        self.last_idx = last_idx
+
+    def _append(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
-        self._buffered += len(rows)
+        self._buffered += len(batch)
         if self._buffered >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
             self._write_group()
 

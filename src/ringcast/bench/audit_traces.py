@@ -1,0 +1,311 @@
+"""Traces as a busy cluster writes them, of as many rows as are asked for, made in columns.
+
+Members m0 to m3 start together, m4 joins when a third is over, and m3 is killed after two thirds:
+the last of its rows are lost. All send plain and uniform messages, in runs of uneven length that
+every receiver cuts elsewhere, and all but m3 stop in good order. A row is a run of messages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
+from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, START, STOP, VIEW, Row
+from ringcast.trace.segments import ROW_GROUP_ROWS, SCHEMA, Recording, SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+MEMBERS = 5
+JOINER, KILLED = 4, 3
+EVEN = (1.0, 1.0, 1.0, 1.0, 1.0)
+SKEWED = (0.99, 0.0025, 0.0025, 0.0025, 0.0025)
+"""How much of all that is sent is whose: with the second, one sender has 99 % of the rows."""
+
+STREAM_SHARES = (0.8, 0.2)
+RUN_MEDIAN, RUN_MAX = 100, 2000
+"""Messages to a row: some ten milliseconds of a sender, now fast and now slow."""
+RUN_MEAN = 160
+SEGMENT_ROWS = 100_000
+"""Where a recorder begins another file."""
+ROUND_ROWS = 50_000
+"""Rows of a member that are made at once."""
+ROWS_MIN = 1000
+
+_STEP_NS = 10_000
+_HASHED = BLOCK_MESSAGES * HASHED_EVERY
+_EVENTS = (START, VIEW, OPEN, SEND, DELIVER, BLOCK, ESTATE, STOP)
+_KINDS = ("", "sent", "delivered", RESOLVED)
+_NAMES = tuple(f"m{at}" for at in range(MEMBERS))
+_INCS = tuple(0x9E3779B97F4A7C15 * (at + 1) % 2**64 for at in range(MEMBERS))
+_KEYS = tuple(f"{name}#{inc}" for name, inc in zip(_NAMES, _INCS, strict=True))
+
+
+class Written(NamedTuple):
+    """What was made."""
+
+    rows: int
+    messages: int
+    """Delivered, over all members."""
+    bytes: int
+    segments: int
+
+
+class Piece(NamedTuple):
+    """Messages first..last of one origin, which all members take in one round."""
+
+    sender: int
+    stream: int
+    first: int
+    last: int
+
+
+def write_traces(
+    directory: Path,
+    rows: int,
+    shares: Sequence[float] = EVEN,
+    *,
+    tell: Callable[[int], None] = lambda rows: None,
+) -> Written:
+    """About so many rows. `tell` hears how many there are so far."""
+    rounds = max(3, round(rows / (ROUND_ROWS * (MEMBERS - 2 / 3))))
+    views = [rounds // 3, rounds - rounds // 3]
+    present = [
+        [at for at in range(MEMBERS) if _is_in(at, number, views)] for number in range(rounds)
+    ]
+    due = rows / sum(map(len, present))
+    writers = [_Member(directory, at) for at in range(MEMBERS)]
+    sent = np.zeros((MEMBERS, len(STREAM_SHARES)), dtype=np.int64)
+    counter = 0
+    for number, members in enumerate(present):
+        if not number or members != present[number - 1]:
+            counter += 1
+            for at in members:
+                writers[at].install(counter, members, sent)
+        pieces = _pieces(members, shares, due, sent)
+        for at in members:
+            is_end = number + 1 == rounds or at not in present[number + 1]
+            writers[at].live(pieces, np.random.default_rng((number, at)), is_end=is_end)
+        tell(sum(writer.idx for writer in writers))
+    for writer in writers:
+        writer.close()
+    paths = [path for writer in writers for path in writer.paths]
+    return Written(
+        sum(writer.idx for writer in writers),
+        sum(writer.delivered for writer in writers),
+        sum(path.stat().st_size for path in paths),
+        len(paths),
+    )
+
+
+def _is_in(at: int, number: int, views: Sequence[int]) -> bool:
+    joined, killed = views
+    return number >= joined if at == JOINER else number < killed if at == KILLED else True
+
+
+def _pieces(
+    members: Sequence[int], shares: Sequence[float], due: float, sent: Numbers
+) -> list[Piece]:
+    """What is sent in one round, so that members have as many rows of it as are due on average."""
+    rows_per_message = (1 + 1 / len(members)) * (1 / RUN_MEAN + 1 / _HASHED)
+    whole = sum(shares[at] for at in members)
+    pieces = []
+    for sender in members:
+        for stream, share in enumerate(STREAM_SHARES):
+            count = max(1, round(due / rows_per_message * shares[sender] / whole * share))
+            first = int(sent[sender, stream]) + 1
+            sent[sender, stream] += count
+            pieces.append(Piece(sender, stream, first, first + count - 1))
+    return pieces
+
+
+class _Member:
+    """One member's rows, from its first to its last."""
+
+    def __init__(self, directory: Path, at: int) -> None:
+        self.idx = 0
+        self.delivered = 0
+        self.paths: list[Path] = []
+        self._at = at
+        self._now = 1 + at
+        self._directory = directory
+        self._recording = Recording(
+            run_id="bench", node=_NAMES[at], inc=_INCS[at], host="bench", boot_id="bench"
+        )
+        self._view, self._creator = 0, ""
+        self._members: set[int] = set()
+        self._offsets: dict[tuple[int, int], int] = {}
+        self._segment = SegmentWriter(directory, self._recording)
+
+    def install(self, counter: int, members: Sequence[int], sent: Numbers) -> None:
+        """A view, windows for those who are new in it, and the estates of those who have left."""
+        if not self._members:
+            self._add_row(START)
+        self._view, self._creator = counter, _KEYS[members[0]]
+        self._add_row(VIEW, members=tuple(_KEYS[at] for at in members))
+        for peer in sorted(set(members) - self._members):
+            for stream in range(len(STREAM_SHARES)):
+                offset = int(sent[peer, stream]) if self._at != peer else 0
+                self._offsets[peer, stream] = offset
+                if self._at != peer:
+                    self._add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset)
+        for peer in sorted(self._members - set(members)):
+            last = int(sent[peer, 1])
+            self._add_row(ESTATE, peer, stream=1, seqno=last, hd=last, held=last, kind=RESOLVED)
+        self._members = set(members)
+
+    def live(self, pieces: Sequence[Piece], dice: np.random.Generator, *, is_end: bool) -> None:
+        """Send one's own pieces and take all of them."""
+        parts = [
+            _rows_of(piece, is_sent, self._offsets[piece.sender, piece.stream], is_end, dice)
+            for piece in pieces
+            for is_sent in ((True, False) if piece.sender == self._at else (False,))
+        ]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        order = np.argsort(columns.pop("when"), kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        if is_end and self._at == KILLED:  # and some rows with it
+            columns = {name: column[: -1 - len(order) // 50] for name, column in columns.items()}
+        is_delivery = columns["event"] == _EVENTS.index(DELIVER)
+        self.delivered += int((columns["seqno2"] - columns["seqno"] + 1)[is_delivery].sum())
+        for start in range(0, len(is_delivery), ROW_GROUP_ROWS):
+            piece = {
+                name: column[start : start + ROW_GROUP_ROWS] for name, column in columns.items()
+            }
+            self._add_batch(self._batch(piece))
+        if is_end and self._at != KILLED:
+            self._add_row(STOP)
+
+    def close(self) -> None:
+        self._finish(is_last=self._at != KILLED)
+
+    def _batch(self, columns: dict[str, Numbers]) -> pa.RecordBatch:
+        count = len(columns["event"])
+        is_delivery = columns["event"] == _EVENTS.index(DELIVER)
+        mono_ns = self._now + _STEP_NS * np.arange(count)
+        peers = columns["peer"]
+        filled = {
+            "wall_ns": pa.array(mono_ns),
+            "event": _texts(columns["event"], _EVENTS),
+            "idx": pa.array(self.idx + np.arange(count)),
+            "mono_ns": pa.array(mono_ns),
+            "peer": _texts(peers, _NAMES),
+            "peer_inc": pa.array(np.array(_INCS, np.uint64)[peers]),
+            "view": pa.array(np.where(is_delivery, self._view, 0)),
+            "view_creator": _texts(is_delivery, ("", self._creator)),
+            "kind": _texts(columns["kind"], _KINDS),
+            "block_hash": pa.array(columns["block_hash"].view(np.uint64)),
+            **{name: pa.array(columns[name]) for name in ("stream", "seqno", "seqno2", "block")},
+        }
+        constant = self._recording
+        arrays = [
+            filled[item.name]
+            if item.name in filled
+            else pa.repeat(
+                pa.scalar(
+                    getattr(constant, item.name, Row._field_defaults.get(item.name)), item.type
+                ),
+                count,
+            )
+            for item in SCHEMA
+        ]
+        self._now = int(mono_ns[-1]) + _STEP_NS
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def _add_batch(self, batch: pa.RecordBatch) -> None:
+        self._segment.add_batch(batch)
+        self._count(len(batch))
+
+    def _add_row(self, event: str, peer: int | None = None, **columns: Any) -> None:
+        """A row that there are few of."""
+        if peer is not None:
+            columns |= {"peer": _NAMES[peer], "peer_inc": _INCS[peer]}
+        if event == VIEW:
+            columns |= {"view": self._view, "view_creator": self._creator}
+        values = {"mono_ns": self._now, **columns}
+        row = Row(event, _NAMES[self._at], _INCS[self._at], self.idx)._replace(**values)
+        self._segment.add([row])
+        self._now += _STEP_NS
+        self._count(1)
+
+    def _count(self, rows: int) -> None:
+        self.idx += rows
+        if self._segment.rows >= SEGMENT_ROWS:
+            self._finish()
+
+    def _finish(self, *, is_last: bool = False) -> None:
+        if self._segment.rows:
+            self.paths.append(self._segment.finish(is_last=is_last))
+        self._segment = SegmentWriter(self._directory, self._recording)
+
+
+def _rows_of(
+    piece: Piece, is_sent: bool, offset: int, is_end: bool, dice: np.random.Generator
+) -> dict[str, Numbers]:
+    """One side's rows of a piece: its runs, and the blocks that end in them. `when` orders them
+    among the rows of other pieces: a run is taken when it has come, and sent before."""
+    count = piece.last - piece.first + 1
+    lasts = piece.first - 1 + _cuts(count, dice)
+    firsts = np.append(piece.first, lasts[:-1] + 1)
+    blocks, block_firsts, block_lasts = _blocks(piece, offset, is_end)
+    ended_in = np.searchsorted(lasts, block_lasts)
+    when = (firsts if is_sent else lasts) - (piece.first - 1)
+    when = (when + (0 if is_sent else RUN_MAX)) / count
+    of_runs, of_blocks = np.zeros_like(firsts), np.ones_like(blocks)
+    return {
+        "when": np.append(when, when[ended_in]),
+        "event": np.append(
+            of_runs + _EVENTS.index(SEND if is_sent else DELIVER), of_blocks * _EVENTS.index(BLOCK)
+        ),
+        "peer": np.full(len(firsts) + len(blocks), piece.sender),
+        "stream": np.full(len(firsts) + len(blocks), piece.stream),
+        "seqno": np.append(firsts, block_firsts),
+        "seqno2": np.append(lasts, block_lasts),
+        "kind": np.append(of_runs, of_blocks * _KINDS.index("sent" if is_sent else "delivered")),
+        "block": np.append(of_runs - 1, blocks),
+        "block_hash": np.append(of_runs, _hash(piece, block_lasts)),
+    }
+
+
+def _cuts(count: int, dice: np.random.Generator) -> Numbers:
+    """Where the runs of so many messages end."""
+    lengths = np.clip(
+        dice.lognormal(np.log(RUN_MEDIAN), 1.0, 2 * count // RUN_MEAN + 8), 1, RUN_MAX
+    )
+    ends = np.cumsum(lengths.astype(np.int64))
+    ends = ends[: np.searchsorted(ends, count)]
+    return np.append(ends, count)
+
+
+def _blocks(piece: Piece, offset: int, is_end: bool) -> tuple[Numbers, Numbers, Numbers]:
+    """Those to be hashed that end in this piece, and with the end of the trace what has begun."""
+    whole = np.arange(-(-offset // _HASHED), piece.last // BLOCK_MESSAGES // HASHED_EVERY + 1)
+    blocks = whole * HASHED_EVERY
+    firsts = blocks * BLOCK_MESSAGES + 1
+    lasts = blocks * BLOCK_MESSAGES + BLOCK_MESSAGES
+    if is_end:
+        lasts = np.minimum(lasts, piece.last)
+    ends = (lasts >= piece.first) & (lasts <= piece.last) & (firsts <= piece.last)
+    return blocks[ends], firsts[ends], lasts[ends]
+
+
+def _hash(piece: Piece, lasts: Numbers) -> Numbers:
+    """Of a block's bytes: the same wherever it is taken."""
+    mixed = lasts.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= np.uint64(_INCS[piece.sender] >> piece.stream)
+    return (mixed ^ mixed >> np.uint64(29)).view(np.int64)
+
+
+def _texts(codes: Numbers, values: Sequence[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(
+        pa.array(np.asarray(codes).astype(np.int32)), pa.array(values, pa.string())
+    )

@@ -1,0 +1,103 @@
+"""What a Spark session takes: memory and CPU time of its processes, bytes that it shuffles.
+
+They are all descendants of this one: the JVMs, and the Python workers that these start. The system
+tells of them in /proc: Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from pyspark.sql import SparkSession
+
+_EVERY_S = 0.1
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_MB = resource.getpagesize() / 2**20
+
+
+class _Process(NamedTuple):
+    parent: int
+    cpu_s: float
+    resident_mb: float
+
+
+class Usage:
+    """Of this process's descendants, and the CPU time of its own, between enter and exit.
+
+    Memory is resident memory, looked at ten times a second: what processes share counts for each.
+    """
+
+    def __init__(self) -> None:
+        self.peak_mb = 0.0
+        self.cpu_s = 0.0
+        self.seconds = 0.0
+        self._is_over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._cpu_s = -_cpu_s()
+        self._started = time.perf_counter()
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._started
+        self._is_over.set()
+        self._watcher.join()
+        self.cpu_s = self._cpu_s + _cpu_s()
+
+    def _watch(self) -> None:
+        is_over = False
+        while not is_over:
+            resident = sum(process.resident_mb for process in _descendants())
+            self.peak_mb = max(self.peak_mb, resident)
+            is_over = self._is_over.wait(_EVERY_S)
+
+
+def shuffled_bytes(spark: SparkSession) -> int:
+    """Written to be shuffled by all stages so far, as Spark's own status store has it."""
+    context = spark.sparkContext
+    gateway = context._gateway
+    assert gateway is not None
+    assert context._jsc is not None
+    no_quantiles = gateway.new_array(gateway.jvm.double, 0)
+    stages = context._jsc.sc().statusStore().stageList(None, False, False, no_quantiles, None)
+    return sum(stages.apply(at).shuffleWriteBytes() for at in range(stages.size()))
+
+
+def _cpu_s() -> float:
+    return time.process_time() + sum(process.cpu_s for process in _descendants())
+
+
+def _descendants() -> list[_Process]:
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    processes: dict[int, _Process] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It may have ended meanwhile.
+            # The name in parentheses may have spaces.
+            fields = Path(place, "stat").read_text().rpartition(")")[2].split()
+            parent, user, system, pages = (int(fields[at]) for at in (1, 11, 12, 21))
+            pid = int(place.name)
+            cpu_s = (user + system) / _TICKS_PER_S
+            processes[pid] = _Process(parent, cpu_s, pages * _PAGE_MB)
+            children[parent].append(pid)
+    if not processes:
+        raise UsageError("memory of other processes is read from /proc: use Linux")
+    found, waiting = [], list(children[os.getpid()])
+    while waiting:
+        pid = waiting.pop()
+        found.append(processes[pid])
+        waiting += children[pid]
+    return found

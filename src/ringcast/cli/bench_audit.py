@@ -1,0 +1,59 @@
+"""ringcast bench audit: the audit on Spark, beside DuckDB on the same files."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from ringcast.cli.bench_tables import as_json, show_with_aims
+
+HIDDEN = ("shuffled_share", "segments")
+
+
+@click.command()
+@click.option(
+    "--rows",
+    "sizes",
+    type=click.IntRange(10_000, 500_000_000),
+    multiple=True,
+    default=(5_000_000,),
+    help="Rows of the traces; may be repeated, to see how the time grows.  [default: 5000000]",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="The best of so many counts, on both sides.",
+)
+@click.option(
+    "--executors/--no-executors",
+    default=True,
+    show_default=True,
+    help="Also on a cluster of processes with one executor, and with two.",
+)
+@as_json
+def audit(sizes: tuple[int, ...], runs: int, executors: bool, is_json: bool) -> None:
+    """Judge large traces on two cores: rows and messages a second, memory, and DuckDB beside it.
+
+    A row is a run of messages. `core` are the questions whether messages come in order, without
+    a gap, once, and the same everywhere; `all` are those and all others that members' traces
+    answer at level "deliveries". `sums` only counts and adds, which shows no order: no audit could
+    do with less. Spark judges everything in each case. Its start and a first audit do not count.
+
+    \b
+    Examples:
+      ringcast bench audit
+      ringcast bench audit --rows 5000000 --rows 50000000 --json
+    """
+    from ringcast.bench.aims import audit_aims
+    from ringcast.bench.audit import bench_audit
+    from ringcast.bench.audit_sql import ENGINE
+
+    lines = bench_audit(
+        sizes, runs=runs, with_executors=executors, tell=partial(click.echo, err=True)
+    )
+    show_with_aims(
+        lines, audit_aims(lines), is_json, hidden=HIDDEN, compared_with=f"{ENGINE} in this run"
+    )
