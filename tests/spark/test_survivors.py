@@ -9,7 +9,8 @@ from cluster_traces import Cluster, members, read_traces
 
 from ringcast.model import Origin, Stream
 from ringcast.spark.audit import audit
-from ringcast.spark.digest import SegmentState, digest_segment
+from ringcast.spark.digest import SegmentState
+from ringcast.spark.digesting import digest_segment
 from ringcast.spark.run import Run
 from ringcast.spark.survivors import compare_survivors
 from ringcast.trace.rows import ESTATE, OPEN, RESOLVED, VIEW

@@ -305,7 +305,9 @@ def _hash(piece: Piece, lasts: Numbers) -> Numbers:
     return (mixed ^ mixed >> np.uint64(29)).view(np.int64)
 
 
-def _texts(codes: Numbers, values: Sequence[str]) -> pa.DictionaryArray:
+def _texts(codes: NDArray[Any], values: Sequence[str]) -> pa.DictionaryArray:
+    """A dictionary of what is there, as a recorder makes it."""
+    used, indices = np.unique(codes, return_inverse=True)
     return pa.DictionaryArray.from_arrays(
-        pa.array(np.asarray(codes).astype(np.int32)), pa.array(values, pa.string())
+        pa.array(indices.astype(np.int32)), pa.array([values[int(at)] for at in used], pa.string())
     )

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState, digest_segment
+from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState
+from ringcast.spark.digesting import digest_segment
 from ringcast.spark.folding import row_of
 from ringcast.trace.files import TooNew
 from ringcast.trace.rows import BLOCK, SEND, Row
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ringcast.spark.digest import MemberTrace
+    from ringcast.trace.footers import Bounds
     from ringcast.trace.rows import OriginKey
 
 WITNESS_ROWS_MAX = 20
 TOO_NEW = "too new"
+_CHOOSING = ("event", "peer", "peer_inc", "stream", "idx", "seqno", "seqno2", "block")
 _TASKS_PER_CORE_MAX = 4
-_TASK_BYTES = 4 << 20
-"""Worth a task of its own: the first one on a core starts a Python worker, for about a second."""
+_TASK_BYTES = 16 << 20
+"""What a core has to read before its work is split further: each task costs some 50 ms."""
+_ALONE_BYTES = 4 << 20
+"""Not worth a second core: its first task starts a Python worker, for about a second."""
 
 
 def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[SegmentState], list[str]]:
@@ -87,6 +92,10 @@ class Want(NamedTuple):
     first: int
     last: int
     limit: int = WITNESS_ROWS_MAX
+
+    @property
+    def upper(self) -> str:
+        return "seqno2" if self.column == "seqno" else self.column
 
 
 Look: TypeAlias = "tuple[MemberTrace, Want]"
@@ -146,31 +155,54 @@ def _rows_wanted(item: str) -> Iterator[str]:
     wants = [Want(*value) for value in values]
     left = [want.limit for want in wants]
     with Segment(path) as segment:
-        for batch in segment.batches(Row._fields):
-            for at, want in enumerate(wants):
-                if left[at] <= 0:
-                    continue
-                found = batch.filter(_matches(batch, want)).slice(0, left[at])
-                left[at] -= len(found)
-                for row in found.to_pylist():
-                    yield json.dumps([want.finding, list(row.values())])
+        for group in segment.groups:
+            due = [at for at in _due(segment, group, wants) if left[at] > 0]
+            for batch in segment.batches(Row._fields, groups=[group]) if due else ():
+                for at in due:
+                    found = batch.filter(_matches(batch, wants[at])).slice(0, left[at])
+                    left[at] -= len(found)
+                    for row in found.to_pylist():
+                        yield json.dumps([wants[at].finding, list(row.values())])
+
+
+def _due(segment: Segment, group: int, wants: list[Want]) -> list[int]:
+    """Which are in this row group. Rows that are wanted are few, and have many columns: first it
+    is seen whether the footer excludes them, then whether the columns that choose them do."""
+    bounds = segment.bounds(group, _CHOOSING)
+    likely = [at for at, want in enumerate(wants) if _may_hold(bounds, want)]
+    due = set()
+    for batch in segment.batches(_CHOOSING, groups=[group]) if likely else ():
+        due |= {at for at in likely if at not in due and pc.any(_matches(batch, wants[at])).as_py()}
+    return sorted(due)
+
+
+def _may_hold(bounds: dict[str, Bounds | None], want: Want) -> bool:
+    low, high = bounds.get(want.column), bounds.get(want.upper)
+    is_below = high is not None and high.greatest < want.first
+    is_above = low is not None and low.least > want.last
+    return not is_below and not is_above
 
 
 def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
-    upper = "seqno2" if want.column == "seqno" else want.column
     tests = [
         pc.less_equal(batch[want.column], want.last),
-        pc.greater_equal(batch[upper], want.first),
+        pc.greater_equal(batch[want.upper], want.first),
     ]
     if want.events:
-        tests.append(pc.is_in(batch["event"].cast(pa.string()), pa.array(want.events)))
+        tests.append(_is_among(batch["event"], want.events))
     if want.origin is not None:
         peer, inc, stream = want.origin
         tests.append(pc.equal(batch["stream"], stream))
         if SEND not in want.events:  # Whose sends these are need not be said in the row.
-            tests.append(pc.equal(batch["peer"].cast(pa.string()), peer))
+            tests.append(_is_among(batch["peer"], (peer,)))
             tests.append(pc.equal(batch["peer_inc"], pa.scalar(inc, pa.uint64())))
     return reduce(pc.and_, tests)
+
+
+def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
+    """Each name is looked at once, not each row."""
+    names = column.dictionary.to_pylist()
+    return pa.array([name in values for name in names], pa.bool_()).take(column.indices)
 
 
 # Work on executors
@@ -184,8 +216,7 @@ def over_items(
     The items travel with the function. What comes back is small by design.
     """
     cores: int = spark.sparkContext.defaultParallelism
-    useful = 1 + sum(sizes.values()) // _TASK_BYTES
-    tasks = _pack(sizes, min(useful, cores * _TASKS_PER_CORE_MAX))
+    tasks = _pack(sizes, _tasks_for(sum(sizes.values()), cores))
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
         partial(_run_tasks, tasks, work), "said string"
     )
@@ -202,6 +233,13 @@ def _run_tasks(
             for item in tasks[number]:
                 said = pa.array(list(work(item)), pa.string())
                 yield pa.RecordBatch.from_arrays([said], ["said"])
+
+
+def _tasks_for(total_bytes: int, cores: int) -> int:
+    """As many for each core, so that all end together."""
+    if total_bytes <= _ALONE_BYTES:
+        return 1
+    return cores * min(_TASKS_PER_CORE_MAX, 1 + total_bytes // (cores * _TASK_BYTES))
 
 
 def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:

@@ -18,6 +18,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -26,6 +27,7 @@ import xxhash
 from ringcast.errors import UsageError
 from ringcast.trace.facts import facts_to_values
 from ringcast.trace.files import TooNew
+from ringcast.trace.footers import bounds_of, known_values
 from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, Row
 from ringcast.trace.whole import sync
@@ -38,9 +40,10 @@ except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from ringcast.trace.footers import Bounds
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
@@ -67,6 +70,7 @@ _FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
 """64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
+_NO_EVENTS: Mapping[str, str] = {}
 _CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
 _RANDOM = frozenset({"block_hash"})
 
@@ -334,21 +338,48 @@ class Segment:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def batches(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[pa.RecordBatch]:
-        """The rows in order, these columns of them; what this version lacks has its default."""
-        known = set(self._file.schema_arrow.names)
+    @property
+    def groups(self) -> range:
+        """Its row groups, by number."""
+        return range(self._file.metadata.num_row_groups)
+
+    def bounds(self, group: int, columns: Collection[str]) -> dict[str, Bounds | None]:
+        """The least and the greatest of these columns in a row group, as far as is known."""
+        return bounds_of(self._file.metadata, group, columns)
+
+    def batches(
+        self,
+        columns: Sequence[str] = SCHEMA.names,
+        only_for: Mapping[str, str] = _NO_EVENTS,
+        groups: Iterable[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows in order, these columns of them; what this version lacks has its default, and
+        so may have a column that is wanted for rows of one event `only_for`, where there are none.
+        What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
+        stored = set(self._file.schema_arrow.names)
+        missing = {
+            name: Row._field_defaults.get(name, "") for name in columns if name not in stored
+        }
         try:
-            for batch in self._file.iter_batches(
-                READ_ROWS, columns=[name for name in columns if name in known]
-            ):
-                arrays = [
-                    _as_stored(name, batch.column(name))
-                    if name in known
-                    else _constant(name, Row._field_defaults.get(name, ""), len(batch))
-                    for name in columns
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for group in self.groups if groups is None else groups:
+                known = missing | known_values(
+                    self._file.metadata, group, columns, only_for, Row._field_defaults
+                )
+                # Whoever wants more cores reads more files. One column at least counts the rows.
+                for batch in self._file.iter_batches(
+                    READ_ROWS,
+                    row_groups=[group],
+                    columns=[name for name in columns if name not in known] or ["idx"],
+                    use_threads=False,
+                ):
+                    arrays = [
+                        _many(name, known[name]).slice(0, len(batch))
+                        if name in known
+                        else _as_stored(name, batch.column(name))
+                        for name in columns
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (OSError, pa.ArrowException) as error:
             raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
 
@@ -442,11 +473,20 @@ def _as_stored(name: str, column: pa.Array) -> pa.Array:
     return column if column.type == kind else column.cast(kind)
 
 
+@lru_cache(maxsize=64)
+def _many(name: str, value: object) -> pa.Array:
+    """As many as a reader takes at a time, to be sliced: row groups have much in common."""
+    return _constant(name, value, READ_ROWS)
+
+
 def _constant(name: str, value: object, count: int) -> pa.Array:
     kind = SCHEMA.field(name).type
     if kind == _TEXT:
         indices = pa.repeat(pa.scalar(0, pa.int32()), count)
         return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
+    if value == ():  # Repeating an empty list appends it so many times.
+        offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+        return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type))
     return pa.repeat(pa.scalar(value, kind), count)
 
 
