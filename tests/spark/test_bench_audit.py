@@ -80,8 +80,8 @@ def test_the_whole_command() -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert [(line["senders"], line["on"]) for line in said["rows"]] == [
-        ("one sender", "local[2]"),
         ("even", "local[2]"),
+        ("one sender", "local[2]"),
         ("even", "local[2]"),
         ("even", "executors: 1"),
         ("even", "executors: 2"),

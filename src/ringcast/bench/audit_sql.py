@@ -183,6 +183,7 @@ class Questions:
                 "preserve_insertion_order": False,
             }
         )
+        self._connection.execute("SET enable_progress_bar = false")
         files = str(directory / "*.parquet").replace("'", "''")
         self._connection.execute(f"CREATE VIEW rows AS FROM read_parquet('{files}')")
 

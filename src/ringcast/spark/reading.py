@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 WITNESS_ROWS_MAX = 20
 TOO_NEW = "too new"
-_CHOOSING = ("event", "peer", "peer_inc", "stream", "idx", "seqno", "seqno2", "block")
 _TASKS_PER_CORE_MAX = 4
 _TASK_BYTES = 16 << 20
 """What a core has to read before its work is split further: each task costs some 50 ms."""
@@ -159,20 +158,22 @@ def _rows_wanted(item: str) -> Iterator[str]:
             due = [at for at in _due(segment, group, wants) if left[at] > 0]
             for batch in segment.batches(Row._fields, groups=[group]) if due else ():
                 for at in due:
-                    found = batch.filter(_matches(batch, wants[at])).slice(0, left[at])
+                    near = batch.filter(_is_within(batch, wants[at]))
+                    found = near.filter(_matches(near, wants[at])).slice(0, left[at])
                     left[at] -= len(found)
                     for row in found.to_pylist():
                         yield json.dumps([wants[at].finding, list(row.values())])
 
 
 def _due(segment: Segment, group: int, wants: list[Want]) -> list[int]:
-    """Which are in this row group. Rows that are wanted are few, and have many columns: first it
-    is seen whether the footer excludes them, then whether the columns that choose them do."""
-    bounds = segment.bounds(group, _CHOOSING)
+    """Which may be in this row group. Rows that are wanted are few, and have many columns: first it
+    is seen whether the footer excludes them, then whether the numbers do that choose them."""
+    columns = sorted({name for want in wants for name in (want.column, want.upper)})
+    bounds = segment.bounds(group, columns)
     likely = [at for at, want in enumerate(wants) if _may_hold(bounds, want)]
     due = set()
-    for batch in segment.batches(_CHOOSING, groups=[group]) if likely else ():
-        due |= {at for at in likely if at not in due and pc.any(_matches(batch, wants[at])).as_py()}
+    for batch in segment.batches(columns, groups=[group]) if likely else ():
+        due |= {at for at in likely if pc.any(_is_within(batch, wants[at])).as_py()}
     return sorted(due)
 
 
@@ -184,10 +185,8 @@ def _may_hold(bounds: dict[str, Bounds | None], want: Want) -> bool:
 
 
 def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
-    tests = [
-        pc.less_equal(batch[want.column], want.last),
-        pc.greater_equal(batch[want.upper], want.first),
-    ]
+    """What is asked beside the numbers."""
+    tests = [pa.repeat(pa.scalar(True), len(batch))]
     if want.events:
         tests.append(_is_among(batch["event"], want.events))
     if want.origin is not None:
@@ -197,6 +196,13 @@ def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
             tests.append(_is_among(batch["peer"], (peer,)))
             tests.append(pc.equal(batch["peer_inc"], pa.scalar(inc, pa.uint64())))
     return reduce(pc.and_, tests)
+
+
+def _is_within(batch: pa.RecordBatch, want: Want) -> pa.Array:
+    return pc.and_(
+        pc.less_equal(batch[want.column], want.last),
+        pc.greater_equal(batch[want.upper], want.first),
+    )
 
 
 def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
