@@ -89,6 +89,9 @@ class Digest:
     holes: list[Hole] = field(default_factory=list)
     tracks: dict[Track, list[Stretch]] = field(default_factory=dict)
     content: dict[Track, dict[int, Span]] = field(default_factory=dict)
+    blocks: dict[Track, dict[int, Span]] = field(default_factory=dict)
+    """The same block by block, of tracks with few: a slow sender's span is in many segments, which
+    need not all be read again to compare two of its blocks."""
     views: list[Installed] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     """Rows by event, of the events that are judged."""
@@ -105,6 +108,7 @@ class Digest:
                 "holes": self.holes,
                 "tracks": list(self.tracks.items()),
                 "content": [[track, list(spans.items())] for track, spans in self.content.items()],
+                "blocks": [[track, list(spans.items())] for track, spans in self.blocks.items()],
                 "views": self.views,
                 "counts": self.counts,
                 "cut": self.cut,
@@ -125,6 +129,10 @@ class Digest:
             {
                 Track(*track): {number: Span(*span) for number, span in spans}
                 for track, spans in values["content"]
+            },
+            {
+                Track(*track): {number: Span(*span) for number, span in spans}
+                for track, spans in values.get("blocks", ())  # Older ones were kept without.
             },
             [Installed.of(view) for view in values["views"]],
             values["counts"],
@@ -174,6 +182,7 @@ class MemberTrace:
         self.holes: list[Hole] = []
         self.tracks: dict[Track, list[Stretch]] = {}
         self.content: dict[Track, dict[int, Span]] = {}
+        self.blocks: dict[Track, dict[int, Span]] = {}
         self.views: list[Installed] = []
         self.resolved: dict[MemberKey, int] = {}
         due = 0
@@ -189,6 +198,9 @@ class MemberTrace:
             for track, spans in state.digest.content.items():
                 for at, span in spans.items():
                     mix_span(self.content.setdefault(track, {}), at, span)
+            for track, spans in state.digest.blocks.items():
+                for number, span in spans.items():
+                    mix_span(self.blocks.setdefault(track, {}), number, span)
             self.views += state.digest.views
             self.resolved |= state.digest.resolved
         self._hole_firsts = [hole.first for hole in self.holes]
@@ -226,3 +238,22 @@ class MemberTrace:
 
     def missing_rows(self) -> int:
         return sum(hole.last - hole.first + 1 for hole in self.holes)
+
+
+def equal_blocks(
+    sender: MemberTrace, receiver: MemberTrace, track: Track, at: int, present: int
+) -> list[Span] | None:
+    """Those blocks of a span that both have alike, of those that are `present` on both sides; None if one differs or is not known by itself: then
+    their rows tell. One that a stop cut short on one side is another block, and left out."""
+    sent = sender.blocks.get(track._replace(role="sent"), {})
+    delivered = receiver.blocks.get(track, {})
+    found = []
+    for number in (at * SPAN_BLOCKS + bit for bit in range(SPAN_BLOCKS) if present >> bit & 1):
+        here, there = delivered.get(number), sent.get(number)
+        if here is None or there is None:
+            return None
+        if here == there:
+            found.append(here)
+        elif here.messages == there.messages:
+            return None
+    return found

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 STRETCHES_MAX = 1000
 """Kept of one track in one segment. So many breaks are violations enough; the rest is counted."""
 HOLES_MAX = 1000
+BLOCKS_MAX = 16
+"""Of one track in one batch, to be kept one by one."""
 
 _COLUMNS = (
     *("event", "node", "inc", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2"),
@@ -234,6 +236,11 @@ def _fold_content(
         strict=True,
     ):
         mix_span(digest.content.setdefault(tracks[code], {}), at, Span(*found))
+    few = np.flatnonzero((np.bincount(codes) <= BLOCKS_MAX)[codes])
+    for code, at, *found in zip(
+        *(column[few].tolist() for column in (codes, block, bits, mixed, messages)), strict=True
+    ):
+        mix_span(digest.blocks.setdefault(tracks[code], {}), at, Span(*found))
 
 
 def _fold_views(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.spark.details import judge_details
-from ringcast.spark.digest import NO_SPAN, SPAN_BLOCKS
+from ringcast.spark.digest import NO_SPAN, SPAN_BLOCKS, equal_blocks
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.offsets import judge_offsets, minus, ranges
 from ringcast.spark.reading import (
@@ -256,7 +256,12 @@ class _Judge:
                     if common != span.present & hashed and sender in self._run.prefixes:
                         verdict.unknown.add(self._name(sender))
                     if common and original != span:
-                        unsure.append((member, track.origin, at))
+                        alike = equal_blocks(sent[track.origin][0], trace, track, at, common)
+                        if alike is None:
+                            unsure.append((member, track.origin, at))
+                        else:
+                            verdict.premises += len(alike)
+                            compared += sum(block.messages for block in alike)
                     elif common:
                         verdict.premises += common.bit_count()
                         compared += span.messages
