@@ -40,7 +40,7 @@ def audit(sizes: tuple[int, ...], runs: int, executors: bool, is_json: bool) -> 
     A row is a run of messages. `core` are the questions whether messages come in order, without
     a gap, once, and the same everywhere; `all` are those and all others that members' traces
     answer at level "deliveries". `sums` only counts and adds, which shows no order: no audit could
-    do with less. Spark judges everything in each case. Its start and a first audit do not count.
+    do with less. Spark judges everything in each case. Its start and first audits do not count.
 
     \b
     Examples:

@@ -243,8 +243,9 @@ class MemberTrace:
 def equal_blocks(
     sender: MemberTrace, receiver: MemberTrace, track: Track, at: int, present: int
 ) -> list[Span] | None:
-    """Those blocks of a span that both have alike, of those that are `present` on both sides; None if one differs or is not known by itself: then
-    their rows tell. One that a stop cut short on one side is another block, and left out."""
+    """Those of the `present` blocks of a span that both have alike; None if one differs or is not
+    known by itself: then their rows tell. One that a stop cut short on one side is another block,
+    and left out."""
     sent = sender.blocks.get(track._replace(role="sent"), {})
     delivered = receiver.blocks.get(track, {})
     found = []
