@@ -2,7 +2,8 @@
 
 Before anything is measured both must find what is planted in small copies, and nothing in clean
 ones; and in every run that is measured both must say the same. The start of Spark and first audits,
-until they get no faster, are not counted. What is counted goes from the names of the files to the verdicts, on two cores.
+until they get no faster, are not counted. What is counted goes from the names of the files to the
+verdicts, on two cores.
 """
 
 from __future__ import annotations
