@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
-# Whole members in virtual time take too long with every branch counted.
+# Explorations, and whole members in virtual time, take too long with every branch counted.
 TOWNS := $(addprefix tests/scenarios/test_,merge.py state_transfer.py uniform_scenarios.py review_findings.py)
+SMALL := tests/unit/explore $(TOWNS)
 PARTS := tests/properties $(filter-out $(TOWNS),$(wildcard tests/scenarios/test_*.py)) \
 	$(filter-out tests/unit/explore,$(wildcard tests/unit/*))
 
@@ -29,17 +30,19 @@ demo: $(READY)  ## the main job, on this machine
 	@$(BIN)/ringcast demo
 
 test: $(READY)  ## everything that must hold on every commit (minutes)
-	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-spark test-sim test-whole test-parts
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-sim test-spark test-real test-small test-parts
 
-# Two at a time, the longest first: Spark; simulations; real processes and explorations; and the
-# state machines with their branches counted.
-.PHONY: test-spark test-sim test-whole test-parts
+# Two at a time, the longest first: simulations; Spark; real sockets and processes; small cases,
+# exhaustively; and the state machines with their branches counted.
+.PHONY: test-sim test-spark test-real test-small test-parts
 test-spark: $(READY)
 	@$(BIN)/pytest -q -m "not proof" tests/spark
 test-sim: $(READY)
 	@$(BIN)/pytest -q -m "not proof" tests/sim
-test-whole: $(READY)
-	@$(BIN)/pytest -q -m "not proof" --ignore=tests/sim --ignore=tests/spark $(addprefix --ignore=,$(PARTS))
+test-real: $(READY)
+	@$(BIN)/pytest -q -m "not proof" $(addprefix --ignore=tests/,sim spark) $(addprefix --ignore=,$(SMALL) $(PARTS))
+test-small: $(READY)
+	@$(BIN)/pytest -q -m "not proof" $(SMALL)
 test-parts: $(READY)
 	@$(BIN)/coverage run -m pytest -q -m "not proof" $(PARTS)
 	@$(BIN)/coverage report --include=$(PROVED) --fail-under=98
