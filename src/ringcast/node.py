@@ -497,9 +497,11 @@ class Node:
 
     def _settle(self, now: int) -> None:
         out = self._out
+        if out.signals:
+            self._drain(now)
+        # After the view that these may have brought: whoever held us up may not be in it.
         if self._has_said_goodbye and self._is_leaving and self.is_flushed:
             out.signal(Flushed())
-        if out.signals:
             self._drain(now)
         channel = self._find(SystemChannel)
         if channel is None:

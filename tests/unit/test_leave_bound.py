@@ -58,6 +58,18 @@ def test_who_leaves_does_not_wait_for_the_dead() -> None:
     assert closed.reason == "left"
 
 
+def test_who_leaves_goes_with_the_view_that_leaves_out_who_held_it_up() -> None:
+    town = Town()
+    town.form("AB")
+    a = town.nodes["A"]
+    town.crash("B")
+    town.send("A", b"into the void")
+    town.stopped.add("A")  # drivers that move no message: nobody reads any more
+    town.leave("A")
+    town.run_until(lambda: len(a.view or ()) == 1, within=5)
+    assert town.closed(a.me)[0].reason == "left"  # in the same step: nothing else may happen
+
+
 # How long it may take
 
 
