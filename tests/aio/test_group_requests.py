@@ -29,7 +29,7 @@ from ringcast.testing import cluster
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from ringcast import Group, Request
+    from ringcast import Group, Member, Request
 
 
 def double(request: Request) -> None:
@@ -209,6 +209,26 @@ def test_each_request_has_its_own_time() -> None:
             assert await patient == b"longlong"
 
     with_members(2)(exchange)
+
+
+def test_a_loop_that_is_late_gets_no_later_with_each_time_that_is_up() -> None:
+    ended: list[float] = []
+
+    async def give_up(asker: Group, to: Member, after: float) -> None:
+        with pytest.raises(TimedOut):
+            await asker.request(to, b"?", timeout=after)
+        ended.append(asyncio.get_running_loop().time())
+
+    with cluster(2, seed=1) as group:
+        a, b = (member.group for member in group.members)
+
+        async def give_up_all() -> None:
+            afters = [1 + number / 1e6 for number in range(OPEN_MAX)]  # many in one turn
+            await asyncio.gather(*(give_up(a, b.me, after) for after in afters))
+
+        group.run(give_up_all())
+    assert len(ended) == OPEN_MAX
+    assert max(ended) - min(ended) < 0.000_2  # else it would be a turn for each
 
 
 def test_a_member_that_departs_fails_what_it_was_asked_at_once() -> None:

@@ -236,8 +236,11 @@ class Requests:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_at(by, self._on_timer, by)
 
-    def _on_timer(self, now: float) -> None:
+    def _on_timer(self, by: float) -> None:
+        """Never early; and if the loop is late, for all whose time is up, or it gets later with
+        each of them."""
         self._timer = None
+        now = max(by, asyncio.get_running_loop().time())
         waiting = [request for request in self._open.values() if not request.answer.done()]
         for request in waiting:
             if request.by <= now:
