@@ -12,6 +12,7 @@ import pytest
 from loopback_groups import DEADLINE_S, FIRST, PATIENT, exclude, until, vanish
 
 from ringcast import Delivered, StateInterrupted, StateLost, UsageError, join
+from ringcast.aio.driver import Driver
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
 from ringcast.aio.state import CHUNK_BYTES
@@ -395,6 +396,38 @@ def test_a_state_is_pulled_as_the_joiner_takes_it() -> None:
             assert newcomer.log == ["A0"]
 
     run(main())
+
+
+def test_who_waits_for_a_chunk_does_not_look_for_it_in_every_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    takes: list[int] = []
+    take = Driver.take
+
+    def counted(driver: Driver, limit: int) -> None:
+        takes.append(limit)
+        take(driver, limit)
+
+    monkeypatch.setattr(Driver, "take", counted)
+
+    async def give() -> AsyncIterator[bytes]:
+        yield b"0\n" + b" " * CHUNK_BYTES
+        for _ in range(1000):  # turns of the loop in which nothing comes
+            await asyncio.sleep(0)
+        yield b" "
+
+    async def main() -> None:
+        app, newcomer = App("A"), App("B")
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            joining(app, give_state=give) as a,
+            app.reading(a),
+            joining(newcomer, a),
+        ):
+            assert newcomer.calls == [3 + CHUNK_BYTES]
+
+    run(main())
+    assert len(takes) < 100
 
 
 # When it goes wrong

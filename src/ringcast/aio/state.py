@@ -130,8 +130,11 @@ class StateExchange:
                 assert_never(event)
 
     def on_input(self) -> None:
-        """There may be chunks to take."""
-        self._arrival.wake()
+        """There may be chunks to take. If there are none nobody is woken: to look for some in
+        vain ends in this call too, and would be done again for ever."""
+        node = self._driver.node
+        if node.has_ready or node.state is None or not node.state.is_behind:
+            self._arrival.wake()
         if self._unread is None and self.is_due:
             self.take()
 
