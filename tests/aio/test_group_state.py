@@ -698,6 +698,26 @@ def test_who_is_left_out_before_it_has_the_state_gets_it_later() -> None:
     with_apps("A", ballast=LARGE)(exchange)
 
 
+def test_who_leaves_before_it_has_the_state_again_is_read_to_the_end() -> None:
+    async def exchange(a: Group, b: Group, app: App, other: App) -> None:
+        assert a._state is not None
+        a._state._give = _hang
+        async with app.reading(a):
+            reading = asyncio.create_task(other.read(b))
+            exclude(b.me, by=a)
+            await until(lambda: other.calls[1:] == [CHUNK_BYTES])
+            await b.leave()
+            await reading
+        assert other.interrupted == 1
+
+    with_apps("AB")(exchange)
+
+
+async def _hang() -> AsyncIterator[bytes]:
+    yield bytes(CHUNK_BYTES)
+    await asyncio.Event().wait()
+
+
 def test_who_reads_nothing_takes_the_state_again_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         app, other = App("A"), App("B")

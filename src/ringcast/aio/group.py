@@ -460,6 +460,8 @@ class Group:
     def _end(self, closed: Closed) -> None:
         self._closed = closed
         self._requests.close(closed.reason)
+        if self._state is not None:
+            self._state.end()  # whoever reads waits for it
         self._wake_all()
 
     def _wake_all(self) -> None:

@@ -93,16 +93,22 @@ class StateExchange:
     def renew(self, driver: Driver) -> None:
         """Another incarnation begins: it gives nothing that the one before was to give, and takes
         its state anew."""
-        self._end()
+        self.end()
         self.lost = None
         self._driver = driver
         self._arrival = Arrival(driver)
         if self._taking is not None and self._taking.done():
             self._taking = None
 
+    def end(self) -> None:
+        """This incarnation is over: nothing is given any more, and nothing comes."""
+        for transfer in list(self._gifts):
+            self._drop(transfer)
+        self._arrival.end()
+
     def close(self) -> None:
-        """The last incarnation is over."""
-        self._end()
+        """The last incarnation is over, and nobody is to take anything."""
+        self.end()
         if self._taking is not None:
             self._taking.cancel()
 
@@ -132,8 +138,7 @@ class StateExchange:
     def on_input(self) -> None:
         """There may be chunks to take. If there are none nobody is woken: to look for some in
         vain ends in this call too, and would be done again for ever."""
-        node = self._driver.node
-        if node.has_ready or node.state is None or not node.state.is_behind:
+        if self._driver.node.has_ready:
             self._arrival.wake()
         if self._unread is None and self.is_due:
             self.take()
@@ -163,11 +168,6 @@ class StateExchange:
             gift.cancel()
             if self._unread is not None:
                 self._unread.remove_gift(gift)
-
-    def _end(self) -> None:
-        for transfer in list(self._gifts):
-            self._drop(transfer)
-        self._arrival.end()
 
     async def _run_take(self) -> None:
         """One call after the other, until there is a whole state or none is to be had."""
