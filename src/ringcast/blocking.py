@@ -254,6 +254,7 @@ class Group:
     def leave(self) -> None:
         """Leave before the block ends, as its end would: what was sent is sent, and threads that
         wait are told with GroupClosed. Once more changes nothing."""
+        self._engine.check_thread()  # a mistake changes nothing
         self._engine.soon(self._leaving.set)
         self._engine.join()
         error = self._engine.error
