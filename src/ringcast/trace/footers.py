@@ -53,19 +53,25 @@ def bounds_of(
     metadata: pq.FileMetaData, group: int, columns: Container[str]
 ) -> dict[str, Bounds | None]:
     """Of these columns, as far as the file tells."""
-    about = metadata.row_group(group)
+    about, schema = metadata.row_group(group), metadata.schema
+    # No others: to look at one that is damaged ends the process (pyarrow 26).
     return {
-        column.path_in_schema: _bounds(column)
-        for column in map(about.column, range(about.num_columns))
-        if column.path_in_schema in columns
+        path: _bounds(about.column(at))
+        for at in range(about.num_columns)
+        if (path := schema.column(at).path) in columns
     }
 
 
 def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
-    """None where the file does not tell, or there may be rows without a value."""
+    """None where the file does not tell, there may be rows without a value, or values are neither
+    numbers nor text: others may have rewritten it, and what is read can be cast."""
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max:
         return None
     if not statistics.has_null_count or statistics.null_count:
         return None
-    return Bounds(statistics.min, statistics.max)
+    try:
+        bounds = Bounds(statistics.min, statistics.max)
+    except ValueError:  # no text
+        return None
+    return bounds if type(bounds.least) in (int, str) else None

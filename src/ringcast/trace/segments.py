@@ -366,6 +366,7 @@ class Segment:
                 known = missing | known_values(
                     self._file.metadata, group, columns, only_for, Row._field_defaults
                 )
+                left = self._file.metadata.row_group(group).num_rows
                 # Whoever wants more cores reads more files. One column at least counts the rows.
                 for batch in self._file.iter_batches(
                     READ_ROWS,
@@ -379,8 +380,11 @@ class Segment:
                         else _as_stored(name, batch.column(name))
                         for name in columns
                     ]
+                    left -= len(batch)
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except (OSError, pa.ArrowException) as error:
+                if left:
+                    raise UsageError(f"{self.path.name}: damaged: rows are missing")
+        except (*STORAGE_ERRORS, TypeError) as error:
             raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
 
     def row_groups(self, columns: Sequence[str], seqnos: Range) -> Iterator[pa.RecordBatch]:

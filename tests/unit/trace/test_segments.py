@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,56 @@ def test_damaged_pages_are_an_error_not_rows(tmp_path: Path) -> None:
     data[4:600] = bytes(596)
     path.write_bytes(data)
     with pytest.raises(UsageError, match=r"damaged|not a whole segment"), Segment(path) as segment:
+        segment.rows()
+
+
+def test_no_bit_that_is_damaged_takes_rows_away_unseen(tmp_path: Path) -> None:
+    """Such as one that makes a page of rows another kind of page, which readers pass over."""
+    path = write_segment(tmp_path, RECORDING, some_rows(10))
+    data = path.read_bytes()
+    about = pq.ParquetFile(path).metadata.row_group(0).column(SCHEMA.names.index("idx"))
+    start = about.data_page_offset
+    for bit in range(8 * start, 8 * (start + about.total_compressed_size)):
+        at = bit // 8
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :])
+        with suppress(UsageError), Segment(path) as segment:
+            assert sum(map(len, segment.batches(("event", "idx")))) == 10, bit
+
+
+def test_statistics_that_are_no_text_settle_nothing(tmp_path: Path) -> None:
+    rows = some_rows(10)
+    path = write_segment(tmp_path, RECORDING, rows)
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    changed, times = re.subn(rb"deliver(?!ies)", b"deli\xffer", data[footer:])
+    assert times
+    path.write_bytes(data[:footer] + changed)
+    with Segment(path) as segment:
+        assert segment.rows() == rows
+
+
+def test_text_that_others_wrote_as_bytes_is_read(tmp_path: Path) -> None:
+    rows = some_rows(10)
+    path = write_segment(tmp_path, RECORDING, rows)
+    table = pq.read_table(path)
+    metadata = pq.ParquetFile(path).metadata.metadata
+    for name in ("event", "node"):
+        column = table[name].cast(pa.string()).cast(pa.binary())
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    pq.write_table(table.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
+    with Segment(path) as segment:
+        (batch,) = segment.batches(("event", "block"), {"block": "view"})
+    assert batch["event"].to_pylist() == [row.event for row in rows]
+
+
+def test_a_number_that_no_row_of_ours_has_is_damage(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, RECORDING, some_rows(10))
+    table = pq.read_table(path)
+    metadata = pq.ParquetFile(path).metadata.metadata
+    at = table.schema.get_field_index("peer_inc")
+    table = table.set_column(at, "peer_inc", pa.array([-1] * 10))
+    pq.write_table(table.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
+    with Segment(path) as segment, pytest.raises(UsageError, match="damaged"):
         segment.rows()
 
 
