@@ -267,6 +267,15 @@ def test_what_stands_twice_in_a_file_is_read_once(tmp_path: Path) -> None:
     assert batch["payload"].to_pylist() == [payload(WEB, seqno) for seqno in range(2, 9)]
 
 
+def test_what_does_not_stand_in_order_is_read_in_order(tmp_path: Path) -> None:
+    kept = [Kept(WEB, 4, 6), Kept(APP, 1, 3), Kept(WEB, 1, 3), Kept(WEB, 7, 9)]
+    path = write_file(tmp_path, "one", 0, kept)
+    (batch,) = read_messages([FileRead(str(path), (Wanted(APP, 1, 3), Wanted(WEB, 1, 9)))])
+    of_web = [row for row in batch.to_pylist() if row["sender"] == WEB[0]]
+    assert [row["seqno"] for row in of_web] == list(range(1, 10))
+    assert [row["payload"] for row in of_web] == [payload(WEB, at) for at in range(1, 10)]
+
+
 def test_some_of_what_stands_side_by_side_is_read_by_itself(tmp_path: Path) -> None:
     """Rows of several senders in turns, as a group's are; cut where others begin."""
     kept = [

@@ -127,8 +127,8 @@ class _Runs(NamedTuple):
 
 
 def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, int]:
-    """All that is wanted, in the order of the rows, so that payloads stand as they are stored; and
-    how many seqnos are fragments, which are no messages of their own."""
+    """All that is wanted, each origin's in order and else as the rows are, so that payloads stand as
+    they are stored; and how many seqnos are fragments, which are no messages of their own."""
     is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
     is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment").to_numpy(False)
     found = [
@@ -136,7 +136,8 @@ def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs,
         for number, wish in enumerate(wanted)
     ]
     runs = _Runs(*map(np.concatenate, zip(*found, strict=True)))
-    runs = runs.only(np.argsort(runs.rows, kind="stable"))
+    places = np.concatenate([np.maximum.accumulate(mine.rows) for mine in found])
+    runs = runs.only(np.argsort(places, kind="stable"))
     is_part = is_fragment[runs.rows]
     return runs.only(~is_part), int(runs.counts[is_part].sum())
 
