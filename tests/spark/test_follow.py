@@ -18,11 +18,14 @@ from click.testing import CliRunner
 from ringcast.cli import main
 from ringcast.cli.following import Changes
 from ringcast.errors import UsageError
-from ringcast.spark import kept
+from ringcast.spark import digest, digesting, kept, reading
 from ringcast.spark.audit import audit
 from ringcast.spark.follow import STATE, follow
+from ringcast.trace import footers, segments
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
 
@@ -176,6 +179,18 @@ def test_state_is_for_one_directory_one_follower_and_one_way_to_make_digests(
     (state / "about.json").write_text(json.dumps(about | {"code": "older"}))
     (step,) = list(follow(spark, tmp_path / "one", state=state, every_s=None))
     assert step.new == step.segments
+
+
+@pytest.mark.parametrize("module", [digest, digesting, footers, segments, reading])
+def test_digests_are_made_anew_when_what_makes_them_changes(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kept._code_hash(reading.digest_files)
+    assert module.__file__ is not None
+    changed = tmp_path / "changed.py"
+    changed.write_text(Path(module.__file__).read_text() + "# changed")
+    monkeypatch.setattr(module, "__file__", str(changed))
+    assert kept._code_hash(reading.digest_files) != before
 
 
 def test_hidden_segments_are_told_of(spark: SparkSession, traces: Traces, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ it is run again. From time to time all are put together into one. What is kept o
 while the segment is as it was read: one that is gone, or another in its place, is as if never read.
 
 A digest takes some hundred bytes, and a hundred more for each sender in the segment and each break
-in the order, up to the bounds in `ringcast.spark.digest`: it does not grow with the rows.
+in the order, up to the bounds in `ringcast.spark.digesting`: it does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.spark import digest
-from ringcast.trace import segments
+from ringcast.spark import digest, digesting
+from ringcast.trace import footers, segments
 from ringcast.trace.whole import held_alone, write_whole
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _from_text(text: str) -> Iterator[Kept]:
 def _code_hash(read_files: ReadFiles) -> str:
     """Of what digests are made by: if it changes they are made anew."""
     hasher = xxhash.xxh3_64()
-    for module in (digest, segments, sys.modules[read_files.__module__]):
+    for module in (digest, digesting, footers, segments, sys.modules[read_files.__module__]):
         assert module.__file__ is not None
         hasher.update(Path(module.__file__).read_bytes())
     return hasher.hexdigest()
