@@ -6,23 +6,26 @@ import json
 import resource
 import shutil
 import threading
+import tracemalloc
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, members
 
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit
+from ringcast.spark.digesting import BrokenSegment, digest_segment
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import NEED_FULL, RECORDED, verdict_id
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
-from ringcast.trace.segments import SCHEMA_VERSION, write_segment
+from ringcast.trace.segments import SCHEMA_VERSION, Segment, write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -154,6 +157,21 @@ def change_bytes_for_the_joiner(traces: Traces) -> None:
     traces.change("e", at, block_hash=7)
 
 
+def hash_a_block_again(traces: Traces) -> None:
+    """As with a window that is opened again: with other bytes."""
+    at = traces.find("b", event="block", peer="a", kind="delivered", block=HASHED_EVERY)
+    other = traces.rows["b"][at]._replace(block_hash=7)
+    traces.rows["b"].insert(at + 1, other)
+    traces.number("b")
+
+
+def hash_a_block_again_much_later(traces: Traces) -> None:
+    at = traces.find("b", event="block", peer="a", kind="delivered", block=HASHED_EVERY)
+    other = traces.rows["b"][at]._replace(block_hash=7)
+    traces.rows["b"].insert(len(traces.rows["b"]) - 8, other)
+    traces.number("b")
+
+
 def swap_two_blocks(traces: Traces) -> None:
     one = traces.find("b", event="block", peer="a", kind="delivered", block=0)
     two = traces.find("b", event="block", peer="a", kind="delivered", block=HASHED_EVERY)
@@ -261,6 +279,8 @@ PLANTED: list[tuple[Callable[[Traces], None], set[str], str, int]] = [
     (swap_two_runs, {"N1"}, "c", 0),
     (change_bytes, {"content"}, "b", 1 + HASHED_EVERY * BLOCK_MESSAGES),
     (change_bytes_for_the_joiner, {"content"}, "e", 0),
+    (hash_a_block_again, {"content"}, "b", 1 + HASHED_EVERY * BLOCK_MESSAGES),
+    (hash_a_block_again_much_later, {"content"}, "b", 1 + HASHED_EVERY * BLOCK_MESSAGES),
     (swap_two_blocks, {"content"}, "b", 1),
     (deliver_what_nobody_sent, {"G1"}, "c", 0),
     (deliver_of_a_stranger, {"G1"}, "c", 1),
@@ -520,6 +540,34 @@ def test_rows_of_another_member_in_a_file_are_damage(
     report = audit(spark, tmp_path)
     assert report.exit_status == 3
     assert any("another member" in reason for reason in report.verdicts[0].incomplete)
+
+
+@pytest.mark.parametrize("column", ["node", "inc", "event", "seqno", "peer_inc"])
+def test_rows_without_a_value_are_damage(column: str, traces: Traces, tmp_path: Path) -> None:
+    path = traces.write(tmp_path)["b"][1]
+    metadata = pq.ParquetFile(path).metadata.metadata
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    kind = table.schema.field(column).type
+    kind = pa.string() if pa.types.is_dictionary(kind) else kind
+    without = pa.array([None, *values[1:]], kind)
+    table = table.set_column(table.schema.get_field_index(column), column, without)
+    pq.write_table(table.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
+    with Segment(path) as segment, pytest.raises(BrokenSegment, match="without a value"):
+        digest_segment(segment)
+
+
+def test_blocks_of_thousands_of_senders_take_little_memory(traces: Traces, tmp_path: Path) -> None:
+    row = traces.rows["b"][traces.find("b", event="block", kind="delivered")]
+    rows = [row._replace(idx=at, peer=f"peer {at}", peer_inc=at) for at in range(3000)]
+    tracemalloc.start()
+    try:
+        with Segment(write_segment(tmp_path, traces.recordings["b"], rows)) as segment:
+            assert len(digest_segment(segment).blocks) == 3000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
 
 
 def test_hundreds_of_breaks_are_counted_and_ten_are_shown(

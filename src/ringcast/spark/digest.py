@@ -59,6 +59,8 @@ class Span(NamedTuple):
 
 
 NO_SPAN = Span(0, 0, 0)
+NOT_ONE = Span(0, 0, -1)
+"""In the place of a block that there is not one of: its rows tell."""
 
 
 class Installed(NamedTuple):
@@ -153,13 +155,26 @@ def append_stretch(stretches: list[Stretch], later: Stretch) -> None:
     stretches.append(later)
 
 
-def mix_span(spans: dict[int, Span], at: int, found: Span) -> None:
+def mix_span(into: Digest | MemberTrace, track: Track, at: int, found: Span) -> None:
+    spans = into.content.setdefault(track, {})
     known = spans.get(at, NO_SPAN)
     spans[at] = Span(
         known.present | found.present,
         known.mixed ^ found.mixed,
         known.messages + found.messages,
     )
+    for number in _numbers(at, known.present & found.present):
+        into.blocks.setdefault(track, {})[number] = NOT_ONE
+
+
+def add_block(into: Digest | MemberTrace, track: Track, number: int, found: Span) -> None:
+    blocks = into.blocks.setdefault(track, {})
+    blocks[number] = NOT_ONE if number in blocks else found
+
+
+def _numbers(at: int, present: int) -> list[int]:
+    """Of the blocks that are present in a span."""
+    return [at * SPAN_BLOCKS + bit for bit in range(SPAN_BLOCKS) if present >> bit & 1]
 
 
 # One member: its digests in order
@@ -197,10 +212,10 @@ class MemberTrace:
                     append_stretch(known, stretch)
             for track, spans in state.digest.content.items():
                 for at, span in spans.items():
-                    mix_span(self.content.setdefault(track, {}), at, span)
-            for track, spans in state.digest.blocks.items():
-                for number, span in spans.items():
-                    mix_span(self.blocks.setdefault(track, {}), number, span)
+                    mix_span(self, track, at, span)
+            for track, blocks in state.digest.blocks.items():
+                for number, block in blocks.items():
+                    add_block(self, track, number, block)
             self.views += state.digest.views
             self.resolved |= state.digest.resolved
         self._hole_firsts = [hole.first for hole in self.holes]
@@ -249,9 +264,9 @@ def equal_blocks(
     sent = sender.blocks.get(track._replace(role="sent"), {})
     delivered = receiver.blocks.get(track, {})
     found = []
-    for number in (at * SPAN_BLOCKS + bit for bit in range(SPAN_BLOCKS) if present >> bit & 1):
-        here, there = delivered.get(number), sent.get(number)
-        if here is None or there is None:
+    for number in _numbers(at, present):
+        here, there = delivered.get(number, NOT_ONE), sent.get(number, NOT_ONE)
+        if NOT_ONE in (here, there):
             return None
         if here == there:
             found.append(here)

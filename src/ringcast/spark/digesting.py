@@ -17,6 +17,7 @@ from ringcast.spark.digest import (
     Span,
     Stretch,
     Track,
+    add_block,
     append_stretch,
     mix_span,
 )
@@ -66,6 +67,8 @@ def digest_segment(segment: Segment) -> Digest:
     for batch in segment.batches(_COLUMNS, _ONLY_FOR):
         if len(batch) == 0:
             continue
+        if any(column.null_count for column in batch.columns):
+            raise BrokenSegment("has rows without a value")
         columns = dict(zip(_COLUMNS, batch.columns, strict=True))
         _check_owner(columns, info)
         due_idx = _fold_order(columns["idx"].to_numpy(), due_idx, digest)
@@ -235,12 +238,13 @@ def _fold_content(
         np.add.reduceat(messages, begin).tolist(),
         strict=True,
     ):
-        mix_span(digest.content.setdefault(tracks[code], {}), at, Span(*found))
-    few = np.flatnonzero((np.bincount(codes) <= BLOCKS_MAX)[codes])
+        mix_span(digest, tracks[code], at, Span(*found))
+    _, number_of, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    few = np.flatnonzero(counts[number_of] <= BLOCKS_MAX)
     for code, at, *found in zip(
         *(column[few].tolist() for column in (codes, block, bits, mixed, messages)), strict=True
     ):
-        mix_span(digest.blocks.setdefault(tracks[code], {}), at, Span(*found))
+        add_block(digest, tracks[code], at, Span(*found))
 
 
 def _fold_views(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
