@@ -127,7 +127,7 @@ class _Runs(NamedTuple):
 
 
 def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, int]:
-    """All that is wanted, each origin's in order and else as the rows are, so that payloads stand as
+    """All that is wanted, each origin's in order and else as rows are, so that payloads stand as
     they are stored; and how many seqnos are fragments, which are no messages of their own."""
     is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
     is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment").to_numpy(False)
