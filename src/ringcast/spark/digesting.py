@@ -239,8 +239,8 @@ def _fold_content(
         strict=True,
     ):
         mix_span(digest, tracks[code], at, Span(*found))
-    _, number_of, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    few = np.flatnonzero(counts[number_of] <= BLOCKS_MAX)
+    counts = np.diff(np.flatnonzero(codes[1:] != codes[:-1]) + 1, prepend=0, append=len(codes))
+    few = np.flatnonzero(np.repeat(counts <= BLOCKS_MAX, counts))
     for code, at, *found in zip(
         *(column[few].tolist() for column in (codes, block, bits, mixed, messages)), strict=True
     ):
