@@ -354,8 +354,8 @@ class Segment:
         groups: Iterable[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows in order, these columns of them; what this version lacks has its default, and
-        so may have a column that is wanted for rows of one event `only_for`, where there are none.
-        What the footer tells is not read."""
+        so may have a column that is wanted for rows of one event `only_for`, where there are none:
+        then "event" must be among them. What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
         stored = set(self._file.schema_arrow.names)
         missing = {
@@ -381,11 +381,24 @@ class Segment:
                         for name in columns
                     ]
                     left -= len(batch)
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+                    if only_for and not self._is_as_told(group, rows["event"]):
+                        raise UsageError(f"{self.path.name}: damaged: its footer leaves out events")
+                    yield rows
                 if left:
                     raise UsageError(f"{self.path.name}: damaged: rows are missing")
         except (*STORAGE_ERRORS, TypeError) as error:
             raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+
+    def _is_as_told(self, group: int, events: pa.DictionaryArray) -> bool:
+        """Whether there are no events but those between the least and the greatest."""
+        told = self.bounds(group, ("event",)).get("event")
+        names = events.dictionary.to_pylist()
+        others = [at for at, name in enumerate(names) if told and not told.may_have(name)]
+        # A dictionary may list more than there is.
+        return (
+            not others or not pc.any(pc.is_in(events.indices, pa.array(others, pa.int32()))).as_py()
+        )
 
     def row_groups(self, columns: Sequence[str], seqnos: Range) -> Iterator[pa.RecordBatch]:
         """These columns of all rows that may speak of these seqnos, as much at a time as was

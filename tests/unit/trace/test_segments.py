@@ -192,6 +192,17 @@ def test_statistics_that_are_no_text_settle_nothing(tmp_path: Path) -> None:
         assert segment.rows() == rows
 
 
+def test_a_footer_that_leaves_out_an_event_is_damage(tmp_path: Path) -> None:
+    """Else what is told of it would be taken for its default: here one bit makes a v a t."""
+    path = write_segment(tmp_path, RECORDING, some_rows(10))
+    data = path.read_bytes()
+    greatest, least = b"(\x04view", b"\x18\x07deliver"
+    assert greatest + least in data
+    path.write_bytes(data.replace(greatest + least, b"(\x04tiew" + least))
+    with Segment(path) as segment, pytest.raises(UsageError, match="leaves out events"):
+        list(segment.batches(("event", "block"), {"block": "view"}))
+
+
 def test_text_that_others_wrote_as_bytes_is_read(tmp_path: Path) -> None:
     rows = some_rows(10)
     path = write_segment(tmp_path, RECORDING, rows)
