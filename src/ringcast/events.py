@@ -107,7 +107,7 @@ class Excluded:
     unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
-# Requests
+# Requests: not frozen, which would take longer than all else that is done to make one
 
 
 @dataclass(slots=True)

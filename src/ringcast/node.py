@@ -369,7 +369,8 @@ class Node:
 
     def take_events(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
-        for more of one's own: whether anything is left to take, `has_ready` says."""
+        for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
+        nothing moves: what has happened is told, no more."""
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state

@@ -121,7 +121,7 @@ def test_two_thousand_seeds_violate_nothing() -> None:
 
 
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    check_determinism(4, "group")
+    check_determinism(3, "group")
 
 
 @pytest.mark.proof
@@ -401,6 +401,7 @@ def first_failing_seed() -> int:
     return next(seed for seed in range(30) if run(expand(seed, "group"), factory).failures)
 
 
+@pytest.mark.proof  # test_sim_broken_nodes shrinks one on every commit
 def test_shrinking_leaves_a_small_run_that_still_fails() -> None:
     factory = partial(odd_node, multicast=LosesTheSixth)
     faulty = quiet(faults=("F1", "F3"), loss=0.1, duplicates=0.1, told=0.5, told_ms=50.0)

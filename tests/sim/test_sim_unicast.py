@@ -102,7 +102,7 @@ def test_two_thousand_seeds_violate_nothing() -> None:
 
 
 def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    check_determinism(8, "unicast")
+    check_determinism(6, "unicast")
 
 
 @pytest.mark.proof
@@ -252,6 +252,7 @@ def first_failing_seed() -> int:
     return next(seed for seed in range(30) if run(expand(seed, "unicast"), factory).failures)
 
 
+@pytest.mark.proof  # test_sim_broken_nodes shrinks one on every commit
 def test_shrinking_leaves_a_small_run_that_still_fails() -> None:
     factory = broken(LosesTheSixth)
     first = run(expand(first_failing_seed(), "unicast"), factory)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name='ringcast')")
 
 
+@pytest.mark.proof  # the command does that first, too
 def test_spark_and_duckdb_find_what_is_planted(spark: SparkSession, tmp_path: Path) -> None:
     check_plants(spark, tmp_path)
     assert list(tmp_path.iterdir()) == []

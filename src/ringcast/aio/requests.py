@@ -122,14 +122,14 @@ class Requests:
             self._check_view(to)  # that may have taken long
             if self._driver.node.backlog(to) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            said = await self._answer(to, payload, by)
+            said = await self._await_answer(to, payload, by)
         finally:
             turns.release()
         if isinstance(said, bytes):
             return said
         raise said
 
-    async def _answer(self, to: Member, payload: bytes, by: float) -> bytes | Exception:
+    async def _await_answer(self, to: Member, payload: bytes, by: float) -> bytes | Exception:
         number = next(self._numbers)
         request = _Open(to, asyncio.get_running_loop().create_future(), by)
         self._open[number] = request

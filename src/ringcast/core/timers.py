@@ -10,7 +10,7 @@ K = TypeVar("K")
 
 class Named(Enum):
     """What names timers and states. An Enum hashes its name, in Python; this hashes as any object
-    does, in C, and every message looks some up."""
+    does, in C, and every message looks some up. So no order may come from a set of them."""
 
     __hash__ = object.__hash__
 

@@ -89,7 +89,8 @@ def tasks_of(pieces: Sequence[Piece]) -> list[list[FileRead]]:
 
 
 def read_messages(files: Sequence[FileRead]) -> Iterator[pa.RecordBatch]:
-    """These messages, each origin's in order; UsageError if a file has not all of them."""
+    """These messages, each origin's in order in each file; UsageError if a file has not all of
+    them."""
     for file in files:
         with Segment(file.path) as segment:
             yield from _from_segment(segment, file)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
 from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState
-from ringcast.spark.digesting import digest_segment
+from ringcast.spark.digesting import BrokenSegment, digest_segment
 from ringcast.spark.folding import row_of
 from ringcast.trace.files import TooNew
 from ringcast.trace.rows import BLOCK, SEND, Row
@@ -73,6 +73,8 @@ def _state_of(path: str) -> list[str]:
             return [json.dumps([path, asdict(segment.info), digest.to_json()])]
     except TooNew as error:
         return [json.dumps([path, TOO_NEW, str(error)])]
+    except BrokenSegment as error:
+        return [json.dumps([path, None, f"{Path(path).name}: {error}"])]
     except RingcastError as error:
         return [json.dumps([path, None, str(error)])]
 
