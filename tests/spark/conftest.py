@@ -19,7 +19,23 @@ def spark() -> Iterator[SparkSession]:
 
     made = session("ringcast tests", "local[2]")
     yield made
-    made.stop()
+    if _jvm_status() is None:
+        made.stop()
+
+
+def _jvm_status() -> int | None:
+    """How the JVM of this process ended; None: it lives."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway.proc.poll()
+
+
+@pytest.fixture(autouse=True)
+def jvm_lives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Without its JVM every test that follows would fail, and hide which one lost it, and how."""
+    yield
+    if "spark" in request.fixturenames and (status := _jvm_status()) is not None:
+        pytest.exit(f"Spark's JVM ended with status {status} in {request.node.name}", 1)
 
 
 @pytest.fixture(scope="session")

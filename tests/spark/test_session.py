@@ -72,6 +72,20 @@ def test_the_command_runs_without_a_system_java(traces: Traces, tmp_path: Path) 
     assert found["N1"]["witnesses"][0]["rows"][-1]["seqno"] == gap.seqno2 + 1
 
 
+def test_a_quick_start_leaves_room_for_what_is_compiled() -> None:
+    """A hundred queries compile 48 MB, which is all that a JVM of this kind keeps by itself."""
+    java = sessions.find_java()
+    flags = subprocess.run(
+        [java, *sessions.QUICK_START.split(), "-XX:+PrintFlagsFinal", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    (reserved,) = (line for line in flags.splitlines() if " ReservedCodeCacheSize " in line)
+    assert int(reserved.split()[3]) >= 200 << 20
+
+
 def test_no_java_at_all_is_an_error_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
