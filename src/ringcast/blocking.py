@@ -71,6 +71,7 @@ class JoinOptions(TypedDict, total=False):
     record_payloads: bool
     run_id: str
     metrics: str | None
+    spin_s: float | None
     config: MulticastConfig | None
     unicast: UnicastConfig | None
     membership: MembershipConfig | None

@@ -34,6 +34,9 @@ each starts a group of its own, again and again."""
 MEMBERS_MAX = 128
 """A view holds no more."""
 
+SPIN_S_MAX = 1.0
+"""Members that beat four times a second never sleep with this."""
+
 DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507
 """What IPv4 allows in one UDP datagram."""
@@ -339,6 +342,10 @@ class GroupConfig:
 
     metrics: str | None = None
     """An address where this member tells Prometheus its figures, such as 127.0.0.1:9464."""
+
+    spin_s: float = 0.0
+    """Look for the next datagram without sleeping for so long after the last one. Round trips take
+    two thirds of the time, and a core all of it."""
     multicast: MulticastConfig = field(default_factory=MulticastConfig)
     unicast: UnicastConfig = field(default_factory=UnicastConfig)
     membership: MembershipConfig = field(default_factory=MembershipConfig)
@@ -358,4 +365,5 @@ class GroupConfig:
             raise ConfigError("record", self.record, "a directory")
         if self.metrics is not None:
             check_address("metrics", self.metrics)
+        check_seconds("spin_s", self.spin_s, 0.0, SPIN_S_MAX)
         check_flag("insecure", self.insecure)

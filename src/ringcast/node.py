@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Digest, View
     from ringcast.wire.codec import DatagramSeal
-    from ringcast.wire.frames import Frame
+    from ringcast.wire.frames import Frame, SystemMessage
 
 L = TypeVar("L")
 
@@ -62,9 +62,12 @@ UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, Syn
 class Node:
     """One member of one group, without sockets, clock or threads."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"}
+    links: ClassVar[frozenset[str]] = frozenset(
+        {"multicast", "unicast", "membership", "detector", "state", "_channel"}
     )
+    volatile: ClassVar[frozenset[str]] = links | {
+        *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn")
+    }
 
     def __init__(
         self,
@@ -86,23 +89,21 @@ class Node:
         self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
-        self._layers: list[Layer] = [
-            multicast(
-                me,
-                config.multicast,
-                self.codec.payload_bytes_max,
-                streams=streams,
-                slow_member_timeout_s=config.membership.slow_member_timeout_s,
-            ),
-            unicast(
-                me,
-                config.unicast,
-                fragment_bytes=self.codec.payload_bytes_max,
-                datagram_bytes=config.multicast.datagram_bytes,
-                max_message_bytes=config.multicast.max_message_bytes,
-            ),
-            *layers,
-        ]
+        group = multicast(
+            me,
+            config.multicast,
+            self.codec.payload_bytes_max,
+            streams=streams,
+            slow_member_timeout_s=config.membership.slow_member_timeout_s,
+        )
+        one = unicast(
+            me,
+            config.unicast,
+            fragment_bytes=self.codec.payload_bytes_max,
+            datagram_bytes=config.multicast.datagram_bytes,
+            max_message_bytes=config.multicast.max_message_bytes,
+        )
+        self._layers: list[Layer] = [group, one, *layers]
         has_membership = any(isinstance(layer, Membership) for layer in layers)
         if has_membership or config.multicast.purge is Purge.RETAINED:
             self._layers.append(
@@ -120,13 +121,12 @@ class Node:
                     config.membership.join_buffer_bytes,
                     self.codec.payload_bytes_max,
                     has_state=state,
-                    inherited=frozenset(self.multicast.inherited),
+                    inherited=frozenset(group.inherited),
                 )
             )
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
         self._owner = _owners(self._layers)
-        # Places, not references: a node is a tree, and copies of it share nothing.
         self._places: dict[type, int] = {
             kind: place
             for kind in (Membership, FailureDetector, SystemChannel, StateTransfer)
@@ -139,38 +139,27 @@ class Node:
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
         self._out = Effects()
+        self.link()
 
-    @property
-    def multicast(self) -> ReliableMulticast:
-        layer = self._layers[0]
-        assert isinstance(layer, ReliableMulticast)
-        return layer
-
-    @property
-    def unicast(self) -> ReliableUnicast:
-        layer = self._layers[1]
-        assert isinstance(layer, ReliableUnicast)
-        return layer
-
-    @property
-    def membership(self) -> Membership | None:
+    def link(self) -> None:
+        """Names for what is in the stack. A copy of a node has a stack of its own."""
+        multicast, unicast = self._layers[:2]
+        assert isinstance(multicast, ReliableMulticast)
+        assert isinstance(unicast, ReliableUnicast)
+        self.multicast = multicast
+        self.unicast = unicast
+        self.membership = self._find(Membership)
         """None: views come from outside."""
-        return self._find(Membership)
-
-    @property
-    def detector(self) -> FailureDetector | None:
+        self.detector = self._find(FailureDetector)
         """None: nobody here notices that a member is gone."""
-        return self._find(FailureDetector)
-
-    @property
-    def state(self) -> StateTransfer | None:
+        self.state = self._find(StateTransfer)
         """Who gets and gives the application's state, to be read only: for traces and tests."""
-        return self._find(StateTransfer)
+        self._channel = self._find(SystemChannel)
 
     def set_receive_buffer(self, size: int) -> None:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
         self.multicast.receive_buffer = self.unicast.receive_buffer = size
-        channel = self._find(SystemChannel)
+        channel = self._channel
         if channel is not None:
             channel.receive_buffer = size // 2  # it is the application's first
 
@@ -180,7 +169,7 @@ class Node:
         has to fragment those."""
         size = max(DATAGRAM_BYTES_MIN, min(size, self.config.multicast.datagram_bytes))
         self.codec.resize(size)
-        for layer in (self.multicast, self.unicast, self._find(SystemChannel)):
+        for layer in (self.multicast, self.unicast, self._channel):
             if layer is not None:
                 layer.resize(self.codec.payload_bytes_max, size)
 
@@ -202,9 +191,11 @@ class Node:
 
     def receive_datagrams(
         self, datagrams: Iterable[bytes | bytearray | memoryview], now: int
-    ) -> None:
-        """Datagrams as they came. Their bytes are not needed after this returns."""
+    ) -> bool:
+        """Datagrams as they came; whether there may be messages in them for the application. Their
+        bytes are not needed after this returns."""
         detector = self.detector
+        is_message = False
         for datagram in datagrams:
             try:
                 source, frames = self.codec.unpack(datagram)
@@ -213,10 +204,11 @@ class Node:
                 continue
             if detector is not None:
                 detector.heard(source, now)
-            self._route(source, frames, now)
+            is_message |= self._route(source, frames, now)
             if self._out.signals:
                 self._settle(now)
         self._settle(now)
+        return is_message
 
     def send(
         self,
@@ -266,20 +258,18 @@ class Node:
         There is no telling if it never answers: whoever asks waits for so long, and for so many
         answers at once.
         """
-        self._out.message(to, Ask(number, payload))
-        self._settle(now)
+        self._say(Ask(number, payload), to, now)
 
     def backlog(self, to: Member) -> int:
         """How much that was asked or answered waits for that member to take what was before it."""
-        channel = self._find(SystemChannel)
+        channel = self._channel
         return 0 if channel is None else channel.backlog(to)
 
     def answer(
         self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
     ) -> None:
         """What the application says to a member that has Asked, once."""
-        self._out.message(to, Answer(number, payload, is_refused))
-        self._settle(now)
+        self._say(Answer(number, payload, is_refused), to, now, is_awaited=True)
 
     def vote_now(self, now: int) -> None:
         """In a group that votes: find out at once what everybody has, and let go of it."""
@@ -353,12 +343,13 @@ class Node:
         Frames for the same destination share datagrams; so do sends that were made since the
         last call.
         """
-        if not self._out.frames:
+        waiting = self._out.frames
+        if not waiting:
             return []
         by_dest: dict[Member | Address | None, list[Frame]] = {}
-        for dest, frame in self._out.frames:
+        for dest, frame in waiting:
             by_dest.setdefault(dest, []).append(frame)
-        self._out.frames.clear()
+        waiting.clear()
         datagrams: list[tuple[Address | None, bytes]] = []
         for dest, frames in by_dest.items():
             if isinstance(dest, Member):
@@ -415,7 +406,7 @@ class Node:
     def is_flushed(self) -> bool:
         """The others of the view have taken everything that was sent here, to all or to one, and
         have the answers to what they asked."""
-        channel = self._find(SystemChannel)
+        channel = self._channel
         is_answered = channel is None or channel.is_flushed
         return self.multicast.is_flushed and self.unicast.is_flushed and is_answered
 
@@ -476,9 +467,11 @@ class Node:
 
     # Run to completion
 
-    def _route(self, source: Member, frames: list[Frame], now: int) -> None:
-        """Hand each stretch of frames of one layer to it, in order."""
+    def _route(self, source: Member, frames: list[Frame], now: int) -> bool:
+        """Hand each stretch of frames of one layer to it, in order; whether one has messages for
+        the application."""
         start, count = 0, len(frames)
+        is_message = False
         while start < count:
             owner = self._place_of(frames[start])
             stop = start + 1
@@ -487,7 +480,9 @@ class Node:
             if owner is not None:
                 stretch = frames if stop - start == count else frames[start:stop]
                 self._layers[owner].receive(source, stretch, now, self._out)
+                is_message |= owner <= UNICAST
             start = stop
+        return is_message
 
     def _place_of(self, frame: Frame) -> int | None:
         """Whose it is. The system's own connections are told by their epochs."""
@@ -504,52 +499,67 @@ class Node:
         if self._has_said_goodbye and self._is_leaving and self.is_flushed:
             out.signal(Flushed())
             self._drain(now)
-        channel = self._find(SystemChannel)
+        channel = self._channel
         if channel is None:
             return
         state = self.state
         while True:
-            if channel.has_ready:
-                self._take_messages(state, channel, now)
+            self._take_messages(channel, now)
+            if out.signals:
                 self._drain(now)
             if state is not None and state.is_catching_up:
                 self._catch_up(state, now)
             if state is not None and state.has_asks:
                 state.answer_asks(self.multicast.digest(), now, out)
-            if not out.messages:
-                return
-            self._send_messages(channel, now)
-            if not channel.has_ready:  # as it is if some of them were for this member itself
+            if not out.messages or not self._send_messages(channel, now):
                 return
 
     def _drain(self, now: int) -> None:
         while self._out.signals:
             self._react(self._out.signals.popleft(), now)
 
-    def _take_messages(self, state: StateTransfer | None, channel: SystemChannel, now: int) -> None:
+    def _take_messages(self, channel: SystemChannel, now: int) -> None:
         """What layers of other members have to say."""
-        while channel.has_ready:
+        is_more = True
+        while is_more:
+            is_more = False
             for source, payload in channel.take_messages(now, self._out):
+                is_more |= source == self.me  # of one's own more may have waited behind it
                 try:
                     message = decode_message(payload)
                 except DecodeError as error:
                     self._reject(error)
                 else:
-                    match message:
-                        case Ask(number, asked):
-                            self._out.event(Asked(source, number, asked))
-                        case Answer(number, said, is_refused):
-                            self._out.event(Answered(source, number, said, is_refused))
-                        case EstateWanted() | EstateRun():
-                            self.multicast.receive_message(source, message, now, self._out)
-                        case _ if state is not None:
-                            state.receive_message(source, message, now, self._out)
+                    self._take_message(source, message, now)
 
-    def _send_messages(self, channel: SystemChannel, now: int) -> None:
+    def _take_message(self, source: Member, message: SystemMessage, now: int) -> None:
+        if isinstance(message, Ask):  # not a match of their fields: requests are to be quick
+            self._out.event(Asked(source, message.number, message.payload))
+        elif isinstance(message, Answer):
+            said = message.payload
+            self._out.event(Answered(source, message.number, said, message.is_refused))
+        elif isinstance(message, EstateWanted | EstateRun):
+            self.multicast.receive_message(source, message, now, self._out)
+        elif self.state is not None:
+            self.state.receive_message(source, message, now, self._out)
+
+    def _send_messages(self, channel: SystemChannel, now: int) -> bool:
+        """Whether some were for this member itself."""
         messages, self._out.messages = self._out.messages, []
         for dest, message in messages:
-            is_answer = isinstance(message, Answer)
-            channel.send(encode_message(message), dest, now, self._out, is_awaited=is_answer)
+            channel.send(encode_message(message), dest, now, self._out)
+        return any(dest == self.me for dest, _ in messages)
+
+    def _say(
+        self, message: Ask | Answer, to: Member, now: int, *, is_awaited: bool = False
+    ) -> None:
+        """What the application says. It changes nothing else here, unless it is to itself."""
+        channel = self._channel
+        if channel is None:
+            raise UsageError("this node has no membership: nobody can be asked here")
+        channel.send(encode_message(message), to, now, self._out, is_awaited=is_awaited)
+        if to == self.me:
+            self._settle(now)
 
     def _reject(self, error: DecodeError) -> None:
         reason = error.reason.value

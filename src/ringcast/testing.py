@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
+        Collection,
         Coroutine,
         Generator,
         Iterator,
@@ -82,6 +83,9 @@ class _Socket:
 
     def stop(self) -> None:
         self._network.loop.remove_reader(self._fd)
+
+    def inputs(self) -> Collection[int]:
+        return ()
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         for _ in range(limit):

@@ -310,14 +310,6 @@ class WithoutFreeze(AnnouncedMulticast):
     outbox = CountsJoinersAsServed
 
 
-class OddNode(Node):
-    """A node whose membership is not the usual one."""
-
-    @property
-    def membership(self) -> Membership | None:
-        return next((layer for layer in self._layers if isinstance(layer, Membership)), None)
-
-
 def odd_node(
     me: Member,
     config: GroupConfig,
@@ -330,7 +322,7 @@ def odd_node(
         membership(me, config.membership),
         FailureDetector(me, config.membership),
     ]
-    return OddNode(me, config, seal=seal, multicast=multicast, layers=layers)
+    return Node(me, config, seal=seal, multicast=multicast, layers=layers)
 
 
 @pytest.mark.parametrize(

@@ -313,14 +313,6 @@ class MergesAtOnce(Membership):
         self.reunion = Impatient()
 
 
-class OddNode(Node):
-    """A node whose membership is not the usual one."""
-
-    @property
-    def membership(self) -> Membership | None:
-        return next((layer for layer in self._layers if isinstance(layer, Membership)), None)
-
-
 def odd_node(
     me: Member,
     config: GroupConfig,
@@ -333,7 +325,7 @@ def odd_node(
         membership(me, config.membership),
         FailureDetector(me, config.membership),
     ]
-    return OddNode(me, config, seal=seal, multicast=multicast, layers=layers)
+    return Node(me, config, seal=seal, multicast=multicast, layers=layers)
 
 
 FLAPPING = Incident(fault="F7", at_ms=100.0, ms=31_000.0, nodes=(1,), amount=0.45)

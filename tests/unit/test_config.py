@@ -209,6 +209,9 @@ BAD_GROUP: list[tuple[dict[str, Any], str]] = [
     ({"must_exist": 1}, "must_exist = 1: must be True or False"),
     ({"record": 1}, "record = 1: must be a directory"),
     ({"metrics": True}, "metrics = True: must be host:port, such as 127.0.0.1:7800"),
+    ({"spin_s": -0.001}, "spin_s = -0.001: must be from 0 to 1 seconds"),
+    ({"spin_s": 1.5}, "spin_s = 1.5: must be from 0 to 1 seconds"),
+    ({"spin_s": True}, "spin_s = True: must be from 0 to 1 seconds"),
 ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from ringcast.aio.spinner import Spinner
 from ringcast.events import ViewInstalled
 from ringcast.protocols.membership import Phase
 
@@ -61,6 +62,7 @@ class Driver:
         clock: Callable[[], int],
         tap: Tap | None = None,
         lose: Callable[[], bool] | None = None,
+        spin_s: float = 0.0,
     ) -> None:
         self.node = node
         self.transport = transport
@@ -70,6 +72,7 @@ class Driver:
         self._clock = clock
         self._tap = tap
         self._lose = lose
+        self._spinner = Spinner(loop, transport.inputs, spin_s)
         self._datagram_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -118,6 +121,11 @@ class Driver:
         """What this member's application says."""
         self.node.answer(to, number, payload, self._clock(), is_refused=is_refused)
         self._end_turn_soon()
+
+    def send_now(self) -> None:
+        """Whoever answers has nothing more to say in this turn."""
+        if self._is_open:
+            self._send_datagrams(self._clock())
 
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
@@ -170,6 +178,7 @@ class Driver:
             self._is_open = False
             self._source.unregister()
             self.transport.stop()
+            self._spinner.close()
             for timer in (self._timer, self._look_timer):
                 if timer is not None:
                     timer.cancel()
@@ -208,8 +217,16 @@ class Driver:
 
     def _on_readable(self) -> None:
         now = self._clock()
-        self.node.receive_datagrams(self._arrived(now), now)
-        self._after_input(now)
+        is_message = self.node.receive_datagrams(self._arrived(now), now)
+        self._take_hints(now)
+        self._take_events(0, now)
+        if is_message:
+            self._look_for_messages()
+        else:
+            self._is_look_due = True  # it can wait: somebody may wait for an answer that was told
+        self._send_datagrams(now)
+        self._end_turn_soon()
+        self._spinner.stay_awake()
 
     def _arrived(self, now: int) -> Iterator[memoryview]:
         lose = self._lose
@@ -247,12 +264,12 @@ class Driver:
         self._is_turn_due = False
         if self._is_open:
             now = self._clock()
-            is_look_due = self._is_look_due or self.node.has_events or bool(self.transport.hints)
-            if is_look_due:
+            has_news = self.node.has_events or bool(self.transport.hints)
+            if has_news:
                 self._take_hints(now)
                 self._take_events(0, now)
             self._send_datagrams(now)  # before what can wait: somebody may wait for these
-            if is_look_due:
+            if self._is_look_due or has_news:
                 self._look_for_messages()
             self._arm(now)
 
@@ -293,6 +310,8 @@ class Driver:
         datagrams = self.node.take_datagrams()
         if self._tap is not None and self._tap.is_full:
             self._tap.transmitted(datagrams, now)
+        if datagrams:
+            self._spinner.stay_awake()
         for dest, datagram in datagrams:
             if dest is not None:
                 self.transport.send(datagram, dest)

@@ -28,7 +28,7 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from ringcast.model import View
 
@@ -94,6 +94,9 @@ class MulticastSocket(UdpSocket):
 
     def send(self, datagram: bytes, dest: Address) -> None:
         super().send(datagram + self._mark if dest == self.group_address else datagram, dest)
+
+    def inputs(self) -> Collection[int]:
+        return (*super().inputs(), self._listener.fileno())
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         yield from super().drain(limit // 2)  # acks and beats shall not wait behind messages

@@ -102,6 +102,7 @@ class Place:
             clock=self._host.now,
             tap=tap,
             lose=self._lose,
+            spin_s=config.spin_s,
         )
 
     def close(self) -> None:

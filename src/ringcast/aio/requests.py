@@ -23,6 +23,7 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.aio.gate import Gate
 from ringcast.errors import GroupClosed, RequestFailed, UsageError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Requests:
         self._unanswered: dict[Member, dict[int, Request]] = {}  # by who asks, and its number
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
         self._early: deque[Asked] = deque(maxlen=OPEN_MAX)  # of who is not in our view
-        self._changed = asyncio.Event()
+        self._changed = Gate()
         self._timer: asyncio.TimerHandle | None = None
         self._closed: str | None = None  # why
 
@@ -143,7 +144,7 @@ class Requests:
     async def next(self) -> Request | None:
         """The next request to this member; None once there will be no more."""
         while not self._arrived and self._closed is None:
-            self._changed.clear()
+            self._driver.send_now()  # the answers so far: whoever asked waits for them
             await self._changed.wait()
         return self._arrived.popleft() if self._arrived else None
 
@@ -169,7 +170,7 @@ class Requests:
         request = Request(sender, asked.payload, answer)
         unanswered[number] = request
         self._arrived.append(request)
-        self._changed.set()
+        self._changed.open()
 
     def on_answered(self, answered: Answered) -> None:
         request = self._open.get(answered.number)
@@ -205,7 +206,7 @@ class Requests:
         """The last incarnation is over."""
         self._end(GroupClosed, reason)
         self._closed = reason
-        self._changed.set()
+        self._changed.open()
         if self._timer is not None:
             self._timer.cancel()
 

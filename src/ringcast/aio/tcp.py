@@ -47,7 +47,7 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from ringcast.model import View
 
@@ -135,6 +135,9 @@ class TcpMesh:
         self._loop.remove_reader(self._listener.fileno())
         for link in self._links:
             self._loop.remove_reader(link.sock.fileno())
+
+    def inputs(self) -> Collection[int]:
+        return [link.sock.fileno() for link in self._links if link.is_connected]
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What one connection has brought."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from ringcast.model import Address, View
 
@@ -37,6 +37,10 @@ class Transport(Protocol):
 
     def stop(self) -> None:
         """Call it no more. Sending goes on, and another driver may start."""
+        ...
+
+    def inputs(self) -> Collection[int]:
+        """The file descriptors on which datagrams come now."""
         ...
 
     def drain(self, limit: int) -> Iterator[memoryview]:

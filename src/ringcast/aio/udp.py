@@ -26,7 +26,7 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from ringcast.model import View
 
@@ -114,6 +114,9 @@ class UdpSocket:
         if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
             self._loop = None
+
+    def inputs(self) -> Collection[int]:
+        return (self._socket.fileno(),)
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""

@@ -160,7 +160,7 @@ def matrix_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def rtt_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     aims = []
     for row in rows:
-        by = f"by {row['transport']}"
+        by = f"by {row['transport']}" + (", spinning" if row["spin_ms"] else "")
         bare = row["asyncio_p50_us"] / row["raw_p50_us"]
         why = f"the same sockets in event loops, with no protocol: {bare:.1f}"
         aims += [

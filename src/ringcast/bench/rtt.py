@@ -27,9 +27,12 @@ WARM_UP = 200
 SIZE_MAX = 60_000
 DEADLINE_S = 60.0
 
+SPIN_S = 0.001
+"""Longer than a round trip, and short enough that members sleep while others are measured."""
+
 
 def bench_rtt(
-    transport: str, *, size: int = 100, count: int = 2000, runs: int = 3
+    transport: str, *, size: int = 100, count: int = 2000, runs: int = 3, spin_s: float = 0.0
 ) -> dict[str, Any]:
     """Medians over the runs of what half of the round trips take at most, and 99 of 100."""
     check_transport(transport)
@@ -46,6 +49,7 @@ def bench_rtt(
         group=group_name(transport),
         module="ringcast.bench.rtt_member",
         transport=transport,
+        spin_s=spin_s,
     ) as cluster:
         tell(cluster.processes[1], {"op": "reply"})
         _ask(cluster, size, WARM_UP)
@@ -59,6 +63,7 @@ def bench_rtt(
     return {
         "transport": transport,
         "what": "request and reply",
+        "spin_ms": spin_s * 1e3,
         "size": size,
         "p50_us": round(p50, 1),
         "p99_us": round(p99, 1),

@@ -31,6 +31,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         name=place["name"],
         discovery=DirectorySource(place["meet"]),
         transport=place["transport"],
+        spin_s=place["spin_s"],
     ) as group:
         say({"view": [member.name for member in group.view]})
         async with asyncio.TaskGroup() as tasks:

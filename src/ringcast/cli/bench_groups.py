@@ -222,17 +222,21 @@ def rtt(size: int, count: int, runs: int, transports: tuple[str, ...], is_json: 
     """A request and its reply between two processes, beside plain blocking sockets.
 
     p50 is what half of the round trips take at most, p99 what 99 of 100 do; asyncio is the same
-    sockets in event loops, with no protocol.
+    sockets in event loops, with no protocol. Measured as members are by themselves, and with
+    spin_s, which keeps them awake between two datagrams; plain sockets sleep.
 
     Example: ringcast bench rtt --transport tcp --runs 5
     """
     from ringcast.bench.aims import rtt_aims
-    from ringcast.bench.rtt import bench_rtt
+    from ringcast.bench.rtt import SPIN_S, bench_rtt
 
     rows: list[dict[str, Any]] = []
     for transport in transports:
         click.echo(f"measuring {transport}", err=True)
-        rows.append(bench_rtt(transport, size=size, count=count, runs=runs))
+        rows += [
+            bench_rtt(transport, size=size, count=count, runs=runs, spin_s=spin_s)
+            for spin_s in (0.0, SPIN_S)
+        ]
     show_with_aims(rows, rtt_aims(rows), is_json)
 
 

@@ -103,6 +103,9 @@ STALL_S = 3.0
     help="Record a trace here, for `ringcast audit`; needs ringcast[spark].",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus the figures here.")
+@click.option(
+    "--spin-s", type=float, metavar="SECONDS", help="Do not sleep for so long after a datagram."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
 def join(
     group: str | None,
@@ -119,6 +122,7 @@ def join(
     options: tuple[str, ...],
     record: Path | None,
     metrics: str | None,
+    spin_s: float | None,
     as_json: bool,
 ) -> None:
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
@@ -147,6 +151,7 @@ def join(
         when_few="wait",
         record=record,
         metrics=metrics,
+        spin_s=spin_s,
     )
     run(_Terminal(config, guarantee, as_json=as_json).member(joining))
 

@@ -1,10 +1,11 @@
 """Copies of state machines, and their canonical form: what exhaustive exploration needs.
 
 `clone` copies what can change and shares what cannot: immutable things, and classes that say
-`stateless = True`. `canonical` turns a machine into nested
-tuples that are equal when the machines behave alike from now on. A class names the attributes
-that do not matter for that (constants, clocks, counters) in `volatile`, or has a method
-`canonical` of its own.
+`stateless = True`. A class whose attributes refer to parts of its own that are copied with others
+names them in `links`, and has a method `link` that finds them. `canonical` turns a machine into
+nested tuples that are equal when the machines behave alike from now on. A class names the
+attributes that do not matter for that (links, constants, clocks, counters) in `volatile`, or has a
+method `canonical` of its own.
 
 This is `copy.deepcopy` without its memo table (our machines are trees) and without its protocol:
 ten times faster, which is the difference between minutes and hours of exploration.
@@ -43,8 +44,12 @@ def _clone(value: Any) -> Any:
     if isinstance(value, list | dict | set):
         raise TypeError(f"cannot clone a {kind.__qualname__}: use the plain container")
     copy = object.__new__(kind)
+    links = _links(kind)
     for name in _attributes(value):
-        object.__setattr__(copy, name, _clone(getattr(value, name)))
+        if name not in links:
+            object.__setattr__(copy, name, _clone(getattr(value, name)))
+    if links:
+        copy.link()
     return copy
 
 
@@ -77,6 +82,12 @@ def _is_shared(kind: type) -> bool:
     parameters = getattr(kind, "__dataclass_params__", None)
     is_frozen = parameters is not None and bool(parameters.frozen)
     return is_frozen or getattr(kind, "stateless", False)
+
+
+@cache
+def _links(kind: type) -> frozenset[str]:
+    links: frozenset[str] = getattr(kind, "links", frozenset())
+    return links
 
 
 def _attributes(value: Any) -> list[str]:

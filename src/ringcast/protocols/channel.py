@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Effects
-from ringcast.events import Delivered, Writable
+from ringcast.events import Writable
 from ringcast.protocols.unicast import ReliableUnicast
 
 if TYPE_CHECKING:
@@ -140,14 +140,9 @@ class SystemChannel:
         """What has arrived, each message with its sender."""
         if self.unicast is None:
             return []
-        events = self.unicast.take_ready(self._config.capacity, now, self._inner)
+        messages = self.unicast.take_all(now, self._inner)
         self._settle(now, out)
-        return [
-            (event.sender, payload)
-            for event in events
-            if isinstance(event, Delivered)
-            for payload in event.run.payloads
-        ]
+        return messages
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.unicast is not None:
@@ -166,11 +161,6 @@ class SystemChannel:
 
     def next_timeout(self) -> int | None:
         return None if self.unicast is None else self.unicast.next_timeout()
-
-    @property
-    def has_ready(self) -> bool:
-        """Some message could be taken now."""
-        return self.unicast is not None and self.unicast.has_ready
 
     @property
     def is_flushed(self) -> bool:

@@ -311,10 +311,32 @@ class ReliableUnicast:
                 break
             self._turn += 1
             if peer == self.me:
-                limit -= self._take_own(limit, events, out)
+                own = self._take_own(limit, out)
+                events.append(Delivered(self.me, own, self._view.id, LOOPBACK_EPOCH))
+                limit -= len(own.payloads)
             else:
                 limit -= self._take_from(self.receivers[peer], limit, now, events)
         return events
+
+    def take_all(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
+        """Every message that is ready, with its sender: for who needs to know no more."""
+        messages: list[tuple[Member, bytes]] = []
+        if self._view is None:
+            return messages
+        for peer, entry in self.receivers.items():
+            window, assembler = entry.window, entry.assembler
+            if not window.ready:
+                continue
+            first = window.delivered + 1
+            payloads = entry.take_ready(window.ready, now)
+            if not assembler.is_idle:
+                runs = assembler.assemble(first, payloads)
+                payloads = [payload for _, run in runs for payload in run]
+            messages += [(peer, payload) for payload in payloads]
+        if self.loopback.ready:
+            own = self._take_own(self.loopback.ready, out)
+            messages += [(self.me, payload) for payload in own.payloads]
+        return messages
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for peer, sender in list(self.senders.items()):
@@ -661,16 +683,14 @@ class ReliableUnicast:
         self._is_loopback_blocked |= accepted < len(payloads)
         return accepted
 
-    def _take_own(self, limit: int, events: list[Event], out: Effects) -> int:
-        assert self._view is not None
+    def _take_own(self, limit: int, out: Effects) -> Run:
         window = self.loopback
         run = Run(Stream.FIFO, window.delivered + 1, window.take_ready(limit))
         window.purge(window.delivered)
-        events.append(Delivered(self.me, run, self._view.id, LOOPBACK_EPOCH))
         if self._is_loopback_blocked and not window.is_full:
             self._is_loopback_blocked = False
             out.event(Writable(self.me))
-        return len(run.payloads)
+        return run
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each peer heard of late."""

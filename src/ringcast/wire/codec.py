@@ -183,8 +183,14 @@ class Codec:
         a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then. So
         does a message that was cut for larger ones: by another member, or before `resize`.
         """
-        addressee = _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
-        packing = _Packing(self._header + addressee, self._room, self._room_max)
+        header = self._header + _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
+        if len(frames) == 1 and isinstance(frames[0], UnicastData) and frames[0].count == 1:
+            assert to is not None, frames
+            message = _encode_message(frames[0])
+            if len(message) <= self._room:
+                datagram = header + message
+                return [datagram if self._seal is None else self._seal.seal(datagram)]
+        packing = _Packing(header, self._room, self._room_max)
         runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
             if runs and not _continues(frame, runs[-1]):
@@ -448,6 +454,20 @@ def _encode_head(
         return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
     epoch, conn_id = run.conn
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
+
+
+def _encode_message(run: UnicastData) -> bytes:
+    """One message to one member: what a round trip waits for."""
+    (payload,) = run.payloads
+    assert 1 <= run.first <= SEQNO_MAX, run
+    _check_conn(run.conn)
+    flags = _EQUAL | run.more * _MORE
+    frame_bytes = _UNICAST_DATA_HEAD.size + _SIZE.size + len(payload)
+    return (
+        _encode_head(run, b"", frame_bytes, flags, run.first, 1)
+        + _SIZE.pack(len(payload))
+        + payload
+    )
 
 
 def _continues(frame: Frame, run: Data | UnicastData) -> bool:

@@ -66,7 +66,6 @@ def test_nothing_is_there_before_anything_is_said() -> None:
     assert channel.unicast is None
     assert channel.next_timeout() is None
     assert channel.take_messages(ends.now, ends.out[A]) == []
-    assert not channel.has_ready
     assert channel.stats() == {"waiting": {}, "dropped": 0}
     channel.close("", ends.now, ends.out[A])
     assert ends.out[A].frames == []
