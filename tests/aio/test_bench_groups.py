@@ -149,7 +149,9 @@ def test_unicast(transports: list[str]) -> None:
 @pytest.mark.parametrize("transports", FEW)
 def test_round_trips(transports: list[str]) -> None:
     rows, aims = report("rtt", *each(transports), "--count", "100", "--runs", "1", "--json")
-    assert [row["transport"] for row in rows] == transports
+    assert [(row["transport"], row["spin_ms"]) for row in rows] == [
+        (transport, spin_ms) for transport in transports for spin_ms in (0.0, 1.0)
+    ]
     for row in rows:
         assert row["what"] == "request and reply"
         assert 0 < row["p50_us"] <= row["p99_us"]
@@ -159,6 +161,7 @@ def test_round_trips(transports: list[str]) -> None:
         by_loop = row["p50_us"] / row["asyncio_p50_us"]
         assert row["p50_to_asyncio"] == pytest.approx(by_loop, rel=0.05)
     assert len(aims) == 4 * len(rows)
+    assert {", spinning: " in aim["aim"] for aim in aims} == {True, False}
 
 
 def test_memory() -> None:
