@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import select
 from typing import TYPE_CHECKING
 
 import pytest
 from loopback_groups import numbered, read, with_members
 
 from ringcast.aio import spinner
-from ringcast.aio.spinner import Spinner
+from ringcast.aio.spinner import LOOKS, Spinner
 from ringcast.testing import cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from ringcast import Group
 
@@ -22,25 +22,40 @@ MS = 1_000_000
 
 
 class Clock:
+    """A time that only looks at sockets take: there is time for three bursts of them in a turn."""
+
     def __init__(self) -> None:
         self.now = 0
+        self.looks = 0
+        self.arrives_at = 0  # which look finds something
 
     def __call__(self) -> int:
         return self.now
+
+    def look(self, timeout: int) -> list[tuple[int, int]]:
+        assert timeout == 0
+        self.looks += 1
+        self.now += spinner.TURN_NS // (3 * spinner.LOOKS) + 1
+        return [(0, select.POLLIN)] if self.looks == self.arrives_at else []
+
+
+class Poll:
+    """Looks at nothing, for as long as it takes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.poll = clock.look
+
+    def register(self, descriptor: int, events: int) -> None:
+        assert descriptor >= 0
+        assert events == select.POLLIN
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(spinner, "monotonic_ns", made)
+    monkeypatch.setattr(select, "poll", lambda: Poll(made))
     return made
-
-
-@pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    with one, other:
-        yield one, other
 
 
 def counted(inputs: Collection[int]) -> tuple[list[int], Callable[[], Collection[int]]]:
@@ -59,11 +74,9 @@ async def turn(times: int = 1) -> None:
         await asyncio.sleep(0)
 
 
-def test_it_turns_until_its_time_is_up(
-    clock: Clock, ends: tuple[socket.socket, socket.socket]
-) -> None:
+def test_it_turns_until_its_time_is_up(clock: Clock) -> None:
     async def main() -> None:
-        looks, inputs = counted([ends[0].fileno()])
+        looks, inputs = counted([0])
         spinning = Spinner(asyncio.get_running_loop(), inputs, 0.002)
         await turn(5)
         assert looks == []  # nothing has come yet
@@ -88,36 +101,23 @@ def test_it_turns_until_its_time_is_up(
     asyncio.run(main())
 
 
-@pytest.mark.usefixtures("clock")
-def test_whoever_waited_for_a_datagram_goes_first(
-    monkeypatch: pytest.MonkeyPatch, ends: tuple[socket.socket, socket.socket]
-) -> None:
-    """The first turn after a datagram does not look; those that follow do, until one comes."""
-    polls = 0
-
-    class Poll:
-        def register(self, descriptor: int, events: int) -> None:
-            assert (descriptor, events) == (ends[0].fileno(), spinner.select.POLLIN)
-
-        def poll(self, timeout: int) -> list[tuple[int, int]]:
-            nonlocal polls
-            polls += 1
-            return [(0, 1)] if polls == spinner.LOOKS + 3 else []
-
-    monkeypatch.setattr(spinner.select, "poll", Poll)
+def test_whoever_waited_for_a_datagram_goes_first(clock: Clock) -> None:
+    """The first turn after a datagram does not look. Those that follow do, until their time is up
+    or one comes."""
 
     async def main() -> None:
-        spinning = Spinner(asyncio.get_running_loop(), lambda: [ends[0].fileno()], 0.001)
+        spinning = Spinner(asyncio.get_running_loop(), lambda: [0], 0.001)
         spinning.stay_awake()
         await turn(1)
-        assert polls == 0
+        assert clock.looks == 0
         await turn(1)
-        assert polls == spinner.LOOKS
+        assert clock.looks == 3 * LOOKS
+        clock.arrives_at = 3 * LOOKS + 2
         await turn(1)
-        assert polls == spinner.LOOKS + 3  # it is there: the loop is to read it
+        assert clock.looks == clock.arrives_at  # the loop is to read it
         spinning.stay_awake()
         await turn(1)
-        assert polls == spinner.LOOKS + 3
+        assert clock.looks == clock.arrives_at
         spinning.close()
 
     asyncio.run(main())

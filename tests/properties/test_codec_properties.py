@@ -403,6 +403,18 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
             assert len(datagram) + bytes_of_first_item(there) > datagram_bytes
 
 
+@given(
+    codecs, conns, st.integers(1, SEQNO_MAX), st.integers(0, 2 * PAYLOAD_BYTES_MAX), st.booleans()
+)
+def test_one_message_alone_is_packed_as_it_is_among_others(
+    codec: Codec, conn: Conn, first: int, size: int, more: bool
+) -> None:
+    message = UnicastData(conn, first, [bytes(min(size, codec.payload_bytes_max))], more=more)
+    (alone,) = codec.pack([message], to=ME)
+    among, *_ = codec.pack([message, Close(conn)], to=ME)
+    assert among.startswith(alone)
+
+
 @settings(deadline=None)
 @given(codecs, frame_lists)
 def test_a_received_datagram_packs_into_one_again(codec: Codec, frames: list[Frame]) -> None:

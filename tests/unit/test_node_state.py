@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ringcast.config import GroupConfig
+from ringcast.config import GroupConfig, UnicastConfig
 from ringcast.errors import Reject, UsageError
 from ringcast.events import Answered, Asked
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.membership import Membership
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import HeldUp, UnicastAck, UnicastData
+from ringcast.wire.frames import Ask, HeldUp, UnicastAck, UnicastData
 from ringcast.wire.messages import encode_message
 
-A, B = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("AB", 1))
+A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))
 BOTH = View(ViewId(A, 1), (A, B))
 CONFIG = GroupConfig(group="g", name="A")
 
@@ -82,3 +84,30 @@ def test_what_a_member_asks_itself_waits_for_no_input() -> None:
     a.answer(A, 7, b"me", 0)
     assert a.take_events(0, 0) == [Answered(A, 7, b"me", False)]
     assert a.take_datagrams() == []
+
+
+def test_layers_may_tell_themselves_more_than_a_window_holds() -> None:
+    config = replace(CONFIG, unicast=UnicastConfig(capacity=4))
+    a = Node(A, config, layers=[Membership(A, config.membership)])
+    a.install_view(BOTH, 0)
+    a.take_events(0, 0)
+    for number in range(1, 51):
+        a._out.message(A, Ask(number, b"?"))
+    a.handle_timeout(0)  # any input
+    assert a.take_events(0, 0) == [Asked(A, number, b"?") for number in range(1, 51)]
+    assert a.backlog(A) == 0
+
+
+def test_nobody_is_asked_who_is_not_there() -> None:
+    a = node()
+    a.ask(C, 1, b"?", 0)
+    assert a.take_datagrams() == []
+    a.close(0)
+    a.take_events(0, 0)
+    a.take_datagrams()
+    for to in (A, B):
+        a.ask(to, 2, b"?", 0)
+        a.answer(to, 2, b"!", 0)
+    assert (a.take_events(0, 0), a.take_datagrams()) == ([], [])
+    with pytest.raises(UsageError, match="nobody can be asked here"):
+        Node(A, CONFIG).ask(B, 1, b"?", 0)

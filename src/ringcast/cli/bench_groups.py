@@ -232,11 +232,9 @@ def rtt(size: int, count: int, runs: int, transports: tuple[str, ...], is_json: 
 
     rows: list[dict[str, Any]] = []
     for transport in transports:
-        click.echo(f"measuring {transport}", err=True)
-        rows += [
-            bench_rtt(transport, size=size, count=count, runs=runs, spin_s=spin_s)
-            for spin_s in (0.0, SPIN_S)
-        ]
+        for spin_s, how in ((0.0, ""), (SPIN_S, ", spinning")):
+            click.echo(f"measuring {transport}{how}", err=True)
+            rows.append(bench_rtt(transport, size=size, count=count, runs=runs, spin_s=spin_s))
     show_with_aims(rows, rtt_aims(rows), is_json)
 
 
