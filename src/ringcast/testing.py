@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         Awaitable,
         Callable,
-        Collection,
         Coroutine,
         Generator,
         Iterator,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     )
 
     from ringcast.aio.group import Group
+    from ringcast.aio.transport import Inputs
     from ringcast.model import Member, View
 
 T = TypeVar("T")
@@ -84,8 +84,8 @@ class _Socket:
     def stop(self) -> None:
         self._network.loop.remove_reader(self._fd)
 
-    def inputs(self) -> Collection[int]:
-        return ()
+    def inputs(self) -> Inputs:
+        return {}
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         for _ in range(limit):

@@ -28,8 +28,9 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
+    from ringcast.aio.transport import Inputs
     from ringcast.model import View
 
 PORTS = range(10_000, 30_000)
@@ -95,8 +96,10 @@ class MulticastSocket(UdpSocket):
     def send(self, datagram: bytes, dest: Address) -> None:
         super().send(datagram + self._mark if dest == self.group_address else datagram, dest)
 
-    def inputs(self) -> Collection[int]:
-        return (*super().inputs(), self._listener.fileno())
+    def inputs(self) -> Inputs:
+        if self._on_input is None:
+            return {}
+        return {**super().inputs(), self._listener.fileno(): self._on_input}
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         yield from super().drain(limit // 2)  # acks and beats shall not wait behind messages

@@ -4,8 +4,8 @@ A process that sleeps has to be woken, and then works slowly at first: on a quie
 a third of a short round trip. While it spins it takes a core instead.
 
 On each datagram that comes or goes: stay awake for `spin_s` from now on.
-While awake: look at the sockets for 20 µs, or until something is there, and come back in the next
-    turn of the loop, which reads it. Looking is left to the system, which hardly slows down what
+While awake: look at the sockets for 20 µs, or until something is there, which is read; and come
+    back in the next turn of the loop. Looking is left to the system, which hardly slows down what
     shares the core: Python that turns in circles takes a third from it.
 """
 
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
+
+    from ringcast.aio.transport import Inputs
 
 TURN_NS = 20_000
 """How long to look in one turn of the loop, in which nothing else of it gets its turn."""
@@ -28,13 +30,13 @@ LOOKS = 4
 
 
 class Spinner:
-    """For one loop, and the file descriptors on which datagrams come now. Where there are none, as
-    where all time is made up, there is nothing to wait for."""
+    """For one loop, and the file descriptors on which datagrams come now, with what reads them.
+    Where there are none, as where all time is made up, there is nothing to wait for."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        inputs: Callable[[], Collection[int]],
+        inputs: Callable[[], Inputs],
         spin_s: float,
     ) -> None:
         self._loop = loop
@@ -57,7 +59,7 @@ class Spinner:
         self._span = self._until = 0
 
     def _turn(self) -> None:
-        inputs = self._inputs() if monotonic_ns() < self._until else ()
+        inputs = self._inputs() if monotonic_ns() < self._until else {}
         self._is_turning = bool(inputs)
         if not self._is_turning:
             return
@@ -69,5 +71,8 @@ class Spinner:
         for descriptor in inputs:
             poller.register(descriptor, select.POLLIN)
         stop = monotonic_ns() + TURN_NS
-        while not any(map(poller.poll, repeat(0, LOOKS))) and monotonic_ns() < stop:
-            pass
+        found: list[tuple[int, int]] | None = None
+        while not found and monotonic_ns() < stop:
+            found = next(filter(None, map(poller.poll, repeat(0, LOOKS))), None)
+        if found:
+            inputs[found[0][0]]()  # the loop finds the others, if this has not ended them

@@ -27,6 +27,7 @@ import errno
 import os
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ringcast.aio.framing import (
@@ -47,8 +48,9 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from ringcast.aio.transport import Inputs
     from ringcast.model import View
 
 READ_BYTES = 1 << 18
@@ -136,8 +138,11 @@ class TcpMesh:
         for link in self._links:
             self._loop.remove_reader(link.sock.fileno())
 
-    def inputs(self) -> Collection[int]:
-        return [link.sock.fileno() for link in self._links if link.is_connected]
+    def inputs(self) -> Inputs:
+        if self._on_input is None:
+            return {}
+        links = (link for link in self._links if link.is_connected)
+        return {link.sock.fileno(): partial(self._on_readable, link) for link in links}
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What one connection has brought."""

@@ -7,13 +7,17 @@ cannot be sent is dropped and counted; repair is above.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ringcast.model import Address, View
+
+
+Inputs: TypeAlias = "Mapping[int, Callable[[], None]]"
+"""The file descriptors on which datagrams come now, and what is to be called if one is there."""
 
 
 class Transport(Protocol):
@@ -39,8 +43,8 @@ class Transport(Protocol):
         """Call it no more. Sending goes on, and another driver may start."""
         ...
 
-    def inputs(self) -> Collection[int]:
-        """The file descriptors on which datagrams come now."""
+    def inputs(self) -> Inputs:
+        """For who does not wait for the loop to see that something is there."""
         ...
 
     def drain(self, limit: int) -> Iterator[memoryview]:

@@ -26,8 +26,9 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from ringcast.aio.transport import Inputs
     from ringcast.model import View
 
 BUFFER_BYTES = 8 << 20
@@ -105,18 +106,19 @@ class UdpSocket:
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_input: Callable[[], None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
-        self._loop = loop
+        self._loop, self._on_input = loop, on_input
         loop.add_reader(self._socket.fileno(), on_input)
 
     def stop(self) -> None:
         if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
-            self._loop = None
+            self._loop = self._on_input = None
 
-    def inputs(self) -> Collection[int]:
-        return (self._socket.fileno(),)
+    def inputs(self) -> Inputs:
+        return {} if self._on_input is None else {self._socket.fileno(): self._on_input}
 
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""
