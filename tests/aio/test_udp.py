@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import select
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from ringcast.aio.udp import UdpSocket
 from ringcast.bench.cluster import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -65,3 +69,40 @@ def test_addresses_that_were_seen_are_bounded(
         sock.send(b"x", Address("127.0.0.1", port))
     assert sock.sent == 10
     assert len(sock._admitted) <= 3
+
+
+class LooksAwayFromErrors(asyncio.SelectorEventLoop):
+    """As libuv does, and so uvloop: a socket that has an error to tell is not looked at again."""
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        def look() -> None:
+            poll = select.poll()
+            poll.register(fd, 0)
+            if poll.poll(0):  # errors are told though nobody asks for them
+                self.remove_reader(fd)
+            callback(*args)
+
+        super().add_reader(fd, look)
+
+
+def test_a_refusal_does_not_end_reading(sock: UdpSocket) -> None:
+    received: list[bytes] = []
+
+    def on_input() -> None:
+        received.extend(map(bytes, sock.drain(16)))
+
+    async def main() -> None:
+        sock.start(asyncio.get_running_loop(), on_input)
+        with closing(UdpSocket(Address("127.0.0.1", 0))) as other:
+            for number in range(3):
+                sock.send(b"anybody?", nobody())
+                while len(sock.hints) <= number:
+                    await asyncio.sleep(0)
+                other.send(b"%d" % number, sock.address)
+                while len(received) <= number:
+                    await asyncio.sleep(0)
+        sock.stop()
+
+    with asyncio.Runner(loop_factory=LooksAwayFromErrors) as runner:
+        runner.run(asyncio.wait_for(main(), DEADLINE_S))
+    assert received == [b"0", b"1", b"2"]

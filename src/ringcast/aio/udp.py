@@ -210,6 +210,8 @@ class UdpSocket:
 
     def _read_errors(self) -> None:
         """Empty the error queue: each entry names the address that a datagram did not reach."""
+        if self._loop is not None:
+            self._loop.call_soon(self._look_again)
         while True:
             try:
                 _, ancillary, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
@@ -223,6 +225,12 @@ class UdpSocket:
                     self.hints.add(address)
                 elif code == errno.EMSGSIZE and info:
                     self._narrow_down(dest[0], info)
+
+    def _look_again(self) -> None:
+        """uvloop looks no more at a socket that had an error to tell."""
+        if self._loop is not None and self._on_input is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.add_reader(self._socket.fileno(), self._on_input)
 
     def _narrow_down(self, host: str, mtu: int) -> None:
         """No larger packets pass on the way there; or so somebody says. That there are paths which
