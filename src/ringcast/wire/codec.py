@@ -112,6 +112,8 @@ _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
 _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
+_MESSAGE: Final = Struct("<QIBQHH")  # _CONN, _RUN and the _SIZE of its only message
+_MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # _FRAME and _MESSAGE in one call
 
 _WITH_RANGES: Final = (Nack, UnicastNack, RepairWanted)
 
@@ -459,15 +461,13 @@ def _encode_head(
 def _encode_message(run: UnicastData) -> bytes:
     """One message to one member: what a round trip waits for."""
     (payload,) = run.payloads
-    assert 1 <= run.first <= SEQNO_MAX, run
+    epoch, conn_id = run.conn
     _check_conn(run.conn)
-    flags = _EQUAL | run.more * _MORE
-    frame_bytes = _UNICAST_DATA_HEAD.size + _SIZE.size + len(payload)
-    return (
-        _encode_head(run, b"", frame_bytes, flags, run.first, 1)
-        + _SIZE.pack(len(payload))
-        + payload
-    )
+    assert 1 <= run.first <= SEQNO_MAX, run
+    size, flags = len(payload), _EQUAL | run.more * _MORE
+    body_bytes = _MESSAGE_HEAD.size - _FRAME.size + size
+    head = _MESSAGE_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, run.first, 1, size)
+    return head + payload
 
 
 def _continues(frame: Frame, run: Data | UnicastData) -> bool:
@@ -568,6 +568,14 @@ def _decode_data(view: memoryview, start: int, stop: int) -> Data:
 
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
+    payload = start + _MESSAGE.size
+    if payload <= stop:  # one message is read at once; whatever is wrong with it is found below
+        epoch, conn_id, flags, first, count, size = _MESSAGE.unpack_from(view, start)
+        is_one = count == 1 and flags & ~_MORE == _EQUAL and stop - payload == size
+        is_conn = 1 <= epoch <= COUNTER_MAX and conn_id >= FIRST_CONN_ID
+        if is_one and is_conn and 1 <= first <= SEQNO_MAX:
+            conn = Conn(epoch, conn_id)
+            return UnicastData(conn, first, [bytes(view[payload:stop])], more=flags != _EQUAL)
     first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
     return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
 
