@@ -105,6 +105,7 @@ class Requests:
         self._early: deque[Asked] = deque(maxlen=OPEN_MAX)  # of who is not in our view
         self._changed = Gate()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # uvloop's handles do not tell
         self._closed: str | None = None  # why
 
     async def ask(self, to: Member, payload: bytes, by: float) -> bytes:
@@ -232,9 +233,10 @@ class Requests:
         }
 
     def _arm(self, by: float) -> None:
-        if self._timer is None or by < self._timer.when():
+        if self._timer is None or by < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
+            self._timer_at = by
             self._timer = asyncio.get_running_loop().call_at(by, self._on_timer, by)
 
     def _on_timer(self, by: float) -> None:
