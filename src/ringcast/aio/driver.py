@@ -218,14 +218,7 @@ class Driver:
     def _on_readable(self) -> None:
         now = self._clock()
         is_message = self.node.receive_datagrams(self._arrived(now), now)
-        self._take_hints(now)
-        self._take_events(0, now)
-        if is_message:
-            self._look_for_messages()
-        else:
-            self._is_look_due = True  # it can wait: somebody may wait for an answer that was told
-        self._send_datagrams(now)
-        self._end_turn_soon()
+        self._after_input(now, is_message=is_message)
         self._spinner.stay_awake()
 
     def _arrived(self, now: int) -> Iterator[memoryview]:
@@ -275,10 +268,13 @@ class Driver:
 
     # Outputs
 
-    def _after_input(self, now: int) -> None:
+    def _after_input(self, now: int, *, is_message: bool = True) -> None:
         self._take_hints(now)
         self._take_events(0, now)
-        self._look_for_messages()
+        if is_message:
+            self._look_for_messages()
+        else:
+            self._is_look_due = True  # it can wait: somebody may wait for an answer that was told
         self._send_datagrams(now)
         self._end_turn_soon()
 
