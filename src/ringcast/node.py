@@ -66,7 +66,8 @@ class Node:
         {"multicast", "unicast", "membership", "detector", "state", "_channel"}
     )
     volatile: ClassVar[frozenset[str]] = links | {
-        *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn")
+        *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
+        *("_next", "_is_next_known"),
     }
 
     def __init__(
@@ -138,6 +139,8 @@ class Node:
         self._few_since: int | None = None  # when the view became too small to send to
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
+        self._next: int | None = None  # when the first of all layers but the channel is due
+        self._is_next_known = False
         self._out = Effects()
         self.link()
 
@@ -192,23 +195,29 @@ class Node:
     def receive_datagrams(
         self, datagrams: Iterable[bytes | bytearray | memoryview], now: int
     ) -> bool:
-        """Datagrams as they came; whether there may be messages in them for the application. Their
-        bytes are not needed after this returns."""
+        """Datagrams as they came; whether there was more in them than requests and answers: if not,
+        nothing is ready that was not before. Their bytes are not needed after this returns."""
         detector = self.detector
-        is_message = False
+        is_more = False
         for datagram in datagrams:
             try:
                 source, frames = self.codec.unpack(datagram)
+                if detector is not None:
+                    is_more |= detector.heard(source, now)
+                message = self._next_message(source, frames, now)
             except DecodeError as error:
                 self._reject(error)
                 continue
-            if detector is not None:
-                detector.heard(source, now)
-            is_message |= self._route(source, frames, now)
+            if message is not None:
+                is_more |= self._take_message(source, message, now)
+            else:
+                is_more = True
+                self._route(source, frames, now)
             if self._out.signals:
                 self._settle(now)
-        self._settle(now)
-        return is_message
+        if is_more:
+            self._settle(now)
+        return is_more
 
     def send(
         self,
@@ -279,14 +288,17 @@ class Node:
     def sync(self, peer: Member, now: int) -> None:
         """Ask a sender where its messages to this member stand, and go on from there."""
         self.unicast.sync(peer, now)
+        self._settle(now)
 
     def close_to(self, peer: Member, now: int) -> None:
         """Begin to close the connection to this peer, once everything is acknowledged."""
         self.unicast.close_to(peer, now)
+        self._settle(now)
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what this peer sends to us alone."""
         self.unicast.drop_from(peer, now)
+        self._settle(now)
 
     def transport_hint(self, address: Address, now: int) -> None:
         """A datagram was refused: nobody listened at this address."""
@@ -334,8 +346,14 @@ class Node:
 
     def next_timeout(self) -> int | None:
         """When handle_timeout is due; None: nothing waits."""
-        deadlines = [at for layer in self._layers if (at := layer.next_timeout()) is not None]
-        return min(deadlines, default=None)
+        channel = self._channel
+        if not self._is_next_known:
+            self._is_next_known = True
+            others = [layer.next_timeout() for layer in self._layers if layer is not channel]
+            self._next = min([at for at in others if at is not None], default=None)
+        first = self._next
+        said = None if channel is None else channel.next_timeout()
+        return said if first is None or (said is not None and said < first) else first
 
     def take_datagrams(self) -> list[tuple[Address | None, bytes]]:
         """What to send, in order; None means to every other member of the view.
@@ -346,17 +364,26 @@ class Node:
         waiting = self._out.frames
         if not waiting:
             return []
+        if len(waiting) == 1:
+            dest, frame = waiting.pop()
+            return self._pack(dest, [frame])
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:
             by_dest.setdefault(dest, []).append(frame)
         waiting.clear()
         datagrams: list[tuple[Address | None, bytes]] = []
         for dest, frames in by_dest.items():
-            if isinstance(dest, Member):
-                datagrams += [(dest.address, packed) for packed in self.codec.pack(frames, dest)]
-            else:
-                datagrams += [(dest, packed) for packed in self.codec.pack(frames)]
+            datagrams += self._pack(dest, frames)
         return datagrams
+
+    def _pack(
+        self, dest: Member | Address | None, frames: list[Frame]
+    ) -> list[tuple[Address | None, bytes]]:
+        to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
+        datagrams = self.codec.pack(frames, to)
+        if len(datagrams) == 1:  # a list to loop over costs as much as all else here
+            return [(address, datagrams[0])]
+        return [(address, datagram) for datagram in datagrams]
 
     def take_events(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
@@ -383,9 +410,14 @@ class Node:
         return events
 
     @property
-    def has_events(self) -> bool:
-        """Something has happened that is no message, and has not been told."""
-        return bool(self._out.events)
+    def has_datagrams(self) -> bool:
+        """Something is to be sent."""
+        return bool(self._out.frames)
+
+    @property
+    def event_count(self) -> int:
+        """How much has happened that is no message, and has not been told."""
+        return len(self._out.events)
 
     @property
     def has_ready(self) -> bool:
@@ -467,11 +499,18 @@ class Node:
 
     # Run to completion
 
-    def _route(self, source: Member, frames: list[Frame], now: int) -> bool:
-        """Hand each stretch of frames of one layer to it, in order; whether one has messages for
-        the application."""
+    def _next_message(self, source: Member, frames: list[Frame], now: int) -> SystemMessage | None:
+        """What a layer of another member says, if the datagram is that alone and next in turn."""
+        channel = self._channel
+        if channel is None or len(frames) > 1:
+            return None
+        unicast = channel.unicast
+        payload = None if unicast is None else unicast.take_next(source, frames[0], now)
+        return None if payload is None else decode_message(payload)
+
+    def _route(self, source: Member, frames: list[Frame], now: int) -> None:
+        """Hand each stretch of frames of one layer to it, in order."""
         start, count = 0, len(frames)
-        is_message = False
         while start < count:
             owner = self._place_of(frames[start])
             stop = start + 1
@@ -480,9 +519,7 @@ class Node:
             if owner is not None:
                 stretch = frames if stop - start == count else frames[start:stop]
                 self._layers[owner].receive(source, stretch, now, self._out)
-                is_message |= owner <= UNICAST
             start = stop
-        return is_message
 
     def _place_of(self, frame: Frame) -> int | None:
         """Whose it is. The system's own connections are told by their epochs."""
@@ -492,6 +529,8 @@ class Node:
         return place
 
     def _settle(self, now: int) -> None:
+        """After every input but requests and answers: those concern no layer but the channel."""
+        self._is_next_known = False
         out = self._out
         if out.signals:
             self._drain(now)
@@ -532,16 +571,20 @@ class Node:
                 else:
                     self._take_message(source, message, now)
 
-    def _take_message(self, source: Member, message: SystemMessage, now: int) -> None:
+    def _take_message(self, source: Member, message: SystemMessage, now: int) -> bool:
+        """Whether it is for a layer of this member: what is for its application changes nothing."""
         if isinstance(message, Ask):  # not a match of their fields: requests are to be quick
             self._out.event(Asked(source, message.number, message.payload))
-        elif isinstance(message, Answer):
+            return False
+        if isinstance(message, Answer):
             said = message.payload
             self._out.event(Answered(source, message.number, said, message.is_refused))
-        elif isinstance(message, EstateWanted | EstateRun):
+            return False
+        if isinstance(message, EstateWanted | EstateRun):
             self.multicast.receive_message(source, message, now, self._out)
         elif self.state is not None:
             self.state.receive_message(source, message, now, self._out)
+        return True
 
     def _send_messages(self, channel: SystemChannel, now: int) -> bool:
         """Whether some were for this member itself."""

@@ -43,6 +43,10 @@ class Owner(Protocol):
         """What the node has to tell, messages among it, in its order."""
         ...
 
+    def on_request(self, event: Event) -> None:
+        """The same, for a request or an answer: nothing is left to be done after this."""
+        ...
+
     def on_input(self) -> None:
         """Something arrived, or a deadline came: there may be messages to take."""
         ...
@@ -72,12 +76,13 @@ class Driver:
         self._clock = clock
         self._tap = tap
         self._lose = lose
-        self._spinner = Spinner(loop, transport.inputs, spin_s)
+        self._spinner = Spinner(loop, transport.inputs, spin_s) if spin_s else None
         self._datagram_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._is_turn_due = False
+        self._has_asked = False  # in this turn
         self._is_look_due = False  # there may be messages that the owner has not been told of
         self._is_open = True
 
@@ -113,8 +118,13 @@ class Driver:
         return accepted
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
-        """Ask the application of a member of the view."""
-        self.node.ask(to, number, payload, self._clock())
+        """Ask the application of a member of the view. The first request of a turn goes at once;
+        those that follow share datagrams."""
+        now = self._clock()
+        self.node.ask(to, number, payload, now)
+        if not self._has_asked:
+            self._has_asked = True
+            self._send_datagrams(now)
         self._end_turn_soon()
 
     def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
@@ -178,7 +188,8 @@ class Driver:
             self._is_open = False
             self._source.unregister()
             self.transport.stop()
-            self._spinner.close()
+            if self._spinner is not None:
+                self._spinner.close()
             for timer in (self._timer, self._look_timer):
                 if timer is not None:
                     timer.cancel()
@@ -217,9 +228,18 @@ class Driver:
 
     def _on_readable(self) -> None:
         now = self._clock()
-        is_message = self.node.receive_datagrams(self._arrived(now), now)
-        self._after_input(now, is_message=is_message)
-        self._spinner.stay_awake()
+        is_more = self.node.receive_datagrams(self._arrived(now), now)
+        if self._spinner is not None:
+            self._spinner.stay_awake()
+        if is_more:
+            self._after_input(now)
+        else:  # requests and answers: they bring no message, and there is nothing to send yet
+            is_turn_due, self._is_turn_due = self._is_turn_due, True
+            try:
+                self._take_requests(now)
+            finally:
+                if not is_turn_due:
+                    self._loop.call_soon(self._end_turn)  # after what somebody waits for
 
     def _arrived(self, now: int) -> Iterator[memoryview]:
         lose = self._lose
@@ -254,10 +274,10 @@ class Driver:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        self._is_turn_due = False
+        self._is_turn_due = self._has_asked = False
         if self._is_open:
             now = self._clock()
-            has_news = self.node.has_events or bool(self.transport.hints)
+            has_news = self.node.event_count > 0 or bool(self.transport.hints)
             if has_news:
                 self._take_hints(now)
                 self._take_events(0, now)
@@ -268,13 +288,10 @@ class Driver:
 
     # Outputs
 
-    def _after_input(self, now: int, *, is_message: bool = True) -> None:
+    def _after_input(self, now: int) -> None:
         self._take_hints(now)
         self._take_events(0, now)
-        if is_message:
-            self._look_for_messages()
-        else:
-            self._is_look_due = True  # it can wait: somebody may wait for an answer that was told
+        self._look_for_messages()
         self._send_datagrams(now)
         self._end_turn_soon()
 
@@ -299,14 +316,24 @@ class Driver:
         if tap is not None:
             tap.look(now)
 
+    def _take_requests(self, now: int) -> None:
+        """If one came, and nothing else is to be told, whoever waits for it goes on at once."""
+        if self._tap is not None or self.node.event_count != 1:
+            self._take_events(0, now)
+            return
+        (event,) = self.node.take_events(0, now)
+        self._owner.on_request(event)
+
     def _send_datagrams(self, now: int) -> None:
         if self.transport.datagram_bytes != self._datagram_bytes:
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
+        if not self.node.has_datagrams:
+            return
         datagrams = self.node.take_datagrams()
         if self._tap is not None and self._tap.is_full:
             self._tap.transmitted(datagrams, now)
-        if datagrams:
+        if self._spinner is not None:
             self._spinner.stay_awake()
         for dest, datagram in datagrams:
             if dest is not None:

@@ -1,8 +1,42 @@
-"""Gate: where tasks wait until something has changed."""
+"""Where tasks wait: at a Gate until something has changed, for one of so many Turns, or for one
+Waiter to have a result."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+    from typing import Any
+
+T = TypeVar("T")
+
+
+class Waiter(asyncio.Future[T]):
+    """A future whose task can be made to go on at once, in place of after another turn of the
+    loop: that takes as long as all else that is done for a datagram."""
+
+    _woken: tuple[Callable[[Any], object], Context] | None = None
+
+    def add_done_callback(
+        self, fn: Callable[[Any], object], *, context: Context | None = None
+    ) -> None:
+        super().add_done_callback(fn, context=context)
+        self._woken = None if context is None else (fn, context)
+
+    def go_on(self, result: T) -> None:
+        """Have this result; and whoever waits for it runs until it waits again, if we are not
+        called by a task. To be called last: there is no telling what it does."""
+        if self._woken is None or asyncio.current_task() is not None:
+            self.set_result(result)
+            return
+        wake, context = self._woken
+        self.remove_done_callback(wake)
+        self.set_result(result)
+        context.run(wake, self)
 
 
 class Gate:
@@ -11,14 +45,14 @@ class Gate:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[Waiter[None]] = []
 
     @property
     def is_awaited(self) -> bool:
         return bool(self._waiters)
 
     async def wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
+        waiter: Waiter[None] = Waiter()
         self._waiters.append(waiter)
         try:
             await waiter
@@ -26,10 +60,47 @@ class Gate:
             if waiter in self._waiters:  # cancelled before the gate opened
                 self._waiters.remove(waiter)
 
-    def open(self) -> bool:
-        """Wake everybody; True if anybody waited."""
+    def open(self, *, at_once: bool = False) -> bool:
+        """Wake everybody; True if anybody waited. `at_once`: they run before this returns."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
+            if waiter.done():
+                continue
+            if at_once:
+                waiter.go_on(None)
+            else:
                 waiter.set_result(None)
         return bool(waiters)
+
+
+class Turns:
+    """So many may do something at once; who comes later waits, in order. A semaphore that costs
+    nothing while there are `free` turns: whoever finds one counts it down and goes on."""
+
+    __slots__ = ("_waiters", "free")
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        """Wait for a turn, when none is free."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            if not waiter.cancelled():
+                self.give()  # the turn had come, and nobody is there to use it
+            raise
+
+    def give(self) -> None:
+        """One is over: the first who waits is next."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.free += 1

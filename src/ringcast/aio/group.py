@@ -215,26 +215,25 @@ class Group:
         and if this is cancelled, it may have acted on the request all the same.
         """
         check_payload(payload)
-        check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
-        self._check_peer(member)
+        if timeout != REQUEST_TIMEOUT_S:
+            check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
         by = asyncio.get_running_loop().time() + timeout
         try:
-            if not self._is_in:
+            if self._is_leaving or not self._requests.is_there(member):
+                self._check_peer(member)
                 async with asyncio.timeout_at(by):
                     await self._until_in()
-            self._check_open()
             return await self._requests.ask(member, payload, by)
         except TimeoutError:
             raise TimedOut(f"{member} has not answered within {timeout:g} s") from None
 
-    async def requests(self) -> AsyncIterator[Request]:
+    def requests(self) -> AsyncIterator[Request]:
         """What others ask this member: `async for request in group.requests()`, then
         `request.reply(b"...")` or `request.refuse("why")`, now or later.
 
         They wait in order until somebody reads them here, 64 of each member at the most.
         """
-        while (request := await self._requests.next()) is not None:
-            yield request
+        return self._requests
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
@@ -386,6 +385,14 @@ class Group:
                 self._on_closed(event)
             case _:
                 self._on_state_event(event)
+
+    def on_request(self, event: Event) -> None:
+        if isinstance(event, Asked):
+            self._requests.on_asked(event, at_once=True)
+        elif isinstance(event, Answered):
+            self._requests.on_answered(event, at_once=True)
+        else:
+            self.on_event(event)
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""

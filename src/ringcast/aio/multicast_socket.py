@@ -15,6 +15,7 @@ something: to the protocols that is a loss like any other.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from array import array
@@ -71,6 +72,8 @@ class MulticastSocket(UdpSocket):
         """Datagrams of this member itself, where the system does not leave them out."""
         self._mark = b""
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._listening = select.poll()
+        self._listening.register(self._listener, select.POLLIN)
         try:
             is_filtered = self._listen()
         except OSError as error:
@@ -139,7 +142,9 @@ class MulticastSocket(UdpSocket):
 
     def _drain_group(self, limit: int) -> Iterator[memoryview]:
         receive_into = self._listener.recvfrom_into
-        for _ in range(limit):
+        for place in range(limit):
+            if not place and not self._listening.poll(0):
+                return  # as most times when somebody has answered
             try:
                 size, source = receive_into(self._space)
             except OSError:  # there is none; and who never sends is told of no errors

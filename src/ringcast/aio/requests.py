@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.aio.gate import Gate
+from ringcast.aio.gate import Gate, Turns, Waiter
 from ringcast.errors import GroupClosed, RequestFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from typing import Self
 
     from ringcast.aio.driver import Driver
     from ringcast.errors import RingcastError
@@ -84,7 +86,7 @@ class _Open(NamedTuple):
     """A request that this member has made."""
 
     to: Member
-    answer: asyncio.Future[bytes | RingcastError | TimeoutError]  # results: they may go unheard
+    answer: Waiter[bytes | RingcastError | TimeoutError]  # results: they may go unheard
     by: float
     """When there is to be an answer, by the clock of the loop."""
 
@@ -99,8 +101,8 @@ class Requests:
         self._view: View | None = None
         self._numbers = count(1)
         self._open: dict[int, _Open] = {}
-        self._turns: dict[Member, asyncio.Semaphore] = {}
-        self._unanswered: dict[Member, dict[int, Request]] = {}  # by who asks, and its number
+        self._turns: dict[Member, Turns] = {}
+        self._unanswered: dict[Member, dict[int, Asked]] = {}  # by who asks, and its number
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
         self._early: deque[Asked] = deque(maxlen=OPEN_MAX)  # of who is not in our view
         self._changed = Gate()
@@ -108,39 +110,50 @@ class Requests:
         self._timer_at = 0.0  # uvloop's handles do not tell
         self._closed: str | None = None  # why
 
+    def is_there(self, member: object) -> bool:
+        """A member that can be asked now."""
+        return self._view is not None and member in self._view.members
+
     async def ask(self, to: Member, payload: bytes, by: float) -> bytes:
         """What that member says. RequestFailed as soon as it is known that it says nothing,
         TimeoutError if it has said nothing when the clock of the loop is at `by`."""
         self._check_view(to)
         turns = self._turns.get(to)
         if turns is None:
-            turns = self._turns[to] = asyncio.Semaphore(OPEN_MAX)
-        if turns.locked():
+            turns = self._turns[to] = Turns(OPEN_MAX)
+        has_waited = not turns.free
+        if has_waited:
             async with asyncio.timeout_at(by):
-                await turns.acquire()
+                await turns.take()
         else:
-            await turns.acquire()
+            turns.free -= 1
+        number = next(self._numbers)
         try:
-            self._check_view(to)  # that may have taken long
+            if has_waited:
+                self._check_view(to)
             if self._driver.node.backlog(to) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            said = await self._await_answer(to, payload, by)
+            answer: Waiter[bytes | RingcastError | TimeoutError] = Waiter()
+            self._open[number] = _Open(to, answer, by)
+            if self._timer is None or by < self._timer_at:
+                self._arm(by)
+            self._driver.ask(to, number, payload)
+            said = await answer
         finally:
-            turns.release()
+            self._open.pop(number, None)
+            turns.give()
         if isinstance(said, bytes):
             return said
         raise said
 
-    async def _await_answer(self, to: Member, payload: bytes, by: float) -> bytes | Exception:
-        number = next(self._numbers)
-        request = _Open(to, asyncio.get_running_loop().create_future(), by)
-        self._open[number] = request
-        try:
-            self._arm(by)
-            self._driver.ask(to, number, payload)
-            return await request.answer
-        finally:
-            del self._open[number]
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Request:
+        request = await self.next()
+        if request is None:
+            raise StopAsyncIteration
+        return request
 
     async def next(self) -> Request | None:
         """The next request to this member; None once there will be no more."""
@@ -149,12 +162,15 @@ class Requests:
             await self._changed.wait()
         return self._arrived.popleft() if self._arrived else None
 
-    def on_asked(self, asked: Asked) -> None:
+    def on_asked(self, asked: Asked, *, at_once: bool = False) -> None:
+        """`at_once`: if the application waits for it, it gets it before this returns."""
         sender, number = asked.sender, asked.number
-        if self._view is None or sender not in self._view:
+        if self._view is None or sender not in self._view.members:
             self._early.append(asked)  # an answer would not go there now
             return
-        unanswered = self._unanswered.setdefault(sender, {})
+        unanswered = self._unanswered.get(sender)
+        if unanswered is None:
+            unanswered = self._unanswered[sender] = {}
         if number in unanswered or len(asked.payload) > PAYLOAD_BYTES_MAX:
             self.refused += 1  # no request of ours is like that
             return
@@ -163,23 +179,27 @@ class Requests:
             reason = f"it has {UNANSWERED_MAX} requests of this member to answer first"
             self._driver.answer(sender, number, reason.encode(), is_refused=True)
             return
+        unanswered[number] = asked
+        self._arrived.append(Request(sender, asked.payload, partial(self._answer, asked)))
+        self._changed.open(at_once=at_once)
 
-        def answer(payload: bytes, is_refused: bool) -> None:
-            if unanswered.pop(number, None) is not None:
-                self._driver.answer(sender, number, payload, is_refused=is_refused)
+    def _answer(self, asked: Asked, payload: bytes, is_refused: bool) -> None:
+        """Nothing happens if that member is gone, even if it has come back."""
+        unanswered = self._unanswered.get(asked.sender)
+        if unanswered is not None and unanswered.get(asked.number) is asked:
+            del unanswered[asked.number]
+            self._driver.answer(asked.sender, asked.number, payload, is_refused=is_refused)
 
-        request = Request(sender, asked.payload, answer)
-        unanswered[number] = request
-        self._arrived.append(request)
-        self._changed.open()
-
-    def on_answered(self, answered: Answered) -> None:
+    def on_answered(self, answered: Answered, *, at_once: bool = False) -> None:
+        """`at_once`: whoever asked goes on before this returns."""
         request = self._open.get(answered.number)
         if request is None or request.to != answered.sender or request.answer.done():
             return
         if answered.is_refused:
             reason = answered.payload.decode(errors="replace")
             request.answer.set_result(RequestFailed(f"{request.to} refuses: {reason}"))
+        elif at_once:
+            request.answer.go_on(answered.payload)
         else:
             request.answer.set_result(answered.payload)
 
@@ -233,11 +253,10 @@ class Requests:
         }
 
     def _arm(self, by: float) -> None:
-        if self._timer is None or by < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = by
-            self._timer = asyncio.get_running_loop().call_at(by, self._on_timer, by)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = by
+        self._timer = asyncio.get_running_loop().call_at(by, self._on_timer, by)
 
     def _on_timer(self, by: float) -> None:
         """Never early; and if the loop is late, for all whose time is up, or it gets later with
@@ -255,7 +274,7 @@ class Requests:
     def _check_view(self, to: Member) -> None:
         if self._closed is not None:
             raise GroupClosed(self._closed)
-        if self._view is None or to not in self._view:
+        if self._view is None or to not in self._view.members:
             raise RequestFailed(f"{to} is not in the group")
 
     def _end(self, error: type[RequestFailed | GroupClosed], reason: str) -> None:
@@ -269,7 +288,7 @@ class Requests:
 
     def _forget(self, senders: Collection[Member]) -> None:
         for sender in senders:
-            self._unanswered.pop(sender).clear()  # what is answered later finds nothing there
+            del self._unanswered[sender]  # what is answered later finds nothing there
         self._arrived = deque(r for r in self._arrived if r.sender in self._unanswered)
 
 

@@ -214,15 +214,15 @@ def unicast(
 
 @click.command()
 @click.option("--size", default=100, show_default=True, help="Bytes asked, and replied.")
-@click.option("--count", default=2000, show_default=True, help="Round trips of a run.")
-@runs
+@click.option("--count", default=1000, show_default=True, help="Round trips of a run.")
+@click.option("--runs", default=9, show_default=True, help="Take the medians of so many.")
 @transports
 @as_json
 def rtt(size: int, count: int, runs: int, transports: tuple[str, ...], is_json: bool) -> None:
     """A request and its reply between two processes, beside plain blocking sockets.
 
     p50 is what half of the round trips take at most, p99 what 99 of 100 do; asyncio is the same
-    sockets in event loops, with no protocol. Measured as members are by themselves, and with
+    sockets in event loops, with no protocol. Ratios are taken within a run. Measured as members are by themselves, and with
     spin_s, which keeps them awake between two datagrams; plain sockets sleep.
 
     Example: ringcast bench rtt --transport tcp --runs 5

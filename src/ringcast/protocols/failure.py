@@ -135,8 +135,9 @@ class FailureDetector:
     def start(self, now: int, out: Effects) -> None:
         """Nothing to do before there is a view."""
 
-    def heard(self, source: Member, now: int) -> None:
-        """A sign of life. Called for every datagram, so the common case is a store.
+    def heard(self, source: Member, now: int) -> bool:
+        """A sign of life; whether it may end a doubt. Called for every datagram, so the common case
+        is a store.
 
         Trusted, if it is due, comes from the timer, which is due at once.
         """
@@ -144,6 +145,8 @@ class FailureDetector:
             self._heard[source] = now
             if self._cases:
                 self._end_doubt(source, now)
+                return True
+        return False
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self.heard(source, now)

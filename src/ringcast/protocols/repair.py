@@ -112,6 +112,13 @@ class Repair:
         if self.gaps and window.held >= self.gaps[0].first:
             self._forget_filled(window.held)
 
+    def saw_next(self, seqno: int) -> bool:
+        """Whether this is the next of a stream of which nothing is known to be missing."""
+        if self.gaps or self.announced >= seqno or self.known + 1 != seqno:
+            return False
+        self.known = self.announced = seqno
+        return True
+
     def saw_highest(self, window: ReceiveWindow, seqno: int, now: int) -> None:
         """The sender says that it has sent up to seqno."""
         self.announced = max(self.announced, seqno)

@@ -215,6 +215,17 @@ class ReliableUnicast:
             self._timers.arm_if_idle(Timer.TICK, now + self._tau)
         return accepted
 
+    def send_next(self, payload: bytes, to: Member, now: int, out: Effects) -> bool:
+        """The short way for one message: over an open connection that has room for it. False:
+        nothing has happened, and `send` is to be called."""
+        entry = self.senders.get(to)
+        if entry is None or len(payload) > self._max_message_bytes:
+            return False
+        if not entry.send_next(payload, now, out):
+            return False
+        self._timers.arm_if_idle(Timer.TICK, now + self._tau)
+        return True
+
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         if self._is_closed or source == self.me or source in self._replaced:
             self.stale += len(frames)
@@ -318,6 +329,14 @@ class ReliableUnicast:
                 limit -= self._take_from(self.receivers[peer], limit, now, events)
         return events
 
+    def take_next(self, source: Member, frame: Frame, now: int) -> bytes | None:
+        """`receive` of one frame and `take_all` in one step, in the usual case: the next message of
+        a peer that nothing is missing of. None: nothing has happened."""
+        entry = self.receivers.get(source)  # closed, or replaced by another, it has none
+        if entry is None or self._view is None or type(frame) is not UnicastData:
+            return None
+        return entry.take_next(frame, now) if frame.conn == entry.conn else None
+
     def take_all(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """Every message that is ready, with its sender: for who needs to know no more."""
         messages: list[tuple[Member, bytes]] = []
@@ -364,10 +383,10 @@ class ReliableUnicast:
     # Outputs
 
     def next_timeout(self) -> int | None:
-        machines: list[Timers[Timer] | SenderEntry | ReceiverEntry]
-        machines = [self._timers, *self.senders.values(), *self.receivers.values()]
-        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
-        return min(deadlines, default=None)
+        entries: list[SenderEntry | ReceiverEntry]
+        entries = [*self.senders.values(), *self.receivers.values()]
+        deadlines = [self._timers.next_timeout(), *[entry.next_timeout() for entry in entries]]
+        return min([at for at in deadlines if at is not None], default=None)
 
     @property
     def has_ready(self) -> bool:

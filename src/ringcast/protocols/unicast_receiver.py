@@ -24,7 +24,7 @@ from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
 from ringcast.wire.frames import UnicastAck, UnicastNack
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.model import Conn, Member
     from ringcast.wire.frames import SyncOk, UnicastData
+
+
+LONE_ACK_INTERVALS = 10
+"""So many times as long a message may wait for its ack that came alone and was taken at once: who
+asks and answers has nothing in flight that an ack would make room for."""
 
 
 class Timer(Named):
@@ -74,6 +79,9 @@ class ReceiverEntry:
         {
             "peer",
             "_ack_interval",
+            "_lone_ack_interval",
+            "_passed",
+            "_passed_max",
             "_expiry",
             "_linger",
             "used_at",
@@ -106,6 +114,11 @@ class ReceiverEntry:
         self._ack_interval = round(config.ack_interval_s * 1e9)
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
+        self._lone_ack_interval = round(
+            min(LONE_ACK_INTERVALS * config.ack_interval_s, config.xmit_interval_s / 4) * 1e9
+        )
+        self._passed_max = config.window_bytes // 8
+        self._passed = 0  # bytes that passed by the window since the last ack
         self._acked = offset
         self._timers: Timers[Timer] = Timers()
         self._refresh(now)
@@ -123,6 +136,27 @@ class ReceiverEntry:
         if self.repair.has_proof:
             self._ask(now, out)
         self._arm_repair()
+
+    def take_next(self, data: UnicastData, now: int) -> bytes | None:
+        """The message in it, if it is one and whole, and could be taken as soon as it is here. It
+        then need not go through the window; None: it must."""
+        window = self.window
+        is_next = data.first == window.high + 1 and window.delivered == window.high
+        is_whole = data.count == 1 and not data.more and self.assembler.is_idle
+        if not (is_next and is_whole and self.state is State.OPEN):
+            return None
+        if not self.repair.saw_next(data.first):
+            return None
+        window.pass_next()
+        self.last_data = self.used_at = now
+        if self._expiry:
+            self._timers.arm(Timer.IDLE, now + self._expiry)
+        (payload,) = data.payloads
+        self._passed += len(payload) + DATAGRAM_OVERHEAD
+        is_much = self._passed > self._passed_max
+        patience = self._ack_interval if is_much else self._lone_ack_interval
+        self._timers.arm_by(Timer.ACK, now + patience)
+        return payload
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
         payloads = self.window.take_ready(limit)
@@ -250,10 +284,11 @@ class ReceiverEntry:
         self._ack_later(now)
 
     def _ack_later(self, now: int) -> None:
-        self._timers.arm_if_idle(Timer.ACK, now + self._ack_interval)
+        self._timers.arm_by(Timer.ACK, now + self._ack_interval)
 
     def _ack(self, allowance: int, out: Effects) -> None:
         self._timers.disarm(Timer.ACK)
+        self._passed = 0
         self._acked = self.window.delivered
         self.acks_sent += 1
         # What waits behind a gap is out of the socket buffer: there is room for as much again.

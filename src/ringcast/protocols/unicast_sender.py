@@ -143,6 +143,20 @@ class SenderEntry:
                 self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
         return accepted
 
+    def send_next(self, payload: bytes, now: int, out: Effects) -> bool:
+        """Whether this message was accepted as it is and goes out at once; if not, `send` it."""
+        window = self.fragments.window
+        was_acked = window.low == window.high
+        if self.state is not State.OPEN or not self.fragments.admit_one(payload):
+            return False
+        out.datagram(self.peer, UnicastData(self.conn, window.high, [payload]))
+        self.used_at = now
+        if self._expiry:
+            self._timers.arm(Timer.IDLE, now + self._expiry)
+        if was_acked:
+            self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+        return True
+
     def is_current(self, conn: Conn) -> bool:
         """Whether what the peer says of this connection counts."""
         return conn == self.conn

@@ -77,6 +77,11 @@ class Fragmenter:
         accepted = self.window.append_run(payloads)
         return accepted, [Piece(first, list(payloads[:accepted]), False)] if accepted else []
 
+    def admit_one(self, payload: bytes) -> bool:
+        """Whether this message got the next seqno, whole and at once. If not, `admit` knows why."""
+        is_whole = len(payload) <= self._fragment_bytes and not self.rest
+        return is_whole and self.window.append(payload)
+
     def admit_rest(self) -> list[Piece]:
         """Fragments for which there is room now."""
         pieces: list[Piece] = []

@@ -75,6 +75,9 @@ class _Ring:
             slots[start:] = payloads[:-wrapped]
             slots[:wrapped] = payloads[-wrapped:]
 
+    def set(self, seqno: int, payload: bytes) -> None:
+        self._slots[seqno & self._mask] = payload
+
     def get(self, first: int, count: int) -> list[bytes]:
         slots = self._slots
         start = first & self._mask
@@ -255,6 +258,11 @@ class ReceiveWindow:
             self.ahead_bytes -= sum(map(len, self._ring.get(self.held + 1, count)))
             self.held += count
             del ahead[:count]
+
+    def pass_next(self) -> None:
+        """The next message came and was taken in one step, out of an empty window."""
+        assert self.low == self.high < self.gate
+        self.low = self.delivered = self.held = self.high = self.high + 1
 
     def has_slot(self, first: int, last: int) -> bool:
         """Whether some of first..last could be accepted; if not, they are counted as dropped.
@@ -483,6 +491,22 @@ class SendWindow:
         self._ring.put(self.high + 1, payloads)
         self._enter_charge(payloads, total, charge)
         return len(payloads)
+
+    def append(self, payload: bytes) -> bool:
+        """Whether this one message got the seqno after high. It fits a datagram. If not, there may
+        still be room as `append_run` finds it: this looks at the slots that there are."""
+        seqno = self.high + 1
+        charge = len(payload)
+        if charge < DATAGRAM_OVERHEAD:
+            charge = DATAGRAM_OVERHEAD
+        charged = self.charged + charge
+        if seqno > self.low + self.capacity or seqno > self.ceiling or charged > self.max_bytes:
+            return False
+        self._ring.set(seqno, payload)
+        self.high = seqno
+        self.charged = charged
+        self._charges.append((seqno, charge))
+        return True
 
     def _enter_charge(self, payloads: Sequence[bytes], total: int, charge: int) -> None:
         """Charge a run in pieces of about a datagram, so that a long one does not hold the sender

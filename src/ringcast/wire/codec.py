@@ -112,8 +112,9 @@ _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
 _UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
-_MESSAGE: Final = Struct("<QIBQHH")  # _CONN, _RUN and the _SIZE of its only message
-_MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # _FRAME and _MESSAGE in one call
+_MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the _SIZE of the only message
+
+_MESSAGE_BODY_MIN: Final = _MESSAGE_HEAD.size - _FRAME.size
 
 _WITH_RANGES: Final = (Nack, UnicastNack, RepairWanted)
 
@@ -185,12 +186,11 @@ class Codec:
         a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then. So
         does a message that was cut for larger ones: by another member, or before `resize`.
         """
-        header = self._header + _ADDRESSEE.pack(to.incarnation if to else _ANYONE)
+        header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
         if len(frames) == 1 and isinstance(frames[0], UnicastData) and frames[0].count == 1:
             assert to is not None, frames
-            message = _encode_message(frames[0])
-            if len(message) <= self._room:
-                datagram = header + message
+            datagram = header + _encode_message_head(frames[0]) + frames[0].payloads[0]
+            if len(datagram) - len(header) <= self._room:
                 return [datagram if self._seal is None else self._seal.seal(datagram)]
         packing = _Packing(header, self._room, self._room_max)
         runs: list[Data | UnicastData] = []  # each continues the one before
@@ -250,6 +250,9 @@ class Codec:
         if known is None or len(view) <= body:
             known = self._decode_head(view, overhear=overhear)
         sender, decoders = known
+        message = _decode_message(view, body) if decoders is _DECODERS else None
+        if message is not None:
+            return sender, [message]
         return sender, _decode_frames(view, body, decoders)
 
     def _decode_head(self, view: memoryview, *, overhear: bool) -> tuple[Member, Decoders]:
@@ -458,16 +461,15 @@ def _encode_head(
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
 
 
-def _encode_message(run: UnicastData) -> bytes:
-    """One message to one member: what a round trip waits for."""
+def _encode_message_head(run: UnicastData) -> bytes:
+    """What stands before one message to one member: what a round trip waits for."""
     (payload,) = run.payloads
     epoch, conn_id = run.conn
     _check_conn(run.conn)
     assert 1 <= run.first <= SEQNO_MAX, run
     size, flags = len(payload), _EQUAL | run.more * _MORE
-    body_bytes = _MESSAGE_HEAD.size - _FRAME.size + size
-    head = _MESSAGE_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, run.first, 1, size)
-    return head + payload
+    body_bytes = _MESSAGE_BODY_MIN + size
+    return _MESSAGE_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, run.first, 1, size)
 
 
 def _continues(frame: Frame, run: Data | UnicastData) -> bool:
@@ -562,20 +564,27 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
     return frames
 
 
+def _decode_message(view: memoryview, start: int) -> UnicastData | None:
+    """The rest of the datagram if it is one message to one member: what a round trip waits for.
+    None: it is something else, or wrong, and to be read frame by frame."""
+    payload = start + _MESSAGE_HEAD.size
+    rest = len(view) - payload
+    if rest < 0 or view[start] != _UNICAST_DATA:
+        return None
+    _, length, epoch, conn_id, flags, first, count, size = _MESSAGE_HEAD.unpack_from(view, start)
+    is_one = count == 1 and flags == _EQUAL and size == rest and length == _MESSAGE_BODY_MIN + size
+    is_conn = 1 <= epoch <= COUNTER_MAX and conn_id >= FIRST_CONN_ID
+    if is_one and is_conn and 1 <= first <= SEQNO_MAX:
+        return UnicastData(Conn(epoch, conn_id), first, [bytes(view[payload:])])
+    return None
+
+
 def _decode_data(view: memoryview, start: int, stop: int) -> Data:
     first, count, cut, more = _decode_run(view, start + _STREAM.size, stop)
     return Data.uncut(decode_stream(view[start]), first, count, cut, more=more)
 
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
-    payload = start + _MESSAGE.size
-    if payload <= stop:  # one message is read at once; whatever is wrong with it is found below
-        epoch, conn_id, flags, first, count, size = _MESSAGE.unpack_from(view, start)
-        is_one = count == 1 and flags & ~_MORE == _EQUAL and stop - payload == size
-        is_conn = 1 <= epoch <= COUNTER_MAX and conn_id >= FIRST_CONN_ID
-        if is_one and is_conn and 1 <= first <= SEQNO_MAX:
-            conn = Conn(epoch, conn_id)
-            return UnicastData(conn, first, [bytes(view[payload:stop])], more=flags != _EQUAL)
     first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
     return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
 

@@ -60,17 +60,20 @@ _STREAM_SEQNO: Final = Struct("<BQ")
 _NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
 _STREAM: Final = Struct("<B")
 _SPAN: Final = Struct("<BQQ")  # stream, first, last
+_ASK_HEAD: Final = Struct("<BQ")  # kind, number
+_ANSWER_HEAD: Final = Struct("<BQB")  # kind, number, flags
 _REFUSALS: Final = {int(reason): reason for reason in Refusal}
 
 
 def encode_message(message: SystemMessage) -> bytes:
     """The payload that carries it to one member."""
     match message:
-        case Ask():
-            kind, head, body = _ASK, encode_counter(message.number), message.payload
+        case Ask():  # these two in one call each: somebody waits
+            assert 1 <= message.number <= COUNTER_MAX, message
+            return _ASK_HEAD.pack(_ASK, message.number) + message.payload
         case Answer():
-            kind, head = _ANSWER, encode_counter(message.number) + _FLAGS.pack(message.is_refused)
-            body = message.payload
+            assert 1 <= message.number <= COUNTER_MAX, message
+            return _ANSWER_HEAD.pack(_ANSWER, message.number, message.is_refused) + message.payload
         case StateAsk():
             kind, head = _STATE_ASK, encode_counter(message.attempt)
             body = encode_view_id(message.view_id) + _encode_digest(message.opened)
@@ -133,6 +136,10 @@ def decode_message(payload: bytes) -> SystemMessage:
     """What the payload says; DecodeError if any byte of it is not as it must be."""
     if not payload:
         raise DecodeError(Reject.TOO_SHORT)
+    if payload[0] == _ASK:
+        return _decode_ask(payload)
+    if payload[0] == _ANSWER:
+        return _decode_answer(payload)
     decode = _MESSAGE_DECODERS.get(payload[0])
     if decode is None:
         raise DecodeError(Reject.FRAME_KIND)
@@ -232,20 +239,24 @@ def _decode_held_up(body: memoryview) -> HeldUp:
     return HeldUp(bool(body[0]))
 
 
-def _decode_ask(body: memoryview) -> Ask:
-    number = decode_counter(body, 0, min(COUNTER.size, len(body)))
-    return Ask(number, bytes(body[COUNTER.size :]))
-
-
-def _decode_answer(body: memoryview) -> Answer:
-    start = COUNTER.size + _FLAGS.size
-    if len(body) < start:
+def _decode_ask(payload: bytes) -> Ask:
+    if len(payload) < _ASK_HEAD.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    number = decode_counter(body, 0, COUNTER.size)
-    flags = body[COUNTER.size]
+    _, number = _ASK_HEAD.unpack_from(payload)
+    if not 1 <= number <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
+    return Ask(number, payload[_ASK_HEAD.size :])
+
+
+def _decode_answer(payload: bytes) -> Answer:
+    if len(payload) < _ANSWER_HEAD.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    _, number, flags = _ANSWER_HEAD.unpack_from(payload)
+    if not 1 <= number <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
     if flags > 1:
         raise DecodeError(Reject.FLAGS)
-    return Answer(number, bytes(body[start:]), bool(flags))
+    return Answer(number, payload[_ANSWER_HEAD.size :], flags == 1)
 
 
 def _decode_numbers(body: memoryview) -> tuple[int, int, memoryview]:
@@ -297,6 +308,4 @@ _MESSAGE_DECODERS: Final[MessageDecoders] = {
     _HELD_UP: _decode_held_up,
     _ESTATE_WANTED: _decode_estate_wanted,
     _ESTATE_RUN: _decode_estate_run,
-    _ASK: _decode_ask,
-    _ANSWER: _decode_answer,
 }
