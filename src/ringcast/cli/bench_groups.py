@@ -222,8 +222,9 @@ def rtt(size: int, count: int, runs: int, transports: tuple[str, ...], is_json: 
     """A request and its reply between two processes, beside plain blocking sockets.
 
     p50 is what half of the round trips take at most, p99 what 99 of 100 do; asyncio is the same
-    sockets in event loops, with no protocol. Ratios are taken within a run. Measured as members are by themselves, and with
-    spin_s, which keeps them awake between two datagrams; plain sockets sleep.
+    sockets in event loops, with no protocol. Ratios are taken within a run. Measured as members are
+    by themselves, and with spin_s, which keeps them awake between two datagrams; plain sockets
+    sleep.
 
     Example: ringcast bench rtt --transport tcp --runs 5
     """
