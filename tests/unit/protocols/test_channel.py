@@ -143,3 +143,31 @@ def test_a_view_without_us_ends_it() -> None:
     assert any(isinstance(frame, Close) for _, frame in ends.out[A].frames)
     ends.send(b"2")
     assert ends.channels[A].dropped == 1
+
+
+def test_one_message_over_an_open_connection_takes_the_short_way() -> None:
+    ends = Ends()
+    ends.send(b"opens")
+    assert ends.exchange() == [b"opens"]
+    ends.send(b"next")
+    ((_, frame),) = ends.out[A].frames
+    unicast = ends.channels[B].unicast
+    assert unicast is not None
+    assert unicast.take_next(A, frame, ends.now) == b"next"
+    assert unicast.take_next(A, frame, ends.now) is None  # once
+    ends.channels[B].receive(A, [frame], ends.now, ends.out[B])
+    assert ends.channels[B].take_messages(ends.now, ends.out[B]) == []
+    ends.out[A].frames.clear()
+    ends.send(bytes(1000))  # in fragments
+    ends.send(b"after it")
+    assert ends.exchange() == [bytes(1000), b"after it"]
+
+
+def test_nothing_is_looked_for_where_nothing_can_be() -> None:
+    ends = Ends()
+    ends.send(b"opens")
+    ends.exchange()
+    channel = ends.channels[B]
+    assert not channel._may_be_ready
+    channel.send(b"to myself", B, ends.now, ends.out[B])
+    assert channel.take_messages(ends.now, ends.out[B]) == [(B, b"to myself")]
