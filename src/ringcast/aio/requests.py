@@ -22,17 +22,16 @@ import asyncio
 from collections import deque
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringcast.aio.gate import Gate, Turns, Waiter
-from ringcast.errors import GroupClosed, RequestFailed, UsageError
+from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Self
 
     from ringcast.aio.driver import Driver
-    from ringcast.errors import RingcastError
     from ringcast.events import Answered, Asked
     from ringcast.model import Member, View
 
@@ -82,13 +81,14 @@ class Request:
         return f"Request({str(self.sender)!r}, {self.payload!r})"
 
 
-class _Open(NamedTuple):
-    """A request that this member has made."""
+class _Open(Waiter[bytes | RingcastError | TimeoutError]):  # results: they may go unheard
+    """A request that this member has made; whoever asked waits for it."""
 
-    to: Member
-    answer: Waiter[bytes | RingcastError | TimeoutError]  # results: they may go unheard
-    by: float
-    """When there is to be an answer, by the clock of the loop."""
+    def __init__(self, to: Member, by: float) -> None:
+        super().__init__()
+        self.to = to
+        self.by = by
+        """When there is to be an answer, by the clock of the loop."""
 
 
 class Requests:
@@ -100,7 +100,7 @@ class Requests:
         self._driver = driver
         self._view: View | None = None
         self._numbers = count(1)
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _Open] = {}  # by the number of the request
         self._turns: dict[Member, Turns] = {}
         self._unanswered: dict[Member, dict[int, Asked]] = {}  # by who asks, and its number
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
@@ -133,12 +133,11 @@ class Requests:
                 self._check_view(to)
             if self._driver.node.backlog(to) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            answer: Waiter[bytes | RingcastError | TimeoutError] = Waiter()
-            self._open[number] = _Open(to, answer, by)
+            request = self._open[number] = _Open(to, by)
             if self._timer is None or by < self._timer_at:
                 self._arm(by)
             self._driver.ask(to, number, payload)
-            said = await answer
+            said = await request
         finally:
             self._open.pop(number, None)
             turns.give()
@@ -193,21 +192,21 @@ class Requests:
     def on_answered(self, answered: Answered, *, at_once: bool = False) -> None:
         """`at_once`: whoever asked goes on before this returns."""
         request = self._open.get(answered.number)
-        if request is None or request.to != answered.sender or request.answer.done():
+        if request is None or request.to != answered.sender or request.done():
             return
         if answered.is_refused:
             reason = answered.payload.decode(errors="replace")
-            request.answer.set_result(RequestFailed(f"{request.to} refuses: {reason}"))
+            request.set_result(RequestFailed(f"{request.to} refuses: {reason}"))
         elif at_once:
-            request.answer.go_on(answered.payload)
+            request.go_on(answered.payload)
         else:
-            request.answer.set_result(answered.payload)
+            request.set_result(answered.payload)
 
     def on_view(self, view: View) -> None:
         self._view = view
-        for to, answer, _ in self._open.values():
-            if to not in view and not answer.done():
-                answer.set_result(RequestFailed(f"{to} departed before it answered"))
+        for request in self._open.values():
+            if request.to not in view and not request.done():
+                request.set_result(RequestFailed(f"{request.to} departed before it answered"))
         self._turns = {to: turns for to, turns in self._turns.items() if to in view}
         self._forget([sender for sender in self._unanswered if sender not in view])
         early, self._early = self._early, deque(maxlen=OPEN_MAX)
@@ -263,10 +262,10 @@ class Requests:
         each of them."""
         self._timer = None
         now = max(by, asyncio.get_running_loop().time())
-        waiting = [request for request in self._open.values() if not request.answer.done()]
+        waiting = [request for request in self._open.values() if not request.done()]
         for request in waiting:
             if request.by <= now:
-                request.answer.set_result(TimeoutError())
+                request.set_result(TimeoutError())
         later = [request.by for request in waiting if request.by > now]
         if later:
             self._arm(min(later))
@@ -281,8 +280,8 @@ class Requests:
         self._view = None
         self._early.clear()
         for request in self._open.values():
-            if not request.answer.done():
-                request.answer.set_result(error(reason))
+            if not request.done():
+                request.set_result(error(reason))
         self._turns.clear()
         self._forget(list(self._unanswered))
 

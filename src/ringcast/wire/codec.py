@@ -85,6 +85,9 @@ _RANGE_COUNT_MAX: Final = 2**32 - 1
 _PAYLOAD_BYTES_MIN: Final = 64
 """Below this a seal leaves no useful room in a datagram."""
 
+_SHORT: Final = 1500
+"""Bytes of a datagram that may be copied before anything is known of it."""
+
 _STRUCT_COUNT_MAX: Final = 1024
 _STRUCTS_MAX: Final = 64
 """Structs that cut equal payloads take 32 bytes per payload: 2 MB if all are of the longest."""
@@ -160,6 +163,8 @@ class Codec:
         self._overhead = header_bytes + (seal.overhead if seal else 0)
         self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
+        self._last: tuple[bytes, Member] | None = None  # of these, to this member alone
+        self._last_conn = Conn(1, FIRST_CONN_ID)
         if self.payload_bytes_max < _PAYLOAD_BYTES_MIN:
             lowest = datagram_bytes + _PAYLOAD_BYTES_MIN - self.payload_bytes_max
             raise ConfigError("datagram_bytes", datagram_bytes, f"{lowest} or more with this seal")
@@ -242,18 +247,46 @@ class Codec:
             raise DecodeError(Reject.TOO_LONG)
         if self._seal is not None:
             datagram = self._seal.open(bytes(datagram))
+        message = self._unpack_message(bytes(datagram)) if len(datagram) <= _SHORT else None
+        if message is not None:
+            return message
         view = memoryview(datagram)
         if len(view) < _HEADER.size:
             raise DecodeError(Reject.TOO_SHORT)
         body = _HEADER.size + view[_HEADER.size - 1] + _ADDRESSEE.size
-        known = self._senders.get(bytes(view[:body]))  # what was checked once is not checked again
+        head = bytes(view[:body])
+        known = self._senders.get(head)  # what was checked once is not checked again
         if known is None or len(view) <= body:
             known = self._decode_head(view, overhear=overhear)
         sender, decoders = known
-        message = _decode_message(view, body) if decoders is _DECODERS else None
-        if message is not None:
-            return sender, [message]
+        if decoders is _DECODERS and head in self._senders:
+            self._last = head, sender
         return sender, _decode_frames(view, body, decoders)
+
+    def _unpack_message(self, datagram: bytes) -> tuple[Member, list[Frame]] | None:
+        """One message to this member alone, of whoever sent the last: what a round trip waits for.
+        None: it is something else, or wrong, and to be read frame by frame."""
+        if self._last is None:
+            return None
+        head, sender = self._last
+        start = len(head)
+        payload = start + _MESSAGE_HEAD.size
+        if len(datagram) < payload or not datagram.startswith(head):
+            return None
+        kind, length, epoch, conn_id, flags, first, count, size = _MESSAGE_HEAD.unpack_from(
+            datagram, start
+        )
+        rest = len(datagram) - payload
+        is_one = kind == _UNICAST_DATA and count == 1 and flags == _EQUAL
+        is_whole = size == rest and length == _MESSAGE_BODY_MIN + size
+        if not (is_one and is_whole and 1 <= first <= SEQNO_MAX):
+            return None
+        conn = self._last_conn
+        if conn.id != conn_id or conn.epoch != epoch:
+            if not 1 <= epoch <= COUNTER_MAX or conn_id < FIRST_CONN_ID:
+                return None
+            conn = self._last_conn = Conn(epoch, conn_id)
+        return sender, [UnicastData(conn, first, [datagram[payload:]])]
 
     def _decode_head(self, view: memoryview, *, overhear: bool) -> tuple[Member, Decoders]:
         """Who sent it, and what it may say to this member. That is remembered."""
@@ -562,21 +595,6 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
             raise DecodeError(Reject.COUNT)
         frames.append(frame)
     return frames
-
-
-def _decode_message(view: memoryview, start: int) -> UnicastData | None:
-    """The rest of the datagram if it is one message to one member: what a round trip waits for.
-    None: it is something else, or wrong, and to be read frame by frame."""
-    payload = start + _MESSAGE_HEAD.size
-    rest = len(view) - payload
-    if rest < 0 or view[start] != _UNICAST_DATA:
-        return None
-    _, length, epoch, conn_id, flags, first, count, size = _MESSAGE_HEAD.unpack_from(view, start)
-    is_one = count == 1 and flags == _EQUAL and size == rest and length == _MESSAGE_BODY_MIN + size
-    is_conn = 1 <= epoch <= COUNTER_MAX and conn_id >= FIRST_CONN_ID
-    if is_one and is_conn and 1 <= first <= SEQNO_MAX:
-        return UnicastData(Conn(epoch, conn_id), first, [bytes(view[payload:])])
-    return None
 
 
 def _decode_data(view: memoryview, start: int, stop: int) -> Data:
