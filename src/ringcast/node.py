@@ -415,9 +415,9 @@ class Node:
         return bool(self._out.frames)
 
     @property
-    def event_count(self) -> int:
-        """How much has happened that is no message, and has not been told."""
-        return len(self._out.events)
+    def has_events(self) -> bool:
+        """Something has happened that is no message, and has not been told."""
+        return bool(self._out.events)
 
     @property
     def has_ready(self) -> bool:

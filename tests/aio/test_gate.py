@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,6 +100,19 @@ async def test_what_a_waiting_task_raises_is_its_own() -> None:
 
 
 @in_a_loop
+async def test_called_in_the_very_context_of_who_waits_it_comes_a_turn_later() -> None:
+    loop, context, waiter = asyncio.get_running_loop(), copy_context(), Waiter[int]()
+
+    async def wait() -> int:
+        return await waiter
+
+    task = loop.create_task(wait(), context=context)
+    await asyncio.sleep(0)
+    loop.call_soon(waiter.go_on, 7, context=context)
+    assert await task == 7
+
+
+@in_a_loop
 async def test_a_cancelled_task_is_not_called_again() -> None:
     waiter: Waiter[int] = Waiter()
 
@@ -114,7 +127,7 @@ async def test_a_cancelled_task_is_not_called_again() -> None:
 
 
 @in_a_loop
-async def test_each_who_waits_at_a_gate_looks_again_at_once() -> None:
+async def test_of_those_at_a_gate_the_first_goes_on_at_once() -> None:
     gate = Gate()
     order: list[str] = []
 
@@ -133,7 +146,7 @@ async def test_each_who_waits_at_a_gate_looks_again_at_once() -> None:
     await by_the_loop(open_it)
     gate.open()
     await asyncio.gather(*tasks)
-    assert order == ["a", "b", "opened", "a", "b"]
+    assert order == ["a", "opened", "b", "a", "b"]
     assert not gate.open()
 
 

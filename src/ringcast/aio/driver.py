@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
-from ringcast.events import ViewInstalled
+from ringcast.events import Answered, Asked, ViewInstalled
 from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ LOOK_AGAIN_S = 1.0
 """How often the source is asked: by who looks for the group, and by who is in it."""
 
 
+_REQUESTS = (Asked, Answered)
+
+
 class Owner(Protocol):
     """Who is told what happens."""
 
@@ -43,8 +46,8 @@ class Owner(Protocol):
         """What the node has to tell, messages among it, in its order."""
         ...
 
-    def on_request(self, event: Event) -> None:
-        """The same, for a request or an answer: nothing is left to be done after this."""
+    def on_request(self, event: Asked | Answered) -> None:
+        """The same, where nothing is left to be done after it: whoever waits may go on at once."""
         ...
 
     def on_input(self) -> None:
@@ -277,7 +280,7 @@ class Driver:
         self._is_turn_due = self._has_asked = False
         if self._is_open:
             now = self._clock()
-            has_news = self.node.event_count > 0 or bool(self.transport.hints)
+            has_news = self.node.has_events or bool(self.transport.hints)
             if has_news:
                 self._take_hints(now)
                 self._take_events(0, now)
@@ -306,8 +309,11 @@ class Driver:
                 self.node.transport_hint(address, now)
 
     def _take_events(self, limit: int, now: int) -> None:
+        self._tell(self.node.take_events(limit, now), now)
+
+    def _tell(self, events: list[Event], now: int) -> None:
         tap = self._tap
-        for event in self.node.take_events(limit, now):
+        for event in events:
             if tap is not None:
                 tap.event(event, now)
             if isinstance(event, ViewInstalled):
@@ -318,11 +324,11 @@ class Driver:
 
     def _take_requests(self, now: int) -> None:
         """If one came, and nothing else is to be told, whoever waits for it goes on at once."""
-        if self._tap is not None or self.node.event_count != 1:
-            self._take_events(0, now)
-            return
-        (event,) = self.node.take_events(0, now)
-        self._owner.on_request(event)
+        events = self.node.take_events(0, now)
+        if self._tap is None and len(events) == 1 and isinstance(events[0], _REQUESTS):
+            self._owner.on_request(events[0])
+        else:
+            self._tell(events, now)
 
     def _send_datagrams(self, now: int) -> None:
         if self.transport.datagram_bytes != self._datagram_bytes:

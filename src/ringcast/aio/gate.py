@@ -30,13 +30,17 @@ class Waiter(asyncio.Future[T]):
     def go_on(self, result: T) -> None:
         """Have this result; and whoever waits for it runs until it waits again, if we are not
         called by a task. To be called last: there is no telling what it does."""
-        if self._woken is None or asyncio.current_task() is not None:
+        woken, self._woken = self._woken, None
+        if woken is None or asyncio.current_task() is not None:
             self.set_result(result)
             return
-        wake, context = self._woken
+        wake, context = woken
         self.remove_done_callback(wake)
         self.set_result(result)
-        context.run(wake, self)
+        try:
+            context.run(wake, self)
+        except RuntimeError:  # we are called in that very context
+            self.get_loop().call_soon(wake, self, context=context)
 
 
 class Gate:
@@ -61,15 +65,14 @@ class Gate:
                 self._waiters.remove(waiter)
 
     def open(self, *, at_once: bool = False) -> bool:
-        """Wake everybody; True if anybody waited. `at_once`: they run before this returns."""
+        """Wake everybody; True if anybody waited. `at_once`: the first runs before this returns."""
         waiters, self._waiters = self._waiters, []
+        first = next((waiter for waiter in waiters if not waiter.done()), None) if at_once else None
         for waiter in waiters:
-            if waiter.done():
-                continue
-            if at_once:
-                waiter.go_on(None)
-            else:
+            if waiter is not first and not waiter.done():
                 waiter.set_result(None)
+        if first is not None:
+            first.go_on(None)
         return bool(waiters)
 
 

@@ -17,7 +17,7 @@ from ringcast.aio.place import STREAMS
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
-from ringcast.aio.requests import Requests, check_payload
+from ringcast.aio.requests import Incoming, Requests, check_payload
 from ringcast.aio.state import StateExchange
 from ringcast.aio.unread import Unread
 from ringcast.config import check_seconds
@@ -233,7 +233,7 @@ class Group:
 
         They wait in order until somebody reads them here, 64 of each member at the most.
         """
-        return self._requests
+        return Incoming(self._requests)
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
@@ -386,13 +386,11 @@ class Group:
             case _:
                 self._on_state_event(event)
 
-    def on_request(self, event: Event) -> None:
+    def on_request(self, event: Asked | Answered) -> None:
         if isinstance(event, Asked):
             self._requests.on_asked(event, at_once=True)
-        elif isinstance(event, Answered):
-            self._requests.on_answered(event, at_once=True)
         else:
-            self.on_event(event)
+            self._requests.on_answered(event, at_once=True)
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""

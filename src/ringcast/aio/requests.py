@@ -145,15 +145,6 @@ class Requests:
             return said
         raise said
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Request:
-        request = await self.next()
-        if request is None:
-            raise StopAsyncIteration
-        return request
-
     async def next(self) -> Request | None:
         """The next request to this member; None once there will be no more."""
         while not self._arrived and self._closed is None:
@@ -289,6 +280,24 @@ class Requests:
         for sender in senders:
             del self._unanswered[sender]  # what is answered later finds nothing there
         self._arrived = deque(r for r in self._arrived if r.sender in self._unanswered)
+
+
+class Incoming:
+    """What is asked, to be read by `async for`. Several may read: each gets others."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Request:
+        request = await self._requests.next()
+        if request is None:
+            raise StopAsyncIteration
+        return request
 
 
 def check_payload(payload: bytes) -> None:

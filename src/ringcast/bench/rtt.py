@@ -54,14 +54,14 @@ def bench_rtt(
         transport=transport,
         spin_s=spin_s,
     ) as cluster:
-        for place, process in enumerate(cluster.processes):
-            _settle_on(place, process.pid)
-        tell(cluster.processes[1], {"op": "reply"})
+        first, second = cluster.processes
+        tell(second, {"op": "reply"})
         _ask(cluster, size, WARM_UP)
         for _ in range(runs):
             raw.append(_raw_times(transport, size, count))
             bare.append(_bare_times(transport, size, count))
-            asked.append(_ask(cluster, size, count))
+            with _apart(first.pid, second.pid):
+                asked.append(_ask(cluster, size, count))
     p50, p99 = _percentile(asked, 50), _percentile(asked, 99)
     raw_p50, raw_p99 = _percentile(raw, 50), _percentile(raw, 99)
     bare_p50 = _percentile(bare, 50)
@@ -115,9 +115,7 @@ def _echoed(module: str, transport: str) -> Iterator[socket.socket]:
     """A socket to a process of this module, which sends back what it gets."""
     with ExitStack() as stack:
         process = stack.enter_context(child(module))
-        stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
-        _settle_on(1, process.pid)
-        _settle_on(0, os.getpid())
+        stack.enter_context(_apart(os.getpid(), process.pid))
         tell(process, {"transport": transport})
         sock = stack.enter_context(open_socket(transport))
         sock.connect(tuple(hear(process)["listen"]))
@@ -127,10 +125,19 @@ def _echoed(module: str, transport: str) -> Iterator[socket.socket]:
         sock.shutdown(socket.SHUT_WR) if transport == "tcp" else sock.send(b"")
 
 
-def _settle_on(place: int, process: int) -> None:
-    """Let this process run on one core, another one for each place, if there are so many."""
-    cores = sorted(os.sched_getaffinity(process))
-    os.sched_setaffinity(process, {cores[place % len(cores)]})
+@contextmanager
+def _apart(first: int, second: int) -> Iterator[None]:
+    """Let each of two processes run on one core and nowhere else, where the system has that."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < 2:
+        yield
+        return
+    try:
+        os.sched_setaffinity(first, cores[:1])
+        os.sched_setaffinity(second, cores[1:2])
+        yield
+    finally:
+        os.sched_setaffinity(first, cores)
 
 
 def _percentile(runs: Sequence[Sequence[int]], share: int) -> float:

@@ -31,12 +31,6 @@ class Timers(Generic[K]):
         """Set the deadline unless one is set: repeated causes do not push it back."""
         self._deadlines.setdefault(key, deadline)
 
-    def arm_by(self, key: K, deadline: int) -> None:
-        """Set the deadline unless an earlier one is set."""
-        set_to = self._deadlines.setdefault(key, deadline)
-        if deadline < set_to:
-            self._deadlines[key] = deadline
-
     def disarm(self, key: K) -> None:
         self._deadlines.pop(key, None)
 

@@ -4,6 +4,8 @@ On UnicastData of the current connection: buffer what fits the window. New data 
     open, or open it again if it was closing; a duplicate only makes an ack due: the last one may
     have been lost.
 On take: the application pulls, in order and without gaps; only then is a message acknowledged.
+On UnicastData of one whole message that is next, where nothing waits and nothing is missing, if who
+    reads it takes it at once: arrival and take are one step, and the window only counts it.
 One ack per `ack_interval_s`, cumulative, for what was taken, however many causes there are. (The
     note's "min time between successive acks"; below half a tick, or the sender would resend.)
 Every gap-tick: ask for what is missing (repair.py).
@@ -24,7 +26,7 @@ from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
-from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
+from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.frames import UnicastAck, UnicastNack
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -35,11 +37,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.model import Conn, Member
     from ringcast.wire.frames import SyncOk, UnicastData
-
-
-LONE_ACK_INTERVALS = 10
-"""So many times as long a message may wait for its ack that came alone and was taken at once: who
-asks and answers has nothing in flight that an ack would make room for."""
 
 
 class Timer(Named):
@@ -79,9 +76,6 @@ class ReceiverEntry:
         {
             "peer",
             "_ack_interval",
-            "_lone_ack_interval",
-            "_passed",
-            "_passed_max",
             "_expiry",
             "_linger",
             "used_at",
@@ -114,11 +108,6 @@ class ReceiverEntry:
         self._ack_interval = round(config.ack_interval_s * 1e9)
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
-        self._lone_ack_interval = round(
-            min(LONE_ACK_INTERVALS * config.ack_interval_s, config.xmit_interval_s / 4) * 1e9
-        )
-        self._passed_max = config.window_bytes // 8
-        self._passed = 0  # bytes that passed by the window since the last ack
         self._acked = offset
         self._timers: Timers[Timer] = Timers()
         self._refresh(now)
@@ -151,12 +140,8 @@ class ReceiverEntry:
         self.last_data = self.used_at = now
         if self._expiry:
             self._timers.arm(Timer.IDLE, now + self._expiry)
-        (payload,) = data.payloads
-        self._passed += len(payload) + DATAGRAM_OVERHEAD
-        is_much = self._passed > self._passed_max
-        patience = self._ack_interval if is_much else self._lone_ack_interval
-        self._timers.arm_by(Timer.ACK, now + patience)
-        return payload
+        self._timers.arm_if_idle(Timer.ACK, now + self._ack_interval)
+        return data.payloads[0]
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
         payloads = self.window.take_ready(limit)
@@ -284,11 +269,10 @@ class ReceiverEntry:
         self._ack_later(now)
 
     def _ack_later(self, now: int) -> None:
-        self._timers.arm_by(Timer.ACK, now + self._ack_interval)
+        self._timers.arm_if_idle(Timer.ACK, now + self._ack_interval)
 
     def _ack(self, allowance: int, out: Effects) -> None:
         self._timers.disarm(Timer.ACK)
-        self._passed = 0
         self._acked = self.window.delivered
         self.acks_sent += 1
         # What waits behind a gap is out of the socket buffer: there is room for as much again.

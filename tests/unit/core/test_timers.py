@@ -29,15 +29,6 @@ def test_arming_replaces_and_arming_if_idle_does_not() -> None:
     assert timers.next_timeout() == 30
 
 
-def test_arming_by_a_time_never_makes_it_later() -> None:
-    timers: Timers[str] = Timers()
-    timers.arm_by("a", 5)
-    timers.arm_by("a", 7)
-    assert timers.next_timeout() == 5
-    timers.arm_by("a", 3)
-    assert timers.next_timeout() == 3
-
-
 def test_due_keys_come_earliest_first_and_once() -> None:
     timers: Timers[str] = Timers()
     for key, deadline in (("c", 30), ("a", 10), ("b", 20), ("d", 31)):

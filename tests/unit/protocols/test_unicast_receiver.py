@@ -8,7 +8,7 @@ from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import Address, Conn, Member
 from ringcast.protocols.connection import State
-from ringcast.protocols.unicast_receiver import LONE_ACK_INTERVALS, ReceiverEntry, Tombstone
+from ringcast.protocols.unicast_receiver import ReceiverEntry, Tombstone
 from ringcast.wire.frames import SyncOk, UnicastAck, UnicastData, UnicastNack
 
 if TYPE_CHECKING:
@@ -287,8 +287,8 @@ def test_explain_and_stats() -> None:
 # Messages that come alone
 
 
-def alone(seqno: int, size: int = 1, **more: bool) -> UnicastData:
-    return UnicastData(ONE, seqno, [bytes(size)], **more)
+def alone(seqno: int, *, more: bool = False) -> UnicastData:
+    return UnicastData(ONE, seqno, [b"\0"], more=more)
 
 
 def test_the_next_message_need_not_go_through_the_window() -> None:
@@ -321,25 +321,9 @@ def test_the_last_part_of_a_message_must_too() -> None:
     assert e.entry.take_next(alone(1), 0) is None
 
 
-def test_who_asks_and_answers_is_seldom_acknowledged() -> None:
+def test_it_is_acknowledged_as_any_other() -> None:
     e = Entry()
     for seqno in range(1, 6):
-        assert e.entry.take_next(alone(seqno), seqno * MS) is not None
-    assert e.entry.next_timeout() == 1 * MS + LONE_ACK_INTERVALS * 2 * MS
-    assert e.at(21 * MS) == [ack(5)]
-
-
-def test_much_is_acknowledged_soon() -> None:
-    e = Entry()
-    assert e.entry.take_next(alone(1, ROOM // 8), 1 * MS) is not None
-    assert e.at(3 * MS) == [ack(1)]
-    assert e.entry.take_next(alone(2), 4 * MS) is not None
-    assert e.entry.next_timeout() == 24 * MS  # that count begins anew with every ack
-
-
-def test_what_is_taken_from_the_window_does_not_wait_with_it() -> None:
-    e = Entry()
-    assert e.entry.take_next(alone(1), 0) is not None
-    e.data(2, 3, now=1 * MS)
-    e.take(now=1 * MS)
-    assert e.at(3 * MS) == [ack(3)]
+        assert e.entry.take_next(alone(seqno), seqno * MS // 4) is not None
+    assert e.entry.next_timeout() == MS // 4 + 2 * MS
+    assert e.at(3 * MS) == [ack(5)]
