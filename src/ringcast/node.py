@@ -39,7 +39,7 @@ from ringcast.wire.frames import (
     UnicastData,
     UnicastNack,
 )
-from ringcast.wire.messages import decode_message, encode_message
+from ringcast.wire.messages import decode_message, encode_answer, encode_ask, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -267,18 +267,19 @@ class Node:
         There is no telling if it never answers: whoever asks waits for so long, and for so many
         answers at once.
         """
-        self._say(Ask(number, payload), to, now)
+        self._say(encode_ask(number, payload), to, now)
 
     def backlog(self, to: Member) -> int:
         """How much that was asked or answered waits for that member to take what was before it."""
         channel = self._channel
-        return 0 if channel is None else channel.backlog(to)
+        return 0 if channel is None or not channel.waiting else channel.backlog(to)
 
     def answer(
         self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
     ) -> None:
         """What the application says to a member that has Asked, once."""
-        self._say(Answer(number, payload, is_refused), to, now, is_awaited=True)
+        said = encode_answer(number, payload, is_refused=is_refused)
+        self._say(said, to, now, is_awaited=True)
 
     def vote_now(self, now: int) -> None:
         """In a group that votes: find out at once what everybody has, and let go of it."""
@@ -593,14 +594,12 @@ class Node:
             channel.send(encode_message(message), dest, now, self._out)
         return any(dest == self.me for dest, _ in messages)
 
-    def _say(
-        self, message: Ask | Answer, to: Member, now: int, *, is_awaited: bool = False
-    ) -> None:
+    def _say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
         """What the application says. It changes nothing else here, unless it is to itself."""
         channel = self._channel
         if channel is None:
             raise UsageError("this node has no membership: nobody can be asked here")
-        channel.send(encode_message(message), to, now, self._out, is_awaited=is_awaited)
+        channel.send(message, to, now, self._out, is_awaited=is_awaited)
         if to == self.me:
             self._settle(now)
 

@@ -231,7 +231,9 @@ class Driver:
 
     def _on_readable(self) -> None:
         now = self._clock()
-        is_more = self.node.receive_datagrams(self._arrived(now), now)
+        is_plain = self._lose is None and self._tap is None
+        datagrams = self.transport.drain(DRAIN_MAX) if is_plain else self._arrived(now)
+        is_more = self.node.receive_datagrams(datagrams, now)
         if self._spinner is not None:
             self._spinner.stay_awake()
         if is_more:

@@ -20,27 +20,52 @@ class Waiter(asyncio.Future[T]):
     loop: that takes as long as all else that is done for a datagram."""
 
     _woken: tuple[Callable[[Any], object], Context] | None = None
+    """Who is called when it is done, and where; kept here until we know how."""
 
     def add_done_callback(
         self, fn: Callable[[Any], object], *, context: Context | None = None
     ) -> None:
-        super().add_done_callback(fn, context=context)
-        self._woken = None if context is None else (fn, context)
+        if self._woken is None and context is not None and not self.done():
+            self._woken = fn, context
+        else:
+            super().add_done_callback(fn, context=context)
+
+    def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
+        self._pass_on()
+        return super().remove_done_callback(fn)
+
+    def set_result(self, result: T, /) -> None:
+        self._pass_on()
+        super().set_result(result)
+
+    def set_exception(self, exception: type | BaseException, /) -> None:
+        self._pass_on()
+        super().set_exception(exception)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._pass_on()
+        return super().cancel(msg)
 
     def go_on(self, result: T) -> None:
         """Have this result; and whoever waits for it runs until it waits again, if we are not
         called by a task. To be called last: there is no telling what it does."""
-        woken, self._woken = self._woken, None
-        if woken is None or asyncio.current_task() is not None:
+        if self._woken is None or asyncio.current_task() is not None:
             self.set_result(result)
             return
-        wake, context = woken
-        self.remove_done_callback(wake)
-        self.set_result(result)
+        wake, context = self._woken
+        self._woken = None
+        super().set_result(result)
         try:
             context.run(wake, self)
         except RuntimeError:  # we are called in that very context
             self.get_loop().call_soon(wake, self, context=context)
+
+    def _pass_on(self) -> None:
+        """As with any other future from now on."""
+        if self._woken is not None:
+            wake, context = self._woken
+            self._woken = None
+            super().add_done_callback(wake, context=context)
 
 
 class Gate:

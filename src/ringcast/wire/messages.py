@@ -65,15 +65,25 @@ _ANSWER_HEAD: Final = Struct("<BQB")  # kind, number, flags
 _REFUSALS: Final = {int(reason): reason for reason in Refusal}
 
 
+def encode_ask(number: int, payload: bytes) -> bytes:
+    """An Ask in one call: somebody waits."""
+    assert 1 <= number <= COUNTER_MAX, number
+    return _ASK_HEAD.pack(_ASK, number) + payload
+
+
+def encode_answer(number: int, payload: bytes, *, is_refused: bool) -> bytes:
+    """An Answer likewise."""
+    assert 1 <= number <= COUNTER_MAX, number
+    return _ANSWER_HEAD.pack(_ANSWER, number, is_refused) + payload
+
+
 def encode_message(message: SystemMessage) -> bytes:
     """The payload that carries it to one member."""
     match message:
-        case Ask():  # these two in one call each: somebody waits
-            assert 1 <= message.number <= COUNTER_MAX, message
-            return _ASK_HEAD.pack(_ASK, message.number) + message.payload
+        case Ask():
+            return encode_ask(message.number, message.payload)
         case Answer():
-            assert 1 <= message.number <= COUNTER_MAX, message
-            return _ANSWER_HEAD.pack(_ANSWER, message.number, message.is_refused) + message.payload
+            return encode_answer(message.number, message.payload, is_refused=message.is_refused)
         case StateAsk():
             kind, head = _STATE_ASK, encode_counter(message.attempt)
             body = encode_view_id(message.view_id) + _encode_digest(message.opened)
