@@ -244,7 +244,7 @@ class Driver:
                 self._take_requests(now)
             finally:
                 if not is_turn_due:
-                    self._loop.call_soon(self._end_turn)  # after what somebody waits for
+                    self._end_turn()  # whoever waited has had its turn
 
     def _arrived(self, now: int) -> Iterator[memoryview]:
         lose = self._lose

@@ -427,7 +427,8 @@ class TcpMesh:
         """The datagrams that are whole by now."""
         view = self._view
         kept = len(link.tail)
-        view[:kept] = link.tail
+        if kept:
+            view[:kept] = link.tail
         wanted = min(READ_BYTES, limit * DATAGRAM_BYTES_MAX)
         try:
             size = link.sock.recv_into(view[kept : kept + wanted])
@@ -444,7 +445,9 @@ class TcpMesh:
             if link.peer is None and (body := next_body(stream, HELLO_BYTES_MAX)) is not None:
                 self._on_hello(link, Hello.decode(body))
                 stream = stream[HEAD_BYTES + len(body) :]
-            while link.peer is not None and (body := next_body(stream, DATAGRAM_BYTES_MAX)):
+            while stream and link.peer is not None:
+                if (body := next_body(stream, DATAGRAM_BYTES_MAX)) is None:
+                    break
                 datagrams.append(body)
                 stream = stream[HEAD_BYTES + len(body) :]
         except Malformed:
