@@ -49,7 +49,7 @@ class Waiter(asyncio.Future[T]):
     def go_on(self, result: T) -> None:
         """Have this result; and whoever waits for it runs until it waits again, if we are not
         called by a task. To be called last: there is no telling what it does."""
-        if self._woken is None or asyncio.current_task() is not None:
+        if self._woken is None or asyncio.current_task(self.get_loop()) is not None:
             self.set_result(result)
             return
         wake, context = self._woken
@@ -92,12 +92,11 @@ class Gate:
     def open(self, *, at_once: bool = False) -> bool:
         """Wake everybody; True if anybody waited. `at_once`: the first runs before this returns."""
         waiters, self._waiters = self._waiters, []
-        first = next((waiter for waiter in waiters if not waiter.done()), None) if at_once else None
-        for waiter in waiters:
-            if waiter is not first and not waiter.done():
+        for waiter in waiters[1:] if at_once else waiters:
+            if not waiter.done():
                 waiter.set_result(None)
-        if first is not None:
-            first.go_on(None)
+        if at_once and waiters and not waiters[0].done():
+            waiters[0].go_on(None)
         return bool(waiters)
 
 

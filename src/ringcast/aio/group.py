@@ -223,6 +223,7 @@ class Group:
                 self._check_peer(member)
                 async with asyncio.timeout_at(by):
                     await self._until_in()
+                self._requests.check(member)
             return await self._requests.ask(member, payload, by)
         except TimeoutError:
             raise TimedOut(f"{member} has not answered within {timeout:g} s") from None

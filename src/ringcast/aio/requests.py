@@ -116,8 +116,7 @@ class Requests:
 
     async def ask(self, to: Member, payload: bytes, by: float) -> bytes:
         """What that member says. RequestFailed as soon as it is known that it says nothing,
-        TimeoutError if it has said nothing when the clock of the loop is at `by`."""
-        self._check_view(to)
+        TimeoutError if it has said nothing when the clock of the loop is at `by`. It is there."""
         turns = self._turns.get(to)
         if turns is None:
             turns = self._turns[to] = Turns(OPEN_MAX)
@@ -130,7 +129,7 @@ class Requests:
         number = next(self._numbers)
         try:
             if has_waited:
-                self._check_view(to)
+                self.check(to)
             if self._driver.node.backlog(to) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
             request = self._open[number] = _Open(to, by)
@@ -261,7 +260,8 @@ class Requests:
         if later:
             self._arm(min(later))
 
-    def _check_view(self, to: Member) -> None:
+    def check(self, to: Member) -> None:
+        """RequestFailed, or GroupClosed, unless this member can be asked."""
         if self._closed is not None:
             raise GroupClosed(self._closed)
         if self._view is None or to not in self._view.members:

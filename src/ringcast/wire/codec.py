@@ -194,7 +194,7 @@ class Codec:
         header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
         if len(frames) == 1 and isinstance(frames[0], UnicastData) and frames[0].count == 1:
             assert to is not None, frames
-            datagram = header + _encode_message_head(frames[0]) + frames[0].payloads[0]
+            datagram = _encode_message(header, frames[0])
             if len(datagram) - len(header) <= self._room:
                 return [datagram if self._seal is None else self._seal.seal(datagram)]
         packing = _Packing(header, self._room, self._room_max)
@@ -494,15 +494,16 @@ def _encode_head(
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
 
 
-def _encode_message_head(run: UnicastData) -> bytes:
-    """What stands before one message to one member: what a round trip waits for."""
+def _encode_message(header: bytes, run: UnicastData) -> bytes:
+    """A datagram with one message to one member: what a round trip waits for."""
     (payload,) = run.payloads
     epoch, conn_id = run.conn
-    _check_conn(run.conn)
+    assert 1 <= epoch <= COUNTER_MAX and FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, run  # noqa: PT018
     assert 1 <= run.first <= SEQNO_MAX, run
     size, flags = len(payload), _EQUAL | run.more * _MORE
-    body_bytes = _MESSAGE_BODY_MIN + size
-    return _MESSAGE_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, run.first, 1, size)
+    length = _MESSAGE_BODY_MIN + size
+    head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, flags, run.first, 1, size)
+    return header + head + payload
 
 
 def _continues(frame: Frame, run: Data | UnicastData) -> bool:
