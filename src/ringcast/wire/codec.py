@@ -498,7 +498,8 @@ def _encode_message(header: bytes, run: UnicastData) -> bytes:
     """A datagram with one message to one member: what a round trip waits for."""
     (payload,) = run.payloads
     epoch, conn_id = run.conn
-    assert 1 <= epoch <= COUNTER_MAX and FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, run  # noqa: PT018
+    assert 1 <= epoch <= COUNTER_MAX, run
+    assert FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, run
     assert 1 <= run.first <= SEQNO_MAX, run
     size, flags = len(payload), _EQUAL | run.more * _MORE
     length = _MESSAGE_BODY_MIN + size
