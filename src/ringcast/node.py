@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Layer, Signal
     from ringcast.events import Event
     from ringcast.model import Address, Digest, View
-    from ringcast.wire.codec import DatagramSeal
+    from ringcast.wire.codec import Buffer, DatagramSeal
     from ringcast.wire.frames import Frame, SystemMessage
 
 L = TypeVar("L")
@@ -192,32 +192,44 @@ class Node:
             layer.start(now, self._out)
         self._settle(now)
 
-    def receive_datagrams(
-        self, datagrams: Iterable[bytes | bytearray | memoryview], now: int
-    ) -> bool:
-        """Datagrams as they came; whether there was more in them than requests and answers: if not,
-        nothing is ready that was not before. Their bytes are not needed after this returns."""
+    def take_request(self, datagram: Buffer, now: int) -> Asked | Answered | None:
+        """The short way for a request or an answer that comes alone and next in turn: it concerns
+        no layer but the channel, and the application at once. None: nothing has happened, and it is
+        for `receive_datagrams`."""
+        message = self.codec.unpack_message(datagram)
+        unicast = None if self._channel is None else self._channel.unicast
+        if message is None or unicast is None:
+            return None
+        source, conn, seqno, payload = message
+        try:
+            request = _as_request(source, decode_message(payload))
+        except DecodeError:
+            return None
+        if request is None or not unicast.take_next(source, conn, seqno, now):
+            return None
+        if self.detector is not None and self.detector.heard(source, now):
+            self._is_next_known = False
+        return request
+
+    def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
+        """Datagrams as they came. Their bytes are not needed after this returns."""
         detector = self.detector
-        is_more = False
         for datagram in datagrams:
+            request = self.take_request(datagram, now)
+            if request is not None:
+                self._out.event(request)
+                continue
             try:
                 source, frames = self.codec.unpack(datagram)
-                if detector is not None:
-                    is_more |= detector.heard(source, now)
-                message = self._next_message(source, frames, now)
             except DecodeError as error:
                 self._reject(error)
                 continue
-            if message is not None:
-                is_more |= self._take_message(source, message, now)
-            else:
-                is_more = True
-                self._route(source, frames, now)
+            if detector is not None:
+                detector.heard(source, now)
+            self._route(source, frames, now)
             if self._out.signals:
                 self._settle(now)
-        if is_more:
-            self._settle(now)
-        return is_more
+        self._settle(now)
 
     def send(
         self,
@@ -367,6 +379,9 @@ class Node:
             return []
         if len(waiting) == 1:
             dest, frame = waiting.pop()
+            if type(frame) is UnicastData and frame.count == 1:
+                assert isinstance(dest, Member), dest  # what is on a connection is for its peer
+                return [(dest.address, self.codec.pack_message(frame, dest))]
             return self._pack(dest, [frame])
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:
@@ -381,10 +396,7 @@ class Node:
         self, dest: Member | Address | None, frames: list[Frame]
     ) -> list[tuple[Address | None, bytes]]:
         to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
-        datagrams = self.codec.pack(frames, to)
-        if len(datagrams) == 1:  # a list to loop over costs as much as all else here
-            return [(address, datagrams[0])]
-        return [(address, datagram) for datagram in datagrams]
+        return [(address, datagram) for datagram in self.codec.pack(frames, to)]
 
     def take_events(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
@@ -409,11 +421,6 @@ class Node:
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
         return events
-
-    @property
-    def has_datagrams(self) -> bool:
-        """Something is to be sent."""
-        return bool(self._out.frames)
 
     @property
     def has_events(self) -> bool:
@@ -500,15 +507,6 @@ class Node:
 
     # Run to completion
 
-    def _next_message(self, source: Member, frames: list[Frame], now: int) -> SystemMessage | None:
-        """What a layer of another member says, if the datagram is that alone and next in turn."""
-        channel = self._channel
-        if channel is None or len(frames) > 1:
-            return None
-        unicast = channel.unicast
-        payload = None if unicast is None else unicast.take_next(source, frames[0], now)
-        return None if payload is None else decode_message(payload)
-
     def _route(self, source: Member, frames: list[Frame], now: int) -> None:
         """Hand each stretch of frames of one layer to it, in order."""
         start, count = 0, len(frames)
@@ -572,20 +570,15 @@ class Node:
                 else:
                     self._take_message(source, message, now)
 
-    def _take_message(self, source: Member, message: SystemMessage, now: int) -> bool:
-        """Whether it is for a layer of this member: what is for its application changes nothing."""
-        if isinstance(message, Ask):  # not a match of their fields: requests are to be quick
-            self._out.event(Asked(source, message.number, message.payload))
-            return False
-        if isinstance(message, Answer):
-            said = message.payload
-            self._out.event(Answered(source, message.number, said, message.is_refused))
-            return False
-        if isinstance(message, EstateWanted | EstateRun):
+    def _take_message(self, source: Member, message: SystemMessage, now: int) -> None:
+        """For a layer of this member, or for its application."""
+        request = _as_request(source, message)
+        if request is not None:
+            self._out.event(request)
+        elif isinstance(message, EstateWanted | EstateRun):
             self.multicast.receive_message(source, message, now, self._out)
         elif self.state is not None:
             self.state.receive_message(source, message, now, self._out)
-        return True
 
     def _send_messages(self, channel: SystemChannel, now: int) -> bool:
         """Whether some were for this member itself."""
@@ -667,6 +660,15 @@ class Node:
             case _:
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
+
+
+def _as_request(source: Member, message: SystemMessage) -> Asked | Answered | None:
+    """What the application is told of it, if it is for that."""
+    if isinstance(message, Ask):  # not a match of their fields: requests are to be quick
+        return Asked(source, message.number, message.payload)
+    if isinstance(message, Answer):
+        return Answered(source, message.number, message.payload, message.is_refused)
+    return None
 
 
 def _count(event: Event) -> int:

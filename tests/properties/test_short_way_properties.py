@@ -64,15 +64,14 @@ def test_what_passes_by_the_window_is_what_would_have_come_out_of_it(
     got: dict[bool, list[bytes]] = {True: [], False: []}
     passed = 0
     for step, at in enumerate(order):
-        now = step * MS
-        payload = short.take_next(A, frames[at], now)
-        if payload is not None:
+        now, frame = step * MS, frames[at]
+        if not frame.more and short.take_next(A, frame.conn, frame.first, now):
             passed += 1
-            got[True].append(payload)
+            got[True] += frame.payloads
         else:
-            short.receive(A, [frames[at]], now, Effects())
+            short.receive(A, [frame], now, Effects())
             got[True] += [payload for _, payload in short.take_all(now, Effects())]
-        long.receive(A, [frames[at]], now, Effects())
+        long.receive(A, [frame], now, Effects())
         got[False] += [payload for _, payload in long.take_all(now, Effects())]
         short.check_invariants()
         assert got[True] == got[False]

@@ -8,10 +8,11 @@ keeps asking where other members may be found.
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
-from ringcast.events import Answered, Asked, ViewInstalled
+from ringcast.events import ViewInstalled
 from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
-    from ringcast.events import Event
+    from ringcast.events import Answered, Asked, Event
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.protocols.membership import Membership
@@ -34,9 +35,6 @@ ROOM_S = 0.25
 LOOK_S = 0.05
 LOOK_AGAIN_S = 1.0
 """How often the source is asked: by who looks for the group, and by who is in it."""
-
-
-_REQUESTS = (Asked, Answered)
 
 
 class Owner(Protocol):
@@ -73,7 +71,7 @@ class Driver:
     ) -> None:
         self.node = node
         self.transport = transport
-        self._loop = loop
+        self.loop = loop
         self._owner = owner
         self._source = source
         self._clock = clock
@@ -85,7 +83,7 @@ class Driver:
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._is_turn_due = False
-        self._has_asked = False  # in this turn
+        self._has_spoken = False  # asked or answered, in this turn
         self._is_look_due = False  # there may be messages that the owner has not been told of
         self._is_open = True
 
@@ -101,7 +99,7 @@ class Driver:
 
     def start(self, candidates: Iterable[Address] = ()) -> None:
         """Begin to look for the group, at these addresses too."""
-        self.transport.start(self._loop, self._on_readable)
+        self.transport.start(self.loop, self._on_readable)
         now = self._clock()
         if self._tap is not None:
             self._tap.start(now)
@@ -121,24 +119,23 @@ class Driver:
         return accepted
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
-        """Ask the application of a member of the view. The first request of a turn goes at once;
-        those that follow share datagrams."""
+        """Ask the application of a member of the view."""
         now = self._clock()
         self.node.ask(to, number, payload, now)
-        if not self._has_asked:
-            self._has_asked = True
-            self._send_datagrams(now)
-        self._end_turn_soon()
+        self._speak(now)
 
     def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
         """What this member's application says."""
-        self.node.answer(to, number, payload, self._clock(), is_refused=is_refused)
-        self._end_turn_soon()
+        now = self._clock()
+        self.node.answer(to, number, payload, now, is_refused=is_refused)
+        self._speak(now)
 
-    def send_now(self) -> None:
-        """Whoever answers has nothing more to say in this turn."""
-        if self._is_open:
-            self._send_datagrams(self._clock())
+    def _speak(self, now: int) -> None:
+        """The first of a turn goes at once: somebody waits. Those that follow share datagrams."""
+        if not self._has_spoken:
+            self._has_spoken = True
+            self._send_datagrams(now)
+        self._end_turn_soon()
 
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
@@ -231,24 +228,44 @@ class Driver:
 
     def _on_readable(self) -> None:
         now = self._clock()
-        is_plain = self._lose is None and self._tap is None
-        datagrams = self.transport.drain(DRAIN_MAX) if is_plain else self._arrived(now)
-        is_more = self.node.receive_datagrams(datagrams, now)
+        datagrams = self.transport.drain(DRAIN_MAX)
+        if self._lose is not None or self._tap is not None:
+            datagrams = self._noted(datagrams, now)
+        else:
+            first = next(datagrams, None)
+            request = None
+            if first is not None and not self.node.has_events:
+                request = self.node.take_request(first, now)
+            if request is not None:
+                self._tell_request(request, datagrams)
+                return
+            if first is not None:
+                datagrams = chain((first,), datagrams)
+        self._receive(datagrams, now)
+
+    def _receive(self, datagrams: Iterable[memoryview], now: int) -> None:
+        self.node.receive_datagrams(datagrams, now)
         if self._spinner is not None:
             self._spinner.stay_awake()
-        if is_more:
-            self._after_input(now)
-        else:  # requests and answers: they bring no message, and there is nothing to send yet
-            is_turn_due, self._is_turn_due = self._is_turn_due, True
-            try:
-                self._take_requests(now)
-            finally:
-                if not is_turn_due:
-                    self._end_turn()  # whoever waited has had its turn
+        self._after_input(now)
 
-    def _arrived(self, now: int) -> Iterator[memoryview]:
+    def _tell_request(self, request: Asked | Answered, others: Iterator[memoryview]) -> None:
+        """Whoever waits for it goes on at once, before anybody looks what else has arrived. It
+        brings no message: if nothing else has, little is left to be done."""
+        is_turn_due, self._is_turn_due = self._is_turn_due, True
+        try:
+            self._owner.on_request(request)
+        finally:
+            self._is_turn_due = is_turn_due
+            other = next(others, None) if self._is_open else None
+            if other is not None:
+                self._receive(chain((other,), others), self._clock())
+            elif not is_turn_due:
+                self._end_turn()  # whoever waited has had its turn
+
+    def _noted(self, datagrams: Iterator[memoryview], now: int) -> Iterator[memoryview]:
+        """Those that are not lost on purpose, recorded if that is wanted."""
         lose = self._lose
-        datagrams = self.transport.drain(DRAIN_MAX)
         if lose is not None:
             datagrams = (datagram for datagram in datagrams if not lose())
         if self._tap is not None and self._tap.is_full:
@@ -266,7 +283,7 @@ class Driver:
         """Who is in the group asks seldom, and only its coordinator: it alone looks further."""
         membership = self.membership
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
-        self._look_timer = self._loop.call_later(delay, self._look)
+        self._look_timer = self.loop.call_later(delay, self._look)
         if not membership.is_member or membership.coordinator == self.node.me:
             now = self._clock()
             self.node.add_candidates(self._source.candidates(), now)
@@ -276,10 +293,10 @@ class Driver:
         """Whoever waits goes first; then what is left to do is done, once for all of this turn."""
         if not self._is_turn_due:
             self._is_turn_due = True
-            self._loop.call_soon(self._end_turn)
+            self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        self._is_turn_due = self._has_asked = False
+        self._is_turn_due = self._has_spoken = False
         if self._is_open:
             now = self._clock()
             has_news = self.node.has_events or bool(self.transport.hints)
@@ -311,11 +328,8 @@ class Driver:
                 self.node.transport_hint(address, now)
 
     def _take_events(self, limit: int, now: int) -> None:
-        self._tell(self.node.take_events(limit, now), now)
-
-    def _tell(self, events: list[Event], now: int) -> None:
         tap = self._tap
-        for event in events:
+        for event in self.node.take_events(limit, now):
             if tap is not None:
                 tap.event(event, now)
             if isinstance(event, ViewInstalled):
@@ -324,21 +338,13 @@ class Driver:
         if tap is not None:
             tap.look(now)
 
-    def _take_requests(self, now: int) -> None:
-        """If one came, and nothing else is to be told, whoever waits for it goes on at once."""
-        events = self.node.take_events(0, now)
-        if self._tap is None and len(events) == 1 and isinstance(events[0], _REQUESTS):
-            self._owner.on_request(events[0])
-        else:
-            self._tell(events, now)
-
     def _send_datagrams(self, now: int) -> None:
         if self.transport.datagram_bytes != self._datagram_bytes:
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
-        if not self.node.has_datagrams:
-            return
         datagrams = self.node.take_datagrams()
+        if not datagrams:
+            return
         if self._tap is not None and self._tap.is_full:
             self._tap.transmitted(datagrams, now)
         if self._spinner is not None:
@@ -363,4 +369,4 @@ class Driver:
             self._timer.cancel()
         self._timer_at = deadline
         delay = max(0, deadline - now) / 1e9
-        self._timer = self._loop.call_later(delay, self._on_timer)
+        self._timer = self.loop.call_later(delay, self._on_timer)

@@ -49,7 +49,7 @@ class Waiter(asyncio.Future[T]):
     def go_on(self, result: T) -> None:
         """Have this result; and whoever waits for it runs until it waits again, if we are not
         called by a task. To be called last: there is no telling what it does."""
-        if self._woken is None or asyncio.current_task(self.get_loop()) is not None:
+        if self._woken is None:
             self.set_result(result)
             return
         wake, context = self._woken
@@ -57,7 +57,7 @@ class Waiter(asyncio.Future[T]):
         super().set_result(result)
         try:
             context.run(wake, self)
-        except RuntimeError:  # we are called in that very context
+        except RuntimeError:  # we are called by a task, or in that very context
             self.get_loop().call_soon(wake, self, context=context)
 
     def _pass_on(self) -> None:
@@ -91,13 +91,17 @@ class Gate:
 
     def open(self, *, at_once: bool = False) -> bool:
         """Wake everybody; True if anybody waited. `at_once`: the first runs before this returns."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters[1:] if at_once else waiters:
+        waiters = self._waiters
+        if not waiters:
+            return False
+        self._waiters = []
+        first = waiters.pop(0) if at_once else None
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        if at_once and waiters and not waiters[0].done():
-            waiters[0].go_on(None)
-        return bool(waiters)
+        if first is not None and not first.done():
+            first.go_on(None)
+        return True
 
 
 class Turns:

@@ -217,7 +217,7 @@ class Group:
         check_payload(payload)
         if timeout != REQUEST_TIMEOUT_S:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
-        by = asyncio.get_running_loop().time() + timeout
+        by = self._driver.loop.time() + timeout
         try:
             if self._is_leaving or not self._requests.is_there(member):
                 self._check_peer(member)

@@ -84,11 +84,9 @@ class Request:
 class _Open(Waiter[bytes | RingcastError | TimeoutError]):  # results: they may go unheard
     """A request that this member has made; whoever asked waits for it."""
 
-    def __init__(self, to: Member, by: float) -> None:
-        super().__init__()
-        self.to = to
-        self.by = by
-        """When there is to be an answer, by the clock of the loop."""
+    to: Member
+    by: float
+    """When there is to be an answer, by the clock of the loop."""
 
 
 class Requests:
@@ -132,10 +130,11 @@ class Requests:
                 self.check(to)
             if self._driver.node.backlog(to) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            request = self._open[number] = _Open(to, by)
+            self._driver.ask(to, number, payload)  # first: the rest is done while it travels
+            request = self._open[number] = _Open(loop=self._driver.loop)
+            request.to, request.by = to, by
             if self._timer is None or by < self._timer_at:
                 self._arm(by)
-            self._driver.ask(to, number, payload)
             said = await request
         finally:
             self._open.pop(number, None)
@@ -147,7 +146,6 @@ class Requests:
     async def next(self) -> Request | None:
         """The next request to this member; None once there will be no more."""
         while not self._arrived and self._closed is None:
-            self._driver.send_now()  # the answers so far: whoever asked waits for them
             await self._changed.wait()
         return self._arrived.popleft() if self._arrived else None
 

@@ -329,13 +329,13 @@ class ReliableUnicast:
                 limit -= self._take_from(self.receivers[peer], limit, now, events)
         return events
 
-    def take_next(self, source: Member, frame: Frame, now: int) -> bytes | None:
-        """`receive` of one frame and `take_all` in one step, in the usual case: the next message of
-        a peer that nothing is missing of. None: nothing has happened."""
+    def take_next(self, source: Member, conn: Conn, seqno: int, now: int) -> bool:
+        """`receive` of one whole message and `take_all` in one step, in the usual case: it is the
+        next of a peer that nothing is missing of. False: nothing has happened."""
         entry = self.receivers.get(source)  # closed, or replaced by another, it has none
-        if entry is None or self._view is None or type(frame) is not UnicastData:
-            return None
-        return entry.take_next(frame, now) if frame.conn == entry.conn else None
+        if entry is None or self._view is None or conn != entry.conn:
+            return False
+        return entry.take_next(seqno, now)
 
     def take_all(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """Every message that is ready, with its sender: for who needs to know no more."""

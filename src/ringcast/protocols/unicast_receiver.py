@@ -126,22 +126,21 @@ class ReceiverEntry:
             self._ask(now, out)
         self._arm_repair()
 
-    def take_next(self, data: UnicastData, now: int) -> bytes | None:
-        """The message in it, if it is one and whole, and could be taken as soon as it is here. It
-        then need not go through the window; None: it must."""
+    def take_next(self, seqno: int, now: int) -> bool:
+        """Whether a whole message with this seqno could be taken as soon as it is here. Then it is,
+        and need not go through the window; else it must."""
         window = self.window
-        is_next = data.first == window.high + 1 and window.delivered == window.high
-        is_whole = data.count == 1 and not data.more and self.assembler.is_idle
-        if not (is_next and is_whole and self.state is State.OPEN):
-            return None
-        if not self.repair.saw_next(data.first):
-            return None
+        is_next = seqno == window.high + 1 and window.delivered == window.high
+        if not (is_next and self.state is State.OPEN and self.assembler.is_idle):
+            return False
+        if not self.repair.saw_next(seqno):
+            return False
         window.pass_next()
         self.last_data = self.used_at = now
         if self._expiry:
             self._timers.arm(Timer.IDLE, now + self._expiry)
         self._timers.arm_if_idle(Timer.ACK, now + self._ack_interval)
-        return data.payloads[0]
+        return True
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
         payloads = self.window.take_ready(limit)

@@ -192,11 +192,6 @@ class Codec:
         does a message that was cut for larger ones: by another member, or before `resize`.
         """
         header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
-        if len(frames) == 1 and isinstance(frames[0], UnicastData) and frames[0].count == 1:
-            assert to is not None, frames
-            datagram = _encode_message(header, frames[0])
-            if len(datagram) - len(header) <= self._room:
-                return [datagram if self._seal is None else self._seal.seal(datagram)]
         packing = _Packing(header, self._room, self._room_max)
         runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
@@ -236,6 +231,19 @@ class Codec:
             datagrams = [self._seal.seal(datagram) for datagram in datagrams]
         return datagrams
 
+    def pack_message(self, run: UnicastData, to: Member) -> bytes:
+        """The short way for what a round trip waits for: a datagram with one message."""
+        (payload,) = run.payloads
+        epoch, conn_id = run.conn
+        assert 1 <= epoch <= COUNTER_MAX, run
+        assert FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, run
+        assert 1 <= run.first <= SEQNO_MAX, run
+        size, flags = len(payload), _EQUAL | run.more * _MORE
+        length = _MESSAGE_BODY_MIN + size
+        head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, flags, run.first, 1, size)
+        datagram = self._header + _ADDRESSEE.pack(to.incarnation) + head + payload
+        return datagram if self._seal is None else self._seal.seal(datagram)
+
     def unpack(self, datagram: Buffer, *, overhear: bool = False) -> tuple[Member, list[Frame]]:
         """Who sent it, and its frames; DecodeError if any byte of it is not as it must be.
 
@@ -247,9 +255,6 @@ class Codec:
             raise DecodeError(Reject.TOO_LONG)
         if self._seal is not None:
             datagram = self._seal.open(bytes(datagram))
-        message = self._unpack_message(bytes(datagram)) if len(datagram) <= _SHORT else None
-        if message is not None:
-            return message
         view = memoryview(datagram)
         if len(view) < _HEADER.size:
             raise DecodeError(Reject.TOO_SHORT)
@@ -263,11 +268,13 @@ class Codec:
             self._last = head, sender
         return sender, _decode_frames(view, body, decoders)
 
-    def _unpack_message(self, datagram: bytes) -> tuple[Member, list[Frame]] | None:
-        """One message to this member alone, of whoever sent the last: what a round trip waits for.
-        None: it is something else, or wrong, and to be read frame by frame."""
-        if self._last is None:
+    def unpack_message(self, datagram: Buffer) -> tuple[Member, Conn, int, bytes] | None:
+        """The short way for what a round trip waits for: one whole message to this member alone, of
+        whoever was the last to say anything to it alone. The sender, connection, seqno and payload;
+        None: it is something else, or wrong, and `unpack` tells."""
+        if self._last is None or self._seal is not None or len(datagram) > _SHORT:
             return None
+        datagram = bytes(datagram)
         head, sender = self._last
         start = len(head)
         payload = start + _MESSAGE_HEAD.size
@@ -286,7 +293,7 @@ class Codec:
             if not 1 <= epoch <= COUNTER_MAX or conn_id < FIRST_CONN_ID:
                 return None
             conn = self._last_conn = Conn(epoch, conn_id)
-        return sender, [UnicastData(conn, first, [datagram[payload:]])]
+        return sender, conn, first, datagram[payload:]
 
     def _decode_head(self, view: memoryview, *, overhear: bool) -> tuple[Member, Decoders]:
         """Who sent it, and what it may say to this member. That is remembered."""
@@ -492,19 +499,6 @@ def _encode_head(
         return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
     epoch, conn_id = run.conn
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
-
-
-def _encode_message(header: bytes, run: UnicastData) -> bytes:
-    """A datagram with one message to one member: what a round trip waits for."""
-    (payload,) = run.payloads
-    epoch, conn_id = run.conn
-    assert 1 <= epoch <= COUNTER_MAX, run
-    assert FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, run
-    assert 1 <= run.first <= SEQNO_MAX, run
-    size, flags = len(payload), _EQUAL | run.more * _MORE
-    length = _MESSAGE_BODY_MIN + size
-    head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, flags, run.first, 1, size)
-    return header + head + payload
 
 
 def _continues(frame: Frame, run: Data | UnicastData) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
-from ringcast.model import SYSTEM_EPOCH, Address, Member, View, ViewId
+from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.protocols.channel import MESSAGE_BYTES_MAX, WAITING_MAX, WINDOW_BYTES, SystemChannel
 from ringcast.wire.frames import Close, UnicastData
 
@@ -153,8 +153,11 @@ def test_one_message_over_an_open_connection_takes_the_short_way() -> None:
     ((_, frame),) = ends.out[A].frames
     unicast = ends.channels[B].unicast
     assert unicast is not None
-    assert unicast.take_next(A, frame, ends.now) == b"next"
-    assert unicast.take_next(A, frame, ends.now) is None  # once
+    assert isinstance(frame, UnicastData)
+    other = Conn(frame.conn.epoch, frame.conn.id + 1)
+    assert not unicast.take_next(A, other, frame.first, ends.now)
+    assert unicast.take_next(A, frame.conn, frame.first, ends.now)
+    assert not unicast.take_next(A, frame.conn, frame.first, ends.now)  # once
     ends.channels[B].receive(A, [frame], ends.now, ends.out[B])
     assert ends.channels[B].take_messages(ends.now, ends.out[B]) == []
     ends.out[A].frames.clear()

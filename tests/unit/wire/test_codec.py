@@ -1706,6 +1706,36 @@ def test_of_a_known_sender_no_less_is_wanted() -> None:
     assert one.unpack(datagram)[1] == [Highest(FIFO, 1)]
 
 
+def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
+    one, other = codec(), Codec("orders", OTHER, 2000)
+    message = UnicastData(CONN, 7, [b"payload"])
+    datagram = other.pack_message(message, ME)
+    assert one.unpack_message(datagram) is None  # nobody was heard before
+    assert one.unpack(datagram) == (OTHER, [message])
+    assert one.unpack_message(memoryview(datagram)) == (OTHER, CONN, 7, b"payload")
+    (for_all,) = other.pack([Highest(FIFO, 1)])
+    one.unpack(for_all)  # it was to nobody alone
+    assert one.unpack_message(datagram) == (OTHER, CONN, 7, b"payload")
+    another = Conn(CONN.epoch + 1, CONN.id + 1)
+    reopened = other.pack_message(UnicastData(another, 1, [b""]), ME)
+    assert one.unpack_message(reopened) == (OTHER, another, 1, b"")
+    for frames in (
+        [UnicastData(CONN, 7, [b"a", b"b"])],
+        [UnicastData(CONN, 7, [b"part"], more=True)],
+        [message, Close(CONN)],
+        [UnicastData(CONN, 7, [bytes(1500)])],
+    ):
+        (longer,) = other.pack(frames, ME)
+        assert one.unpack_message(longer) is None
+        assert one.unpack(longer) == (OTHER, frames)
+    for size in range(len(datagram)):
+        assert one.unpack_message(datagram[:size]) is None
+    sealed = Codec("orders", ME, 512, ChecksumSeal())
+    closed = sealed.pack_message(message, ME)
+    assert sealed.unpack(closed) == (ME, [message])
+    assert sealed.unpack_message(closed) is None
+
+
 def test_who_was_overheard_is_not_known_for_that() -> None:
     one = codec()
     other = Member(ME.address, ME.incarnation + 1, ME.name)
