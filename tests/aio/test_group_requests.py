@@ -408,6 +408,74 @@ def test_only_the_member_that_was_asked_can_answer() -> None:
 # Cancelling
 
 
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_what_comes_behind_a_request_is_read_when_that_has_been_told(transport: str) -> None:
+    """Both are there when the loop looks. A message alone does not take the way of requests."""
+
+    async def exchange(a: Group, b: Group) -> None:
+        told: list[str] = []
+        receive = b._driver.node.receive_datagrams
+
+        def spy(*arguments: Any) -> None:
+            told.append("the rest")
+            receive(*arguments)
+
+        def answer(request: Request) -> None:
+            told.append(request.payload.decode())
+            double(request)
+
+        async def send() -> None:
+            assert a.try_send(b"message")
+
+        async with answering(b, answer):
+            for name in ("first", "second"):
+                await a.request(b.me, b"warm")
+                told.clear()
+                b._driver.node.receive_datagrams = spy  # type: ignore[method-assign]
+                await asyncio.gather(a.request(b.me, name.encode()), send())
+                assert await read(b, 1) == [("A", b"message")]
+                assert told[:2] == [name, "the rest"]
+
+    with_members(2, transport=transport)(exchange)
+
+
+def test_who_is_asked_may_be_gone_before_it_reads_on() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        async def send() -> None:
+            assert a.try_send(b"message")
+
+        def go(request: Request) -> None:
+            if request.payload == b"go":
+                vanish(b)
+            else:
+                double(request)
+
+        async with answering(b, go):
+            await a.request(b.me, b"warm")
+            received = b._driver.transport.stats()["received"]
+            with pytest.raises(RequestFailed, match="departed"):
+                await asyncio.gather(a.request(b.me, b"go"), send())
+            assert b._driver.transport.stats()["received"] == received + 1  # type: ignore[operator]
+
+    with_members(2)(exchange)
+
+
+def test_the_first_answers_of_a_turn_take_two_datagrams_at_most() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        asks = [asyncio.create_task(a.request(b.me, b"?")) for _ in range(OPEN_MAX)]
+        await until(lambda: counted(b)["unread"] == OPEN_MAX)
+        requests = b.requests()
+        waiting = [await anext(requests) for _ in asks]
+        sent = b.stats()["transport"]["sent"]  # type: ignore[index]
+        for request in waiting:
+            double(request)
+        assert await asyncio.gather(*asks) == [b"??"] * OPEN_MAX
+        # Besides: acks, and signs of life.
+        assert b.stats()["transport"]["sent"] - sent < OPEN_MAX / 4  # type: ignore[index]
+
+    with_members(2)(exchange)
+
+
 def test_a_cancelled_request_leaves_nothing_open() -> None:
     async def exchange(a: Group, b: Group) -> None:
         asks = [asyncio.create_task(a.request(b.me, b"?")) for _ in range(OPEN_MAX + 1)]

@@ -11,6 +11,7 @@ from ringcast.errors import Reject, UsageError
 from ringcast.events import Answered, Asked
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node
+from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Ask, HeldUp, UnicastAck, UnicastData
@@ -75,6 +76,54 @@ def test_without_a_channel_the_systems_connections_are_nobodys() -> None:
     a.receive_datagrams(from_b(UnicastAck(Conn(SYSTEM_EPOCH, 1), 0, 0)), 0)
     assert a.unicast.receivers == {}
     assert (a.unicast.stale, a.rejected) == (0, {})
+
+
+CONN = Conn(SYSTEM_EPOCH + 1, 1)
+
+
+def test_a_request_that_is_next_and_alone_is_taken_at_once() -> None:
+    a = node()
+    asks = [UnicastData(CONN, n, [encode_message(Ask(n, b"?"))]) for n in range(1, 5)]
+    first, second, third, fourth = (from_b(ask)[0] for ask in asks)
+    assert a.take_request(first, 0) is None  # B is not known
+    a.receive_datagrams([first], 0)
+    assert a.take_events(0, 0) == [Asked(B, 1, b"?")]
+    assert a.take_request(third, 0) is None  # not next
+    assert a.take_request(second, 0) == Asked(B, 2, b"?")
+    assert a.take_request(second, 0) is None  # once
+    assert a.take_events(0, 0) == []
+    a.receive_datagrams([third, second, fourth], 0)
+    assert a.take_events(0, 0) == [Asked(B, 3, b"?"), Asked(B, 4, b"?")]
+
+
+def test_what_is_no_request_is_left_to_the_longer_way() -> None:
+    a = node()
+    said = [encode_message(Ask(1, b"")), b"", b"\x3c", b"\xff?", encode_message(HeldUp(True))]
+    datagrams = [from_b(UnicastData(CONN, n, [what]))[0] for n, what in enumerate(said, 1)]
+    a.receive_datagrams(datagrams[:1], 0)
+    for datagram in datagrams[1:]:
+        assert a.take_request(datagram, 0) is None
+        assert not a.rejected
+    a.receive_datagrams(datagrams[1:], 0)
+    assert sum(a.rejected.values()) == 3
+    assert a.state is not None
+    assert a.state.held_up == {B: 0}
+    assert Node(A, CONFIG).take_request(datagrams[0], 0) is None
+
+
+def test_a_request_is_a_sign_of_life() -> None:
+    detector = FailureDetector(A, CONFIG.membership)
+    a = Node(A, CONFIG, layers=[Membership(A, CONFIG.membership), detector])
+    a.start(0)
+    a.install_view(BOTH, 0)
+    asks = [from_b(UnicastData(CONN, n, [encode_message(Ask(n, b"?"))]))[0] for n in (1, 2)]
+    a.receive_datagrams(asks[:1], 0)
+    for _ in range(2):
+        a.transport_hint(B.address, 0)
+    assert list(detector.stats()["suspected"]) == ["B"]  # type: ignore[call-overload]
+    a.next_timeout()
+    assert a.take_request(asks[1], 1) == Asked(B, 2, b"?")
+    assert a.next_timeout() == 1  # it is trusted again
 
 
 def test_what_a_member_asks_itself_waits_for_no_input() -> None:
