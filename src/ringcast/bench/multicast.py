@@ -7,13 +7,12 @@ rounds of the same group in turn with uniform ones.
 
 from __future__ import annotations
 
-import platform
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ringcast.aio.loop import loop_name
 from ringcast.bench.rounds import Rounds, ceiling_ratio, raw_ceiling
+from ringcast.bench.workload import versions
 
 if TYPE_CHECKING:
     from ringcast.bench.cluster import Cluster
@@ -67,5 +66,5 @@ def bench_multicast(workload: Workload, cluster: Cluster | None = None) -> dict[
             round(plain.cpu_us_per_delivery, 3) if plain is not None else None
         ),
         "plain_reports_per_1000": round(plain.reports_per_1000, 2) if plain is not None else None,
-        "versions": {"python": platform.python_version(), "loop": loop_name()},
+        "versions": versions(),
     }

@@ -12,14 +12,14 @@ import os
 import socket
 import statistics
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ringcast.aio.loop import run
 from ringcast.bench.cluster import Cluster, child, hear, tell
 from ringcast.bench.echo import exchange, open_socket
 from ringcast.bench.echo_loop import exchange_times
-from ringcast.bench.workload import check_runs, check_transport, group_name
+from ringcast.bench.workload import check_runs, check_transport, group_name, versions
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def bench_rtt(
         "p99_to_p50": round(p99 / p50, 2),
         "count": count,
         "runs": runs,
+        "versions": versions(),
     }
 
 
@@ -137,11 +138,16 @@ def _apart(first: int, second: int) -> Iterator[None]:
         yield
         return
     try:
-        os.sched_setaffinity(first, cores[:1])
-        os.sched_setaffinity(second, cores[1:2])
+        _pin(first, cores[:1])
+        _pin(second, cores[1:2])
         yield
     finally:
-        os.sched_setaffinity(first, cores)
+        _pin(first, cores)
+
+
+def _pin(process: int, cores: Sequence[int]) -> None:
+    with suppress(PermissionError):  # then it runs where the system likes
+        os.sched_setaffinity(process, cores)
 
 
 def _percentile(runs: Sequence[Sequence[int]], share: int) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ringcast.aio.loop import loop_name
 from ringcast.bench.cluster import Cluster
 from ringcast.errors import UsageError
 
@@ -36,6 +38,12 @@ def check_runs(runs: int) -> None:
 def check_members(members: int, *, fewest: int) -> None:
     if not fewest <= members <= 16:
         raise UsageError(f"members = {members}: must be from {fewest} to 16")
+
+
+def versions() -> dict[str, str]:
+    """What ran: figures of another Python are others."""
+    built = f"{platform.python_version()}, {platform.python_compiler()}"
+    return {"python": built, "loop": loop_name()}
 
 
 def group_name(transport: str) -> str:

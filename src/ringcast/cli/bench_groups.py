@@ -236,7 +236,7 @@ def rtt(size: int, count: int, runs: int, transports: tuple[str, ...], is_json: 
         for spin_s, how in ((0.0, ""), (SPIN_S, ", spinning")):
             click.echo(f"measuring {transport}{how}", err=True)
             rows.append(bench_rtt(transport, size=size, count=count, runs=runs, spin_s=spin_s))
-    show_with_aims(rows, rtt_aims(rows), is_json)
+    show_with_aims(rows, rtt_aims(rows), is_json, hidden=("versions",))
 
 
 @click.command()
