@@ -1,6 +1,7 @@
 """Node: the protocols made one member. All that transports and the simulator drive.
 
 A driver's whole life: call an input, `take_events`, `take_datagrams`, re-arm on `next_timeout`.
+A request that came alone may be had from `take_request` at once, if no event waits before it.
 Inputs run to completion: effects of protocols are drained as a worklist, never by recursion, so
 nothing is re-entered and the same inputs give the same outputs. Time comes in as `now`, in
 nanoseconds of a clock that never goes back. `take_events` needs it too: taking is delivery, and
@@ -201,6 +202,8 @@ class Node:
         if message is None or unicast is None:
             return None
         source, conn, seqno, payload = message
+        if conn.epoch < SYSTEM_EPOCH:
+            return None  # it is the application's
         try:
             request = _as_request(source, decode_message(payload))
         except DecodeError:
@@ -374,29 +377,21 @@ class Node:
         Frames for the same destination share datagrams; so do sends that were made since the
         last call.
         """
-        waiting = self._out.frames
+        waiting, lone = self._out.frames, self._out.lone
+        datagrams: list[tuple[Address | None, bytes]] = []
+        if lone is not None:
+            self._out.lone = None
+            datagrams = [(lone[0].address, self.codec.pack_message(*lone))]
         if not waiting:
-            return []
-        if len(waiting) == 1:
-            dest, frame = waiting.pop()
-            if type(frame) is UnicastData and frame.count == 1:
-                assert isinstance(dest, Member), dest  # what is on a connection is for its peer
-                return [(dest.address, self.codec.pack_message(frame, dest))]
-            return self._pack(dest, [frame])
+            return datagrams
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:
             by_dest.setdefault(dest, []).append(frame)
         waiting.clear()
-        datagrams: list[tuple[Address | None, bytes]] = []
         for dest, frames in by_dest.items():
-            datagrams += self._pack(dest, frames)
+            to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
+            datagrams += [(address, datagram) for datagram in self.codec.pack(frames, to)]
         return datagrams
-
-    def _pack(
-        self, dest: Member | Address | None, frames: list[Frame]
-    ) -> list[tuple[Address | None, bytes]]:
-        to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
-        return [(address, datagram) for datagram in self.codec.pack(frames, to)]
 
     def take_events(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
@@ -452,7 +447,11 @@ class Node:
 
     def pending(self) -> list[tuple[Member | Address | None, Frame]]:
         """What waits to be sent, to be read only: for traces and tests."""
-        return list(self._out.frames)
+        lone = self._out.lone
+        if lone is None:
+            return list(self._out.frames)
+        to, conn, seqno, payload = lone
+        return [(to, UnicastData(conn, seqno, [payload])), *self._out.frames]
 
     def digest(self) -> Digest:
         """What this member has delivered of everybody."""
@@ -528,7 +527,7 @@ class Node:
         return place
 
     def _settle(self, now: int) -> None:
-        """After every input but requests and answers: those concern no layer but the channel."""
+        """After every input but `take_request`: that concerns no layer but the channel."""
         self._is_next_known = False
         out = self._out
         if out.signals:

@@ -151,6 +151,48 @@ async def test_of_those_at_a_gate_the_first_goes_on_at_once() -> None:
 
 
 @in_a_loop
+async def test_who_has_just_given_up_is_passed_over() -> None:
+    gate = Gate()
+    first, second = [await started(gate.wait()) for _ in "ab"]
+
+    def open_it() -> None:
+        first.cancel()
+        assert gate.open(at_once=True)
+
+    await by_the_loop(open_it)
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+@in_a_loop
+async def test_for_anybody_else_it_is_a_future_like_any() -> None:
+    waiter: Waiter[int] = Waiter()
+    called: list[str] = []
+    context = copy_context()
+    for name in ("first", "second"):
+        waiter.add_done_callback(lambda _, name=name: called.append(name), context=context)
+    waiter.set_exception(ValueError("none"))
+    waiter.add_done_callback(lambda _: called.append("late"), context=context)
+    await asyncio.sleep(0)
+    assert called == ["first", "second", "late"]
+    with pytest.raises(ValueError, match="none"):
+        await waiter
+    refused: Waiter[int] = Waiter()
+    refused.add_done_callback(lambda _: called.append("refused"), context=context)
+    refused.set_exception(ValueError("no"))
+    await asyncio.sleep(0)
+    assert called.pop() == "refused"
+    assert refused.exception()
+    forgotten: Waiter[int] = Waiter()
+    forgotten.add_done_callback(called.append, context=context)  # type: ignore[arg-type]
+    assert forgotten.remove_done_callback(called.append) == 1  # type: ignore[arg-type]
+    forgotten.go_on(7)
+    await asyncio.sleep(0)
+    assert len(called) == 3
+
+
+@in_a_loop
 async def test_turns_are_taken_in_order() -> None:
     turns = Turns(1)
     order: list[str] = []

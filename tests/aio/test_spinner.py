@@ -163,3 +163,35 @@ def test_virtual_time_goes_on() -> None:
     with cluster(2, spin_s=1.0) as town:
         town.run(asyncio.sleep(5.0))
         assert len(town.members[1].group.view) == 2
+
+
+def test_a_request_that_is_not_answered_keeps_a_member_awake() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        spinner = b._driver._spinner
+        assert spinner is not None
+        awake: list[int] = []
+
+        async def read_all() -> None:
+            async for request in b.requests():
+                if request.payload == b"warm":
+                    request.reply(b"")
+                else:
+                    awake.append(0)
+
+        task = asyncio.create_task(read_all())
+        await a.request(b.me, b"warm")
+        stay_awake = spinner.stay_awake
+
+        def counted() -> None:
+            awake.append(1)
+            stay_awake()
+
+        spinner.stay_awake = counted  # type: ignore[method-assign]
+        asking = asyncio.create_task(a.request(b.me, b"?"))
+        while 0 not in awake:
+            await asyncio.sleep(0)
+        assert awake[awake.index(0) + 1] == 1
+        for each in (asking, task):
+            each.cancel()
+
+    with_members(2, spin_s=0.001)(exchange)

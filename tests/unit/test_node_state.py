@@ -96,6 +96,23 @@ def test_a_request_that_is_next_and_alone_is_taken_at_once() -> None:
     assert a.take_events(0, 0) == [Asked(B, 3, b"?"), Asked(B, 4, b"?")]
 
 
+def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
+    a, asks = node(), [encode_message(Ask(n, b"?")) for n in (1, 2, 3)]
+    for number in (1, 2, 3):
+        a.ask(B, number, b"?", 0)
+        if number == 1:
+            a.take_datagrams()  # it opens the connection
+    ((_, second), (_, third)) = a.pending()
+    assert isinstance(second, UnicastData)
+    assert isinstance(third, UnicastData)
+    assert [second.payloads, third.payloads] == [[asks[1]], [asks[2]]]
+    sent = a.take_datagrams()
+    assert a.pending() == []
+    assert [dest for dest, _ in sent] == [B.address] * 2
+    frames = [frame for _, datagram in sent for frame in Codec("g", B, 1000).unpack(datagram)[1]]
+    assert frames == [second, third]
+
+
 def test_what_is_no_request_is_left_to_the_longer_way() -> None:
     a = node()
     said = [encode_message(Ask(1, b"")), b"", b"\x3c", b"\xff?", encode_message(HeldUp(True))]

@@ -45,7 +45,7 @@ class Owner(Protocol):
         ...
 
     def on_request(self, event: Asked | Answered) -> None:
-        """The same, where nothing is left to be done after it: whoever waits may go on at once."""
+        """The same, where nothing was to be told before it: whoever waits may go on at once."""
         ...
 
     def on_input(self) -> None:
@@ -234,7 +234,7 @@ class Driver:
         else:
             first = next(datagrams, None)
             request = None
-            if first is not None and not self.node.has_events:
+            if first is not None and not self.node.has_events:  # those would be told before it
                 request = self.node.take_request(first, now)
             if request is not None:
                 self._tell_request(request, datagrams)
@@ -257,6 +257,8 @@ class Driver:
             self._owner.on_request(request)
         finally:
             self._is_turn_due = is_turn_due
+            if self._spinner is not None:
+                self._spinner.stay_awake()
             other = next(others, None) if self._is_open else None
             if other is not None:
                 self._receive(chain((other,), others), self._clock())

@@ -28,6 +28,7 @@ class Waiter(asyncio.Future[T]):
         if self._woken is None and context is not None and not self.done():
             self._woken = fn, context
         else:
+            self._pass_on()
             super().add_done_callback(fn, context=context)
 
     def remove_done_callback(self, fn: Callable[[Any], object], /) -> int:
@@ -57,7 +58,7 @@ class Waiter(asyncio.Future[T]):
         super().set_result(result)
         try:
             context.run(wake, self)
-        except RuntimeError:  # we are called by a task, or in that very context
+        except RuntimeError:  # we are called by a task, or in that very context: nothing was done
             self.get_loop().call_soon(wake, self, context=context)
 
     def _pass_on(self) -> None:

@@ -215,6 +215,7 @@ class Group:
         and if this is cancelled, it may have acted on the request all the same.
         """
         check_payload(payload)
+        _check_member(member)
         if timeout != REQUEST_TIMEOUT_S:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
         by = self._driver.loop.time() + timeout
@@ -541,10 +542,7 @@ class Group:
     def _check_peer(self, to: Member | None) -> None:
         if to is None:
             return
-        if not isinstance(to, Member):
-            raise UsageError(
-                f"a member is meant, not {to!r}: pass group.view['its name'], or a message's sender"
-            )
+        _check_member(to)
         if to not in self.view:
             check_address(to.address, insecure=self._driver.node.config.insecure)
 
@@ -623,3 +621,11 @@ class Group:
             self._end(Closed("left while it was on its way back"))
         elif self._closed.unacked or self._closed.half_sent:
             log.warning("%s leaves before everybody has taken its messages", self.me)
+
+
+def _check_member(member: object) -> None:
+    """What only looks like one is equal to it, and would be taken for it until it is sent to."""
+    if not isinstance(member, Member):
+        raise UsageError(
+            f"a member is meant, not {member!r}: pass group.view['its name'], or a message's sender"
+        )

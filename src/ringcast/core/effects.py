@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View, ViewId
+    from ringcast.model import Address, Conn, Digest, Member, View, ViewId
     from ringcast.wire.frames import Frame, SystemMessage
 
 
@@ -164,10 +164,13 @@ Signal: TypeAlias = (
 class Effects:
     """Wishes of protocols, in the order they were made. Appended by layers, drained by Node."""
 
-    __slots__ = ("events", "frames", "messages", "signals")
+    __slots__ = ("events", "frames", "lone", "messages", "signals")
 
     def __init__(self) -> None:
         self.frames: list[tuple[Member | Address | None, Frame]] = []
+        self.lone: tuple[Member, Conn, int, bytes] | None = None
+        """One whole message on a connection, with its seqno, that goes before all frames: somebody
+        waits for it, and to make a frame of it would take longer than to send it."""
         self.messages: list[tuple[Member, SystemMessage]] = []
         self.signals: deque[Signal] = deque()
         self.events: deque[Event] = deque()

@@ -149,7 +149,10 @@ class SenderEntry:
         was_acked = window.low == window.high
         if self.state is not State.OPEN or not self.fragments.admit_one(payload):
             return False
-        out.datagram(self.peer, UnicastData(self.conn, window.high, [payload]))
+        if out.frames or out.lone is not None:  # it shares a datagram with what waits
+            out.datagram(self.peer, UnicastData(self.conn, window.high, [payload]))
+        else:
+            out.lone = self.peer, self.conn, window.high, payload
         self.used_at = now
         if self._expiry:
             self._timers.arm(Timer.IDLE, now + self._expiry)

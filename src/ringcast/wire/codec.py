@@ -231,16 +231,15 @@ class Codec:
             datagrams = [self._seal.seal(datagram) for datagram in datagrams]
         return datagrams
 
-    def pack_message(self, run: UnicastData, to: Member) -> bytes:
-        """The short way for what a round trip waits for: a datagram with one message."""
-        (payload,) = run.payloads
-        epoch, conn_id = run.conn
-        assert 1 <= epoch <= COUNTER_MAX, run
-        assert FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, run
-        assert 1 <= run.first <= SEQNO_MAX, run
-        size, flags = len(payload), _EQUAL | run.more * _MORE
+    def pack_message(self, to: Member, conn: Conn, seqno: int, payload: bytes) -> bytes:
+        """The short way for what a round trip waits for: a datagram with one whole message."""
+        epoch, conn_id = conn
+        assert 1 <= epoch <= COUNTER_MAX, conn
+        assert FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, conn
+        assert 1 <= seqno <= SEQNO_MAX, seqno
+        size = len(payload)
         length = _MESSAGE_BODY_MIN + size
-        head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, flags, run.first, 1, size)
+        head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, _EQUAL, seqno, 1, size)
         datagram = self._header + _ADDRESSEE.pack(to.incarnation) + head + payload
         return datagram if self._seal is None else self._seal.seal(datagram)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.protocols.channel import MESSAGE_BYTES_MAX, WAITING_MAX, WINDOW_BYTES, SystemChannel
 from ringcast.wire.frames import Close, UnicastData
+
+if TYPE_CHECKING:
+    from ringcast.wire.frames import Frame
 
 A, B = (Member(Address("h", n), n, name) for n, name in enumerate("AB", 1))
 BOTH = View(ViewId(A, 1), (A, B))
@@ -33,13 +38,23 @@ class Ends:
         for payload in payloads:
             self.channels[A].send(payload, B, self.now, self.out[A])
 
+    def sent(self, me: Member) -> list[Frame]:
+        """What is to be sent, and now is."""
+        out = self.out[me]
+        frames = [frame for _, frame in out.frames]
+        if out.lone is not None:
+            _, conn, seqno, payload = out.lone
+            frames.insert(0, UnicastData(conn, seqno, [payload]))
+        out.frames.clear()
+        out.lone = None
+        return frames
+
     def exchange(self) -> list[bytes]:
         """Let everything arrive, and acks too; what B has then got."""
         got: list[bytes] = []
         for _ in range(1000):
             for me, peer in ((A, B), (B, A)):
-                frames = [frame for _, frame in self.out[me].frames]
-                self.out[me].frames.clear()
+                frames = self.sent(me)
                 if frames:
                     self.channels[peer].receive(me, frames, self.now, self.out[peer])
             taken = self.channels[B].take_messages(self.now, self.out[B])
@@ -150,7 +165,9 @@ def test_one_message_over_an_open_connection_takes_the_short_way() -> None:
     ends.send(b"opens")
     assert ends.exchange() == [b"opens"]
     ends.send(b"next")
-    ((_, frame),) = ends.out[A].frames
+    assert ends.out[A].lone is not None
+    ends.send(b"behind it")
+    frame, behind = ends.sent(A)
     unicast = ends.channels[B].unicast
     assert unicast is not None
     assert isinstance(frame, UnicastData)
@@ -158,9 +175,8 @@ def test_one_message_over_an_open_connection_takes_the_short_way() -> None:
     assert not unicast.take_next(A, other, frame.first, ends.now)
     assert unicast.take_next(A, frame.conn, frame.first, ends.now)
     assert not unicast.take_next(A, frame.conn, frame.first, ends.now)  # once
-    ends.channels[B].receive(A, [frame], ends.now, ends.out[B])
-    assert ends.channels[B].take_messages(ends.now, ends.out[B]) == []
-    ends.out[A].frames.clear()
+    ends.channels[B].receive(A, [frame, behind], ends.now, ends.out[B])
+    assert ends.channels[B].take_messages(ends.now, ends.out[B]) == [(A, b"behind it")]
     ends.send(bytes(1000))  # in fragments
     ends.send(b"after it")
     assert ends.exchange() == [bytes(1000), b"after it"]

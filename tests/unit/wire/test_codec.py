@@ -1709,7 +1709,7 @@ def test_of_a_known_sender_no_less_is_wanted() -> None:
 def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
     one, other = codec(), Codec("orders", OTHER, 2000)
     message = UnicastData(CONN, 7, [b"payload"])
-    datagram = other.pack_message(message, ME)
+    datagram = other.pack_message(ME, CONN, 7, b"payload")
     assert one.unpack_message(datagram) is None  # nobody was heard before
     assert one.unpack(datagram) == (OTHER, [message])
     assert one.unpack_message(memoryview(datagram)) == (OTHER, CONN, 7, b"payload")
@@ -1717,7 +1717,7 @@ def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
     one.unpack(for_all)  # it was to nobody alone
     assert one.unpack_message(datagram) == (OTHER, CONN, 7, b"payload")
     another = Conn(CONN.epoch + 1, CONN.id + 1)
-    reopened = other.pack_message(UnicastData(another, 1, [b""]), ME)
+    reopened = other.pack_message(ME, another, 1, b"")
     assert one.unpack_message(reopened) == (OTHER, another, 1, b"")
     for frames in (
         [UnicastData(CONN, 7, [b"a", b"b"])],
@@ -1731,7 +1731,7 @@ def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
     for size in range(len(datagram)):
         assert one.unpack_message(datagram[:size]) is None
     sealed = Codec("orders", ME, 512, ChecksumSeal())
-    closed = sealed.pack_message(message, ME)
+    closed = sealed.pack_message(ME, CONN, 7, b"payload")
     assert sealed.unpack(closed) == (ME, [message])
     assert sealed.unpack_message(closed) is None
 
