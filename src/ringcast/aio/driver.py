@@ -130,13 +130,6 @@ class Driver:
         self.node.answer(to, number, payload, now, is_refused=is_refused)
         self._speak(now)
 
-    def _speak(self, now: int) -> None:
-        """The first of a turn goes at once: somebody waits. Those that follow share datagrams."""
-        if not self._has_spoken:
-            self._has_spoken = True
-            self._send_datagrams(now)
-        self._end_turn_soon()
-
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
         now = self._clock()
@@ -290,6 +283,13 @@ class Driver:
             now = self._clock()
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
+
+    def _speak(self, now: int) -> None:
+        """The first of a turn goes at once: somebody waits. Those that follow share datagrams."""
+        if not self._has_spoken:
+            self._has_spoken = True
+            self._send_datagrams(now)
+        self._end_turn_soon()
 
     def _end_turn_soon(self) -> None:
         """Whoever waits goes first; then what is left to do is done, once for all of this turn."""
