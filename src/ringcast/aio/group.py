@@ -309,10 +309,9 @@ class Group:
 
     async def leave(self) -> None:
         """Leave before the block ends, as its end would: when the others have taken everything and
-        know, or after `leave_timeout_s`. What this member has sent and not read itself by then, a
-        window of messages at the most, it does not get any more. Whoever calls it once more, or
-        comes to the end of the block, waits for the same; and so if this is cancelled, which does
-        not end the leaving."""
+        know, or after `leave_timeout_s`. What this member has sent and not read itself by then it
+        may not get any more. Whoever calls it once more, or comes to the end of the block, waits
+        for the same; and so if this is cancelled, which does not end the leaving."""
         if self._closed is None:
             await self._leave(self._driver.node.config.membership.leave_timeout_s)
 
