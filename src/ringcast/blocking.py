@@ -386,7 +386,7 @@ class Group:
         return has_moved
 
     async def _fetch_request(self) -> bool:
-        request = await self._group._requests.next()
+        request = await anext(self._group.requests(), None)
         if request is None:
             return False
 

@@ -28,8 +28,6 @@ from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
-    Answer,
-    Ask,
     Close,
     EstateRun,
     EstateWanted,
@@ -40,7 +38,8 @@ from ringcast.wire.frames import (
     UnicastData,
     UnicastNack,
 )
-from ringcast.wire.messages import decode_message, encode_answer, encode_ask, encode_message
+from ringcast.wire.messages import decode_message, encode_message
+from ringcast.wire.requests import decode_request, encode_answer, encode_ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Digest, View
     from ringcast.wire.codec import Buffer, DatagramSeal
-    from ringcast.wire.frames import Frame, SystemMessage
+    from ringcast.wire.frames import Frame
 
 L = TypeVar("L")
 
@@ -205,7 +204,7 @@ class Node:
         if conn.epoch < SYSTEM_EPOCH:
             return None  # it is the application's
         try:
-            request = _as_request(source, decode_message(payload))
+            request = decode_request(source, payload)
         except DecodeError:
             return None
         if request is None or not unicast.take_next(source, conn, seqno, now):
@@ -562,18 +561,17 @@ class Node:
             is_more = False
             for source, payload in channel.take_messages(now, self._out):
                 is_more |= source == self.me  # of one's own more may have waited behind it
-                try:
-                    message = decode_message(payload)
-                except DecodeError as error:
-                    self._reject(error)
-                else:
-                    self._take_message(source, message, now)
+                self._take_message(source, payload, now)
 
-    def _take_message(self, source: Member, message: SystemMessage, now: int) -> None:
-        """For a layer of this member, or for its application."""
-        request = _as_request(source, message)
-        if request is not None:
-            self._out.event(request)
+    def _take_message(self, source: Member, payload: bytes, now: int) -> None:
+        """For the application of this member, or for a layer."""
+        try:
+            message = decode_request(source, payload) or decode_message(payload)
+        except DecodeError as error:
+            self._reject(error)
+            return
+        if isinstance(message, Asked | Answered):
+            self._out.event(message)
         elif isinstance(message, EstateWanted | EstateRun):
             self.multicast.receive_message(source, message, now, self._out)
         elif self.state is not None:
@@ -659,15 +657,6 @@ class Node:
             case _:
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
-
-
-def _as_request(source: Member, message: SystemMessage) -> Asked | Answered | None:
-    """What the application is told of it, if it is for that."""
-    if isinstance(message, Ask):  # not a match of their fields: requests are to be quick
-        return Asked(source, message.number, message.payload)
-    if isinstance(message, Answer):
-        return Answered(source, message.number, message.payload, message.is_refused)
-    return None
 
 
 def _count(event: Event) -> int:

@@ -1,4 +1,4 @@
-"""The system's own messages: whatever we encode comes out, whatever else is refused."""
+"""What layers say to each other: whatever we encode comes out, whatever else is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from ringcast.model import (
     ViewId,
 )
 from ringcast.wire.frames import (
-    Answer,
-    Ask,
     EstateRun,
     EstateWanted,
     HeldUp,
@@ -40,7 +38,7 @@ from ringcast.wire.messages import decode_message, encode_message
 if TYPE_CHECKING:
     from ringcast.wire.frames import SystemMessage
 
-KINDS = st.one_of(st.integers(29, 40), st.integers(59, 62))
+KINDS = st.integers(29, 40)
 counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))
 numbers = st.one_of(st.integers(0, 3), st.integers(0, COUNTER_MAX))
 members = st.builds(
@@ -85,8 +83,6 @@ messages: st.SearchStrategy[SystemMessage] = st.one_of(
     st.builds(HeldUp, st.booleans()),
     wants(),
     estates(),
-    st.builds(Ask, counters, st.binary(max_size=300)),
-    st.builds(Answer, counters, st.binary(max_size=300), st.booleans()),
 )
 
 

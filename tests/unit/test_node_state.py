@@ -14,8 +14,9 @@ from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Ask, HeldUp, UnicastAck, UnicastData
+from ringcast.wire.frames import HeldUp, UnicastAck, UnicastData
 from ringcast.wire.messages import encode_message
+from ringcast.wire.requests import encode_ask
 
 A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))
 BOTH = View(ViewId(A, 1), (A, B))
@@ -83,7 +84,7 @@ CONN = Conn(SYSTEM_EPOCH + 1, 1)
 
 def test_a_request_that_is_next_and_alone_is_taken_at_once() -> None:
     a = node()
-    asks = [UnicastData(CONN, n, [encode_message(Ask(n, b"?"))]) for n in range(1, 5)]
+    asks = [UnicastData(CONN, n, [encode_ask(n, b"?")]) for n in range(1, 5)]
     first, second, third, fourth = (from_b(ask)[0] for ask in asks)
     assert a.take_request(first, 0) is None  # B is not known
     a.receive_datagrams([first], 0)
@@ -97,7 +98,7 @@ def test_a_request_that_is_next_and_alone_is_taken_at_once() -> None:
 
 
 def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
-    a, asks = node(), [encode_message(Ask(n, b"?")) for n in (1, 2, 3)]
+    a, asks = node(), [encode_ask(n, b"?") for n in (1, 2, 3)]
     for number in (1, 2, 3):
         a.ask(B, number, b"?", 0)
         if number == 1:
@@ -115,7 +116,7 @@ def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
 
 def test_what_is_no_request_is_left_to_the_longer_way() -> None:
     a = node()
-    said = [encode_message(Ask(1, b"")), b"", b"\x3c", b"\xff?", encode_message(HeldUp(True))]
+    said = [encode_ask(1, b""), b"", b"\x3c", b"\xff?", encode_message(HeldUp(True))]
     datagrams = [from_b(UnicastData(CONN, n, [what]))[0] for n, what in enumerate(said, 1)]
     a.receive_datagrams(datagrams[:1], 0)
     for datagram in datagrams[1:]:
@@ -133,7 +134,7 @@ def test_a_request_is_a_sign_of_life() -> None:
     a = Node(A, CONFIG, layers=[Membership(A, CONFIG.membership), detector])
     a.start(0)
     a.install_view(BOTH, 0)
-    asks = [from_b(UnicastData(CONN, n, [encode_message(Ask(n, b"?"))]))[0] for n in (1, 2)]
+    asks = [from_b(UnicastData(CONN, n, [encode_ask(n, b"?")]))[0] for n in (1, 2)]
     a.receive_datagrams(asks[:1], 0)
     for _ in range(2):
         a.transport_hint(B.address, 0)
@@ -157,8 +158,9 @@ def test_layers_may_tell_themselves_more_than_a_window_holds() -> None:
     a = Node(A, config, layers=[Membership(A, config.membership)])
     a.install_view(BOTH, 0)
     a.take_events(0, 0)
+    assert a._channel is not None
     for number in range(1, 51):
-        a._out.message(A, Ask(number, b"?"))
+        a._channel.send(encode_ask(number, b"?"), A, 0, a._out)
     a.handle_timeout(0)  # any input
     assert a.take_events(0, 0) == [Asked(A, number, b"?") for number in range(1, 51)]
     assert a.backlog(A) == 0

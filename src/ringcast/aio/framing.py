@@ -64,16 +64,17 @@ def head_of(body: bytes) -> bytes:
     return _HEAD.pack(_TAG, len(body), xxh3_64_intdigest(body) & _CHECK)
 
 
-def next_body(stream: memoryview, longest: int) -> memoryview | None:
-    """The body of the frame that the stream begins with; None if it is not whole yet."""
-    if len(stream) < _HEAD.size:
+def body_at(stream: memoryview, place: int, longest: int) -> memoryview | None:
+    """The body of the frame that begins there; None if it is not whole yet."""
+    start = place + HEAD_BYTES
+    if len(stream) < start:
         return None
-    tag, length, check = _HEAD.unpack_from(stream)
+    tag, length, check = _HEAD.unpack_from(stream, place)
     if tag != _TAG or not 0 < length <= longest:
         raise Malformed
-    body = stream[_HEAD.size : _HEAD.size + length]
-    if len(body) < length:
+    if len(stream) < start + length:
         return None
+    body = stream[start : start + length]
     if xxh3_64_intdigest(body) & _CHECK != check:
         raise Malformed
     return body

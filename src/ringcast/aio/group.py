@@ -17,7 +17,7 @@ from ringcast.aio.place import STREAMS
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
-from ringcast.aio.requests import Incoming, Requests, check_payload
+from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
 from ringcast.aio.unread import Unread
 from ringcast.config import check_seconds
@@ -235,7 +235,7 @@ class Group:
 
         They wait in order until somebody reads them here, 64 of each member at the most.
         """
-        return Incoming(self._requests)
+        return self._requests
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.

@@ -143,11 +143,16 @@ class Requests:
             return said
         raise said
 
-    async def next(self) -> Request | None:
-        """The next request to this member; None once there will be no more."""
-        while not self._arrived and self._closed is None:
+    def __aiter__(self) -> Self:
+        """What this member is asked. Several may read: each gets others."""
+        return self
+
+    async def __anext__(self) -> Request:
+        while not self._arrived:
+            if self._closed is not None:
+                raise StopAsyncIteration
             await self._changed.wait()
-        return self._arrived.popleft() if self._arrived else None
+        return self._arrived.popleft()
 
     def on_asked(self, asked: Asked, *, at_once: bool = False) -> None:
         """`at_once`: if the application waits for it, it gets it before this returns."""
@@ -278,24 +283,6 @@ class Requests:
         for sender in senders:
             del self._unanswered[sender]  # what is answered later finds nothing there
         self._arrived = deque(r for r in self._arrived if r.sender in self._unanswered)
-
-
-class Incoming:
-    """What is asked, to be read by `async for`. Several may read: each gets others."""
-
-    __slots__ = ("_requests",)
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Request:
-        request = await self._requests.next()
-        if request is None:
-            raise StopAsyncIteration
-        return request
 
 
 def check_payload(payload: bytes) -> None:

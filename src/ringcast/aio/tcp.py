@@ -37,8 +37,8 @@ from ringcast.aio.framing import (
     ROUND_MAX,
     Hello,
     Malformed,
+    body_at,
     head_of,
-    next_body,
 )
 from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, REFUSED, Link, Peer
 from ringcast.aio.reach import admits
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 18
 """Read from one connection before another gets its turn."""
+
+SHORT = 4096
+"""Bytes of a datagram that is copied behind its head."""
 
 PEERS_MAX = 1024
 LINKS_MAX = 4
@@ -170,7 +173,10 @@ class TcpMesh:
             self._enqueue(peer)
         else:
             try:
-                size = link.sock.sendmsg(self._framed)
+                if len(datagram) <= SHORT:  # to copy it is less work than to send two buffers
+                    size = link.sock.send(self._framed[0] + datagram)
+                else:
+                    size = link.sock.sendmsg(self._framed)
             except BlockingIOError:
                 self._enqueue(peer)
                 self._write_on(link)
@@ -425,13 +431,12 @@ class TcpMesh:
 
     def _read(self, link: Link, limit: int) -> list[memoryview]:
         """The datagrams that are whole by now."""
-        view = self._view
+        space = self._view
         kept = len(link.tail)
         if kept:
-            view[:kept] = link.tail
-        wanted = min(READ_BYTES, limit * DATAGRAM_BYTES_MAX)
+            space[:kept] = link.tail
         try:
-            size = link.sock.recv_into(view[kept : kept + wanted])
+            size = link.sock.recv_into(space[kept:] if kept else space, READ_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -440,20 +445,20 @@ class TcpMesh:
         if not size:
             self._on_end(link, "closed by the other side")
             return []
-        stream, datagrams = view[: kept + size], []
+        stream, place, datagrams = space[: kept + size], 0, []
         try:
-            if link.peer is None and (body := next_body(stream, HELLO_BYTES_MAX)) is not None:
+            if link.peer is None and (body := body_at(stream, 0, HELLO_BYTES_MAX)) is not None:
                 self._on_hello(link, Hello.decode(body))
-                stream = stream[HEAD_BYTES + len(body) :]
-            while stream and link.peer is not None:
-                if (body := next_body(stream, DATAGRAM_BYTES_MAX)) is None:
+                place = HEAD_BYTES + len(body)
+            while place < len(stream) and link.peer is not None:
+                if (body := body_at(stream, place, DATAGRAM_BYTES_MAX)) is None:
                     break
                 datagrams.append(body)
-                stream = stream[HEAD_BYTES + len(body) :]
+                place += HEAD_BYTES + len(body)
         except Malformed:
             self.malformed += 1
             self._on_end(link, "what came could not be understood")
-        link.tail = bytes(stream)
+        link.tail = bytes(stream[place:]) if place < len(stream) else b""
         self.received += len(datagrams)
         return datagrams
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, UsageError
@@ -85,6 +85,9 @@ LOOPBACK_EPOCH = 1
 class Timer(Named):
     TICK = auto()
     """The retransmission task."""
+
+
+_TICK: Final = Timer.TICK  # to look up a member of an Enum takes Python a while
 
 
 @dataclass(slots=True)
@@ -223,7 +226,7 @@ class ReliableUnicast:
             return False
         if not entry.send_next(payload, now, out):
             return False
-        self._timers.arm_if_idle(Timer.TICK, now + self._tau)
+        self._timers.arm_if_idle(_TICK, now + self._tau)
         return True
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.timers import Named, Timers
 from ringcast.protocols.connection import TRANSITIONS, Input, State
@@ -46,6 +46,12 @@ class Timer(Named):
     """Some gap is due to be asked for."""
     IDLE = auto()
     """Open: begin to close. Closing: be gone."""
+
+
+# Of these the short way makes use: to look up a member of an Enum takes Python a while.
+_OPEN: Final = State.OPEN
+_IDLE: Final = Timer.IDLE
+_ACK: Final = Timer.ACK
 
 
 @dataclass(slots=True)
@@ -131,15 +137,15 @@ class ReceiverEntry:
         and need not go through the window; else it must."""
         window = self.window
         is_next = seqno == window.high + 1 and window.delivered == window.high
-        if not (is_next and self.state is State.OPEN and self.assembler.is_idle):
+        if not (is_next and self.state is _OPEN and self.assembler.is_idle):
             return False
         if not self.repair.saw_next(seqno):
             return False
         window.pass_next()
         self.last_data = self.used_at = now
         if self._expiry:
-            self._timers.arm(Timer.IDLE, now + self._expiry)
-        self._timers.arm_if_idle(Timer.ACK, now + self._ack_interval)
+            self._timers.arm(_IDLE, now + self._expiry)
+        self._timers.arm_if_idle(_ACK, now + self._ack_interval)
         return True
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:

@@ -20,7 +20,7 @@ When idle: close (connection.py), but not while something is unacknowledged. A p
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.timers import Named, Timers
 from ringcast.events import Undeliverable, Writable
@@ -49,6 +49,11 @@ class Timer(Named):
     """Open: begin to close. Closing: be gone."""
     GIVE_UP = auto()
     """The peer has answered nothing for too long."""
+
+
+# Of these two the short way makes use: to look up a member of an Enum takes Python a while.
+_OPEN: Final = State.OPEN
+_IDLE: Final = Timer.IDLE
 
 
 class SenderEntry:
@@ -147,7 +152,7 @@ class SenderEntry:
         """Whether this message was accepted as it is and goes out at once; if not, `send` it."""
         window = self.fragments.window
         was_acked = window.low == window.high
-        if self.state is not State.OPEN or not self.fragments.admit_one(payload):
+        if self.state is not _OPEN or not self.fragments.admit_one(payload):
             return False
         if out.frames or out.lone is not None:  # it shares a datagram with what waits
             out.datagram(self.peer, UnicastData(self.conn, window.high, [payload]))
@@ -155,7 +160,7 @@ class SenderEntry:
             out.lone = self.peer, self.conn, window.high, payload
         self.used_at = now
         if self._expiry:
-            self._timers.arm(Timer.IDLE, now + self._expiry)
+            self._timers.arm(_IDLE, now + self._expiry)
         if was_acked:
             self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
         return True

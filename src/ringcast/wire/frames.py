@@ -652,23 +652,6 @@ class EstateRun:
     stream: Stream = Stream.UNIFORM
 
 
-@dataclass(slots=True)
-class Ask:
-    """To a member: its application is asked this. Numbers are the asker's own."""
-
-    number: int
-    payload: bytes
-
-
-@dataclass(slots=True)
-class Answer:
-    """To whoever asked: what the application says, or, if it `is_refused`, why it says nothing."""
-
-    number: int
-    payload: bytes
-    is_refused: bool = False
-
-
 SystemMessage: TypeAlias = (
     StateAsk
     | StateRefused
@@ -680,6 +663,4 @@ SystemMessage: TypeAlias = (
     | HeldUp
     | EstateWanted
     | EstateRun
-    | Ask
-    | Answer
 )

@@ -1,6 +1,6 @@
-"""The system's own messages on the wire: they travel as messages to one member, not as frames.
+"""What layers say to each other on the wire: it travels as messages to one member, not as frames.
 
-Kinds 30 to 39, 60 and 61 are theirs; no datagram has a frame of these kinds.
+Kinds 30 to 39 are theirs; no datagram has a frame of these kinds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from ringcast.config import CAPACITY_LIMIT
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Digest, Origin
 from ringcast.wire.frames import (
-    Answer,
-    Ask,
     EstateRun,
     EstateWanted,
     HeldUp,
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 
 _STATE_ASK, _STATE_REFUSED, _STATE_BEGIN, _STATE_PART, _STATE_END = range(30, 35)
 _STATE_TAKEN, _STATE_STOP, _HELD_UP, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
-_ASK, _ANSWER = range(60, 62)
 
 _FLAGS: Final = Struct("<B")
 _RANGE: Final = Struct("<QI")  # first, count
@@ -60,30 +57,12 @@ _STREAM_SEQNO: Final = Struct("<BQ")
 _NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
 _STREAM: Final = Struct("<B")
 _SPAN: Final = Struct("<BQQ")  # stream, first, last
-_ASK_HEAD: Final = Struct("<BQ")  # kind, number
-_ANSWER_HEAD: Final = Struct("<BQB")  # kind, number, flags
 _REFUSALS: Final = {int(reason): reason for reason in Refusal}
-
-
-def encode_ask(number: int, payload: bytes) -> bytes:
-    """An Ask in one call: somebody waits."""
-    assert 1 <= number <= COUNTER_MAX, number
-    return _ASK_HEAD.pack(_ASK, number) + payload
-
-
-def encode_answer(number: int, payload: bytes, *, is_refused: bool) -> bytes:
-    """An Answer likewise."""
-    assert 1 <= number <= COUNTER_MAX, number
-    return _ANSWER_HEAD.pack(_ANSWER, number, is_refused) + payload
 
 
 def encode_message(message: SystemMessage) -> bytes:
     """The payload that carries it to one member."""
     match message:
-        case Ask():
-            return encode_ask(message.number, message.payload)
-        case Answer():
-            return encode_answer(message.number, message.payload, is_refused=message.is_refused)
         case StateAsk():
             kind, head = _STATE_ASK, encode_counter(message.attempt)
             body = encode_view_id(message.view_id) + _encode_digest(message.opened)
@@ -146,10 +125,6 @@ def decode_message(payload: bytes) -> SystemMessage:
     """What the payload says; DecodeError if any byte of it is not as it must be."""
     if not payload:
         raise DecodeError(Reject.TOO_SHORT)
-    if payload[0] == _ASK:
-        return _decode_ask(payload)
-    if payload[0] == _ANSWER:
-        return _decode_answer(payload)
     decode = _MESSAGE_DECODERS.get(payload[0])
     if decode is None:
         raise DecodeError(Reject.FRAME_KIND)
@@ -247,26 +222,6 @@ def _decode_held_up(body: memoryview) -> HeldUp:
     if body[0] > 1:
         raise DecodeError(Reject.FLAGS)
     return HeldUp(bool(body[0]))
-
-
-def _decode_ask(payload: bytes) -> Ask:
-    if len(payload) < _ASK_HEAD.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    _, number = _ASK_HEAD.unpack_from(payload)
-    if not 1 <= number <= COUNTER_MAX:
-        raise DecodeError(Reject.SEQNO)
-    return Ask(number, payload[_ASK_HEAD.size :])
-
-
-def _decode_answer(payload: bytes) -> Answer:
-    if len(payload) < _ANSWER_HEAD.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    _, number, flags = _ANSWER_HEAD.unpack_from(payload)
-    if not 1 <= number <= COUNTER_MAX:
-        raise DecodeError(Reject.SEQNO)
-    if flags > 1:
-        raise DecodeError(Reject.FLAGS)
-    return Answer(number, payload[_ANSWER_HEAD.size :], flags == 1)
 
 
 def _decode_numbers(body: memoryview) -> tuple[int, int, memoryview]:

@@ -1,4 +1,4 @@
-"""The system's own messages: what is encoded comes out, and strangers' bytes are refused."""
+"""What layers say to each other: what is encoded comes out, and strangers' bytes are refused."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Address, Digest, Member, Origin, Stream, ViewId
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
-    Answer,
-    Ask,
     EstateRun,
     EstateWanted,
     HeldUp,
@@ -54,10 +52,6 @@ MESSAGES: list[SystemMessage] = [
     EstateWanted(ViewId(ME, 1), OTHER, 7, 7, Stream.FIFO),
     EstateRun(OTHER, SEQNO_MAX, (b"last",), (False,)),
     EstateRun(ME, 1, (b"", b"part", b"rest"), (False, True, False), Stream.FIFO),
-    Ask(1, b"what?"),
-    Ask(COUNTER_MAX, b""),
-    Answer(COUNTER_MAX, b"this"),
-    Answer(1, b"", is_refused=True),
 ]
 
 MEMBER = b"\x01h" + struct.pack("<HQ", 1, 1) + b"\x00"
@@ -104,8 +98,8 @@ def test_cut_short_it_is_refused_or_says_less(message: SystemMessage) -> None:
             cut = decode_message(whole[:size])
         except DecodeError:
             continue
-        # A chunk or an answer has no end of its own, and a digest may have fewer entries.
-        assert isinstance(cut, StatePart | StateAsk | StateBegin | Ask | Answer)
+        # A chunk has no end of its own, and a digest may have fewer entries.
+        assert isinstance(cut, StatePart | StateAsk | StateBegin)
         assert cut != message
         assert encode_message(cut) == whole[:size]
 
@@ -175,12 +169,7 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
         (b"\x27" + run(1, b"\0", [2], b"x"), Reject.LENGTHS),
         (b"\x27" + run(1, b"\0", [1], b"xy"), Reject.LENGTHS),
         (b"\x28", Reject.FRAME_KIND),
-        (b"\x3c" + bytes(7), Reject.FRAME_LENGTH),
-        (b"\x3c" + numbers(0), Reject.SEQNO),
-        (b"\x3d" + numbers(1), Reject.FRAME_LENGTH),
-        (b"\x3d" + numbers(0) + b"\0", Reject.SEQNO),
-        (b"\x3d" + numbers(1) + b"\2", Reject.FLAGS),
-        (b"\x3e", Reject.FRAME_KIND),
+        (b"\x3c" + bytes(8), Reject.FRAME_KIND),
     ],
 )
 def test_refused_with_its_reason(payload: bytes, reason: Reject) -> None:
@@ -229,8 +218,6 @@ def test_a_digest_has_so_many_entries_and_no_more() -> None:
     "ours",
     [
         StateStop(0),
-        Ask(0, b""),
-        Answer(COUNTER_MAX + 1, b""),
         StateEnd(0, 1),
         StatePart(1, -1, b""),
         StateTaken(1, COUNTER_MAX + 1),

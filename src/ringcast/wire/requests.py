@@ -1,0 +1,58 @@
+"""What applications ask each other on the wire: payloads of the channel between two members.
+
+Kinds 60 and 61 are theirs; no datagram has a frame of these kinds. Somebody waits for each of them,
+so they are written and read in one call, and become no objects in between.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from ringcast.errors import DecodeError, Reject
+from ringcast.events import Answered, Asked
+from ringcast.wire.limits import COUNTER_MAX
+
+if TYPE_CHECKING:
+    from ringcast.model import Member
+
+_ASK, _ANSWER = range(60, 62)
+_ASK_HEAD: Final = Struct("<BQ")  # kind, number
+_ANSWER_HEAD: Final = Struct("<BQB")  # kind, number, flags
+_ASK_BYTES: Final = _ASK_HEAD.size
+_ANSWER_BYTES: Final = _ANSWER_HEAD.size
+
+
+def encode_ask(number: int, payload: bytes) -> bytes:
+    """The application of a member is asked this. Numbers are the asker's own."""
+    assert 1 <= number <= COUNTER_MAX, number
+    return _ASK_HEAD.pack(_ASK, number) + payload
+
+
+def encode_answer(number: int, payload: bytes, *, is_refused: bool) -> bytes:
+    """What an application says to this request, or, if it `is_refused`, why it says nothing."""
+    assert 1 <= number <= COUNTER_MAX, number
+    return _ANSWER_HEAD.pack(_ANSWER, number, is_refused) + payload
+
+
+def decode_request(sender: Member, payload: bytes) -> Asked | Answered | None:
+    """What the application is to be told; None: it is for a layer (messages.py). DecodeError if any
+    byte of it is not as it must be."""
+    kind = payload[0] if payload else 0
+    if kind == _ASK:
+        if len(payload) < _ASK_BYTES:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        _, number = _ASK_HEAD.unpack_from(payload)
+        if not 1 <= number <= COUNTER_MAX:
+            raise DecodeError(Reject.SEQNO)
+        return Asked(sender, number, payload[_ASK_BYTES:])
+    if kind == _ANSWER:
+        if len(payload) < _ANSWER_BYTES:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        _, number, flags = _ANSWER_HEAD.unpack_from(payload)
+        if not 1 <= number <= COUNTER_MAX:
+            raise DecodeError(Reject.SEQNO)
+        if flags > 1:
+            raise DecodeError(Reject.FLAGS)
+        return Answered(sender, number, payload[_ANSWER_BYTES:], flags == 1)
+    return None
