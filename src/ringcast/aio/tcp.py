@@ -435,8 +435,9 @@ class TcpMesh:
         kept = len(link.tail)
         if kept:
             space[:kept] = link.tail
+        wanted = min(READ_BYTES, limit * DATAGRAM_BYTES_MAX)
         try:
-            size = link.sock.recv_into(space[kept:] if kept else space, READ_BYTES)
+            size = link.sock.recv_into(space[kept:] if kept else space, wanted)
         except BlockingIOError:
             return []
         except OSError as error:
