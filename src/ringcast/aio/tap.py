@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Member
     from ringcast.node import Node
+    from ringcast.protocols.outbox import Outbox
     from ringcast.protocols.uniform import Estate
     from ringcast.trace.recorder import Recorder
     from ringcast.window.windows import ReceiveWindow
@@ -34,7 +35,7 @@ class _Sent:
     """One stream of the member's own messages, as far as it has been told."""
 
     stream: Stream
-    window: SendWindow
+    outbox: Outbox
     assembler: Assembler
     through: int = 0
 
@@ -79,9 +80,11 @@ class Tap:
         """An event left the node: for messages this is delivery."""
         if isinstance(event, Delivered):
             if not event.epoch:  # messages to this member alone are not recorded yet
+                self._note_sent_before(event.sender, event.run.stream, event.run.last, now)
                 self._recorder.delivered(event, now)
         elif isinstance(event, FragmentsTaken):
             if not event.epoch:
+                self._note_sent_before(event.sender, event.stream, event.last, now)
                 self._recorder.delivered_fragments(event, now)
         elif isinstance(event, ViewInstalled):
             self._recorder.view(event.view, now)
@@ -96,7 +99,7 @@ class Tap:
             self._generation = self._multicast.generation
             self._note_windows(now)
         for sent in self._sent.values():
-            if sent.window.high > sent.through:
+            if sent.outbox.window.high > sent.through:
                 self._note_sent(sent, now)
         if self._detail is not None:
             self._detail.look(now)
@@ -154,7 +157,8 @@ class Tap:
             if isinstance(window, SendWindow):
                 if origin.stream not in self._sent:
                     assembler = Assembler(self._node.config.multicast.max_message_bytes)
-                    self._sent[origin.stream] = _Sent(origin.stream, window, assembler)
+                    outbox = self._multicast.outboxes[origin.stream]
+                    self._sent[origin.stream] = _Sent(origin.stream, outbox, assembler)
             elif origin not in self._open:
                 self._open[origin] = window
                 self._note_open(origin, self._offset(origin, window), now)
@@ -186,8 +190,14 @@ class Tap:
             if self._detail is not None:
                 self._detail.forget(origin)
 
+    def _note_sent_before(self, sender: Member, stream: Stream, last: int, now: int) -> None:
+        """Whoever leaves may have sent and taken its last messages in one step."""
+        sent = self._sent.get(stream)
+        if sent is not None and last > sent.through and sender == self._node.me:
+            self._note_sent(sent, now)
+
     def _note_sent(self, sent: _Sent, now: int) -> None:
-        for data in self._multicast.sent_since(sent.stream, sent.through + 1):
+        for data in sent.outbox.sent_since(sent.through + 1):
             sent.through = data.last
             self._note_frame(sent, data, now)
 

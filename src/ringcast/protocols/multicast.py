@@ -433,11 +433,6 @@ class ReliableMulticast:
         outbox = self._outboxes.get(stream)
         return 0 if outbox is None else outbox.window.high
 
-    def sent_since(self, stream: Stream, first: int) -> list[Data]:
-        """What was sent from seqno `first` on and is still here, to be read only."""
-        outbox = self._outboxes.get(stream)
-        return [] if outbox is None else outbox.sent_since(first)
-
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
         outbox = self._outboxes.get(stream)

@@ -127,6 +127,7 @@ class MulticastWatch:
         return largest if left > 1 else total % largest or largest
 
     def delivered(self, event: Delivered | FragmentsTaken, **columns: Any) -> None:
+        self._show_sent_before(event)
         if isinstance(event, Delivered):
             self._write_delivery(event.sender, event.run, event.view_id.counter, columns)
         else:
@@ -140,6 +141,14 @@ class MulticastWatch:
                 kind="fragment",
                 **columns,
             )
+
+    def _show_sent_before(self, event: Delivered | FragmentsTaken) -> None:
+        """Whoever leaves may have sent and taken its last messages in one step."""
+        place = event.run if isinstance(event, Delivered) else event
+        origin = Origin(event.sender, place.stream)
+        window = self._last.get(origin)
+        if isinstance(window, SendWindow) and place.last > self._states[origin][2]:
+            self._observe_send(origin, window)
 
     def _write_delivery(
         self, sender: Member, run: Run, view: int, columns: Mapping[str, Any]
