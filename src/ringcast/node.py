@@ -340,7 +340,8 @@ class Node:
 
     def leave(self, now: int) -> None:
         """Go in good order: no more sends; Closed follows when the others have taken everything
-        and know, or after `leave_timeout_s`."""
+        and know, or after `leave_timeout_s`. One's own messages that they have taken, and one's own
+        application has not, come before it."""
         self._joined_by_name().leave(now, self._out)
         self._has_said_goodbye = True
         if self.config.multicast.stability is not None:
@@ -395,7 +396,8 @@ class Node:
     def take_events(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
-        nothing moves: what has happened is told, no more."""
+        nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
+        the rest of its own messages that the others have taken, and then Closed."""
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state
@@ -607,6 +609,16 @@ class Node:
             state.keep(self.multicast.take_inherited(now, self._out))
         state.note_full(self.multicast.has_ready, self._out)
 
+    def _hand_over(self) -> None:
+        """Whoever leaves gets the rest of its own messages, as if its application had taken them
+        just before: later there is nobody to ask for them. What others have sent stays where it is:
+        they would be told that it was taken, and perhaps nobody reads any more."""
+        state = self.state
+        if state is not None and state.is_behind:
+            return  # the application does not have what comes before them
+        own = [*self.multicast.take_own(), *self.unicast.take_own(self._out)]
+        self._out.events.extend(own if state is None else state.sift(own))
+
     @property
     def _is_leaving(self) -> bool:
         membership = self.membership
@@ -647,6 +659,8 @@ class Node:
                 self._count_members(view, now)
             case Left(reason):
                 if not self._is_closed:
+                    if self._has_said_goodbye:
+                        self._hand_over()
                     self._is_closed = True
                     self._few_since = None
                     for layer in reversed(self._layers):  # Closed, of the first, is the last event

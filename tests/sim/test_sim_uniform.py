@@ -172,7 +172,12 @@ def test_who_is_out_in_the_middle_of_taking_has_held_what_it_committed() -> None
     rows = cluster.recorder.rows
     commits = [row for row in of_uniform(rows, trace.TX) if row.kind == "commit"]
     windows = of_uniform(rows[: commits[-1].run_idx], trace.WIN)
-    assert windows[-1].hd < windows[-1].held == commits[-1].seqno == 4
+    assert windows[-1].hd == windows[-1].held == commits[-1].seqno == 4  # its own it gets in time
+    taken = [(row.seqno, row.seqno2) for row in of_uniform(rows, trace.DELIVER)]
+    assert taken == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    sent, last = of_uniform(rows, trace.SEND)[-1], of_uniform(rows, trace.DELIVER)[-1]
+    assert sent.seqno2 == 4
+    assert sent.run_idx < last.run_idx
 
 
 def crash_after(copies: int) -> tuple[int, int]:

@@ -1,13 +1,13 @@
-"""Leaving ends in time, and waits for nobody who is gone already."""
+"""Leaving ends in time, waits for nobody who is gone already, and loses no message of one's own."""
 
 from __future__ import annotations
 
 import pytest
 
-from ringcast.config import MembershipConfig, UnicastConfig
+from ringcast.config import MembershipConfig, StabilityConfig, UnicastConfig
 from ringcast.core.effects import Effects
-from ringcast.events import Closed, Undeliverable
-from ringcast.model import Address, Member, View, ViewId
+from ringcast.events import Closed, Delivered, Undeliverable
+from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.frames import Leave, UnicastAck, ViewAck, ViewIs
 from support.membership import Town
@@ -109,3 +109,120 @@ def test_in_time_if_nobody_is_heard_at_all(name: str) -> None:
     town.send(name, b"1", b"2")
     town.part(name, "ABC".replace(name, ""))
     assert 0.5 < time_to_leave(town, name) <= HASTY.leave_timeout_s
+
+
+# One's own messages
+
+
+def own_messages(town: Town, leaver: Member) -> list[bytes]:
+    """What the leaver has got of what it sent, if Closed was the last that it was told."""
+    assert [type(event) for event in town.events[leaver]].index(Closed) == (
+        len(town.events[leaver]) - 1
+    )
+    return town.delivered(leaver, leaver)
+
+
+@pytest.mark.parametrize("votes", [False, True], ids=["acks", "votes"])
+@pytest.mark.parametrize("stream", [Stream.FIFO, Stream.UNIFORM])
+@pytest.mark.parametrize("name", ["A", "C"], ids=["coordinator", "member"])
+def test_who_leaves_gets_the_rest_of_its_own_messages(
+    name: str, stream: Stream, votes: bool
+) -> None:
+    config = {"stability": StabilityConfig()} if votes else {}
+    town = Town(streams=(Stream.FIFO, Stream.UNIFORM), **config)
+    town.form("ABC")
+    node = town.nodes[name]
+    sent = [b"1", b"2", bytes(5000), b"4"]
+    assert town.send(name, sent[0], stream=stream) == 1
+    town.run(1)
+    town.stopped.add(name)  # its application reads no more until it is out
+    assert town.send(name, *sent[1:], stream=stream) == 3
+    town.leave(name)
+    town.run_until(lambda: name not in town.nodes, within=5)
+    assert own_messages(town, node.me) == sent
+    assert town.closed(node.me) == [Closed("left")]
+    assert node.take_events(1000, town.now) == []
+    for other in "ABC".replace(name, ""):
+        assert town.delivered(town.nodes[other].me, node.me) == sent
+
+
+def test_who_leaves_an_empty_group_gets_its_own_messages_at_once() -> None:
+    town = Town()
+    town.form("A")
+    a = town.nodes["A"]
+    town.stopped.add("A")
+    town.send("A", b"1", b"2")
+    town.leave("A")
+    assert own_messages(town, a.me) == [b"1", b"2"]
+
+
+def test_who_leaves_gets_what_it_has_sent_to_itself_alone() -> None:
+    town = Town()
+    town.form("A")
+    a = town.nodes["A"]
+    assert a.send([b"1", b"2"], town.now, to=a.me) == 2
+    a.leave(town.now)
+    delivered, closed = a.take_events(0, town.now)
+    assert isinstance(delivered, Delivered)
+    assert delivered.run.payloads == [b"1", b"2"]
+    assert closed == Closed("left")
+
+
+def test_who_leaves_too_early_gets_what_the_others_have_taken() -> None:
+    town = Town(membership=HASTY)
+    town.form("ABC")
+    a = town.nodes["A"].me
+    town.stopped.add("A")
+    town.send("A", b"1", b"2")
+    town.run(0.1)
+    town.stopped.add("B")
+    town.send("A", b"3", b"4")
+    time_to_leave(town, "A")
+    assert own_messages(town, a) == [b"1", b"2"]
+    assert town.closed(a)[0].unacked == ((Stream.FIFO, 3, 4),)
+
+
+def test_what_others_have_sent_is_not_taken_for_an_application_that_leaves() -> None:
+    town = Town()
+    town.form("AB")
+    a, b = town.nodes["A"], town.nodes["B"]
+    town.stopped.add("A")
+    town.send("A", b"mine")
+    town.send("B", b"to all")
+    assert b.send([b"to one"], town.now, to=a.me) == 1
+    town.run(0.1)
+    assert a.has_ready
+    town.leave("A")
+    town.run_until(lambda: "A" not in town.nodes, within=5)
+    assert town.delivered(a.me, a.me) == [b"mine"]
+    assert town.delivered(a.me, b.me) == []
+    town.run(0.1)
+    assert not b.unicast.senders[a.me].is_acked  # so B is told that it may not have been read
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_who_is_gone_at_once_gets_no_more_than_it_has_taken(is_leaving: bool) -> None:
+    town = Town()
+    town.form("AB")
+    a = town.nodes["A"]
+    town.stopped.add("A")
+    town.send("A", b"1")
+    town.run(0.1)
+    if is_leaving:
+        town.part("A", "B")
+        town.leave("A")
+    a.close(town.now)
+    kinds = [type(event) for event in a.take_events(0, town.now)]
+    assert kinds == ([Delivered, Closed] if is_leaving else [Closed])
+
+
+def test_who_is_left_out_gets_no_more_than_it_has_taken() -> None:
+    town = Town()
+    town.form("ABC")
+    c = town.nodes["C"].me
+    town.stopped.add("C")
+    town.send("C", b"1")
+    town.run(0.1)
+    town.pause("C", 20)
+    town.run_until(lambda: bool(town.closed(c)), within=5)
+    assert town.delivered(c, c) == []

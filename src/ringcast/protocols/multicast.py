@@ -29,7 +29,8 @@ On Begin of a member: open a window there; if there is one already, it stays. Bu
     what we lack, so this window ends and another opens. One from before this sender last departed
     from us is late. Say Begun.
 On RepairWanted: send on what is retained here of somebody else's messages (Relayed).
-On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed.
+On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed. Who
+    leaves takes before that what is its own and all others have taken (`take_own`).
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
 """
@@ -349,6 +350,17 @@ class ReliableMulticast:
             left.take_ready(CAPACITY_LIMIT, now, events, out)
         if events:
             self._settle(now, out)
+        return events
+
+    def take_own(self) -> list[Event]:
+        """One's own messages that all others have taken, however many: for who is about to go."""
+        events: list[Event] = []
+        for stream, outbox in self._outboxes.items():
+            first = outbox.window.delivered + 1
+            payloads = outbox.take_acked()
+            if payloads:
+                assert self._view is not None
+                deliver(self.me, stream, outbox.assembler, first, payloads, self._view.id, events)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:

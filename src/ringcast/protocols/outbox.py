@@ -234,6 +234,11 @@ class Outbox:
             self._purge(now, out)
         return payloads
 
+    def take_acked(self) -> list[bytes]:
+        """Those that every other member has taken, for an application that gets no more after
+        them: nothing is purged, so no room appears and nothing more is sent."""
+        return self.window.take_ready(max(0, self.acked_by_others - self.window.delivered))
+
     def handle_timeout(self, now: int, out: Effects) -> None:
         due = self._timers.take_due(now)
         if Timer.PROBE in due:

@@ -332,6 +332,13 @@ class ReliableUnicast:
                 limit -= self._take_from(self.receivers[peer], limit, now, events)
         return events
 
+    def take_own(self, out: Effects) -> list[Event]:
+        """What this member has sent to itself, however much: for who is about to go."""
+        if self._view is None or not self.loopback.ready:
+            return []
+        own = self._take_own(self.loopback.ready, out)
+        return [Delivered(self.me, own, self._view.id, LOOPBACK_EPOCH)]
+
     def take_next(self, source: Member, conn: Conn, seqno: int, now: int) -> bool:
         """`receive` of one whole message and `take_all` in one step, in the usual case: it is the
         next of a peer that nothing is missing of. False: nothing has happened."""
