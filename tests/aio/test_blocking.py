@@ -470,6 +470,18 @@ def test_leaving_sends_what_is_in_the_ring_and_wakes_those_who_wait() -> None:
         a.leave()
 
 
+def test_ones_own_messages_can_be_read_after_leaving() -> None:
+    with threads(1) as pool, members(2) as (a, b):
+        reading = pool.submit(read, b, 3)
+        a.send(b"A0")
+        assert read(a, 1) == [("A", b"A0")]
+        a.send_many([b"A1", b"A2"])
+        a.leave()
+        assert read(a, 3) == [("A", b"A1"), ("A", b"A2")]
+        assert list(a) == []
+        assert len(reading.result()) == 3
+
+
 def test_what_could_not_be_sent_in_time_is_said(caplog: pytest.LogCaptureFixture) -> None:
     config = MulticastConfig(capacity=8)
     membership = replace(PATIENT, leave_timeout_s=0.05)

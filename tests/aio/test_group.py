@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, with_members
 
-from ringcast import GroupClosed, JoinTimeout, MulticastConfig, UsageError
+from ringcast import (
+    Closed,
+    Delivered,
+    GroupClosed,
+    JoinTimeout,
+    MulticastConfig,
+    UsageError,
+    ViewInstalled,
+)
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.bench.cluster import free_ports
@@ -153,6 +161,61 @@ def test_leaving_waits_for_others_and_not_for_ones_own_reading() -> None:
     started = time.monotonic()
     with_members(1)(exchange)
     assert time.monotonic() - started < PATIENT.leave_timeout_s
+
+
+async def leave_unread(a: Group, b: Group) -> None:
+    """A sends, reads the first, and is out before it has read the rest."""
+    reading = asyncio.create_task(read(b, 6))
+    await a.send(b"A0")
+    assert await read(a, 1) == [("A", b"A0")]
+    await a.send_many([b"A1", b"A2", bytes(100_000)])
+    await a.send(b"all or none", guarantee="uniform")
+    await a.send(b"to myself", to=a.me)
+    await b.send(b"of B")
+    await a.leave()
+    assert len(await reading) == 6
+
+
+def test_ones_own_messages_can_be_read_after_leaving() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await leave_unread(a, b)
+        rest = [message async for message in a]
+        assert all(message.sender == a.me for message in rest)
+        plain, uniform, to_me = rest[:3], rest[3], rest[4]
+        assert [message.payload for message in plain] == [b"A1", b"A2", bytes(100_000)]
+        assert [message.seqno for message in plain][:2] == [2, 3]
+        assert (uniform.payload, uniform.guarantee) == (b"all or none", "uniform")
+        assert (to_me.payload, to_me.to_me) == (b"to myself", True)
+        assert len(rest) == 5
+        assert [message async for message in a] == []
+
+    with_members(2)(exchange)
+
+
+def test_after_leaving_the_end_comes_behind_ones_own_messages() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await leave_unread(a, b)
+        events = [event async for event in a.events()]
+        *messages, closed = [event for event in events if not isinstance(event, ViewInstalled)]
+        runs = [event.run for event in messages if isinstance(event, Delivered)]
+        assert sum(len(run.payloads) for run in runs) == 5
+        assert len(runs) == len(messages)
+        assert closed == Closed("left")
+        assert [event async for event in a.events()] == [closed]
+
+    with_members(2)(exchange)
+
+
+@pytest.mark.parametrize("option", ["receive", "receive_own"])
+def test_after_leaving_nothing_is_left_that_nobody_wants(option: str) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await asyncio.gather(a.send_many(numbered("A", 3)), read(b, 3))
+        await a.leave()
+        unread = a.stats()["unread"]
+        assert isinstance(unread, dict)
+        assert unread["runs"] == 0
+
+    with_members(2, per_member=[{option: False}, {}])(exchange)
 
 
 def test_a_group_can_be_looked_at_after_leaving() -> None:

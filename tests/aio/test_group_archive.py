@@ -11,8 +11,9 @@ from loopback_groups import read, until, with_members
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
-from ringcast import join
+from ringcast import MulticastConfig, join
 from ringcast.errors import UsageError
+from ringcast.trace.rows import DELIVER, SEND, STOP
 from ringcast.trace.scribe import ROOM_BYTES
 from ringcast.trace.segments import Recording, Segment, segment_paths
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringcast import Group
+    from ringcast.trace.rows import Row
 
 LARGE = os.urandom(1 << 20)
 
@@ -48,6 +50,61 @@ def test_what_is_read_is_kept(tmp_path: Path) -> None:
     assert held["A", 0][-1].last > 2
     assert [tuple(found) for found in held["A", 1]] == [(1, 1)]
     assert len(held) == 2
+
+
+@pytest.mark.parametrize("level", ["deliveries", "full"])
+def test_what_is_read_after_leaving_is_kept_once_and_before_the_end(
+    tmp_path: Path, level: str
+) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"one")
+        await read(a, 1)
+        await a.send_many([b"two", b"three"])
+        await asyncio.gather(a.leave(), read(b, 3))
+        assert await read(a, 3) == [("A", b"two"), ("A", b"three")]
+
+    options = {"record": tmp_path, "record_payloads": True, "record_level": level}
+    with_members(2, per_member=[options, {}])(exchange)
+    rows = rows_in(tmp_path)
+    assert seqnos(rows, DELIVER) == [1, 2, 3]
+    assert rows[-1].event == STOP
+
+
+@pytest.mark.parametrize("level", ["deliveries", "full"])
+def test_what_is_sent_and_read_in_the_last_step_is_in_the_trace_as_both(
+    tmp_path: Path, level: str
+) -> None:
+    async def exchange(a: Group) -> None:
+        await a.send(bytes(2000))  # of which the window holds a fragment at a time
+        leaving = asyncio.create_task(a.leave())
+        assert await read(a, 1) == [("A", bytes(2000))]
+        await leaving
+
+    config = MulticastConfig(capacity=1, datagram_bytes=512)
+    with_members(1, record=tmp_path, record_level=level, config=config)(exchange)
+    rows = rows_in(tmp_path)
+    assert len(seqnos(rows, SEND)) > 3
+    assert seqnos(rows, DELIVER) == seqnos(rows, SEND)
+    for last in seqnos(rows, SEND):
+        (sent, *_), (taken, *_) = (
+            [row.idx for row in rows if row.event == event and row.seqno <= last <= row.seqno2]
+            for event in (SEND, DELIVER)
+        )
+        assert sent < taken
+
+
+def rows_in(directory: Path) -> list[Row]:
+    rows: list[Row] = []
+    for path in segment_paths(directory):
+        with Segment(path) as segment:
+            rows += segment.rows()
+    return rows
+
+
+def seqnos(rows: list[Row], event: str) -> list[int]:
+    """Those of one event, in its order."""
+    ranges = [range(row.seqno, row.seqno2 + 1) for row in rows if row.event == event]
+    return [seqno for seqnos in ranges for seqno in seqnos]
 
 
 def segment_ranges(segment: Segment) -> Iterator[tuple[Any, Any]]:

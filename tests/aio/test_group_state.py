@@ -706,9 +706,12 @@ def test_who_leaves_before_it_has_the_state_again_is_read_to_the_end() -> None:
             reading = asyncio.create_task(other.read(b))
             exclude(b.me, by=a)
             await until(lambda: other.calls[1:] == [CHUNK_BYTES])
+            await b.send(b"B0")
             await b.leave()
             await reading
+            assert app.log == texts("B", 1)
         assert other.interrupted == 1
+        assert other.log == []  # without the state its own message is worth nothing to it
 
     with_apps("AB")(exchange)
 

@@ -309,9 +309,10 @@ class Group:
 
     async def leave(self) -> None:
         """Leave before the block ends, as its end would: when the others have taken everything and
-        know, or after `leave_timeout_s`. What this member has sent and not read itself by then it
-        may not get any more. Whoever calls it once more, or comes to the end of the block, waits
-        for the same; and so if this is cancelled, which does not end the leaving."""
+        know, or after `leave_timeout_s`. What this member has sent, and the others have taken, can
+        still be read here afterwards; what others have sent and was not read by then cannot.
+        Whoever calls it once more, or comes to the end of the block, waits for the same; and so if
+        this is cancelled, which does not end the leaving."""
         if self._closed is None:
             await self._leave(self._driver.node.config.membership.leave_timeout_s)
 
