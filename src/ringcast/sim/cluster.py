@@ -318,8 +318,7 @@ class Cluster:
         machine = self._slots[leaver] if leaver >= 0 else None
         if machine is not None and machine.can_act and self.may_go(machine):
             machine.want(UNIFORM, self.options.late_messages)
-            machine.harness.leave(machine.now)
-            machine.turn()
+            machine.leave()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""

@@ -115,8 +115,7 @@ class Incidents:
 
     def _leave(self, machine: Machine, incident: Incident) -> None:
         """In good order; some come back."""
-        machine.harness.leave(machine.now)
-        machine.turn()
+        machine.leave()
         if incident.ms:
             self._stage.agenda.after(incident.ms, self._stage.join, machine.harness.slot)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.events import Delivered, FragmentsTaken, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
 from ringcast.sim.agenda import ns
-from ringcast.sim.workload import UNIFORM
+from ringcast.sim.workload import EVERYBODY, UNIFORM
 from ringcast.trace.rows import PAUSE, RESUME
 
 if TYPE_CHECKING:
@@ -230,6 +230,16 @@ class Machine:
         backlog.accepted(accepted)
         backlog.is_waiting = accepted < len(messages)
         return accepted > 0
+
+    def leave(self) -> None:
+        """In good order."""
+        options = self._world.options
+        if options.deaf_leavers:
+            self.application.rate = 0
+            for dest in (EVERYBODY, UNIFORM) if options.has_uniform else (EVERYBODY,):
+                self.want(dest, options.late_messages)
+        self.harness.leave(self.now)
+        self.turn()
 
     def want(self, dest: int, count: int) -> None:
         """The application has more to send."""

@@ -151,6 +151,8 @@ class Options:
     """Per node, in the liveness phase."""
     late_leaver: int = -1
     """The node that leaves then, right after it has sent them; -1: none does."""
+    deaf_leavers: bool = False
+    """Whether whoever leaves has something to send at last, and takes nothing any more."""
     state: bool = False
     """Whether applications have a state, which they give to whoever joins."""
     join_buffer_bytes: int = 1 << 20
@@ -361,7 +363,8 @@ class Options:
             + (f"; {self.uniform:.0%} of them uniform" if self.uniform else ""),
             f"  take       {self.take_limit} at a time"
             + (f"; {slot_name(self.stopped)} stops for good" if self.stopped >= 0 else "")
-            + (f"; {slot_name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else ""),
+            + (f"; {slot_name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else "")
+            + ("; whoever leaves takes nothing any more" if self.deaf_leavers else ""),
             f"  network    {self.delay} delay {self.delay_ms:.2f} ms, at most "
             f"{self.delta_ms:.2f} ms once healed",
             *self._votes(),
