@@ -254,8 +254,8 @@ class Group:
 
     def leave(self) -> None:
         """Leave before the block ends, as its end would: what was sent is sent, and threads that
-        wait are told with GroupClosed. What this member has sent can still be read afterwards. Once
-        more changes nothing."""
+        wait are told with GroupClosed. What this member has sent, and the others have taken, can
+        still be read afterwards. Once more changes nothing."""
         self._engine.check_thread()  # a mistake changes nothing
         self._engine.soon(self._leaving.set)
         self._engine.join()

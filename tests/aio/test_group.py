@@ -218,6 +218,24 @@ def test_after_leaving_nothing_is_left_that_nobody_wants(option: str) -> None:
     with_members(2, per_member=[{option: False}, {}])(exchange)
 
 
+def test_who_is_excluded_and_does_not_want_to_come_back_is_read_to_the_end() -> None:
+    async def give_up(b: Group) -> None:
+        with pytest.raises(GroupClosed, match="excluded"):
+            await b.flush()
+        await b.leave()
+
+    async def exchange(a: Group, b: Group) -> None:
+        await b.send(b"B0")
+        giving_up = asyncio.create_task(give_up(b))
+        await asyncio.sleep(0)
+        exclude(b.me, by=a)
+        await giving_up
+        *_, last = [event async for event in b.events()]
+        assert last == Closed("left while it was on its way back")
+
+    with_members(2)(exchange)
+
+
 def test_a_group_can_be_looked_at_after_leaving() -> None:
     groups: list[Group] = []
 

@@ -12,6 +12,7 @@ from loopback_groups import read, until, with_members
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast import MulticastConfig, join
+from ringcast.aio.driver import Driver
 from ringcast.errors import UsageError
 from ringcast.trace.rows import DELIVER, SEND, STOP
 from ringcast.trace.scribe import ROOM_BYTES
@@ -70,17 +71,18 @@ def test_what_is_read_after_leaving_is_kept_once_and_before_the_end(
     assert rows[-1].event == STOP
 
 
+@pytest.mark.parametrize("capacity", [1, 2])
 @pytest.mark.parametrize("level", ["deliveries", "full"])
 def test_what_is_sent_and_read_in_the_last_step_is_in_the_trace_as_both(
-    tmp_path: Path, level: str
+    tmp_path: Path, level: str, capacity: int
 ) -> None:
     async def exchange(a: Group) -> None:
-        await a.send(bytes(2000))  # of which the window holds a fragment at a time
+        await a.send(bytes(2000))  # of which the window holds a fragment or two at a time
         leaving = asyncio.create_task(a.leave())
         assert await read(a, 1) == [("A", bytes(2000))]
         await leaving
 
-    config = MulticastConfig(capacity=1, datagram_bytes=512)
+    config = MulticastConfig(capacity=capacity, datagram_bytes=512)
     with_members(1, record=tmp_path, record_level=level, config=config)(exchange)
     rows = rows_in(tmp_path)
     assert len(seqnos(rows, SEND)) > 3
@@ -91,6 +93,18 @@ def test_what_is_sent_and_read_in_the_last_step_is_in_the_trace_as_both(
             for event in (SEND, DELIVER)
         )
         assert sent < taken
+
+
+def test_who_has_left_reads_on_though_the_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"one")
+        await asyncio.gather(a.leave(), read(b, 1))
+        monkeypatch.setattr(Driver, "has_room", False)
+        assert await read(a, 2) == [("A", b"one")]
+
+    with_members(2, per_member=[{"record": tmp_path, "record_payloads": True}, {}])(exchange)
 
 
 def rows_in(directory: Path) -> list[Row]:

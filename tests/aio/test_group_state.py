@@ -716,6 +716,27 @@ def test_who_leaves_before_it_has_the_state_again_is_read_to_the_end() -> None:
     with_apps("AB")(exchange)
 
 
+def test_who_leaves_while_it_takes_its_state_gets_nothing_on_top_of_it() -> None:
+    async def exchange(a: Group, b: Group, app: App, other: App) -> None:
+        async with app.reading(a):
+            await a.send(b"A0")
+            await other.read(b, 1)
+            other.may_take.clear()
+            reading = asyncio.create_task(other.read(b))
+            exclude(b.me, by=a)
+            await until(lambda: len(other.calls) == 2 and other.calls[1] > 0)
+            await until(lambda: len(b.view) == 2)
+            await b.send(b"B0")
+            await until(lambda: app.log == ["A0", "B0"])
+            await b.leave()
+            other.may_take.set()
+            await reading
+        assert other.interrupted == 1
+        assert other.log == ["A0"]  # of the incarnation before
+
+    with_apps("AB")(exchange)
+
+
 async def _hang() -> AsyncIterator[bytes]:
     yield bytes(CHUNK_BYTES)
     await asyncio.Event().wait()

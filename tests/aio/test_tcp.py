@@ -468,11 +468,12 @@ def test_strangers_are_few_and_not_waited_for_long(monkeypatch: pytest.MonkeyPat
 # What goes
 
 
-def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
+@pytest.mark.parametrize(("count", "size"), [(500, 60_000), (8_000, 4_000)])
+def test_a_peer_that_does_not_read_holds_nobody_up(count: int, size: int) -> None:
     async def test(stack: ExitStack) -> None:
         mesh, other = meshes(stack, 2)
         raw = Raw(stack)
-        datagrams = [b"%06d" % number + bytes(59_994) for number in range(500)]
+        datagrams = [b"%06d" % number + bytes(size - 6) for number in range(count)]
         for datagram in datagrams:  # in one turn of the loop
             mesh.send(datagram, raw.address)
         peer = mesh.peer(raw.address)
@@ -494,7 +495,8 @@ def test_a_peer_that_does_not_read_holds_nobody_up() -> None:
     with_stack(test)
 
 
-def test_what_was_begun_is_finished_first_though_there_is_room_by_now() -> None:
+@pytest.mark.parametrize("size", [60_000, 4_000])
+def test_what_was_begun_is_finished_first_though_there_is_room_by_now(size: int) -> None:
     async def test(stack: ExitStack) -> None:
         (mesh,) = meshes(stack, 1)
         raw = Raw(stack)
@@ -507,7 +509,7 @@ def test_what_was_begun_is_finished_first_though_there_is_room_by_now() -> None:
             if mesh.peer(raw.address)["queued"]:  # full between two datagrams: once more
                 stream += await asyncio.get_running_loop().sock_recv(sock, 1 << 20)
                 continue
-            datagrams.append(os.urandom(60_000))
+            datagrams.append(os.urandom(size))
             mesh.send(datagrams[-1], raw.address)
         with suppress(BlockingIOError):
             while True:
@@ -519,6 +521,41 @@ def test_what_was_begun_is_finished_first_though_there_is_room_by_now() -> None:
         while len(stream) < len(expected):
             stream += await asyncio.get_running_loop().sock_recv(sock, 1 << 20)
         assert stream == expected
+
+    with_stack(test)
+
+
+class Full:
+    """A socket that takes nothing when it is first asked to."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.refused = 0
+
+    def send(self, data: bytes) -> int:
+        if not self.refused:
+            self.refused = 1
+            raise BlockingIOError
+        return self._sock.send(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+def test_a_short_datagram_that_finds_no_room_at_all_waits() -> None:
+    async def test(stack: ExitStack) -> None:
+        (mesh,) = meshes(stack, 1)
+        raw = Raw(stack)
+        mesh.send(b"first", raw.address)
+        sock = await raw.accept()
+        await read_hello(sock)
+        (link,) = mesh._links
+        link.sock = full = Full(link.sock)  # type: ignore[assignment]
+        mesh.send(b"second", raw.address)
+        assert (full.refused, mesh.peer(raw.address)["queued"]) == (1, 1)
+        mesh.send(b"third", raw.address)
+        assert [await read_frame(sock) for _ in range(3)] == [b"first", b"second", b"third"]
+        assert mesh.dropped == 0
 
     with_stack(test)
 

@@ -168,18 +168,40 @@ def test_who_leaves_gets_what_it_has_sent_to_itself_alone() -> None:
     assert closed == Closed("left")
 
 
-def test_who_leaves_too_early_gets_what_the_others_have_taken() -> None:
-    town = Town(membership=HASTY)
+@pytest.mark.parametrize("stream", [Stream.FIFO, Stream.UNIFORM])
+def test_who_leaves_too_early_gets_what_the_others_have_taken(stream: Stream) -> None:
+    town = Town(membership=HASTY, streams=(Stream.FIFO, Stream.UNIFORM))
     town.form("ABC")
     a = town.nodes["A"].me
     town.stopped.add("A")
-    town.send("A", b"1", b"2")
+    town.send("A", b"1", b"2", stream=stream)
     town.run(0.1)
     town.stopped.add("B")
-    town.send("A", b"3", b"4")
+    town.send("A", b"3", b"4", stream=stream)
     time_to_leave(town, "A")
     assert own_messages(town, a) == [b"1", b"2"]
-    assert town.closed(a)[0].unacked == ((Stream.FIFO, 3, 4),)
+    assert town.closed(a)[0].unacked == ((stream, 3, 4),)
+
+
+@pytest.mark.parametrize("votes", [False, True], ids=["acks", "votes"])
+@pytest.mark.parametrize("stream", [Stream.FIFO, Stream.UNIFORM])
+@pytest.mark.parametrize("name", ["A", "B"], ids=["coordinator", "member"])
+@pytest.mark.parametrize("wait_ms", range(2, 24, 3))
+def test_who_leaves_while_another_joins_gets_what_those_before_it_have_taken(
+    wait_ms: int, name: str, stream: Stream, votes: bool
+) -> None:
+    config = {"stability": StabilityConfig()} if votes else {}
+    town = Town(streams=(Stream.FIFO, Stream.UNIFORM), **config)
+    town.form("ABC")
+    me = town.nodes[name].me
+    town.stopped.add(name)
+    town.send(name, b"1", b"2", stream=stream)
+    town.run(0.3)
+    town.start("D")
+    town.run(wait_ms / 1000)
+    town.leave(name)
+    town.run_until(lambda: bool(town.closed(me)), within=6)
+    assert own_messages(town, me) == [b"1", b"2"]
 
 
 def test_what_others_have_sent_is_not_taken_for_an_application_that_leaves() -> None:
@@ -201,7 +223,9 @@ def test_what_others_have_sent_is_not_taken_for_an_application_that_leaves() -> 
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
-def test_who_is_gone_at_once_gets_no_more_than_it_has_taken(is_leaving: bool) -> None:
+def test_who_is_gone_at_once_gets_no_more_than_it_has_taken_unless_it_was_leaving(
+    is_leaving: bool,
+) -> None:
     town = Town()
     town.form("AB")
     a = town.nodes["A"]

@@ -153,7 +153,7 @@ def test_what_a_member_asks_itself_waits_for_no_input() -> None:
     assert a.take_datagrams() == []
 
 
-def test_layers_may_tell_themselves_more_than_a_window_holds() -> None:
+def test_what_is_told_oneself_may_be_more_than_a_window_holds() -> None:
     config = replace(CONFIG, unicast=UnicastConfig(capacity=4))
     a = Node(A, config, layers=[Membership(A, config.membership)])
     a.install_view(BOTH, 0)

@@ -66,6 +66,8 @@ SEND_CHUNK = 8192
 
 UNREAD_WARNING_S = 5.0
 
+ON_ITS_WAY = "left while it was on its way back"
+
 REQUEST_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S_MAX = 86_400.0
 
@@ -292,7 +294,7 @@ class Group:
                 await self._state.settle()
             if self._unread:
                 return True
-            if not self._driver.has_room:
+            if self._closed is None and not self._driver.has_room:
                 await self._driver.wait_for_room()
                 continue
             self._refills += 1
@@ -310,9 +312,9 @@ class Group:
     async def leave(self) -> None:
         """Leave before the block ends, as its end would: when the others have taken everything and
         know, or after `leave_timeout_s`. What this member has sent, and the others have taken, can
-        still be read here afterwards; what others have sent and was not read by then cannot.
-        Whoever calls it once more, or comes to the end of the block, waits for the same; and so if
-        this is cancelled, which does not end the leaving."""
+        still be read here afterwards, unless it has yet to take its state; what others have sent
+        and was not taken by then cannot. Whoever calls it once more, or comes to the end of the
+        block, waits for the same; and so if this is cancelled, which does not end the leaving."""
         if self._closed is None:
             await self._leave(self._driver.node.config.membership.leave_timeout_s)
 
@@ -370,7 +372,7 @@ class Group:
     def on_event(self, event: Event) -> None:
         match event:
             case Delivered():
-                if self._is_wanted(event):
+                if self._is_wanted(event) and not self._is_cut_off:
                     self._unread.add(event)
             case Asked():
                 self._requests.on_asked(event)
@@ -418,6 +420,12 @@ class Group:
         is_own = delivered.sender == self.me and not delivered.epoch
         return self._is_receiving and (self._is_receiving_own or not is_own)
 
+    @property
+    def _is_cut_off(self) -> bool:
+        """It leaves before its application has the state: without that, messages are worth nothing
+        to it."""
+        return self._is_leaving and self._state is not None and self._state.is_due
+
     def _on_state_event(self, event: StateEvent) -> None:
         assert self._state is not None  # else nobody asks for one, and none comes
         self._state.on_event(event)
@@ -448,7 +456,9 @@ class Group:
 
     def _come_back(self) -> None:
         """As another incarnation, on the same transport. Those who were there may still be."""
-        if self._is_leaving:
+        if self._is_leaving:  # it has changed its mind
+            if self._closed is None:
+                self._end(Closed(ON_ITS_WAY))
             return
         old = self._driver
         old.close()
@@ -620,7 +630,7 @@ class Group:
         self._driver.close()
         self._place.close()
         if self._closed is None:
-            self._end(Closed("left while it was on its way back"))
+            self._end(Closed(ON_ITS_WAY))
         elif self._closed.unacked or self._closed.half_sent:
             log.warning("%s leaves before everybody has taken its messages", self.me)
 

@@ -81,6 +81,7 @@ class Outbox:
             "blocked_since",
             "_stuck_since",
             "_slow_after",
+            "_taken_by_others",  # for who leaves by itself: nobody does where all is explored
         }
     )
 
@@ -110,6 +111,7 @@ class Outbox:
         else:
             self.acks = AgreedMark(view.members, window.low)
         self._heard_by_all = self._agreed = 0  # by votes: how far, as all know; as I know
+        self._taken_by_others = 0  # in views before this one: joiners are not asked for these
         self.assembler = Assembler(config.max_message_bytes)
         self.is_blocked = False
         """A send was cut short, and no Writable has followed yet."""
@@ -213,6 +215,7 @@ class Outbox:
         if reunited:
             self._begin_interval = PROBE_START_NS
             self._tell_beginners(now, out)
+        self._taken_by_others = max(self._taken_by_others, self.acked_by_others)
         self.acks.set_members(view.members, self.window.low)
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
@@ -235,9 +238,10 @@ class Outbox:
         return payloads
 
     def take_acked(self) -> list[bytes]:
-        """Those that every other member has taken, for an application that gets no more after
-        them: nothing is purged, so no room appears and nothing more is sent."""
-        return self.window.take_ready(max(0, self.acked_by_others - self.window.delivered))
+        """Those that every other member has taken, now or in an earlier view, for an application
+        that gets no more after them: nothing is purged, so no room appears and nothing is sent."""
+        last = max(self._taken_by_others, self.acked_by_others)
+        return self.window.take_ready(last - self.window.delivered)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         due = self._timers.take_due(now)

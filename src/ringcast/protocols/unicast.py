@@ -28,7 +28,8 @@ Every tick (τ) while there is anything to wait for: the SenderEntries' ticks; a
     up after `SYNC_TICKS_MAX` ticks; new data then ask anew.
 On view: connections with members that are not in it begin to close. They may go on if both sides
     use them; but a peer whose address another incarnation has taken is gone.
-On close: acknowledge what was taken, report what is not acknowledged.
+On close: acknowledge what was taken, report what is not acknowledged. Who leaves takes before that
+    what it has sent to itself (`take_own`).
 """
 
 from __future__ import annotations
