@@ -156,6 +156,7 @@ def test_round_trips(transports: list[str]) -> None:
         assert row["what"] == "request and reply"
         assert 0 < row["p50_us"] <= row["p99_us"]
         assert 0 < row["raw_p50_us"] <= row["raw_p99_us"]
+        assert 0 < row["raw_p50_least_us"] <= row["raw_p50_us"] <= row["raw_p50_most_us"]
         assert row["asyncio_p50_us"] > 0
         assert row["p50_to_raw"] == pytest.approx(row["p50_us"] / row["raw_p50_us"], rel=0.05)
         by_loop = row["p50_us"] / row["asyncio_p50_us"]

@@ -69,6 +69,7 @@ def bench_rtt(
     p50, p99 = _percentile(asked, 50), _percentile(asked, 99)
     raw_p50, raw_p99 = _percentile(raw, 50), _percentile(raw, 99)
     bare_p50 = _percentile(bare, 50)
+    raw_each = [_percentile([times], 50) for times in raw]
     return {
         "transport": transport,
         "what": "request and reply",
@@ -78,6 +79,8 @@ def bench_rtt(
         "p99_us": round(p99, 1),
         "raw_p50_us": round(raw_p50, 1),
         "raw_p99_us": round(raw_p99, 1),
+        "raw_p50_least_us": round(min(raw_each), 1),
+        "raw_p50_most_us": round(max(raw_each), 1),
         "asyncio_p50_us": round(bare_p50, 1),
         "p50_to_raw": _ratio(asked, raw),
         "p50_to_asyncio": _ratio(asked, bare),
