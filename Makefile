@@ -13,7 +13,7 @@ SMALL := tests/unit/explore $(TOWNS)
 PARTS := tests/properties $(filter-out $(TOWNS),$(wildcard tests/scenarios/test_*.py)) \
 	$(filter-out tests/unit/explore,$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof bench pictures lock clean
+.PHONY: help setup demo test check proof golden bench pictures lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -56,6 +56,9 @@ check: $(READY) ## format, lint, types, tidiness
 proof: $(READY) ## the long runs: full seeds and explorations
 	@$(BIN)/pytest -q -m proof
 	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
+
+golden: $(READY) ## is behaviour as recorded? RENEW="why" accepts it as it is, LIST=1 lists renewals
+	@$(BIN)/python tools/golden.py $(if $(LIST),--list) $(if $(RENEW),--renew "$(RENEW)")
 
 bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench codec
