@@ -1,0 +1,133 @@
+"""How many calls one message takes, from `send` to the reader of another member, and one request
+with its reply.
+
+Two members run in this process on loopback; the sender only sends. The interpreter tells every
+call (`sys.setprofile`); functions written in Python and calls into C are counted apart. Background
+work (heartbeats, delayed acks) falls into few of the rounds, so the median round counts. Compare
+figures of the same interpreter only.
+
+    python tools/calls.py            a table
+    python tools/calls.py --json     the same as JSON
+    python tools/calls.py --list     with every function of a median message, most called first
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import ringcast
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ringcast.aio.group import Group
+
+ROUNDS = 200
+GROUP = f"calls-{os.getpid()}"
+SOURCE = str(Path(ringcast.__file__).parent)
+
+
+class Calls:
+    """What was called during one round."""
+
+    def __init__(self) -> None:
+        self.python: Counter[str] = Counter()
+        self.c = 0
+
+    def note(self, frame: Any, event: str, argument: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code.co_filename.startswith(SOURCE):
+                self.python[f"{code.co_filename[len(SOURCE) + 1 :]} {code.co_qualname}"] += 1
+        elif event == "c_call" and frame.f_code.co_filename.startswith(SOURCE):
+            self.c += 1
+
+    @property
+    def files(self) -> int:
+        return len({name.split()[0] for name in self.python})
+
+
+async def rounds_of(act: Callable[[], Awaitable[None]]) -> Calls:
+    """The median of many rounds, each counted alone."""
+    found = []
+    for _ in range(ROUNDS):
+        calls = Calls()
+        sys.setprofile(calls.note)
+        try:
+            await act()
+        finally:
+            sys.setprofile(None)
+        found.append(calls)
+        await asyncio.sleep(0)
+    found.sort(key=lambda calls: calls.python.total())
+    return found[len(found) // 2]
+
+
+async def measure() -> dict[str, Calls]:
+    async with (
+        ringcast.join(GROUP, name="a", receive=False) as a,
+        ringcast.join(GROUP, name="b") as b,
+    ):
+        await a.wait_for_view(lambda view: len(view) == 2)
+        await b.wait_for_view(lambda view: len(view) == 2)
+        replying = asyncio.create_task(_reply(b))
+        messages = b.__aiter__()
+        to_b = next(member for member in a.view if member.name == "b")
+
+        async def message() -> None:
+            await a.send(b"x" * 100)
+            await messages.__anext__()
+
+        async def request() -> None:
+            await a.request(to_b, b"x" * 100, timeout=5)
+
+        await message()
+        await request()
+        found = {
+            "a message": await rounds_of(message),
+            "a request and its reply": await rounds_of(request),
+        }
+        replying.cancel()
+    return found
+
+
+async def _reply(group: Group) -> None:
+    async for request in group.requests():
+        request.reply(b"y" * 100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--list", action="store_true", help="with every function")
+    arguments = parser.parse_args()
+    found = asyncio.run(measure())
+    rows = {
+        what: {"python": calls.python.total(), "c": calls.c, "files": calls.files}
+        for what, calls in found.items()
+    }
+    if arguments.json:
+        click.echo(json.dumps({"interpreter": platform.python_version(), **rows}, indent=1))
+        return
+    click.echo(f"Python {platform.python_version()}, median of {ROUNDS}")
+    for what, row in rows.items():
+        click.echo(f"{what:26}{row['python']:5} calls in {row['files']} files, {row['c']} into C")
+    if arguments.list:
+        for what, calls in found.items():
+            click.echo(f"\n{what}")
+            for name, count in calls.python.most_common():
+                click.echo(f"{count:6} {name}")
+
+
+if __name__ == "__main__":
+    main()
