@@ -16,7 +16,9 @@ On send: through the SenderEntry of that peer (unicast_sender.py); without one, 
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
     one that opens a stream goes first. They go to the ReceiverEntry (unicast_receiver.py) of that
     connection. Without one: the first message of a stream that is newer than all that is known
-    opens it; anything else that is not older asks for a sync. Older runs are late: nothing.
+    opens it, and with it goes what overtook it (early.py). Anything else that is not older asks for
+    a sync, and is kept if a first message may yet open its connection; it goes with the question.
+    Older runs are late: nothing.
 On UnicastAck, UnicastNack, SyncAck: to the SenderEntry, if it is on that connection.
 On Sync: to the SenderEntry of that epoch. If there is none, the stream has ended: Close says so.
 On SyncOk, if it answers the question that is outstanding: go on after `low`, or after what was
@@ -43,6 +45,7 @@ from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
+from ringcast.protocols.early import Early
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.protocols.unicast_receiver import ReceiverEntry
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry
@@ -157,6 +160,7 @@ class ReliableUnicast:
         self.receivers: dict[Member, ReceiverEntry] = {}
         self.tombstones: dict[Member, Tombstone] = {}
         self.questions: dict[Member, Question] = {}
+        self.early = Early()
         self.loopback = SendWindow(
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
         )
@@ -261,7 +265,9 @@ class ReliableUnicast:
             self._shut(f"{view} goes on without this member", out)
             return
         addresses = {member.address for member in view}
-        known = dict.fromkeys([*(self._view or ()), *self.senders, *self.receivers])
+        known = dict.fromkeys(
+            [*(self._view or ()), *self.senders, *self.receivers, *self.questions]
+        )
         for peer in known:
             if peer not in view and peer.address in addresses:
                 self._replaced[peer] = None
@@ -285,7 +291,7 @@ class ReliableUnicast:
                     self._bury(peer, is_final=True)
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
         for peer in [peer for peer in self.questions if peer in self._replaced]:
-            del self.questions[peer]
+            self._drop_question(peer)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Digests speak of what is sent to the group."""
@@ -310,6 +316,7 @@ class ReliableUnicast:
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
+        self.early.forget(peer)
         if peer in self.receivers:
             self._bury(peer, is_final=False)
 
@@ -443,6 +450,7 @@ class ReliableUnicast:
                 }
                 for peer, tomb in self.tombstones.items()
             },
+            "early": {"runs": self.early.runs, "bytes": self.early.size},
             "loopback": self.loopback.size,
         }
 
@@ -476,6 +484,9 @@ class ReliableUnicast:
             known = self._known(peer)
             assert known is None or question.conn.epoch >= known.epoch
             assert question.nonce <= self._nonce
+        self.early.check_invariants()
+        for peer, conn in self.early.conns().items():
+            assert conn.epoch == self.questions[peer].conn.epoch
         assert self._timers.is_armed(Timer.TICK) or not self._is_busy
 
     # Frames for a sender
@@ -537,8 +548,12 @@ class ReliableUnicast:
         if known is None or data.conn > known:
             if not data.opens:
                 self._ask(source, data.conn, now)
+                self._keep(source, data)
             elif self._has_room(self.receivers, WINDOWS_MAX, source):
-                self._open(source, data.conn, 0, (), now).on_data(data, now, out)
+                overtakers = self.early.take(source, data.conn)
+                entry = self._open(source, data.conn, 0, (), now)
+                for run in (data, *overtakers):
+                    entry.on_data(run, now, out)
             else:
                 self.refused += 1
         elif entry is None and data.conn == known and not self.tombstones[source].is_final:
@@ -551,7 +566,7 @@ class ReliableUnicast:
         tombstone = self.tombstones.get(source)
         question = self.questions.get(source)
         if question is not None and question.conn == close.conn:
-            del self.questions[source]
+            self._drop_question(source)
         if entry is not None and entry.conn == close.conn:
             self._bury(source, is_final=True)
         elif tombstone is not None and tombstone.conn == close.conn:
@@ -570,7 +585,7 @@ class ReliableUnicast:
         if not self._has_room(self.receivers, WINDOWS_MAX, source):
             self.refused += 1
             return
-        del self.questions[source]
+        self._drop_question(source)
         entry = self.receivers.get(source)
         if entry is None or entry.conn.epoch < ok.conn.epoch:
             entry = self._reopen(source, ok, now, out)
@@ -623,16 +638,20 @@ class ReliableUnicast:
 
     def _has_room(self, table: Mapping[Member, object], limit: int, peer: Member) -> bool:
         """Whether this peer may be entered: strangers must not keep members of the view out."""
-        is_member = self._view is not None and peer in self._view
-        return len(table) < limit or peer in table or is_member
+        return len(table) < limit or peer in table or self._is_member(peer)
+
+    def _is_member(self, peer: Member) -> bool:
+        return self._view is not None and peer in self._view
 
     def _open(
         self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
     ) -> ReceiverEntry:
         """A new receive window. One of an older epoch goes: its sender has ended it."""
         question = self.questions.get(peer)
-        if question is not None and (not question.asked or question.conn.epoch < conn.epoch):
-            del self.questions[peer]
+        if question is not None:
+            is_same = question.conn.epoch == conn.epoch and not question.asked
+            if is_same or question.conn.epoch < conn.epoch:
+                self._drop_question(peer)
         self.tombstones.pop(peer, None)
         entry = self.receivers[peer] = self.receiver(
             peer, conn, self.config, self._max_message_bytes, offset, parts, now
@@ -662,8 +681,21 @@ class ReliableUnicast:
             self.refused += 1
             return
         self._nonce += 1
+        self.early.forget(peer)
         self.questions[peer] = Question(conn, self._nonce, now)
         self._arm_tick(now)
+
+    def _keep(self, peer: Member, data: UnicastData) -> None:
+        """It may have overtaken the first message, which then need not wait for a repair."""
+        question = self.questions.get(peer)
+        is_open_to_first = data.conn.id == FIRST_CONN_ID and data.last <= self.config.capacity
+        if question is not None and question.conn == data.conn and is_open_to_first:
+            self.early.keep(peer, data, is_member=self._is_member(peer))
+
+    def _drop_question(self, peer: Member) -> None:
+        """It is answered, given up, or nobody is left to answer it."""
+        del self.questions[peer]
+        self.early.forget(peer)
 
     # The tick
 
@@ -681,7 +713,7 @@ class ReliableUnicast:
             sender.tick(out)
         for peer, question in list(self.questions.items()):
             if question.asked >= SYNC_TICKS_MAX:
-                del self.questions[peer]
+                self._drop_question(peer)
             else:
                 question.asked += 1
                 out.datagram(peer, Sync(question.conn, question.nonce))
@@ -737,4 +769,5 @@ class ReliableUnicast:
         self.receivers.clear()
         self.tombstones.clear()
         self.questions.clear()
+        self.early.clear()
         self._timers.disarm(Timer.TICK)
