@@ -31,7 +31,7 @@ from ringcast.explore.unicast_ablations import (
     WithoutResend,
     WithoutTombstone,
 )
-from ringcast.model import Address, Conn, Member
+from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.early import ALL_RUNS_MAX
 from ringcast.protocols.repair import Repair
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringcast.core.effects import Effects
+    from ringcast.model import Member
     from ringcast.wire.frames import Frame
 
     Machine = type[ReliableUnicast]
@@ -673,8 +674,8 @@ class ThrowsAwayWhatOvertakes(ReliableUnicast):
 
 def what_is_given_up_is_told(machine: Machine) -> bool:
     c = Pair(machine=machine, max_retransmit_s=2.0)
+    c.send("A", "B", [b"1"])
     c.crash("B")
-    c.nodes["A"].send([b"1"], c.now, to=Member(Address("127.0.0.1", 9), 9, "X"))
     c.run(3)
     return any(isinstance(event, Undeliverable) for event in c.events["A"])
 

@@ -12,7 +12,8 @@ A stream is (sender, receiver, epoch), its connections are numbered. Both number
 stand in every frame, so "newer" is decidable and what is late can do no harm.
 
 On send: through the SenderEntry of that peer (unicast_sender.py); without one, begin a new epoch.
-    Messages to oneself wait in a window of their own for the application.
+    Messages to oneself wait in a window of their own for the application. To a peer that is not in
+    the view nobody waits to send: what finds no room, or would begin a new epoch, is Undeliverable.
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
     one that opens a stream goes first. They go to the ReceiverEntry (unicast_receiver.py) of that
     connection. Without one: the first message of a stream that is newer than all that is known
@@ -28,8 +29,9 @@ On Close of the current connection: forget it, but for a tombstone.
 Every tick (τ) while there is anything to wait for: the SenderEntries' ticks; ask what is to be
     asked. A question waits for the first tick, so that reordering alone asks nothing, and is given
     up after `SYNC_TICKS_MAX` ticks; new data then ask anew.
-On view: connections with members that are not in it begin to close. They may go on if both sides
-    use them; but a peer whose address another incarnation has taken is gone.
+On view: connections with members that are not in it begin to close, and who waits for room there
+    is told to try again: that is then Undeliverable. They may go on if both sides use them; but a
+    peer whose address another incarnation has taken is gone.
 On close: acknowledge what was taken, report what is not acknowledged. Who leaves takes before that
     what it has sent to itself (`take_own`).
 """
@@ -41,7 +43,7 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.timers import Named, Timers
-from ringcast.errors import GroupClosed, UsageError
+from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
@@ -197,6 +199,7 @@ class ReliableUnicast:
         """Send to one member; return how many messages were accepted, from the first on.
 
         Fewer than all: the window is full, and Writable(to) follows when there is room.
+        Undeliverable: `to` is not in the view, and nothing was accepted.
         """
         if self._is_closed:
             raise GroupClosed("this member has left its group")
@@ -209,6 +212,8 @@ class ReliableUnicast:
             return self._send_to_self(payloads)
         entry = self.senders.get(to)
         if entry is None:
+            if to not in self._view:
+                raise Undeliverable(to, 0, 1, 0, f"{to} is not in the view: nothing was sent to it")
             self._epoch += 1
             entry = self.senders[to] = self.sender(
                 to,
@@ -219,6 +224,14 @@ class ReliableUnicast:
                 now,
             )
         accepted = entry.send(payloads, now, out)
+        if accepted < len(payloads) and to not in self._view:
+            if not accepted:
+                entry.is_blocked = False
+                raise entry.undeliverable(
+                    f"{to} is not in the view, and {entry.backlog} wait for it: no more is sent to "
+                    f"it until it is back"
+                )
+            entry.release(out)  # whoever tries again is told
         if accepted:  # else the tick is armed, for what fills the window
             self._timers.arm_if_idle(Timer.TICK, now + self._tau)
         return accepted
@@ -285,6 +298,8 @@ class ReliableUnicast:
                 if is_replaced:
                     sender.give_up(f"{peer} has been restarted", out)
                     del self.senders[peer]
+                else:
+                    sender.release(out)
             if receiver is not None:
                 receiver.end(now)
                 if is_replaced:

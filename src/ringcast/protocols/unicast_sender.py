@@ -283,22 +283,28 @@ class SenderEntry:
     def give_up(self, reason: str, out: Effects) -> None:
         """The peer is gone, or we are: tell what it may not have got."""
         self._step(Input.GONE)
-        window = self.window
         if not self.is_acked:
-            out.event(
-                Undeliverable(
-                    self.peer,
-                    self.conn.epoch,
-                    window.low + 1,
-                    window.high,
-                    reason,
-                    self.fragments.rest_bytes,
-                )
-            )
+            out.event(self.undeliverable(reason))
+        self.release(out)  # the next send begins anew
+
+    def release(self, out: Effects) -> None:
+        """Nobody is to wait for room here any longer: a send tells what is."""
         if self.is_blocked:
-            out.event(Writable(self.peer))  # the next send begins anew
+            self.is_blocked = False
+            out.event(Writable(self.peer))
+
+    def undeliverable(self, reason: str) -> Undeliverable:
+        """What the peer may not have got."""
+        window, epoch = self.window, self.conn.epoch
+        rest_bytes = self.fragments.rest_bytes
+        return Undeliverable(self.peer, epoch, window.low + 1, window.high, reason, rest_bytes)
 
     # Outputs
+
+    @property
+    def backlog(self) -> str:
+        """What is unacknowledged, for people."""
+        return f"{self.window.high - self.window.low} messages from {self.window.low + 1} on"
 
     def next_timeout(self) -> int | None:
         return self._timers.next_timeout()
@@ -327,7 +333,7 @@ class SenderEntry:
         window = self.window
         heard = self.heard_at
         sign = "nothing heard from it yet" if heard is None else f"heard {seconds(now - heard)} ago"
-        unacked = f"{window.high - window.low} messages from {window.low + 1} on"
+        unacked = self.backlog
         if self.is_blocked:
             return [
                 f"send to {self.peer} blocked for {seconds(now - self.blocked_since)}: window full "
@@ -423,9 +429,8 @@ class SenderEntry:
     def _use_room(self, out: Effects) -> None:
         """For the rest of a large message first, then for the sender."""
         self._send_out(self.fragments.admit_rest(), out)
-        if self.is_blocked and not self.fragments.rest and not self.window.is_full:
-            self.is_blocked = False
-            out.event(Writable(self.peer))
+        if not self.fragments.rest and not self.window.is_full:
+            self.release(out)
 
     def _next_conn(self) -> Conn:
         return Conn(self.conn.epoch, self.conn.id + 1)
