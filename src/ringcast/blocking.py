@@ -151,7 +151,7 @@ class Group:
     ) -> None:
         """Send in order, with nothing of another thread in between if it is to the group.
 
-        TimedOut and TooFewMembers have how many were `sent`; the rest was not.
+        TimedOut, TooFewMembers and Undeliverable have how many were `sent`; the rest was not.
         """
         _check_timeout(timeout)
         group = self._group
@@ -178,7 +178,8 @@ class Group:
     def try_send(
         self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
     ) -> bool:
-        """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised."""
+        """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
+        so is Undeliverable."""
 
         def attempt() -> bool:
             if to is None and guarantee in self._lanes and not self._lanes[guarantee].is_empty:

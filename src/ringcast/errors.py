@@ -5,6 +5,7 @@ RingcastError
 │   └── ConfigError   a configuration value: names the field, the value and what is allowed
 ├── JoinTimeout       nobody, or not everybody, answered in time
 ├── TooFewMembers     the view has fewer than `min_members`: nothing is sent to the group
+├── Undeliverable     a member that is not in the view, or messages to one that were given up
 ├── TimedOut          what was waited for did not come in the time that was given
 ├── RequestFailed     a request that will not be answered: says who was asked, and why
 ├── StateInterrupted  a state that does not come to its end here; it may come again
@@ -15,6 +16,10 @@ RingcastError
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ringcast.model import Member
 
 
 class RingcastError(Exception):
@@ -58,6 +63,57 @@ class TooFewMembers(RingcastError):
         self.need = need
         self.since_s = since_s
         self.sent = sent
+
+
+class Undeliverable(RingcastError):
+    """Messages first..last to one member are unacknowledged: it may or may not have got them.
+
+    As an event: they were given up, and `half_sent` counts the bytes of a large message that had
+    not been sent at all. Raised by a send: the member is not in the view, and what this call has
+    still to send is not accepted. What was accepted before is kept, and goes on if that very member
+    answers again; the event follows if it does not. `last` is below `first` if there is none of it.
+    `sent` messages of the same call had been accepted, from the first on.
+    """
+
+    __match_args__ = ("to", "epoch", "first", "last", "reason", "half_sent")
+    stateless: ClassVar[bool] = True  # as an event it is shared, never changed
+
+    def __init__(
+        self,
+        to: Member,
+        epoch: int,
+        first: int,
+        last: int,
+        reason: str,
+        half_sent: int = 0,
+        sent: int = 0,
+    ) -> None:
+        super().__init__(reason)
+        self.to = to
+        self.epoch = epoch
+        self.first = first
+        self.last = last
+        self.reason = reason
+        self.half_sent = half_sent
+        self.sent = sent
+
+    def _fields(self) -> tuple[object, ...]:
+        return (
+            *(self.to, self.epoch, self.first, self.last, self.reason),
+            *(self.half_sent, self.sent),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Undeliverable) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __repr__(self) -> str:
+        return f"Undeliverable{self._fields()!r}"
+
+    def __reduce__(self) -> tuple[type[Undeliverable], tuple[object, ...]]:
+        return Undeliverable, self._fields()
 
 
 class TimedOut(RingcastError, TimeoutError):

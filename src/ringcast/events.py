@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from ringcast.errors import Undeliverable as Undeliverable  # it is raised, too
+
 if TYPE_CHECKING:
     from ringcast.model import Digest, Member, Run, Stream, View, ViewId
 
@@ -53,21 +55,6 @@ class Writable:
     """A send that was cut short may be tried again: there is room. `to` is None for the group."""
 
     to: Member | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Undeliverable:
-    """Messages first..last to one member were given up: it may or may not have got them.
-
-    `half_sent` counts the bytes of a large message that had not been sent at all.
-    """
-
-    to: Member
-    epoch: int
-    first: int
-    last: int
-    reason: str
-    half_sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,6 +245,7 @@ class Node:
         first (0: full).
 
         TooFewMembers: the view has fewer than `min_members`. Writable follows when it has enough.
+        Undeliverable: `to` is not in the view, and there is no connection with room to it.
         """
         if self._is_leaving:
             raise GroupClosed("this member is leaving its group")

@@ -150,22 +150,24 @@ def test_a_member_that_does_not_read_blocks_only_what_is_sent_to_it() -> None:
     with_members(3, unicast=UnicastConfig(capacity=8))(exchange)
 
 
-def test_a_blocked_send_goes_on_when_its_member_is_gone_and_all_of_it_is_reported() -> None:
+def test_a_blocked_send_ends_when_its_member_is_gone_and_all_of_it_is_reported() -> None:
     async def exchange(a: Group, b: Group) -> None:
         gone = b.me
         sending = asyncio.create_task(a.send_many(numbered("B", 12), to=gone))
         await until(lambda: any("send to B blocked" in reason for reason in a.explain()))
         exclude(gone, by=a)  # it comes back as another one
+        with pytest.raises(Undeliverable, match="B is not in the view") as refused:
+            await sending
+        assert (refused.value.to, refused.value.sent) == (gone, 8)
+        with pytest.raises(Undeliverable):
+            a.try_send(b"more", to=gone)
         events = (event async for event in a.events() if isinstance(event, Undeliverable))
-        losses = [await anext(events)]
-        await sending
-        losses.append(await anext(events))
-        assert [(loss.to, loss.first, loss.last) for loss in losses] == [(gone, 1, 8), (gone, 1, 4)]
-        assert "restarted" in losses[0].reason
+        loss = await anext(events)
+        assert (loss.to, loss.first, loss.last) == (gone, 1, 8)
+        assert "B is not in the view" in loss.reason or "restarted" in loss.reason
         await a.flush()
 
-    unicast = UnicastConfig(capacity=8, xmit_interval_s=0.05, max_retransmit_s=0.2)
-    with_members(2, unicast=unicast)(exchange)
+    with_members(2, unicast=UnicastConfig(capacity=8, xmit_interval_s=0.05))(exchange)
 
 
 async def take(events: Any, count: int) -> Any:
@@ -291,6 +293,21 @@ def test_a_killed_member_is_given_up_and_the_application_is_told() -> None:
             await a.flush()  # there is nothing left to wait for
 
     with_members(1, unicast=config)(exchange)
+
+
+def test_a_send_that_waits_for_a_killed_member_ends_with_the_view_without_it() -> None:
+    async def exchange(a: Group) -> None:
+        with echo_process("127.0.0.1:0", a) as process:
+            b = (await a.wait_for_view(lambda view: len(view) == 2))["B"]
+            process.kill()
+            process.wait()
+            with pytest.raises(Undeliverable, match="B is not in the view") as refused:
+                await a.send_many(numbered("B", 100), to=b)
+            assert b not in a.view
+            assert (refused.value.to, refused.value.sent) == (b, 8)
+            assert (refused.value.first, refused.value.last) == (1, 8)
+
+    with_members(1, unicast=UnicastConfig(capacity=8))(exchange)
 
 
 def test_a_restarted_member_is_another_one() -> None:

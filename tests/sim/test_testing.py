@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ringcast
-from ringcast.errors import ConfigError, GroupClosed, UsageError
+from ringcast.errors import ConfigError, GroupClosed, Undeliverable, UsageError
 from ringcast.testing import cluster
 
 if TYPE_CHECKING:
@@ -119,6 +119,33 @@ def test_the_same_seed_is_the_same_run_in_another_process() -> None:
         ).stdout
 
     assert run_with_hashes("1") == run_with_hashes("2")
+
+
+def test_a_send_that_waits_for_a_crashed_member_ends_with_the_view_without_it() -> None:
+    """Not when the member is given up, a minute later."""
+    ended: list[tuple[float, Undeliverable]] = []
+
+    async def send_on(group: ringcast.Group, to: ringcast.Member) -> None:
+        try:
+            while True:
+                await group.send(b"", to=to)
+        except Undeliverable as refused:
+            ended.append((asyncio.get_running_loop().time(), refused))
+
+    with cluster(3, seed=1) as c:
+        gone = c.members[2].group.me
+        sender = c.members[0]
+        c.members[2].crash(silently=True)
+        sender.start(lambda group: send_on(group, gone))
+        c.run(asyncio.sleep(0.1))
+        assert any("send to m2 blocked" in reason for reason in sender.group.explain())
+        c.run(sender.group.wait_for_view(lambda view: gone not in view))
+        left_out_at = c.now_s
+        c.run(asyncio.sleep(0.001))
+        ((ended_at, refused),) = ended
+        assert ended_at - left_out_at < 0.001
+        assert refused.to == gone
+        assert "m2 is not in the view" in str(refused)
 
 
 def time_to_miss(c: Cluster, *, silently: bool) -> float:

@@ -6,6 +6,8 @@ member stands in `sent`, whatever became of it.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ringcast.config import GroupConfig, UnicastConfig
@@ -13,12 +15,12 @@ from ringcast.events import Delivered
 from ringcast.model import Address, Conn, Member
 from ringcast.node import Node
 from ringcast.protocols.unicast import LOOPBACK_EPOCH, ReliableUnicast
+from ringcast.protocols.unicast_sender import SenderEntry
 from ringcast.wire.frames import UnicastAck, UnicastData
 from support.cluster import Cluster, Packet
 
 if TYPE_CHECKING:
     from ringcast.protocols.unicast_receiver import ReceiverEntry
-    from ringcast.protocols.unicast_sender import SenderEntry
     from ringcast.wire.frames import Frame
     from support.cluster import Drop
 
@@ -31,6 +33,17 @@ TAU = 0.5
 def conn(id: int, stream: int = 1) -> Conn:
     """Connection number `id` of the first (second, …) stream that a member begins."""
     return Conn(LOOPBACK_EPOCH + stream, id)
+
+
+class TicksAlone(SenderEntry):
+    """Without the tail timer: the tick alone resends, as in the UNICAST3 note."""
+
+    def _arm_tail(self, now: int) -> None:
+        pass
+
+
+class WithoutTail(ReliableUnicast):
+    sender = TicksAlone
 
 
 class Sent(NamedTuple):
@@ -57,6 +70,8 @@ class Pair(Cluster):
         **config: Any,
     ) -> None:
         self.sent: list[Sent] = []
+        self._flight: list[tuple[int, int, Packet]] = []  # when it arrives; in order
+        self._count = count()
         self._machine = machine
         self._options = {"window_bytes": 1 << 20} | config
         self._options_of = configs or {}
@@ -95,6 +110,43 @@ class Pair(Cluster):
                 self.sent += [Sent(self.now, node.me.name, to.name, frame) for frame in frames]
                 packets.append(Packet(node.me, to.name, frames, to))
         return packets
+
+    def travel(
+        self,
+        seconds: float,
+        drop: Drop | None = None,
+        *,
+        delay_s: float = 0.001,
+        late_s: float = 0.0,
+    ) -> None:
+        """Let so much time pass on a network where each datagram takes `delay_s`, and so much
+        longer."""
+        stop = self.now + round(seconds * 1e9)
+        while True:
+            for name, node in self.nodes.items():
+                if name not in self.stopped:
+                    self.take(name)
+                if self._checked:
+                    node.check_invariants()
+            for packet in self.collect():
+                arrival = self.now + round((delay_s + late_s) * 1e9)
+                heappush(self._flight, (arrival, next(self._count), packet))
+            timeout = self.next_timeout()
+            at = min(
+                self._flight[0][0] if self._flight else stop + 1,
+                stop + 1 if timeout is None else timeout,
+            )
+            if at > stop:
+                self.now = stop
+                return
+            self.now = max(self.now, at)
+            if self._flight and self._flight[0][0] <= self.now:
+                source, dest, frames, to = heappop(self._flight)[2]
+                kept = [f for f in frames if drop is None or not drop(source.name, dest, f)]
+                self.hand_over([Packet(source, dest, kept, to)] if kept else [])
+            else:
+                for node in self.nodes.values():
+                    node.handle_timeout(self.now)
 
     # In the tests' words
 

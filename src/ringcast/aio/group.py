@@ -155,6 +155,7 @@ class Group:
 
         Waits only while the window is full: the group's for this guarantee, or that member's. What
         is sent to one member, and what is sent with another guarantee, has an order of its own.
+        Undeliverable: that member is not in the view, or left it while this waited for room.
         TooFewMembers, or longer waiting, as agreed with `when_few`: the group has fewer than
         `min_members`.
         """
@@ -169,8 +170,8 @@ class Group:
     ) -> None:
         """Send in order. If it is cancelled, the first so many were sent and the rest were not.
 
-        If this member is excluded meanwhile, the rest is sent when it is back. TooFewMembers has
-        how many were `sent`.
+        If this member is excluded meanwhile, the rest is sent when it is back. TooFewMembers and
+        Undeliverable have how many were `sent`.
         """
         await self._send(Outgoing(payloads), self._check_target(to, guarantee), to)
 
@@ -185,6 +186,9 @@ class Group:
                 if not self._waits_for_members:
                     raise TooFewMembers(few.have, few.need, few.since_s, outgoing.sent) from None
                 accepted = 0
+            except Undeliverable as refused:
+                refused.sent = outgoing.sent
+                raise
             outgoing.sent += accepted
             if outgoing.sent == len(outgoing.payloads):
                 return
@@ -197,7 +201,8 @@ class Group:
     def try_send(
         self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
     ) -> bool:
-        """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised."""
+        """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
+        so is Undeliverable."""
         stream = self._check_target(to, guarantee)
         self._check_open()
         return self._is_in and self._driver.send([payload], stream, to) == 1

@@ -83,11 +83,10 @@ class WithoutReack(ReliableUnicast):
 
 
 class SilentSender(SenderEntry):
-    """BROKEN. The tick sends nothing again."""
+    """BROKEN. Neither the tick nor the tail timer resends anything."""
 
-    def tick(self, out: Effects) -> None:
-        self.marked = None
-        super().tick(out)
+    def _resend(self, seqno: int, out: Effects) -> None:
+        pass
 
 
 class WithoutResend(ReliableUnicast):

@@ -12,11 +12,14 @@ A stream is (sender, receiver, epoch), its connections are numbered. Both number
 stand in every frame, so "newer" is decidable and what is late can do no harm.
 
 On send: through the SenderEntry of that peer (unicast_sender.py); without one, begin a new epoch.
-    Messages to oneself wait in a window of their own for the application.
+    Messages to oneself wait in a window of their own for the application. To a peer that is not in
+    the view nobody waits to send: what finds no room, or would begin a new epoch, is Undeliverable.
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
     one that opens a stream goes first. They go to the ReceiverEntry (unicast_receiver.py) of that
     connection. Without one: the first message of a stream that is newer than all that is known
-    opens it; anything else that is not older asks for a sync. Older runs are late: nothing.
+    opens it, and with it goes what overtook it (early.py). Anything else that is not older asks for
+    a sync, and is kept if a first message may yet open its connection; it goes with the question.
+    Older runs are late: nothing.
 On UnicastAck, UnicastNack, SyncAck: to the SenderEntry, if it is on that connection.
 On Sync: to the SenderEntry of that epoch. If there is none, the stream has ended: Close says so.
 On SyncOk, if it answers the question that is outstanding: go on after `low`, or after what was
@@ -26,8 +29,9 @@ On Close of the current connection: forget it, but for a tombstone.
 Every tick (τ) while there is anything to wait for: the SenderEntries' ticks; ask what is to be
     asked. A question waits for the first tick, so that reordering alone asks nothing, and is given
     up after `SYNC_TICKS_MAX` ticks; new data then ask anew.
-On view: connections with members that are not in it begin to close. They may go on if both sides
-    use them; but a peer whose address another incarnation has taken is gone.
+On view: connections with members that are not in it begin to close, and who waits for room there
+    is told to try again: that is then Undeliverable. They may go on if both sides use them; but a
+    peer whose address another incarnation has taken is gone.
 On close: acknowledge what was taken, report what is not acknowledged. Who leaves takes before that
     what it has sent to itself (`take_own`).
 """
@@ -39,10 +43,11 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.timers import Named, Timers
-from ringcast.errors import GroupClosed, UsageError
+from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
+from ringcast.protocols.early import Early
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.protocols.unicast_receiver import ReceiverEntry
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry
@@ -157,6 +162,7 @@ class ReliableUnicast:
         self.receivers: dict[Member, ReceiverEntry] = {}
         self.tombstones: dict[Member, Tombstone] = {}
         self.questions: dict[Member, Question] = {}
+        self.early = Early()
         self.loopback = SendWindow(
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
         )
@@ -193,6 +199,7 @@ class ReliableUnicast:
         """Send to one member; return how many messages were accepted, from the first on.
 
         Fewer than all: the window is full, and Writable(to) follows when there is room.
+        Undeliverable: `to` is not in the view, and nothing was accepted.
         """
         if self._is_closed:
             raise GroupClosed("this member has left its group")
@@ -205,6 +212,8 @@ class ReliableUnicast:
             return self._send_to_self(payloads)
         entry = self.senders.get(to)
         if entry is None:
+            if to not in self._view:
+                raise Undeliverable(to, 0, 1, 0, f"{to} is not in the view: nothing was sent to it")
             self._epoch += 1
             entry = self.senders[to] = self.sender(
                 to,
@@ -215,6 +224,14 @@ class ReliableUnicast:
                 now,
             )
         accepted = entry.send(payloads, now, out)
+        if accepted < len(payloads) and to not in self._view:
+            if not accepted:
+                entry.is_blocked = False
+                raise entry.undeliverable(
+                    f"{to} is not in the view, and {entry.backlog} wait for it: no more is sent to "
+                    f"it until it is back"
+                )
+            entry.release(out)  # whoever tries again is told
         if accepted:  # else the tick is armed, for what fills the window
             self._timers.arm_if_idle(Timer.TICK, now + self._tau)
         return accepted
@@ -261,7 +278,9 @@ class ReliableUnicast:
             self._shut(f"{view} goes on without this member", out)
             return
         addresses = {member.address for member in view}
-        known = dict.fromkeys([*(self._view or ()), *self.senders, *self.receivers])
+        known = dict.fromkeys(
+            [*(self._view or ()), *self.senders, *self.receivers, *self.questions]
+        )
         for peer in known:
             if peer not in view and peer.address in addresses:
                 self._replaced[peer] = None
@@ -279,13 +298,15 @@ class ReliableUnicast:
                 if is_replaced:
                     sender.give_up(f"{peer} has been restarted", out)
                     del self.senders[peer]
+                else:
+                    sender.release(out)
             if receiver is not None:
                 receiver.end(now)
                 if is_replaced:
                     self._bury(peer, is_final=True)
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
         for peer in [peer for peer in self.questions if peer in self._replaced]:
-            del self.questions[peer]
+            self._drop_question(peer)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Digests speak of what is sent to the group."""
@@ -310,6 +331,7 @@ class ReliableUnicast:
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
+        self.early.forget(peer)
         if peer in self.receivers:
             self._bury(peer, is_final=False)
 
@@ -443,6 +465,7 @@ class ReliableUnicast:
                 }
                 for peer, tomb in self.tombstones.items()
             },
+            "early": {"runs": self.early.runs, "bytes": self.early.size},
             "loopback": self.loopback.size,
         }
 
@@ -476,6 +499,9 @@ class ReliableUnicast:
             known = self._known(peer)
             assert known is None or question.conn.epoch >= known.epoch
             assert question.nonce <= self._nonce
+        self.early.check_invariants()
+        for peer, conn in self.early.conns().items():
+            assert conn.epoch == self.questions[peer].conn.epoch
         assert self._timers.is_armed(Timer.TICK) or not self._is_busy
 
     # Frames for a sender
@@ -537,8 +563,12 @@ class ReliableUnicast:
         if known is None or data.conn > known:
             if not data.opens:
                 self._ask(source, data.conn, now)
+                self._keep(source, data)
             elif self._has_room(self.receivers, WINDOWS_MAX, source):
-                self._open(source, data.conn, 0, (), now).on_data(data, now, out)
+                overtakers = self.early.take(source, data.conn)
+                entry = self._open(source, data.conn, 0, (), now)
+                for run in (data, *overtakers):
+                    entry.on_data(run, now, out)
             else:
                 self.refused += 1
         elif entry is None and data.conn == known and not self.tombstones[source].is_final:
@@ -551,7 +581,7 @@ class ReliableUnicast:
         tombstone = self.tombstones.get(source)
         question = self.questions.get(source)
         if question is not None and question.conn == close.conn:
-            del self.questions[source]
+            self._drop_question(source)
         if entry is not None and entry.conn == close.conn:
             self._bury(source, is_final=True)
         elif tombstone is not None and tombstone.conn == close.conn:
@@ -570,7 +600,7 @@ class ReliableUnicast:
         if not self._has_room(self.receivers, WINDOWS_MAX, source):
             self.refused += 1
             return
-        del self.questions[source]
+        self._drop_question(source)
         entry = self.receivers.get(source)
         if entry is None or entry.conn.epoch < ok.conn.epoch:
             entry = self._reopen(source, ok, now, out)
@@ -623,16 +653,20 @@ class ReliableUnicast:
 
     def _has_room(self, table: Mapping[Member, object], limit: int, peer: Member) -> bool:
         """Whether this peer may be entered: strangers must not keep members of the view out."""
-        is_member = self._view is not None and peer in self._view
-        return len(table) < limit or peer in table or is_member
+        return len(table) < limit or peer in table or self._is_member(peer)
+
+    def _is_member(self, peer: Member) -> bool:
+        return self._view is not None and peer in self._view
 
     def _open(
         self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
     ) -> ReceiverEntry:
         """A new receive window. One of an older epoch goes: its sender has ended it."""
         question = self.questions.get(peer)
-        if question is not None and (not question.asked or question.conn.epoch < conn.epoch):
-            del self.questions[peer]
+        if question is not None:
+            is_same = question.conn.epoch == conn.epoch and not question.asked
+            if is_same or question.conn.epoch < conn.epoch:
+                self._drop_question(peer)
         self.tombstones.pop(peer, None)
         entry = self.receivers[peer] = self.receiver(
             peer, conn, self.config, self._max_message_bytes, offset, parts, now
@@ -662,8 +696,21 @@ class ReliableUnicast:
             self.refused += 1
             return
         self._nonce += 1
+        self.early.forget(peer)
         self.questions[peer] = Question(conn, self._nonce, now)
         self._arm_tick(now)
+
+    def _keep(self, peer: Member, data: UnicastData) -> None:
+        """It may have overtaken the first message, which then need not wait for a repair."""
+        question = self.questions.get(peer)
+        is_open_to_first = data.conn.id == FIRST_CONN_ID and data.last <= self.config.capacity
+        if question is not None and question.conn == data.conn and is_open_to_first:
+            self.early.keep(peer, data, is_member=self._is_member(peer))
+
+    def _drop_question(self, peer: Member) -> None:
+        """It is answered, given up, or nobody is left to answer it."""
+        del self.questions[peer]
+        self.early.forget(peer)
 
     # The tick
 
@@ -681,7 +728,7 @@ class ReliableUnicast:
             sender.tick(out)
         for peer, question in list(self.questions.items()):
             if question.asked >= SYNC_TICKS_MAX:
-                del self.questions[peer]
+                self._drop_question(peer)
             else:
                 question.asked += 1
                 out.datagram(peer, Sync(question.conn, question.nonce))
@@ -737,4 +784,5 @@ class ReliableUnicast:
         self.receivers.clear()
         self.tombstones.clear()
         self.questions.clear()
+        self.early.clear()
         self._timers.disarm(Timer.TICK)

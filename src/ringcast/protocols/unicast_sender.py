@@ -13,6 +13,10 @@ On Sync with a new nonce: move to the next connection, so that whatever the rece
 On anything of the current connection: the peer is there, and has heard the answer to its Sync.
 Every tick: if HA < HS and neither has changed since the tick before, send HS once more, alone: the
     receiver then sees what it lacks. Repeat an answer to a Sync that nothing has confirmed.
+When neither HA nor HS has changed for the pause of tail.py, and HA < HS: send HS once more, without
+    waiting for the tick; after it, twice the pause. While nothing was heard from the peer on this
+    stream, the first message goes before it: the peer may have no window, and only the first
+    message opens one.
 When idle: close (connection.py), but not while something is unacknowledged. A peer that answers
     nothing for `max_retransmit_s` is given up, and the application is told what it may have missed.
 """
@@ -27,6 +31,7 @@ from ringcast.events import Undeliverable, Writable
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import seconds
+from ringcast.protocols.tail import Tail
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
@@ -49,6 +54,8 @@ class Timer(Named):
     """Open: begin to close. Closing: be gone."""
     GIVE_UP = auto()
     """The peer has answered nothing for too long."""
+    TAIL = auto()
+    """The end of the stream may be lost. Sends do not move it: it looks when it is due."""
 
 
 # Of these two the short way makes use: to look up a member of an Enum takes Python a while.
@@ -71,6 +78,7 @@ class SenderEntry:
             "heard_at",
             "blocked_since",
             "resent",
+            "tail_resent",
             "_answer_ticks",
         }
     )
@@ -100,6 +108,11 @@ class SenderEntry:
         self.is_blocked = False
         self.blocked_since = 0
         self.resent = 0
+        self.tail_resent = 0  # of these: by the tail timer
+        self._tail = Tail(round(config.xmit_interval_s * 1e9), round(config.ack_interval_s * 1e9))
+        self._tail_high = 0  # HS when the tail timer was set
+        self._is_tail_off = True  # it is not set, or backs off: the next send sets it anew
+        self._is_heard = False  # the peer has said something on this stream
         self._answer: SyncOk | None = None
         self._is_confirmed = True  # the peer is known to have the answer
         self._answer_ticks = 0  # since the question came
@@ -144,8 +157,8 @@ class SenderEntry:
         if accepted:
             self._step(Input.USED)
             self._refresh(now)
-            if was_acked:
-                self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+            if was_acked or self._is_tail_off:
+                self._expect_ack(now, was_acked=was_acked)
         return accepted
 
     def send_next(self, payload: bytes, now: int, out: Effects) -> bool:
@@ -161,8 +174,8 @@ class SenderEntry:
         self.used_at = now
         if self._expiry:
             self._timers.arm(_IDLE, now + self._expiry)
-        if was_acked:
-            self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+        if was_acked or self._is_tail_off:
+            self._expect_ack(now, was_acked=was_acked)
         return True
 
     def is_current(self, conn: Conn) -> bool:
@@ -172,6 +185,7 @@ class SenderEntry:
     def heard(self, now: int) -> None:
         """The peer said something on the current connection."""
         self.heard_at = now
+        self._is_heard = True
         self._is_confirmed = True
         self._is_answer_owed = False
         self._wait_on(now)
@@ -179,17 +193,20 @@ class SenderEntry:
     def on_ack(self, ack: UnicastAck, now: int, out: Effects) -> None:
         """An ack of the current connection, for nothing that was never sent."""
         window = self.window
-        low, bytes_max = window.low, window.max_bytes
+        low, high, bytes_max = window.low, window.high, window.max_bytes
         allowed = max(ack.allowance, self._datagram_bytes)
         window.max_bytes = min(allowed, self._config.window_bytes)
         if window.purge(ack.delivered, forced=True):
             self.fragments.purged(low)
+            self._tail.acked(ack.delivered, now, is_all=self.is_acked)
             self._quota = 0
             if self.state is State.OPEN:
                 self._refresh(now)
             self._use_room(out)
         elif window.max_bytes > bytes_max:
             self._use_room(out)
+        if self.is_acked or (window.low, window.high) != (low, high):
+            self._arm_tail(now)
         if self.is_acked:
             self._timers.disarm(Timer.GIVE_UP)
             if self.state is State.CLOSING:
@@ -203,12 +220,13 @@ class SenderEntry:
             self._send_out(pieces, out)
             count = sum(len(piece.payloads) for piece in pieces)
             quota -= count
-            self.resent += count
+            self._note_resent(count)
         self._quota = self.window.capacity - quota
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
         """A question about this stream."""
         self.heard_at = now
+        self._is_heard = True
         self._wait_on(now)
         if sync.nonce > self.nonce and not self._has_moved:
             # Not more often than once a tick: a flood of questions must not wear out connections.
@@ -221,6 +239,7 @@ class SenderEntry:
             )
             self._is_confirmed = False
             self._answer_ticks = 0
+            self._tail.resent()  # an ack of the new connection measures nothing
         if sync.nonce == self.nonce:
             self._is_answer_owed = True
             if not self._is_answer_fresh:
@@ -232,8 +251,7 @@ class SenderEntry:
         if self.is_acked:
             self.marked = None
         elif pair == self.marked:
-            self._send_out(self.fragments.pieces(range(window.high, window.high + 1)), out)
-            self.resent += 1
+            self._resend(window.high, out)
         else:
             self.marked = pair
         self._quota = 0
@@ -252,7 +270,9 @@ class SenderEntry:
                 self.give_up(f"{self.peer} has answered nothing for {self._patience}", out)
                 out.datagram(self.peer, Close(self.conn))
                 return
-            if self.state is State.OPEN:
+            if timer is Timer.TAIL:
+                self._on_tail(now, out)
+            elif self.state is State.OPEN:
                 self.end(now)
             elif self.is_acked:
                 self._step(Input.LINGERED)
@@ -263,22 +283,28 @@ class SenderEntry:
     def give_up(self, reason: str, out: Effects) -> None:
         """The peer is gone, or we are: tell what it may not have got."""
         self._step(Input.GONE)
-        window = self.window
         if not self.is_acked:
-            out.event(
-                Undeliverable(
-                    self.peer,
-                    self.conn.epoch,
-                    window.low + 1,
-                    window.high,
-                    reason,
-                    self.fragments.rest_bytes,
-                )
-            )
+            out.event(self.undeliverable(reason))
+        self.release(out)  # the next send begins anew
+
+    def release(self, out: Effects) -> None:
+        """Nobody is to wait for room here any longer: a send tells what is."""
         if self.is_blocked:
-            out.event(Writable(self.peer))  # the next send begins anew
+            self.is_blocked = False
+            out.event(Writable(self.peer))
+
+    def undeliverable(self, reason: str) -> Undeliverable:
+        """What the peer may not have got."""
+        window, epoch = self.window, self.conn.epoch
+        rest_bytes = self.fragments.rest_bytes
+        return Undeliverable(self.peer, epoch, window.low + 1, window.high, reason, rest_bytes)
 
     # Outputs
+
+    @property
+    def backlog(self) -> str:
+        """What is unacknowledged, for people."""
+        return f"{self.window.high - self.window.low} messages from {self.window.low + 1} on"
 
     def next_timeout(self) -> int | None:
         return self._timers.next_timeout()
@@ -295,6 +321,8 @@ class SenderEntry:
             "bytes_max": window.max_bytes,
             "fragments_waiting": len(self.fragments.rest),
             "resent": self.resent,
+            "tail_resent": self.tail_resent,
+            "tail_pause_ms": self._tail.pause / 1e6,
             "sync_nonce": self.nonce,
             "sync_confirmed": self._is_confirmed,
         }
@@ -305,7 +333,7 @@ class SenderEntry:
         window = self.window
         heard = self.heard_at
         sign = "nothing heard from it yet" if heard is None else f"heard {seconds(now - heard)} ago"
-        unacked = f"{window.high - window.low} messages from {window.low + 1} on"
+        unacked = self.backlog
         if self.is_blocked:
             return [
                 f"send to {self.peer} blocked for {seconds(now - self.blocked_since)}: window full "
@@ -320,6 +348,9 @@ class SenderEntry:
         assert self.state is not State.CLOSED
         assert self._timers.is_armed(Timer.GIVE_UP) == (not self.is_acked)
         assert self.window.delivered == self.window.low
+        has_tail = self._timers.is_armed(Timer.TAIL)
+        assert not has_tail or not self.is_acked
+        assert has_tail or self._is_tail_off
         is_reaped = self._timers.is_armed(Timer.IDLE)
         assert is_reaped or not self._expiry or self.state is State.CLOSING
         assert is_reaped or self.state is State.OPEN or not self.is_acked
@@ -343,6 +374,50 @@ class SenderEntry:
         if not self.is_acked:
             self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
 
+    # The tail
+
+    def _expect_ack(self, now: int, *, was_acked: bool) -> None:
+        """Messages were sent. `was_acked`: nothing was unacknowledged before them."""
+        if was_acked:
+            self._timers.arm(Timer.GIVE_UP, now + self._give_up_after)
+            self._tail.first_sent(self.window.low + 1, now)
+        self._arm_tail(now)
+
+    def _arm_tail(self, now: int) -> None:
+        """HA or HS has changed."""
+        tail = self._tail
+        tail.start_over()
+        self._is_tail_off = self.is_acked or not tail.is_due
+        if self._is_tail_off:
+            self._timers.disarm(Timer.TAIL)
+        else:
+            self._tail_high = self.window.high
+            self._timers.arm(Timer.TAIL, now + tail.pause)
+
+    def _on_tail(self, now: int, out: Effects) -> None:
+        high = self.window.high
+        if high != self._tail_high:
+            self._arm_tail(self.used_at)  # something was sent since: the pause begins there
+            return
+        before = self.resent
+        if not self._is_heard and high > 1:
+            self._resend(1, out)  # nothing is acknowledged either
+        self._resend(high, out)
+        self.tail_resent += self.resent - before
+        self._is_tail_off = True
+        self._tail.double()
+        if self._tail.is_due:
+            self._timers.arm(Timer.TAIL, now + self._tail.pause)
+
+    def _resend(self, seqno: int, out: Effects) -> None:
+        self._send_out(self.fragments.pieces(range(seqno, seqno + 1)), out)
+        self._note_resent(1)
+
+    def _note_resent(self, count: int) -> None:
+        if count:
+            self.resent += count
+            self._tail.resent()
+
     @property
     def _patience(self) -> str:
         return seconds(self._give_up_after)
@@ -354,9 +429,8 @@ class SenderEntry:
     def _use_room(self, out: Effects) -> None:
         """For the rest of a large message first, then for the sender."""
         self._send_out(self.fragments.admit_rest(), out)
-        if self.is_blocked and not self.fragments.rest and not self.window.is_full:
-            self.is_blocked = False
-            out.event(Writable(self.peer))
+        if not self.fragments.rest and not self.window.is_full:
+            self.release(out)
 
     def _next_conn(self) -> Conn:
         return Conn(self.conn.epoch, self.conn.id + 1)

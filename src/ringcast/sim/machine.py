@@ -226,7 +226,10 @@ class Machine:
             return False
         messages = backlog.next_messages(OFFER_MAX)
         stream = Stream.UNIFORM if dest == UNIFORM else Stream.FIFO
-        accepted = self.harness.send(messages, now, backlog.to, stream)
+        try:
+            accepted = self.harness.send(messages, now, backlog.to, stream)
+        except Undeliverable:
+            return False  # not in the view: it tries again when something has happened
         backlog.accepted(accepted)
         backlog.is_waiting = accepted < len(messages)
         return accepted > 0

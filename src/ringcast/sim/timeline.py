@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 HIDDEN = frozenset(
     {
         *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.VIEW_INPUT, trace.DROP_LOW),
-        *(trace.UNICAST_WIN, trace.TICK),
+        *(trace.UNICAST_WIN, trace.TICK, trace.TAIL),
     }
 )
 """Rows that only repeat what others tell."""
@@ -100,7 +100,7 @@ def _unicast(row: Row) -> str:
             )
         case trace.CONN:
             return f"{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]"
-        case trace.TICK:
+        case trace.TICK | trace.TAIL:
             return f"{conn} finds ({row.low}, {row.hr}], sends {row.again}"
         case trace.SYNC:
             return f"{conn} nonce {row.seqno} {row.detail}"

@@ -83,6 +83,7 @@ class UnicastWatch:
         self._blocked: list[Member] = []
         self._ticks = 0
         self._before_tick: dict[Member, tuple[_Side, int]] = {}
+        self._tails: dict[Member, tuple[SenderEntry, int]] = {}
 
     # The application's side
 
@@ -229,22 +230,34 @@ class UnicastWatch:
             peer: (_sender_side(entry), again.get(peer, 0))
             for peer, entry in self._node.unicast.senders.items()
         }
+        self._tails = {
+            peer: (entry, entry.tail_resent) for peer, entry in self._node.unicast.senders.items()
+        }
 
     def after_timeout(self) -> None:
+        tails = {peer: entry.tail_resent - before for peer, (entry, before) in self._tails.items()}
+        self._tails = {}
+        for peer, count in tails.items():
+            if count:
+                self._write_resent(trace.TAIL, peer, self._before_tick[peer][0], count)
         if self._node.unicast.ticks == self._ticks:
             return
         self._ticks = self._node.unicast.ticks
         again = self._pending_messages()
         for peer, (side, pending) in self._before_tick.items():
-            self._scribe.write_about(
-                trace.TICK,
-                peer,
-                epoch=side.conn.epoch,
-                conn=side.conn.id,
-                low=side.low,
-                hr=side.high,
-                again=again.get(peer, 0) - pending,
-            )
+            by_tick = again.get(peer, 0) - pending - tails.get(peer, 0)
+            self._write_resent(trace.TICK, peer, side, by_tick)
+
+    def _write_resent(self, event: str, peer: Member, side: _Side, again: int) -> None:
+        self._scribe.write_about(
+            event,
+            peer,
+            epoch=side.conn.epoch,
+            conn=side.conn.id,
+            low=side.low,
+            hr=side.high,
+            again=again,
+        )
 
     def _pending_messages(self) -> dict[object, int]:
         counts: dict[object, int] = {}

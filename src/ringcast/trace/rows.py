@@ -93,6 +93,8 @@ CONN = "conn"
 TICK = "tick"
 """The retransmission task looked at one sender entry: `low` and `hr` as it found them, `again` how
 many messages it sent again."""
+TAIL = "tail"
+"""The tail timer has resent the end of a stream: columns as in TICK."""
 SYNC = "sync"
 """A receiver's question: `seqno` is its nonce, `detail` asked, answered or given up."""
 SYNC_CALL = "sync_call"
@@ -126,7 +128,7 @@ EVENTS = (
     *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN, STATE_CUT),
     *(STATE_RECEIVED, STATE_LOST, STATE_END, STATE_ENTRY),
     *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
-    *(CONN, TICK, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
+    *(CONN, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
     *(TX, RX, NET_DROP, NET_DUP, NET_CORRUPT, XMIT_MISMATCH, DROP_HIGH, DROP_LOW, REJECT),
     *(FAULT_ON, FAULT_OFF, PHASE),
 )

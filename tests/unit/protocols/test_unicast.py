@@ -21,6 +21,7 @@ from ringcast.protocols.unicast import (
     ReliableUnicast,
 )
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
+from ringcast.window.assembler import PART_BYTES_MIN
 from ringcast.wire.frames import (
     Close,
     Sync,
@@ -82,6 +83,11 @@ class Machine:
 
     def take(self, limit: int = 1000) -> list[Event]:
         return self.layer.take_ready(limit, self.now, self.out)
+
+    def payloads(self) -> list[bytes]:
+        """Of the messages that can be taken."""
+        delivered = [event for event in self.take() if isinstance(event, Delivered)]
+        return [payload for event in delivered for payload in event.run.payloads]
 
     def at(self, now: int) -> None:
         self.now = now
@@ -152,6 +158,57 @@ def test_blocked_and_flushed() -> None:
     assert m.events() == [Writable(B)]
     assert not m.layer.is_blocked(B)
     assert m.layer.is_flushed
+
+
+# Who is not in the view
+
+
+def test_a_new_stream_to_who_is_not_in_the_view_is_refused() -> None:
+    m = Machine(B)
+    with pytest.raises(Undeliverable, match="X is not in the view") as refused:
+        m.send(X, b"1")
+    assert (refused.value.to, refused.value.sent) == (X, 0)
+    assert refused.value.last < refused.value.first  # nothing is under way to it
+    assert X not in m.layer.senders
+    assert m.layer.next_timeout() is None
+
+
+def test_a_view_releases_whoever_waits_for_who_is_not_in_it() -> None:
+    m = Machine(B, C, capacity=2)
+    for peer in (B, C):
+        assert m.send(peer, b"1", b"2", b"3") == 2
+    m.view(A, B, counter=2)
+    assert m.events() == [Writable(C)]  # B may yet make room
+    assert not m.layer.is_blocked(C)
+    with pytest.raises(Undeliverable, match="C is not in the view, and 2 messages") as refused:
+        m.send(C, b"3")
+    assert (refused.value.to, refused.value.first, refused.value.last) == (C, 1, 2)
+    assert not m.layer.is_blocked(C)
+    assert m.events() == []
+    assert m.send(B, b"3") == 0
+    assert m.layer.is_blocked(B)
+
+
+def test_an_open_stream_to_who_has_left_the_view_takes_what_it_has_room_for() -> None:
+    m = Machine(B, C, capacity=3)
+    m.send(C, b"1")
+    m.view(A, B, counter=2)
+    m.events()
+    assert m.send(C, b"2", b"3", b"4") == 2
+    assert m.events() == [Writable(C)]  # whoever tries again is told
+    with pytest.raises(Undeliverable):
+        m.send(C, b"4")
+    m.receive(C, UnicastAck(Conn(FIRST, 1), 3, 1 << 16))  # it is there after all
+    assert m.send(C, b"4") == 1
+
+
+def test_who_waits_for_a_member_that_was_restarted_is_released_once() -> None:
+    m = Machine(B, capacity=1)
+    m.send(B, b"1", b"2")
+    m.view(A, Member(B.address, 9, "B"), counter=2)
+    assert m.events() == [Undeliverable(B, FIRST, 1, 1, "B has been restarted"), Writable(B)]
+    with pytest.raises(Undeliverable, match="B is not in the view"):
+        m.send(B, b"2")
 
 
 # To oneself
@@ -415,6 +472,111 @@ def test_reordering_asks_nothing() -> None:
     assert not any(isinstance(frame, Sync) for _, frame in m.frames())
 
 
+# What overtakes the first message
+
+
+def overtaken(*firsts: int, conn: Conn = ONE) -> Machine:
+    """These have come to A from B, and the first message has not."""
+    m = Machine(B)
+    for first in firsts:
+        m.receive(B, data(first, b"%d" % first, conn=conn))
+    assert m.layer.early.runs == len(firsts)
+    return m
+
+
+def test_what_overtook_the_first_message_is_taken_with_it() -> None:
+    m = overtaken(4, 2, 3)
+    m.receive(B, data(2, b"2"))  # twice
+    m.receive(B, data(1, b"1"))
+    assert m.payloads() == [b"1", b"2", b"3", b"4"]
+    assert m.layer.early.runs == m.layer.early.size == 0
+    assert m.layer.questions == {}
+    m.layer.check_invariants()
+
+
+def test_fragments_that_overtook_the_first_one_are_put_together() -> None:
+    m = Machine(B)
+    m.receive(B, data(2, b"b", more=True), data(3, b"c"))
+    m.receive(B, data(1, b"a", more=True))
+    assert m.payloads() == [b"abc"]
+
+
+def test_what_is_kept_goes_with_the_close_of_its_connection() -> None:
+    m = overtaken(2, 3)
+    m.receive(B, Close(TWO))
+    assert m.layer.early.runs == 2
+    m.receive(B, Close(ONE))
+    assert m.layer.early.runs == 0
+
+
+def test_what_is_kept_goes_when_a_newer_stream_comes() -> None:
+    m = overtaken(2, 3)
+    newer = Conn(ONE.epoch + 1, 1)
+    m.receive(B, data(2, b"new", conn=newer))
+    assert m.layer.early.conns() == {B: newer}
+    m.receive(B, data(4, b"old"))  # late
+    assert (m.layer.early.conns(), m.layer.early.runs) == ({B: newer}, 1)
+    m.receive(B, data(1, b"old"))  # late too, but nothing newer is open yet
+    assert m.layer.early.conns() == {B: newer}
+    m.receive(B, data(1, b"first", conn=newer))
+    assert m.payloads() == [b"first", b"new"]
+
+
+def test_what_is_kept_of_an_older_stream_goes_when_a_newer_one_opens() -> None:
+    m = overtaken(2, 3)
+    m.receive(B, data(1, b"1", conn=Conn(ONE.epoch + 1, 1)))
+    assert m.layer.early.runs == 0
+    assert m.payloads() == [b"1"]
+
+
+def test_what_is_kept_of_a_member_goes_when_another_incarnation_takes_its_place() -> None:
+    for is_member in (True, False):
+        m = overtaken(2, 3) if is_member else Machine(C)
+        if not is_member:
+            m.receive(B, data(2, b"2"))
+        m.view(A, Member(B.address, 9, "B"), counter=2)
+        assert m.layer.early.runs == 0
+        m.receive(B, data(1, b"1"))
+        assert m.payloads() == []
+
+
+def test_what_is_kept_goes_when_the_window_is_dropped() -> None:
+    m = overtaken(2, 3)
+    m.layer.drop_from(B, 0)
+    assert m.layer.early.runs == 0
+
+
+def test_what_is_kept_goes_when_the_question_is_answered_or_given_up() -> None:
+    m = overtaken(2, 3)
+    for n in range(1, SYNC_TICKS_MAX + 2):
+        assert m.layer.early.runs == 2
+        m.at(n * TAU)
+    assert m.layer.early.runs == 0
+    m = overtaken(2, 3)
+    m.at(TAU)
+    m.receive(B, ok(0, 3))
+    assert m.layer.early.runs == 0
+
+
+def test_what_is_kept_goes_when_all_ends() -> None:
+    m = overtaken(2, 3)
+    m.layer.close("why", 0, m.out)
+    assert m.layer.early.runs == 0
+
+
+def test_only_what_a_first_message_may_open_is_kept() -> None:
+    """After a sync no first message opens; beyond the window nothing could be taken."""
+    m = Machine(B, capacity=8)
+    m.receive(B, data(3, b"3", conn=TWO))
+    assert m.layer.early.runs == 0
+    m = Machine(B, capacity=8)
+    m.receive(B, data(9, b"9"))
+    assert m.layer.early.runs == 0
+    m = asking()  # it had a window, which was dropped
+    m.receive(B, data(5, b"5"))
+    assert m.layer.early.runs == 0
+
+
 def test_a_question_that_was_asked_outlives_the_opening() -> None:
     """Its answer is on its way, and will change the connection."""
     m = Machine(B)
@@ -626,11 +788,17 @@ def test_what_does_not_concern_unicast() -> None:
 
 def test_stats_show_every_table() -> None:
     m = asking()
+    m.view(A, B, C, counter=2)
     m.send(C, b"1")
     m.send(A, b"1")
     m.receive(C, data(1, b"1"))
+    m.receive(X, data(2, b"22"))
     stats = m.layer.stats()
-    assert stats["questions"] == {"B": {"connection": "2.1", "nonce": 1, "asked": 1}}
+    assert stats["questions"] == {
+        "B": {"connection": "2.1", "nonce": 1, "asked": 1},
+        "X": {"connection": "2.1", "nonce": 2, "asked": 0},
+    }
+    assert stats["early"] == {"runs": 1, "bytes": PART_BYTES_MIN + 2}
     assert stats["tombstones"] == {"B": {"connection": "2.1", "delivered": 3, "final": False}}
     assert (stats["loopback"], stats["ticks"]) == (1, 1)
     assert isinstance(stats["to"], dict)

@@ -364,7 +364,7 @@ def test_who_answers_nothing_is_given_up(is_closing: bool) -> None:
 
 @pytest.mark.parametrize("sign", ["heard", "sync"])
 def test_any_sign_is_patience_anew(sign: str) -> None:
-    e = Entry(max_retransmit_s=8.0, expiry_s=0.0)
+    e = Entry(max_retransmit_s=8.0, expiry_s=0.0, ack_interval_s=0.25)  # too slow for a tail timer
     e.send(1)
     assert e.entry.next_timeout() == 8 * S
     e.entry.heard(3 * S) if sign == "heard" else e.sync(1, now=3 * S)

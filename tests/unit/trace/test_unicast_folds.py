@@ -256,6 +256,47 @@ def repeats_everything() -> Plant:
     return run, {"S3"}, [row]
 
 
+def resends_what_is_acked() -> Plant:
+    run = acked()
+    row = run.at(2_500).tail("a", "b", again=1)
+    return run, {"S3"}, [row]
+
+
+def resends_the_lowest() -> Plant:
+    run = begun()
+    row = run.at(1_300).tail("a", "b", 2)
+    return run, {"S3"}, [row]
+
+
+def resends_the_first_though_b_was_heard() -> Plant:
+    run = begun()
+    row = run.at(1_300).tail("a", "b", 3, again=2)
+    return run, {"S3"}, [row]
+
+
+def does_not_open() -> Plant:
+    run = founded()
+    run.at(200).post("a", "b", 1, 3)
+    row = run.at(210).tail("a", "b", 3)
+    return run, {"S3"}, [row]
+
+
+def resends_too_soon() -> Plant:
+    run = begun()
+    for at in (1_300, 1_310, 1_330):
+        run.at(at).tail("a", "b", 3)
+    row = run.at(1_350).tail("a", "b", 3)
+    return run, {"S3"}, [row]
+
+
+def resends_later_than_the_tick() -> Plant:
+    run = begun()
+    run.at(1_300).tail("a", "b", 3)
+    run.at(2_200).tick("a", "b", again=1)
+    row = run.at(2_301).tail("a", "b", 3)
+    return run, {"S3"}, [row]
+
+
 def asks_at_first_sight() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 3)
@@ -614,6 +655,9 @@ UNICAST_PLANTS = [
     ("S2", lets_go_by_an_old_ack),
     *(("S3", plant) for plant in (repeats_at_the_first_tick, does_not_repeat)),
     *(("S3", plant) for plant in (repeats_the_lowest, repeats_everything)),
+    *(("S3", plant) for plant in (resends_what_is_acked, resends_the_lowest, does_not_open)),
+    *(("S3", plant) for plant in (resends_the_first_though_b_was_heard, resends_too_soon)),
+    ("S3", resends_later_than_the_tick),
     *(("S4", plant) for plant in (asks_at_first_sight, asks_for_what_it_holds)),
     *(("S4", plant) for plant in (asks_for_the_highest, asks_for_what_nobody_announced)),
     ("S4", answers_with_what_is_gone),
@@ -797,6 +841,28 @@ def test_a_tick_that_comes_after_giving_up_sends_nothing() -> None:
     run.conn("S", "a", "b", "NONE")
     run(UNDELIVERABLE, "a", peer="b", epoch=2, seqno=2, seqno2=3)
     assert "S3" not in broken(run)
+
+
+def test_the_tail_timer_resends_the_highest_after_pauses_that_double() -> None:
+    run = begun()
+    for at in (1_300, 1_310, 1_330, 1_370):
+        run.at(at).tail("a", "b", 3)
+    run.at(1_500).post("a", "b", 4, 4)
+    for at in (1_510, 1_520, 1_540):  # it starts over
+        run.at(at).tail("a", "b", 4)
+    assert broken(run) == set()
+
+
+def test_the_tail_timer_resends_the_first_too_until_the_peer_is_heard() -> None:
+    run = founded()
+    run.at(200).post("a", "b", 1, 3)
+    run.at(210).tail("a", "b", 1, 3)
+    run.at(250).get("b", "a", 1, held=1)
+    run.take("b", "a", 1, 1)
+    run.at(260).confirm("b", "a", 1)
+    run.at(280).heed("a", "b", 1)
+    run.at(290).tail("a", "b", 3)
+    assert broken(run) == set()
 
 
 def test_a_wrong_report_is_found_whatever_is_recorded_first() -> None:

@@ -14,6 +14,7 @@ from ringcast.trace.rows import (
     RX,
     START,
     SYNC,
+    TAIL,
     TICK,
     TX,
     UNDELIVERABLE,
@@ -160,6 +161,15 @@ class Pairs(Script):
         row = self(TICK, node, peer=peer, again=again, **figures)
         if again:
             self.tx(node, peer, "udata", seqno=side.hr, again=1)
+        return row
+
+    def tail(self, node: str, peer: str, *seqnos: int, again: int = 0) -> Row:
+        """The tail timer resends these; `again`: as many as it says."""
+        side = self.sides["S", node, peer]
+        figures = {"epoch": side.epoch, "conn": side.conn, "low": side.low, "hr": side.hr}
+        row = self(TAIL, node, peer=peer, again=again or len(seqnos), **figures)
+        for seqno in seqnos:
+            self.tx(node, peer, "udata", seqno=seqno, again=1)
         return row
 
     def sync(self, node: str, peer: str, detail: str, nonce: int, epoch: int = 2) -> Row:

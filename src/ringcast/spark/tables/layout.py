@@ -58,7 +58,8 @@ _EVENTS = {
     ),
     "windows": (
         *(rows.OPEN, rows.DROP_WINDOW, rows.WIN, rows.ACKMAP, rows.PURGE, rows.LET_GO, rows.VOTE),
-        *(rows.UNICAST_WIN, rows.CONN, rows.TICK, rows.SYNC, rows.SYNC_CALL, rows.UNICAST_DROP),
+        *(rows.UNICAST_WIN, rows.CONN, rows.TICK, rows.TAIL),
+        *(rows.SYNC, rows.SYNC_CALL, rows.UNICAST_DROP),
     ),
 }
 """Which events are in which table. All others are in `views`: the life of members and groups."""

@@ -30,6 +30,7 @@ from ringcast.trace.rows import (
     STOP,
     SYNC,
     SYNC_CALL,
+    TAIL,
     TICK,
     TX,
     UNDELIVERABLE,
@@ -231,7 +232,7 @@ class LateIsNothing(Watch):
 
     id = "S7"
     title = "what comes of an earlier connection has no effect"
-    events = (*Entries.EVENTS, RX, TX, TICK, SYNC, SYNC_CALL, UNICAST_DROP, VIEW)
+    events = (*Entries.EVENTS, RX, TX, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, VIEW)
 
     def __init__(self, found: Findings, facts: Facts) -> None:
         self.found = found
@@ -283,8 +284,8 @@ class LateIsNothing(Watch):
             return
         self.found.premises += len(frames)
         again = [row for row in left(rows, "udata") if row.again and is_prompt(row, self.facts)]
-        is_tick = any(row.event == TICK for row in rows)
-        if after.row.low != before.row.low or after.conn != before.conn or (again and not is_tick):
+        is_due = any(row.event in (TICK, TAIL) for row in rows)
+        if after.row.low != before.row.low or after.conn != before.conn or (again and not is_due):
             self.found.violate(
                 f"{frames[-1].member} acts on {frames[-1].kind} of {frames[-1].epoch}."
                 f"{frames[-1].conn} from {side[1]}, it is on {before.conn[0]}.{before.conn[1]}",

@@ -14,6 +14,7 @@ from ringcast.trace.predicates.algebra import NOWHERE, Progress, merge_progress
 from ringcast.trace.predicates.findings import Findings
 from ringcast.trace.predicates.replay import (
     NONE,
+    ROUNDING_NS,
     Entries,
     Watch,
     arrived,
@@ -27,6 +28,7 @@ from ringcast.trace.predicates.replay import (
 from ringcast.trace.rows import (
     CONN,
     RX,
+    TAIL,
     TICK,
     TX,
     UNICAST_DELIVER,
@@ -185,18 +187,33 @@ class Acknowledged(Watch):
 
 class HighestAgain(Watch):
     """A tick sends HS again, and nothing else, exactly if HA < HS and both were the same at the
-    tick before."""
+    tick before.
+
+    The tail timer sends HS again only while HA < HS; while nothing was heard from the peer on that
+    stream, message 1 with it. Between two changes of HA or HS each of its pauses is twice the one
+    before, and none is longer than the tick's.
+    """
 
     id = "S3"
     title = "a tick without progress sends the highest message again, alone"
-    events = (TICK, CONN, TX)
+    events = (TICK, TAIL, CONN, RX, TX)
 
     def __init__(self, found: Findings, facts: Facts) -> None:
         self.found = found
         self.facts = facts
         self.ticks: dict[tuple[str, int], Row] = {}
+        self.tails: dict[tuple[str, int], list[Row]] = {}
+        """The last ones, since HA or HS has changed."""
+        self.heard: set[tuple[str, int, int]] = set()
+        """Whose receivers have said something, and of which stream."""
 
     def see(self, rows: list[Row]) -> None:
+        said = arrived(rows, "uack", "unack", "sync", "sync_ack")
+        now_heard = {(row.peer, row.peer_inc, row.epoch) for row in said}
+        for row in rows:
+            if row.event == TAIL:
+                self._judge_tail(row, left(rows, "udata"), now_heard)
+        self.heard |= now_heard
         ticks = [row for row in rows if row.event == TICK]
         if not ticks:
             return
@@ -231,6 +248,44 @@ class HighestAgain(Watch):
                     f"else",
                     *(tick, *mine),
                 )
+
+    def _judge_tail(self, tail: Row, sent: list[Row], now_heard: set[tuple[str, int, int]]) -> None:
+        stream = tail.peer, tail.peer_inc, tail.epoch
+        is_opening = tail.hr > 1 and stream not in self.heard
+        seqnos = [1, tail.hr] if is_opening else [tail.hr]
+        if tail.low >= tail.hr:
+            self.found.violate(f"{tail.member} resends what {tail.peer} has acknowledged", tail)
+        elif tail.again != len(seqnos) and stream not in now_heard:
+            self.found.violate(
+                f"{tail.member} resends {tail.again} messages to {tail.peer}, due were {seqnos}",
+                tail,
+            )
+        elif is_prompt(tail, self.facts):
+            mine = [row for row in sent if (row.peer, row.peer_inc) == stream[:2]]
+            if not any(row.seqno <= tail.hr <= row.seqno2 for row in mine):
+                self.found.violate(
+                    f"{tail.member} does not resend {tail.hr} to {tail.peer}, but something else",
+                    *(tail, *mine),
+                )
+        self._judge_pause(tail)
+
+    def _judge_pause(self, tail: Row) -> None:
+        earlier = self.tails.get(tail_key := (tail.peer, tail.peer_inc), [])
+        if not earlier or _pair(earlier[-1]) != _pair(tail):
+            self.tails[tail_key] = [tail]
+            return
+        self.tails[tail_key] = [earlier[-1], tail]
+        first = earlier[0]
+        if not is_prompt(first, self.facts):
+            return
+        pause_ns = tail.mono_ns - earlier[-1].mono_ns
+        due_ns = 2 * (earlier[-1].mono_ns - first.mono_ns) if len(earlier) > 1 else pause_ns
+        if abs(pause_ns - due_ns) > 3 * ROUNDING_NS or pause_ns > self.facts.tau_ns:
+            self.found.violate(
+                f"{tail.member} resends {tail.hr} to {tail.peer} after {pause_ns} ns, "
+                f"due was {min(due_ns, self.facts.tau_ns)}",
+                *(*earlier, tail),
+            )
 
 
 def _pair(tick: Row) -> tuple[int, int, int]:

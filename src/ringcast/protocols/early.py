@@ -1,0 +1,110 @@
+"""Early: data that overtook the first message of their stream, until that message opens it.
+
+Only the first message of a stream opens its receive window. What comes before it, because the
+network reorders or because it was lost, waits here: in a bounded number of runs and bytes for each
+peer, and in all. What does not fit is dropped: the receiver asks for it once the window is open.
+Strangers get half of the room, so that they cannot keep members of the view out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.window.assembler import PART_BYTES_MIN
+
+if TYPE_CHECKING:
+    from ringcast.model import Conn, Member
+    from ringcast.wire.frames import UnicastData
+
+RUNS_MAX = 256
+BYTES_MAX = 1 << 20
+"""Of one peer. Each message counts PART_BYTES_MIN more than its bytes: even an empty one takes a
+place."""
+
+ALL_RUNS_MAX = 8 * RUNS_MAX
+ALL_BYTES_MAX = 8 * BYTES_MAX
+"""Of all peers. Who is not in the view finds room only while half of it is free."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What came of one connection, by its first seqno."""
+
+    conn: Conn
+    runs: dict[int, UnicastData] = field(default_factory=dict)
+    size: int = 0
+
+
+class Early:
+    """One connection for each peer: the newest that its question is about."""
+
+    __slots__ = ("_kept", "runs", "size")
+    volatile: ClassVar[frozenset[str]] = frozenset({"runs", "size"})  # sums of what is kept
+
+    def __init__(self) -> None:
+        self._kept: dict[Member, _Kept] = {}
+        self.runs = 0
+        self.size = 0
+
+    def keep(self, peer: Member, data: UnicastData, *, is_member: bool) -> bool:
+        """Whether there was room for it."""
+        kept = self._kept.get(peer)
+        if kept is None or kept.conn < data.conn:
+            self.forget(peer)
+            kept = _Kept(data.conn)
+        if kept.conn != data.conn or data.first in kept.runs:
+            return False
+        size = data.count * PART_BYTES_MIN
+        if not self._has_room(kept, size, is_member=is_member):
+            return False  # before it is cut: this costs nothing
+        size += sum(map(len, data.payloads))
+        if not self._has_room(kept, size, is_member=is_member):
+            return False
+        self._kept[peer] = kept
+        kept.runs[data.first] = data
+        kept.size += size
+        self.runs += 1
+        self.size += size
+        return True
+
+    def take(self, peer: Member, conn: Conn) -> list[UnicastData]:
+        """What is kept of this connection, in order. What is older goes; what is newer stays."""
+        kept = self._kept.get(peer)
+        if kept is None or kept.conn > conn:
+            return []
+        self.forget(peer)
+        return [kept.runs[first] for first in sorted(kept.runs)] if kept.conn == conn else []
+
+    def forget(self, peer: Member) -> None:
+        kept = self._kept.pop(peer, None)
+        if kept is not None:
+            self.runs -= len(kept.runs)
+            self.size -= kept.size
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self.runs = self.size = 0
+
+    def conns(self) -> dict[Member, Conn]:
+        """Whose data are kept, and of which connection."""
+        return {peer: kept.conn for peer, kept in self._kept.items()}
+
+    def check_invariants(self) -> None:
+        assert self.runs == sum(len(kept.runs) for kept in self._kept.values()) <= ALL_RUNS_MAX
+        assert self.size == sum(kept.size for kept in self._kept.values()) <= ALL_BYTES_MAX
+        assert all(0 < len(kept.runs) <= RUNS_MAX for kept in self._kept.values())
+        assert all(kept.size <= BYTES_MAX for kept in self._kept.values())
+
+    def canonical(self) -> dict[Member, tuple[Conn, frozenset[int]]]:
+        return {peer: (kept.conn, frozenset(kept.runs)) for peer, kept in self._kept.items()}
+
+    def _has_room(self, kept: _Kept, size: int, *, is_member: bool) -> bool:
+        """Whether one more run of so many bytes may be kept of this peer."""
+        share = 1 if is_member else 2
+        return (
+            len(kept.runs) < RUNS_MAX
+            and kept.size + size <= BYTES_MAX
+            and self.runs < ALL_RUNS_MAX // share
+            and self.size + size <= ALL_BYTES_MAX // share
+        )
