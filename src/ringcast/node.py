@@ -418,6 +418,19 @@ class Node:
         self._out.events.clear()
         return events
 
+    def take_own(self, limit: int, now: int) -> list[Event]:
+        """As `take_events`, but of messages only one's own to the group: for an application that
+        does not read them, and would hold its own sends up."""
+        events: list[Event] = list(self._out.events)
+        self._out.events.clear()
+        if self.has_own_ready:
+            ready = self.multicast.take_ready(limit, now, self._out, only_own=True)
+            events += ready if self.state is None else self.state.sift(ready)
+            self._settle(now)
+            events += self._out.events
+            self._out.events.clear()
+        return events
+
     @property
     def has_events(self) -> bool:
         """Something has happened that is no message, and has not been told."""
@@ -430,6 +443,12 @@ class Node:
         if state is not None and state.is_behind:
             return state.has_ready
         return self.multicast.has_ready or self.unicast.has_ready
+
+    @property
+    def has_own_ready(self) -> bool:
+        """Some message of one's own to the group could be taken now."""
+        is_behind = self.state is not None and self.state.is_behind
+        return self.multicast.has_own_ready and not is_behind
 
     def too_few(self, now: int) -> TooFewMembers | None:
         """What a send to the group would raise now. May be asked by any thread."""

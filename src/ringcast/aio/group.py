@@ -407,9 +407,17 @@ class Group:
         elif not self._is_receiving:
             while self._driver.node.has_ready:
                 self._driver.take(BATCH_MAX)
-        elif self._driver.node.has_ready and not self._readable.open():
-            self._watch_unread()
+        else:
+            if not self._is_receiving_own:
+                self._drop_own()
+            if self._driver.node.has_ready and not self._readable.open():
+                self._watch_unread()
         self._open_if_settled()
+
+    def _drop_own(self) -> None:
+        """Nobody will read them, so they count as delivered without a reader."""
+        while self._driver.node.has_own_ready and self._driver.has_room:
+            self._driver.take_own(BATCH_MAX)
 
     def _notify(self, notice: Notice) -> None:
         self._unread.add_notice(notice)

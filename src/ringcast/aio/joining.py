@@ -93,16 +93,16 @@ async def join(
 
     `config` is for messages to the group, `unicast` for those to one member, `membership` for how
     long things may take. `receive=False` is for members that only send: what arrives is taken and
-    dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
-    a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
-    frames and windows), `run_id` what to call this run of the group there (else by the group's
-    name). With `record_payloads` the messages are kept there too, for Spark to read; while the disk
-    is behind, reading waits for it, as `ringcast archive` does. `metrics` is an address, such as
-    "127.0.0.1:9464", where this member tells Prometheus its figures. With `spin_s`, such as 0.001,
-    the loop does not sleep for so long after each datagram: round trips get shorter, for a core.
-    `lose` drops what arrives whenever it returns True: for tests of one's own application. Leaving
-    the block waits until everybody has taken what was sent, for `membership.leave_timeout_s` at the
-    most.
+    dropped; `receive_own=False` leaves out what this member itself sends to the group, which counts
+    as delivered here without a reader. `record` is a directory for the trace, `record_level` how
+    much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call this
+    run of the group there (else by the group's name). With `record_payloads` the messages are kept
+    there too, for Spark to read; while the disk is behind, reading waits for it, as `ringcast
+    archive` does. `metrics` is an address, such as "127.0.0.1:9464", where this member tells
+    Prometheus its figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after
+    each datagram: round trips get shorter, for a core. `lose` drops what arrives whenever it
+    returns True: for tests of one's own application. Leaving the block waits until everybody has
+    taken what was sent, for `membership.leave_timeout_s` at the most.
     """
     base = _configured(
         group,

@@ -314,11 +314,14 @@ class ReliableMulticast:
             case Reunited(members):
                 self._reunited = members
 
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        """Up to `limit` messages, from all senders in turn: calling this is delivery."""
+    def take_ready(
+        self, limit: int, now: int, out: Effects, *, only_own: bool = False
+    ) -> list[Event]:
+        """Up to `limit` messages, from all senders in turn: calling this is delivery. `only_own`:
+        one's own and no others."""
         events: list[Event] = []
         allowance = self._allowance(now)
-        for origin in self._in_turn():
+        for origin in self._own_origins() if only_own else self._in_turn():
             if limit <= 0:
                 break
             self._turn += 1
@@ -337,7 +340,7 @@ class ReliableMulticast:
                     size = sum(map(len, payloads))
                     last = box.window.delivered
                     self.rounds.took(origin.sender, last, size, self.receive_buffer, now)
-        for left in self._taken_over():
+        for left in () if only_own else self._taken_over():
             if left.estates:
                 limit = left.take_ready(limit, now, events, out)
         self._settle(now, out)
@@ -460,6 +463,11 @@ class ReliableMulticast:
             if inbox.window.ready:
                 return True
         return self.uniform.has_ready or self.retained.has_ready
+
+    @property
+    def has_own_ready(self) -> bool:
+        """Some message of one's own could be taken now."""
+        return any(outbox.window.ready for outbox in self._outboxes.values())
 
     @property
     def is_flushed(self) -> bool:
@@ -820,10 +828,13 @@ class ReliableMulticast:
 
     def _in_turn(self) -> list[Origin]:
         """All origins; whoever was not reached last time comes first."""
-        origins = [Origin(self.me, stream) for stream in self._outboxes]
+        origins = self._own_origins()
         origins += self._inboxes
         start = self._turn = self._turn % len(origins) if origins else 0
         return origins[start:] + origins[:start]
+
+    def _own_origins(self) -> list[Origin]:
+        return [Origin(self.me, stream) for stream in self._outboxes]
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late."""
