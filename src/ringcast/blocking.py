@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
 from ringcast.aio.engine import Engine, Latch, failed
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from ringcast.aio import group as aio
+    from ringcast.aio import receipts
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
@@ -77,6 +78,31 @@ class JoinOptions(TypedDict, total=False):
     membership: MembershipConfig | None
     join_timeout_s: float
     lose: Callable[[], bool] | None
+
+
+class Receipt:
+    """Of one message. Made by `send`; any number of threads may wait for it, at any time."""
+
+    def __init__(self, engine: Engine, receipt: receipts.Receipt) -> None:
+        self._engine = engine
+        self._receipt = receipt
+
+    def delivered(self, *, timeout: float | None = None) -> None:
+        """Wait until every other member of the view that the message was sent in has delivered it;
+        or the member that it was sent to. TimedOut after `timeout` seconds; what else is raised is
+        as with asyncio."""
+        _check_timeout(timeout)
+        try:
+            self._engine.call(self._receipt.delivered, timeout)
+        except TimedOut:
+            raise TimedOut(f"not everybody has delivered it within {timeout:g} s") from None
+        except GroupClosed:
+            if not self.is_delivered():  # it was known before the end
+                raise
+
+    def is_delivered(self) -> bool:
+        """What `delivered` would return or raise, without waiting; False: it would wait."""
+        return self._receipt.is_delivered()
 
 
 class Group:
@@ -125,21 +151,45 @@ class Group:
             what = f"the group was not as wanted within {timeout:g} s: {self.view}"
             raise TimedOut(what) from None
 
+    @overload
     def send(
         self,
         payload: bytes,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        receipt: Literal[False] = False,
         timeout: float | None = None,
-    ) -> None:
+    ) -> None: ...
+
+    @overload
+    def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: Literal[True],
+        timeout: float | None = None,
+    ) -> Receipt: ...
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: bool = False,
+        timeout: float | None = None,
+    ) -> Receipt | None:
         """Send to everybody, oneself included, or to one member alone.
 
         Waits only while there is no room: TimedOut after `timeout` seconds of that, and then it is
-        not sent. A thread's messages go out in its order. What is raised, and what `guarantee` is,
-        is as with asyncio.
+        not sent. A thread's messages go out in its order. What is raised, and what `guarantee` and
+        `receipt` are, is as with asyncio; a send with a receipt returns when the window has it.
         """
-        self.send_many([payload], to=to, guarantee=guarantee, timeout=timeout)
+        inner = self._send([payload], to, guarantee, timeout, wants_receipt=receipt)
+        return None if inner is None else Receipt(self._engine, inner)
 
     def send_many(
         self,
@@ -153,6 +203,17 @@ class Group:
 
         TimedOut and TooFewMembers have how many were `sent`; the rest was not.
         """
+        self._send(payloads, to, guarantee, timeout)
+
+    def _send(
+        self,
+        payloads: Sequence[bytes],
+        to: Member | None,
+        guarantee: Guarantee,
+        timeout: float | None,
+        *,
+        wants_receipt: bool = False,
+    ) -> receipts.Receipt | None:
         _check_timeout(timeout)
         group = self._group
         stream = group._check_target(to, guarantee)
@@ -161,19 +222,19 @@ class Group:
         payloads = list(payloads)  # the caller may change its own
         check_payloads(payloads, node.config.multicast.max_message_bytes)
         if not payloads:
-            return
+            return None
         if to is None:
             few = None if group._waits_for_members else node.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
-            self._lanes[guarantee].send(payloads, timeout)
-            return
-        outgoing = Outgoing(payloads)
+            return self._lanes[guarantee].send(payloads, timeout, wants_receipt=wants_receipt)
+        outgoing = Outgoing(payloads, wants_receipt=wants_receipt)
         try:
             self._engine.call(partial(group._send, outgoing, stream, to), timeout)
         except TimedOut:
             what = f"{outgoing.sent} of {len(payloads)} messages to {to} were sent within"
             raise TimedOut(f"{what} {timeout:g} s", outgoing.sent) from None
+        return outgoing.receipt
 
     def try_send(
         self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
@@ -237,7 +298,8 @@ class Group:
             self._engine.soon(partial(self._watch, -1))
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until others have taken everything that was sent here, to all or to one."""
+        """Wait until the others have delivered everything that was sent here before this call, to
+        all or to one, by any thread."""
         _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
 

@@ -107,6 +107,16 @@ class Excluded:
     unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The receipt of this number is due: every member that it waited for has delivered, or those
+    that are `missing` departed before they had. `reason` says how, for people."""
+
+    number: int
+    missing: tuple[Member, ...] = ()
+    reason: str = ""
+
+
 # Requests: not frozen, which would take longer than all else that is done to make one
 
 
@@ -212,6 +222,7 @@ Event: TypeAlias = (
     | Undeliverable
     | GapSkipped
     | Closed
+    | Confirmed
     | Asked
     | Answered
     | StateEvent

@@ -67,7 +67,7 @@ class Node:
     )
     volatile: ClassVar[frozenset[str]] = links | {
         *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-        *("_next", "_is_next_known"),
+        *("_next", "_is_next_known", "_receipts_asked"),
     }
 
     def __init__(
@@ -139,6 +139,7 @@ class Node:
         self._few_since: int | None = None  # when the view became too small to send to
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
+        self._receipts_asked = 0
         self._next: int | None = None  # when the first of all layers but the channel is due
         self._is_next_known = False
         self._out = Effects()
@@ -294,6 +295,30 @@ class Node:
         """What the application says to a member that has Asked, once."""
         said = encode_answer(number, payload, is_refused=is_refused)
         self._say(said, to, now, is_awaited=True)
+
+    def ask_receipt(self, *, stream: Stream = Stream.FIFO, to: Member | None = None) -> int | None:
+        """Ask when the last message that was sent there has been delivered: by all other members of
+        the view, or by that member. Confirmed follows, under the number that is returned, or
+        Closed. None: it has been."""
+        return self._ask_receipt(stream, to, is_flush=False)
+
+    def ask_flush(self) -> list[int]:
+        """Ask the same of all that was sent so far. For each number Confirmed follows when the
+        members of the view have delivered; those that depart meanwhile are not waited for."""
+        asked = [
+            self._ask_receipt(stream, None, is_flush=True) for stream in self.multicast.streams
+        ]
+        view = self.view or ()
+        peers = [peer for peer in self.unicast.senders if peer in view]
+        asked += [self._ask_receipt(Stream.FIFO, peer, is_flush=True) for peer in peers]
+        return [number for number in asked if number is not None]
+
+    def _ask_receipt(self, stream: Stream, to: Member | None, *, is_flush: bool) -> int | None:
+        self._receipts_asked += 1
+        number = self._receipts_asked
+        if to is None:
+            return self.multicast.ask_receipt(number, stream, is_flush=is_flush)
+        return self.unicast.ask_receipt(number, to, is_flush=is_flush)
 
     def vote_now(self, now: int) -> None:
         """In a group that votes: find out at once what everybody has, and let go of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from ringcast.aio.answers import answer
 from ringcast.aio.gate import Gate
@@ -17,6 +17,7 @@ from ringcast.aio.place import STREAMS
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
+from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
 from ringcast.aio.unread import Unread
@@ -31,6 +32,7 @@ from ringcast.events import (
     Answered,
     Asked,
     Closed,
+    Confirmed,
     Delivered,
     Excluded,
     FragmentsTaken,
@@ -45,10 +47,12 @@ from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from typing import Literal
 
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.place import Place
     from ringcast.aio.probe import Question
+    from ringcast.aio.receipts import Receipt
     from ringcast.aio.requests import Request
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
@@ -77,11 +81,13 @@ log = logging.getLogger("ringcast")
 class Outgoing:
     """Messages on their way into the window: `sent` of them are in it, from the first on."""
 
-    __slots__ = ("payloads", "sent")
+    __slots__ = ("payloads", "receipt", "sent", "wants_receipt")
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
+    def __init__(self, payloads: Sequence[bytes], *, wants_receipt: bool = False) -> None:
         self.payloads = payloads
         self.sent = 0
+        self.wants_receipt = wants_receipt
+        self.receipt: Receipt | None = None  # once all are in the window
 
 
 class Group:
@@ -116,6 +122,7 @@ class Group:
         self._metrics: Metrics | None = None
         self._unread = Unread(self.me)
         self._requests = Requests(self._driver)
+        self._receipts = Receipts()
         self._state: StateExchange | None = None
         if hooks is not None:
             self._state = StateExchange(self._driver, self._unread if receive else None, *hooks)
@@ -144,9 +151,34 @@ class Group:
         has it, started the group itself, or wants none."""
         return None if self._state is None else self._state.lost
 
+    @overload
     async def send(
-        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
-    ) -> None:
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: Literal[False] = False,
+    ) -> None: ...
+
+    @overload
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: Literal[True],
+    ) -> Receipt: ...
+
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: bool = False,
+    ) -> Receipt | None:
         """Send to everybody, oneself included, or to one member alone.
 
         With `guarantee="uniform"` nobody takes the message before everybody holds it: if one takes
@@ -157,8 +189,13 @@ class Group:
         is sent to one member, and what is sent with another guarantee, has an order of its own.
         TooFewMembers, or longer waiting, as agreed with `when_few`: the group has fewer than
         `min_members`.
+
+        With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
+        members of the view that the message was sent in have delivered it.
         """
-        await self.send_many([payload], to=to, guarantee=guarantee)
+        outgoing = Outgoing([payload], wants_receipt=receipt)
+        await self._send(outgoing, self._check_target(to, guarantee), to)
+        return outgoing.receipt
 
     async def send_many(
         self,
@@ -187,6 +224,9 @@ class Group:
                 accepted = 0
             outgoing.sent += accepted
             if outgoing.sent == len(outgoing.payloads):
+                if outgoing.wants_receipt:
+                    number = self._driver.node.ask_receipt(stream=stream, to=to)
+                    outgoing.receipt = self._receipts.of(number)
                 return
             if accepted < len(chunk):
                 self._watch_unread()  # it may be this member itself that holds itself up
@@ -299,7 +339,6 @@ class Group:
                 continue
             self._refills += 1
             self._driver.take(limit)
-            self._open_if_settled()
             if self._unread:
                 continue
             if self._closed is not None:
@@ -319,20 +358,19 @@ class Group:
             await self._leave(self._driver.node.config.membership.leave_timeout_s)
 
     async def flush(self) -> None:
-        """Wait until others have taken everything that was sent here, to all or to one. Who is no
-        longer in the view is not waited for: Undeliverable tells of that one.
+        """Wait until the others have delivered everything that was sent here before this call, to
+        all or to one, by any task. Who is no longer in the view is not waited for: Undeliverable
+        tells of that one.
 
         GroupClosed if this member is out of its group before they have.
         """
         self._check_open()
-        driver = self._driver
-        if not driver.node.is_flushed and driver.node.config.multicast.stability is not None:
+        node = self._driver.node
+        pending = [self._receipts.of(number) for number in node.ask_flush()]
+        if pending and node.config.multicast.stability is not None:
             self.vote_now()
-        while not driver.node.is_flushed:
-            await self._settled.wait()
-            self._check_open()
-            if not driver.membership.is_member:
-                raise GroupClosed("excluded before everybody had taken what was sent")
+        for receipt in pending:
+            await receipt.delivered()
 
     def sync(self, peer: Member) -> None:
         """Ask a member where its messages to this one stand, and go on from there: for an
@@ -350,7 +388,6 @@ class Group:
         self._check_open()
         self._driver.node.vote_now(self._driver.now())
         self._driver.take(0)
-        self._open_if_settled()
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
@@ -365,6 +402,7 @@ class Group:
             "probe": None if self._probe is None else self._probe.stats(),
             "metrics": None if self._metrics is None else self._metrics.stats(),
             "requests": self._requests.stats(),
+            "receipts": self._receipts.stats(),
         }
 
     # What the driver tells
@@ -382,6 +420,8 @@ class Group:
                 pass
             case Writable(to):
                 self._open_writable(to)
+            case Confirmed():
+                self._receipts.on_confirmed(event)
             case ViewInstalled(view):
                 self._on_view(view)
                 self._notify(event)
@@ -412,7 +452,6 @@ class Group:
                 self._drop_own()
             if self._driver.node.has_ready and not self._readable.open():
                 self._watch_unread()
-        self._open_if_settled()
 
     def _drop_own(self) -> None:
         """Nobody will read them, so they count as delivered without a reader."""
@@ -458,6 +497,7 @@ class Group:
         if self._driver.node.view is not None:
             self._notify(Excluded(closed.reason, closed.half_sent, closed.unacked))
         self._requests.fail(f"this member was excluded before there was an answer: {closed.reason}")
+        self._receipts.fail(f"excluded before everybody had delivered it: {closed.reason}")
         self._wake_all()
         # Not from here: the driver is in the middle of something.
         asyncio.get_running_loop().call_soon(self._come_back)
@@ -487,6 +527,7 @@ class Group:
     def _end(self, closed: Closed) -> None:
         self._closed = closed
         self._requests.close(closed.reason)
+        self._receipts.fail(f"out of the group before everybody had delivered it: {closed.reason}")
         if self._state is not None:
             self._state.end()  # whoever reads waits for it
         self._wake_all()
@@ -501,10 +542,6 @@ class Group:
         gate = self._writable.pop(to, None)
         if gate is not None:
             gate.open()
-
-    def _open_if_settled(self) -> None:
-        if self._settled.is_awaited and self._driver.node.is_flushed:
-            self._settled.open()
 
     def _watch_unread(self) -> None:
         """Look again after a while whether anybody has read since."""

@@ -8,7 +8,7 @@ fills up, and then senders wait.
 On send: first wait for room, then take a ticket: who gives up waiting leaves no gap. Up to
     PARCEL_BYTES it is done when it is in the ring: in order, and to be sent even if this member
     leaves at once. More than that waits until the window has it, so the ring is bounded in bytes
-    too.
+    too. So does a send with a receipt, which speaks of the view that the message was sent in.
 When a send is interrupted while it has a ticket: the pump fills its place with nothing, or those
     behind it would wait for ever. What an interrupted send has to say is said in single steps, so a
     second interrupt, which can only come between two, leaves nothing unsaid.
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.engine import Engine
     from ringcast.aio.group import Group
+    from ringcast.aio.receipts import Receipt
     from ringcast.aio.unread import Guarantee
     from ringcast.model import View
 
@@ -66,8 +67,8 @@ class Parcel(Outgoing):
 
     __slots__ = ("done", "error", "is_given_up", "task")
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
-        super().__init__(payloads)
+    def __init__(self, payloads: Sequence[bytes], *, wants_receipt: bool = False) -> None:
+        super().__init__(payloads, wants_receipt=wants_receipt)
         self.done = Latch()
         self.error: RingcastError | None = None
         self.is_given_up = False
@@ -103,13 +104,17 @@ class Lane:
 
     # What any thread may call
 
-    def send(self, payloads: list[bytes], timeout_s: float | None) -> None:
+    def send(
+        self, payloads: list[bytes], timeout_s: float | None, *, wants_receipt: bool = False
+    ) -> Receipt | None:
         """Have them sent after all that was put here before."""
         size = sum(map(len, payloads)) + MESSAGE_BYTES * len(payloads)
-        if size > PARCEL_BYTES:
-            self._send_awaited(Parcel(payloads), timeout_s)
-        else:
+        if size <= PARCEL_BYTES and not wants_receipt:
             self._add(payloads, timeout_s)
+            return None
+        parcel = Parcel(payloads, wants_receipt=wants_receipt)
+        self._send_awaited(parcel, timeout_s)
+        return parcel.receipt
 
     def wait_for_sent(self, timeout_s: float | None) -> None:
         """Wait until the window has all that was put here before."""

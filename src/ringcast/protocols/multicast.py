@@ -30,7 +30,8 @@ On Begin of a member: open a window there; if there is one already, it stays. Bu
     from us is late. Say Begun.
 On RepairWanted: send on what is retained here of somebody else's messages (Relayed).
 On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed. Who
-    leaves takes before that what is its own and all others have taken (`take_own`).
+    leaves takes before that what is its own and all others have taken (`take_own`). It also
+    acknowledges before it says goodbye (Flushed): after that its acks would count no more.
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
 """
@@ -42,7 +43,14 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.config import CAPACITY_LIMIT
-from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited, Settled
+from ringcast.core.effects import (
+    DigestTaken,
+    DigestWanted,
+    Flushed,
+    NewerView,
+    Reunited,
+    Settled,
+)
 from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
@@ -313,6 +321,8 @@ class ReliableMulticast:
                 self._settle(now, out)
             case Reunited(members):
                 self._reunited = members
+            case Flushed():
+                self._acknowledge(now, out)
 
     def take_ready(
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
@@ -388,10 +398,20 @@ class ReliableMulticast:
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
-            allowance = self._allowance(now)
-            for inbox in self._inboxes.values():
-                inbox.close(allowance, out)
+            self._acknowledge(now, out)
             self._shut(reason, out)
+
+    def _acknowledge(self, now: int, out: Effects) -> None:
+        """Now, and not after the usual delay."""
+        allowance = self._allowance(now)
+        for inbox in self._inboxes.values():
+            inbox.close(allowance, out)
+
+    def ask_receipt(self, number: int, stream: Stream, *, is_flush: bool) -> int | None:
+        """Confirmed follows, under the number that is returned, when all other members of the view
+        have delivered what was sent so far. None: they have."""
+        outbox = self._outboxes.get(stream)
+        return None if outbox is None else outbox.ask_receipt(number, is_flush=is_flush)
 
     def vote_now(self, now: int, out: Effects) -> None:
         """Find out now what everybody has, without waiting for the interval."""
