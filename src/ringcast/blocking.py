@@ -27,6 +27,7 @@ from ringcast.aio.unread import Unread
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
+from ringcast.protocols.membership import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Group:
             "fifo": Lane(engine, group, "fifo"),
             "uniform": Lane(engine, group, "uniform"),
         }
+        group._lanes.extend(self._lanes.values())
         self._reading = RLock()
         self._unread = Unread(group.me)  # messages on their way to readers, under the lock
         self._notice: Notice | None = None  # after them, for who reads events
@@ -419,7 +421,8 @@ class Group:
             for lane in self._lanes.values():
                 lane.close()
             limit_s = self._group._driver.node.config.membership.leave_timeout_s
-            await asyncio.wait(pumps, timeout=limit_s)
+            goodbye_s = limit_s / GOODBYE_SHARE  # kept for the others to learn of it
+            await asyncio.wait(pumps, timeout=max(0.0, self._group._leave_within() - goodbye_s))
         except Exception as error:
             self._group._end(Closed(failed(error)))  # who waits is told why
             raise

@@ -363,11 +363,11 @@ class Node:
             layer.handle_timeout(now, self._out)
         self._settle(now)
 
-    def leave(self, now: int) -> None:
+    def leave(self, now: int, by: int | None = None) -> None:
         """Go in good order: no more sends; Closed follows when the others have taken everything
-        and know, or after `leave_timeout_s`. One's own messages that they have taken, and one's own
-        application has not, come before it."""
-        self._joined_by_name().leave(now, self._out)
+        and know, or `by` then; if that is not given, after `leave_timeout_s`. One's own messages
+        that they have taken, and one's own application has not, come before it."""
+        self._joined_by_name().leave(now, self._out, by)
         self._has_said_goodbye = True
         if self.config.multicast.stability is not None:
             self.multicast.vote_now(now, self._out)  # not after the interval: somebody waits

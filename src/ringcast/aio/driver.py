@@ -178,10 +178,10 @@ class Driver:
         self.node.sync(peer, now)
         self._after_input(now)
 
-    def leave(self) -> None:
-        """Go in good order; Closed follows."""
+    def leave(self, within_s: float) -> None:
+        """Go in good order; Closed follows within that time."""
         now = self._clock()
-        self.node.leave(now)
+        self.node.leave(now, now + round(within_s * 1e9))
         self._after_input(now)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from ringcast.aio.reach import check_address
 from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
-from ringcast.aio.unread import Unread
+from ringcast.aio.unread import Unread, describe_losses
 from ringcast.config import check_seconds
 from ringcast.errors import (
     GroupClosed,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from typing import Literal
 
+    from ringcast.aio.lane import Lane
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.place import Place
     from ringcast.aio.probe import Question
@@ -117,6 +118,8 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
+        self._lanes: list[Lane] = []
+        """Where threads have put messages that are not in the window yet."""
         self._driver = place.drive(self, must_exist=must_exist)
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
@@ -355,7 +358,7 @@ class Group:
         and was not taken by then cannot. Whoever calls it once more, or comes to the end of the
         block, waits for the same; and so if this is cancelled, which does not end the leaving."""
         if self._closed is None:
-            await self._leave(self._driver.node.config.membership.leave_timeout_s)
+            await self._leave()
 
     async def flush(self) -> None:
         """Wait until the others have delivered everything that was sent here before this call, to
@@ -525,12 +528,28 @@ class Group:
         self._settled.open()
 
     def _end(self, closed: Closed) -> None:
-        self._closed = closed
+        closed = self._closed = self._with_unsent(closed)
         self._requests.close(closed.reason)
         self._receipts.fail(f"out of the group before everybody had delivered it: {closed.reason}")
         if self._state is not None:
             self._state.end()  # whoever reads waits for it
         self._wake_all()
+
+    def _with_unsent(self, closed: Closed) -> Closed:
+        """Messages that were accepted, and wait in front of the window, are lost too."""
+        unacked = {stream: (first, last) for stream, first, last in closed.unacked}
+        total = 0
+        for lane in self._lanes:
+            unsent = lane.stop(closed.reason)
+            if unsent:
+                total += unsent
+                high = self._driver.node.multicast.highest_sent(lane.stream)
+                first, last = unacked.get(lane.stream, (high + 1, high))
+                unacked[lane.stream] = first, last + unsent
+        if not total:
+            return closed
+        ranges = tuple((stream, *ends) for stream, ends in unacked.items())
+        return Closed(closed.reason, closed.half_sent, ranges, total)
 
     def _wake_all(self) -> None:
         self._readable.open()
@@ -648,13 +667,20 @@ class Group:
             await self._state.take()
             await self._until_in()
 
-    async def _leave(self, limit_s: float) -> None:
-        """Go, when the others have taken everything and know; or when it takes too long."""
+    def _leave_within(self) -> float:
+        """How long leaving may still take. The first who asks begins with it."""
+        now = asyncio.get_running_loop().time()
         if self._leave_by is None:
-            self._leave_by = asyncio.get_running_loop().time() + limit_s
+            self._leave_by = now + self._driver.node.config.membership.leave_timeout_s
+        return max(0.0, self._leave_by - now)
+
+    async def _leave(self) -> None:
+        """Go, when the others have taken everything and know; or when it takes too long."""
+        within_s = self._leave_within()
+        if not self._is_leaving:
             self._is_leaving = True
             self._wake_all()  # those who send are told
-            self._driver.leave()
+            self._driver.leave(within_s)
         try:
             async with asyncio.timeout_at(self._leave_by):
                 while self._driver.membership.phase is not Phase.OUT:
@@ -677,7 +703,8 @@ class Group:
         if self._closed is None:
             self._end(Closed(ON_ITS_WAY))
         elif self._closed.unacked or self._closed.half_sent:
-            log.warning("%s leaves before everybody has taken its messages", self.me)
+            what = describe_losses(self._closed)
+            log.warning("%s leaves before everybody has delivered its messages: %s", self.me, what)
 
 
 def _check_member(member: object) -> None:

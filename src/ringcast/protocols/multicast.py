@@ -149,6 +149,7 @@ class ReliableMulticast:
             "early_dropped",
             "relayed",
             "_relayed_to",
+            "_last_sent",
         }
     )
 
@@ -181,6 +182,7 @@ class ReliableMulticast:
         self._view: View | None = None
         self._is_closed = False
         self._outboxes: dict[Stream, Outbox] = {}
+        self._last_sent: dict[Stream, int] = {}  # once there are none
         self._inboxes: dict[Origin, Inbox] = {}
         self._early: deque[tuple[Member, Data]] = deque()
         self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
@@ -466,7 +468,7 @@ class ReliableMulticast:
     def highest_sent(self, stream: Stream) -> int:
         """The last seqno given to one of my messages."""
         outbox = self._outboxes.get(stream)
-        return 0 if outbox is None else outbox.window.high
+        return self._last_sent.get(stream, 0) if outbox is None else outbox.window.high
 
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
@@ -872,6 +874,7 @@ class ReliableMulticast:
             for stream, outbox in self._outboxes.items()
             if not outbox.is_flushed
         )
+        self._last_sent = {stream: box.window.high for stream, box in self._outboxes.items()}
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()
