@@ -17,12 +17,14 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
+from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.lane import LOOK_S, Lane
 from ringcast.aio.requests import Request
 from ringcast.aio.state_threads import giving, taking
+from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
 from ringcast.aio.unread import Unread
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
@@ -78,6 +80,7 @@ class JoinOptions(TypedDict, total=False):
     unicast: UnicastConfig | None
     membership: MembershipConfig | None
     join_timeout_s: float
+    signals: bool
     lose: Callable[[], bool] | None
 
 
@@ -480,9 +483,9 @@ def join(
     """Join the group of this name, or start it; in it when the block starts, out when it ends.
 
     All options are those of `ringcast.join`. `give_state` returns an iterable of bytes, and
-    `take_state` gets an iterator of bytes; each runs in a thread of its own. If the block ends with
-    an exception this member is gone at once, and missed; unless it was interrupted (Ctrl-C) or told
-    to exit: then it leaves as always.
+    `take_state` gets an iterator of bytes; each runs in a thread of its own. However the block ends
+    this member leaves in good order, also by an exception or Ctrl-C; a second Ctrl-C ends that. In
+    the main thread SIGTERM raises SystemExit, with status 143, if nobody else handles it.
     """
     name = group.group if isinstance(group, GroupConfig) else group
     engine = Engine(f"ringcast {name}")
@@ -516,15 +519,37 @@ def join(
         assert engine.error is not None
         raise engine.error
     handle = handles[0]
+    blocks: list[Block] = []
     try:
+        if options.get("signals", True):
+            blocks.append(Block())
+            TERMINATION.open(blocks[0])
         yield handle
         handle.leave()
-    except Exception:
+    except BaseException as error:
+        _leave_after(error, handle)
+        raise
+    finally:
+        for block in blocks:
+            TERMINATION.close(block)
+
+
+def _leave_after(error: BaseException, handle: Group) -> None:
+    """In good order; only who is interrupted again while leaving, as by a second Ctrl-C, is gone at
+    once. What may not have been delivered is said on what is raised."""
+    group, engine = handle._group, handle._engine
+    try:
+        if is_urgent(error):
+            engine.soon(group._hurry)
+            engine.abort()
+        else:
+            handle.leave()
+    except BaseException as second:
+        engine.soon(group._hurry)
         engine.abort()
+        note_losses(urgent(second), group._losses)
         raise
-    except BaseException:  # such as KeyboardInterrupt: the others need not miss this member
-        handle.leave()
-        raise
+    note_losses(error, group._losses)
 
 
 def _check_timeout(timeout: float | None) -> None:

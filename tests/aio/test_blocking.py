@@ -542,7 +542,7 @@ def test_leaving_is_bounded_from_the_ring_to_the_goodbye() -> None:
         b.wait_for_view(lambda view: len(view) == 1, timeout=0.5)  # it was told
 
 
-def test_a_block_that_fails_ends_at_once_and_is_missed() -> None:
+def test_a_block_that_fails_leaves_in_good_order() -> None:
     def fail(known: blocking.Group) -> None:
         place = ListSource([known.me.address])
         with blocking.join("test", name="C", discovery=place, membership=PATIENT) as c:

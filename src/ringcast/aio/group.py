@@ -110,6 +110,9 @@ class Group:
         self._waits_for_members = waits_for_members
         self._is_leaving = False
         self._leave_by: float | None = None  # by the clock of the loop
+        self._losses = ""  # once it has left: what may not have been delivered, for people
+        self._is_hurried = False  # there is no time to leave in good order
+        self._undeliverable: list[Undeliverable] = []  # since it is leaving
         self._closed: Closed | None = None
         self._view: View | None = None
         self._refills = 0
@@ -429,6 +432,8 @@ class Group:
                 self._on_view(view)
                 self._notify(event)
             case Undeliverable() | GapSkipped():
+                if self._is_leaving and isinstance(event, Undeliverable):
+                    self._undeliverable.append(event)
                 self._notify(event)
             case Closed():
                 self._on_closed(event)
@@ -688,7 +693,12 @@ class Group:
         except TimeoutError:
             pass  # what was not taken is in the Closed that follows
 
+    def _hurry(self) -> None:
+        """Whatever it waits for: be gone at once."""
+        self._is_hurried = True
+
     def _close(self) -> None:
+        """Be gone at once, in whatever order."""
         self._is_leaving = True  # there is no coming back
         if self._unread_timer is not None:
             self._unread_timer.cancel()
@@ -698,13 +708,20 @@ class Group:
             self._metrics.close()
         if self._state is not None:
             self._state.close()
-        self._driver.close()
-        self._place.close()
+        try:
+            self._driver.close()
+        finally:  # also if it was interrupted in the middle of something
+            self._place.close()
         if self._closed is None:
             self._end(Closed(ON_ITS_WAY))
-        elif self._closed.unacked or self._closed.half_sent:
-            what = describe_losses(self._closed)
-            log.warning("%s leaves before everybody has delivered its messages: %s", self.me, what)
+        assert self._closed is not None
+        lost = describe_losses(self._closed)
+        to_one = [f"{loss.first}..{loss.last} to {loss.to}" for loss in self._undeliverable]
+        what = ", ".join(filter(None, [lost, *to_one]))
+        losses = f"{self.me} leaves before everybody has delivered its messages: {what}"
+        if lost:  # the others are notices, and logged as such
+            log.warning("%s", losses)
+        self._losses = losses if what else ""
 
 
 def _check_member(member: object) -> None:
