@@ -203,7 +203,8 @@ class SenderEntry:
             if self.state is State.OPEN:
                 self._refresh(now)
             self._use_room(out)
-            self.receipts.look(self._has_delivered, out)
+            if self.receipts:
+                self.receipts.look(self._has_delivered, out)
         elif window.max_bytes > bytes_max:
             self._use_room(out)
         if self.is_acked:
