@@ -3,6 +3,7 @@
 from ringcast import blocking
 from ringcast.aio.group import Group
 from ringcast.aio.joining import join
+from ringcast.aio.receipts import Receipt
 from ringcast.aio.requests import Request
 from ringcast.aio.sources import DirectorySource, Source
 from ringcast.aio.unread import Message
@@ -19,6 +20,7 @@ from ringcast.errors import (
     DecodeError,
     GroupClosed,
     JoinTimeout,
+    NotDelivered,
     RequestFailed,
     RingcastError,
     StateInterrupted,
@@ -55,7 +57,9 @@ __all__ = [
     "MembershipConfig",
     "Message",
     "MulticastConfig",
+    "NotDelivered",
     "Origin",
+    "Receipt",
     "Request",
     "RequestFailed",
     "RingcastError",

@@ -14,19 +14,22 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
+from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.lane import LOOK_S, Lane
 from ringcast.aio.requests import Request
 from ringcast.aio.state_threads import giving, taking
+from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
 from ringcast.aio.unread import Unread
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
+from ringcast.protocols.membership import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from ringcast.aio import group as aio
+    from ringcast.aio import receipts
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
@@ -76,7 +80,33 @@ class JoinOptions(TypedDict, total=False):
     unicast: UnicastConfig | None
     membership: MembershipConfig | None
     join_timeout_s: float
+    signals: bool
     lose: Callable[[], bool] | None
+
+
+class Receipt:
+    """Of one message. Made by `send`; any number of threads may wait for it, at any time."""
+
+    def __init__(self, engine: Engine, receipt: receipts.Receipt) -> None:
+        self._engine = engine
+        self._receipt = receipt
+
+    def delivered(self, *, timeout: float | None = None) -> None:
+        """Wait until every other member of the view that the message was sent in has delivered it;
+        or the member that it was sent to. TimedOut after `timeout` seconds; what else is raised is
+        as with asyncio."""
+        _check_timeout(timeout)
+        try:
+            self._engine.call(self._receipt.delivered, timeout)
+        except TimedOut:
+            raise TimedOut(f"not everybody has delivered it within {timeout:g} s") from None
+        except GroupClosed:
+            if not self.is_delivered():  # it was known before the end
+                raise
+
+    def is_delivered(self) -> bool:
+        """What `delivered` would return or raise, without waiting; False: it would wait."""
+        return self._receipt.is_delivered()
 
 
 class Group:
@@ -90,6 +120,7 @@ class Group:
             "fifo": Lane(engine, group, "fifo"),
             "uniform": Lane(engine, group, "uniform"),
         }
+        group._lanes.extend(self._lanes.values())
         self._reading = RLock()
         self._unread = Unread(group.me)  # messages on their way to readers, under the lock
         self._notice: Notice | None = None  # after them, for who reads events
@@ -125,21 +156,45 @@ class Group:
             what = f"the group was not as wanted within {timeout:g} s: {self.view}"
             raise TimedOut(what) from None
 
+    @overload
     def send(
         self,
         payload: bytes,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        receipt: Literal[False] = False,
         timeout: float | None = None,
-    ) -> None:
+    ) -> None: ...
+
+    @overload
+    def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: Literal[True],
+        timeout: float | None = None,
+    ) -> Receipt: ...
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: bool = False,
+        timeout: float | None = None,
+    ) -> Receipt | None:
         """Send to everybody, oneself included, or to one member alone.
 
         Waits only while there is no room: TimedOut after `timeout` seconds of that, and then it is
-        not sent. A thread's messages go out in its order. What is raised, and what `guarantee` is,
-        is as with asyncio.
+        not sent. A thread's messages go out in its order. What is raised, and what `guarantee` and
+        `receipt` are, is as with asyncio; a send with a receipt returns when the window has it.
         """
-        self.send_many([payload], to=to, guarantee=guarantee, timeout=timeout)
+        inner = self._send([payload], to, guarantee, timeout, wants_receipt=receipt)
+        return None if inner is None else Receipt(self._engine, inner)
 
     def send_many(
         self,
@@ -153,6 +208,17 @@ class Group:
 
         TimedOut, TooFewMembers and Undeliverable have how many were `sent`; the rest was not.
         """
+        self._send(payloads, to, guarantee, timeout)
+
+    def _send(
+        self,
+        payloads: Sequence[bytes],
+        to: Member | None,
+        guarantee: Guarantee,
+        timeout: float | None,
+        *,
+        wants_receipt: bool = False,
+    ) -> receipts.Receipt | None:
         _check_timeout(timeout)
         group = self._group
         stream = group._check_target(to, guarantee)
@@ -161,19 +227,19 @@ class Group:
         payloads = list(payloads)  # the caller may change its own
         check_payloads(payloads, node.config.multicast.max_message_bytes)
         if not payloads:
-            return
+            return None
         if to is None:
             few = None if group._waits_for_members else node.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
-            self._lanes[guarantee].send(payloads, timeout)
-            return
-        outgoing = Outgoing(payloads)
+            return self._lanes[guarantee].send(payloads, timeout, wants_receipt=wants_receipt)
+        outgoing = Outgoing(payloads, wants_receipt=wants_receipt)
         try:
             self._engine.call(partial(group._send, outgoing, stream, to), timeout)
         except TimedOut:
             what = f"{outgoing.sent} of {len(payloads)} messages to {to} were sent within"
             raise TimedOut(f"{what} {timeout:g} s", outgoing.sent) from None
+        return outgoing.receipt
 
     def try_send(
         self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
@@ -238,7 +304,8 @@ class Group:
             self._engine.soon(partial(self._watch, -1))
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until others have taken everything that was sent here, to all or to one."""
+        """Wait until the others have delivered everything that was sent here before this call, to
+        all or to one, by any thread."""
         _check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -358,7 +425,8 @@ class Group:
             for lane in self._lanes.values():
                 lane.close()
             limit_s = self._group._driver.node.config.membership.leave_timeout_s
-            await asyncio.wait(pumps, timeout=limit_s)
+            goodbye_s = limit_s / GOODBYE_SHARE  # kept for the others to learn of it
+            await asyncio.wait(pumps, timeout=max(0.0, self._group._leave_within() - goodbye_s))
         except Exception as error:
             self._group._end(Closed(failed(error)))  # who waits is told why
             raise
@@ -416,9 +484,9 @@ def join(
     """Join the group of this name, or start it; in it when the block starts, out when it ends.
 
     All options are those of `ringcast.join`. `give_state` returns an iterable of bytes, and
-    `take_state` gets an iterator of bytes; each runs in a thread of its own. If the block ends with
-    an exception this member is gone at once, and missed; unless it was interrupted (Ctrl-C) or told
-    to exit: then it leaves as always.
+    `take_state` gets an iterator of bytes; each runs in a thread of its own. However the block ends
+    this member leaves in good order, also by an exception or Ctrl-C; a second Ctrl-C ends that. In
+    the main thread SIGTERM raises SystemExit, with status 143, if nobody else handles it.
     """
     name = group.group if isinstance(group, GroupConfig) else group
     engine = Engine(f"ringcast {name}")
@@ -452,15 +520,37 @@ def join(
         assert engine.error is not None
         raise engine.error
     handle = handles[0]
+    blocks: list[Block] = []
     try:
+        if options.get("signals", True):
+            blocks.append(Block())
+            TERMINATION.open(blocks[0])
         yield handle
         handle.leave()
-    except Exception:
+    except BaseException as error:
+        _leave_after(error, handle)
+        raise
+    finally:
+        for block in blocks:
+            TERMINATION.close(block)
+
+
+def _leave_after(error: BaseException, handle: Group) -> None:
+    """In good order; only who is interrupted again while leaving, as by a second Ctrl-C, is gone at
+    once. What may not have been delivered is said on what is raised."""
+    group, engine = handle._group, handle._engine
+    try:
+        if is_urgent(error):
+            engine.soon(group._hurry)
+            engine.abort()
+        else:
+            handle.leave()
+    except BaseException as second:
+        engine.soon(group._hurry)
         engine.abort()
+        note_losses(urgent(second), group._losses)
         raise
-    except BaseException:  # such as KeyboardInterrupt: the others need not miss this member
-        handle.leave()
-        raise
+    note_losses(error, group._losses)
 
 
 def _check_timeout(timeout: float | None) -> None:

@@ -7,6 +7,7 @@ RingcastError
 ├── TooFewMembers     the view has fewer than `min_members`: nothing is sent to the group
 ├── Undeliverable     a member that is not in the view, or messages to one that were given up
 ├── TimedOut          what was waited for did not come in the time that was given
+├── NotDelivered      a message whose receipt names who departed before it had delivered it
 ├── RequestFailed     a request that will not be answered: says who was asked, and why
 ├── StateInterrupted  a state that does not come to its end here; it may come again
 ├── GroupClosed       the group is gone: nothing more can be sent or received
@@ -125,6 +126,18 @@ class TimedOut(RingcastError, TimeoutError):
     def __init__(self, message: str, sent: int = 0) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class NotDelivered(RingcastError):
+    """A message that not all of its receivers have delivered, as far as is known here. `missing`
+    are the members that left, or were left out, before they had; each may have it all the same."""
+
+    def __init__(self, missing: tuple[Member, ...], reason: str) -> None:
+        names = ", ".join(map(str, missing))
+        super().__init__(
+            f"{names} left, or was left out, before it had delivered the message: {reason}"
+        )
+        self.missing = missing
 
 
 class RequestFailed(RingcastError):

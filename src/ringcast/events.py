@@ -73,12 +73,14 @@ class Closed:
 
     `half_sent` counts the bytes of a large message of which only the beginning had been sent:
     nobody will deliver it. `unacked` are this member's own messages to the group, as (stream,
-    first, last), that somebody may not have got.
+    first, last), that somebody may not have got. The last `unsent` of them, over all streams, were
+    accepted from threads and have not been sent to anybody; each counts as one seqno.
     """
 
     reason: str
     half_sent: int = 0
     unacked: tuple[tuple[Stream, int, int], ...] = ()
+    unsent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,16 @@ class Excluded:
     reason: str
     half_sent: int = 0
     unacked: tuple[tuple[Stream, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The receipt of this number is due: every member that it waited for has delivered, or those
+    that are `missing` departed before they had. `reason` says how, for people."""
+
+    number: int
+    missing: tuple[Member, ...] = ()
+    reason: str = ""
 
 
 # Requests: not frozen, which would take longer than all else that is done to make one
@@ -199,6 +211,7 @@ Event: TypeAlias = (
     | Undeliverable
     | GapSkipped
     | Closed
+    | Confirmed
     | Asked
     | Answered
     | StateEvent

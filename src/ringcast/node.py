@@ -67,7 +67,7 @@ class Node:
     )
     volatile: ClassVar[frozenset[str]] = links | {
         *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-        *("_next", "_is_next_known"),
+        *("_next", "_is_next_known", "_receipts_asked"),
     }
 
     def __init__(
@@ -139,6 +139,7 @@ class Node:
         self._few_since: int | None = None  # when the view became too small to send to
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
+        self._receipts_asked = 0
         self._next: int | None = None  # when the first of all layers but the channel is due
         self._is_next_known = False
         self._out = Effects()
@@ -296,6 +297,30 @@ class Node:
         said = encode_answer(number, payload, is_refused=is_refused)
         self._say(said, to, now, is_awaited=True)
 
+    def ask_receipt(self, *, stream: Stream = Stream.FIFO, to: Member | None = None) -> int | None:
+        """Ask when the last message that was sent there has been delivered: by all other members of
+        the view, or by that member. Confirmed follows, under the number that is returned, or
+        Closed. None: it has been."""
+        return self._ask_receipt(stream, to, is_flush=False)
+
+    def ask_flush(self) -> list[int]:
+        """Ask the same of all that was sent so far. For each number Confirmed follows when the
+        members of the view have delivered; those that depart meanwhile are not waited for."""
+        asked = [
+            self._ask_receipt(stream, None, is_flush=True) for stream in self.multicast.streams
+        ]
+        view = self.view or ()
+        peers = [peer for peer in self.unicast.senders if peer in view]
+        asked += [self._ask_receipt(Stream.FIFO, peer, is_flush=True) for peer in peers]
+        return [number for number in asked if number is not None]
+
+    def _ask_receipt(self, stream: Stream, to: Member | None, *, is_flush: bool) -> int | None:
+        self._receipts_asked += 1
+        number = self._receipts_asked
+        if to is None:
+            return self.multicast.ask_receipt(number, stream, is_flush=is_flush)
+        return self.unicast.ask_receipt(number, to, is_flush=is_flush)
+
     def vote_now(self, now: int) -> None:
         """In a group that votes: find out at once what everybody has, and let go of it."""
         self.multicast.vote_now(now, self._out)
@@ -339,11 +364,11 @@ class Node:
             layer.handle_timeout(now, self._out)
         self._settle(now)
 
-    def leave(self, now: int) -> None:
+    def leave(self, now: int, by: int | None = None) -> None:
         """Go in good order: no more sends; Closed follows when the others have taken everything
-        and know, or after `leave_timeout_s`. One's own messages that they have taken, and one's own
-        application has not, come before it."""
-        self._joined_by_name().leave(now, self._out)
+        and know, or `by` then; if that is not given, after `leave_timeout_s`. One's own messages
+        that they have taken, and one's own application has not, come before it."""
+        self._joined_by_name().leave(now, self._out, by)
         self._has_said_goodbye = True
         if self.config.multicast.stability is not None:
             self.multicast.vote_now(now, self._out)  # not after the interval: somebody waits
@@ -419,6 +444,19 @@ class Node:
         self._out.events.clear()
         return events
 
+    def take_own(self, limit: int, now: int) -> list[Event]:
+        """As `take_events`, but of messages only one's own to the group: for an application that
+        does not read them, and would hold its own sends up."""
+        events: list[Event] = list(self._out.events)
+        self._out.events.clear()
+        if self.has_own_ready:
+            ready = self.multicast.take_ready(limit, now, self._out, only_own=True)
+            events += ready if self.state is None else self.state.sift(ready)
+            self._settle(now)
+            events += self._out.events
+            self._out.events.clear()
+        return events
+
     @property
     def has_events(self) -> bool:
         """Something has happened that is no message, and has not been told."""
@@ -431,6 +469,12 @@ class Node:
         if state is not None and state.is_behind:
             return state.has_ready
         return self.multicast.has_ready or self.unicast.has_ready
+
+    @property
+    def has_own_ready(self) -> bool:
+        """Some message of one's own to the group could be taken now."""
+        is_behind = self.state is not None and self.state.is_behind
+        return self.multicast.has_own_ready and not is_behind
 
     def too_few(self, now: int) -> TooFewMembers | None:
         """What a send to the group would raise now. May be asked by any thread."""

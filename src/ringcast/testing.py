@@ -253,6 +253,7 @@ class _Host:
 
     def __init__(self, network: _Network, name: str) -> None:
         self.is_up = True
+        self.has_signals = False
         self.is_silent = False
         """It does not even refuse what is sent to it."""
         self.tasks: dict[asyncio.Task[Any], None] = {}

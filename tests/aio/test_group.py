@@ -147,7 +147,7 @@ def test_flush_tells_if_the_group_is_gone() -> None:
         flushing = asyncio.create_task(a.flush())
         await asyncio.sleep(0)
         exclude(a.me, by=b)
-        with pytest.raises(GroupClosed, match="excluded before everybody had taken"):
+        with pytest.raises(GroupClosed, match="excluded before everybody had delivered"):
             await flushing
 
     with_members(2)(exchange)

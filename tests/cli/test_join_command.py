@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from terminals import COMMAND, DEADLINE_S, PATIENT, Terminal, member, mistake, ringcast, told
+from terminals import (
+    COMMAND,
+    DEADLINE_S,
+    PATIENT,
+    Terminal,
+    member,
+    mistake,
+    ringcast,
+    told,
+    until,
+)
 
 from ringcast import GroupConfig
 from ringcast import join as join_group
@@ -66,6 +76,20 @@ def test_a_terminal_is_left_with_ctrl_c_or_the_end_of_the_input(runtime: Path) -
         b.until("View 3: b")
         assert b.end()[0] == 0
     assert not list(group_directory("orders").iterdir())
+
+
+def test_a_second_ctrl_c_ends_the_leaving_and_says_what_is_lost(runtime: Path) -> None:
+    patient = "membership.leave_timeout_s=600"
+    with member("a", runtime, "--set", patient) as a, member("b", runtime) as b:
+        a.until("View 2: a, b")
+        b.stop()
+        a.type("hi\n")
+        a.until("a: hi")
+        a.process.send_signal(signal.SIGINT)
+        until(lambda: ringcast("explain", "orders").stdout, "leaving for")  # b does not answer
+        status, _, errors = a.end(signal.SIGINT)
+    assert status != 0
+    assert "a leaves before everybody has delivered its messages: 1..1" in errors
 
 
 def test_a_real_terminal(runtime: Path) -> None:

@@ -144,8 +144,8 @@ class Town:
         for name in names:
             del self.nodes[name]
 
-    def leave(self, name: str) -> None:
-        self.nodes[name].leave(self.now)
+    def leave(self, name: str, by: int | None = None) -> None:
+        self.nodes[name].leave(self.now, by)
         self._turn(name)
 
     def send(self, name: str, *payloads: bytes, stream: Stream = Stream.FIFO) -> int:

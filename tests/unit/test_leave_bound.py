@@ -111,6 +111,18 @@ def test_in_time_if_nobody_is_heard_at_all(name: str) -> None:
     assert 0.5 < time_to_leave(town, name) <= HASTY.leave_timeout_s
 
 
+@pytest.mark.parametrize("left_s", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize("name", ["A", "C"], ids=["coordinator", "member"])
+def test_in_time_if_some_of_it_has_passed_already(name: str, left_s: float) -> None:
+    town = Town(membership=HASTY)
+    town.form("ABC")
+    town.stopped.add("B")
+    town.send(name, b"1", b"2")
+    town.leave(name, town.now + round(left_s * 1e9))
+    assert town.run_until(lambda: name not in town.nodes, within=10) <= left_s
+    assert town.run_until_agreed("ABC".replace(name, ""), within=1) < 0.2  # they were told
+
+
 # One's own messages
 
 

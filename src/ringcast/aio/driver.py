@@ -133,7 +133,16 @@ class Driver:
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
         now = self._clock()
-        self._take_events(limit, now)
+        self._tell(self.node.take_events(limit, now), now)
+        self._after_taking(now)
+
+    def take_own(self, limit: int) -> None:
+        """The same, of this member's own messages to the group alone."""
+        now = self._clock()
+        self._tell(self.node.take_own(limit, now), now)
+        self._after_taking(now)
+
+    def _after_taking(self, now: int) -> None:
         if self._is_open:
             self._send_datagrams(now)
             self._is_look_due = True
@@ -169,10 +178,10 @@ class Driver:
         self.node.sync(peer, now)
         self._after_input(now)
 
-    def leave(self) -> None:
-        """Go in good order; Closed follows."""
+    def leave(self, within_s: float) -> None:
+        """Go in good order; Closed follows within that time."""
         now = self._clock()
-        self.node.leave(now)
+        self.node.leave(now, now + round(within_s * 1e9))
         self._after_input(now)
 
     def close(self) -> None:
@@ -188,7 +197,7 @@ class Driver:
                     timer.cancel()
             now = self._clock()
             self.node.close(now)
-            self._take_events(0, now)
+            self._tell(self.node.take_events(0, now), now)
             self._send_datagrams(now)
             if self._tap is not None:
                 self._tap.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
@@ -304,7 +313,7 @@ class Driver:
             has_news = self.node.has_events or bool(self.transport.hints)
             if has_news:
                 self._take_hints(now)
-                self._take_events(0, now)
+                self._tell(self.node.take_events(0, now), now)
             self._send_datagrams(now)  # before what can wait: somebody may wait for these
             if self._is_look_due or has_news:
                 self._look_for_messages()
@@ -314,7 +323,7 @@ class Driver:
 
     def _after_input(self, now: int) -> None:
         self._take_hints(now)
-        self._take_events(0, now)
+        self._tell(self.node.take_events(0, now), now)
         self._look_for_messages()
         self._send_datagrams(now)
         self._end_turn_soon()
@@ -329,9 +338,9 @@ class Driver:
             for address in hints:
                 self.node.transport_hint(address, now)
 
-    def _take_events(self, limit: int, now: int) -> None:
+    def _tell(self, events: list[Event], now: int) -> None:
         tap = self._tap
-        for event in self.node.take_events(limit, now):
+        for event in events:
             if tap is not None:
                 tap.event(event, now)
             if isinstance(event, ViewInstalled):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from ringcast.aio.answers import answer
 from ringcast.aio.gate import Gate
@@ -17,9 +17,10 @@ from ringcast.aio.place import STREAMS
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
+from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
-from ringcast.aio.unread import Unread
+from ringcast.aio.unread import Unread, describe_losses
 from ringcast.config import check_seconds
 from ringcast.errors import (
     GroupClosed,
@@ -31,6 +32,7 @@ from ringcast.events import (
     Answered,
     Asked,
     Closed,
+    Confirmed,
     Delivered,
     Excluded,
     FragmentsTaken,
@@ -45,10 +47,13 @@ from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from typing import Literal
 
+    from ringcast.aio.lane import Lane
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.place import Place
     from ringcast.aio.probe import Question
+    from ringcast.aio.receipts import Receipt
     from ringcast.aio.requests import Request
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.aio.unread import Guarantee, Message, Notice
@@ -77,11 +82,13 @@ log = logging.getLogger("ringcast")
 class Outgoing:
     """Messages on their way into the window: `sent` of them are in it, from the first on."""
 
-    __slots__ = ("payloads", "sent")
+    __slots__ = ("payloads", "receipt", "sent", "wants_receipt")
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
+    def __init__(self, payloads: Sequence[bytes], *, wants_receipt: bool = False) -> None:
         self.payloads = payloads
         self.sent = 0
+        self.wants_receipt = wants_receipt
+        self.receipt: Receipt | None = None  # once all are in the window
 
 
 class Group:
@@ -103,6 +110,9 @@ class Group:
         self._waits_for_members = waits_for_members
         self._is_leaving = False
         self._leave_by: float | None = None  # by the clock of the loop
+        self._losses = ""  # once it has left: what may not have been delivered, for people
+        self._is_hurried = False  # there is no time to leave in good order
+        self._undeliverable: list[Undeliverable] = []  # since it is leaving
         self._closed: Closed | None = None
         self._view: View | None = None
         self._refills = 0
@@ -111,11 +121,14 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
+        self._lanes: list[Lane] = []
+        """Where threads have put messages that are not in the window yet."""
         self._driver = place.drive(self, must_exist=must_exist)
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._unread = Unread(self.me)
         self._requests = Requests(self._driver)
+        self._receipts = Receipts()
         self._state: StateExchange | None = None
         if hooks is not None:
             self._state = StateExchange(self._driver, self._unread if receive else None, *hooks)
@@ -144,9 +157,34 @@ class Group:
         has it, started the group itself, or wants none."""
         return None if self._state is None else self._state.lost
 
+    @overload
     async def send(
-        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
-    ) -> None:
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: Literal[False] = False,
+    ) -> None: ...
+
+    @overload
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: Literal[True],
+    ) -> Receipt: ...
+
+    async def send(
+        self,
+        payload: bytes,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        receipt: bool = False,
+    ) -> Receipt | None:
         """Send to everybody, oneself included, or to one member alone.
 
         With `guarantee="uniform"` nobody takes the message before everybody holds it: if one takes
@@ -158,8 +196,13 @@ class Group:
         Undeliverable: that member is not in the view, or left it while this waited for room.
         TooFewMembers, or longer waiting, as agreed with `when_few`: the group has fewer than
         `min_members`.
+
+        With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
+        members of the view that the message was sent in have delivered it.
         """
-        await self.send_many([payload], to=to, guarantee=guarantee)
+        outgoing = Outgoing([payload], wants_receipt=receipt)
+        await self._send(outgoing, self._check_target(to, guarantee), to)
+        return outgoing.receipt
 
     async def send_many(
         self,
@@ -191,6 +234,9 @@ class Group:
                 raise
             outgoing.sent += accepted
             if outgoing.sent == len(outgoing.payloads):
+                if outgoing.wants_receipt:
+                    number = self._driver.node.ask_receipt(stream=stream, to=to)
+                    outgoing.receipt = self._receipts.of(number)
                 return
             if accepted < len(chunk):
                 self._watch_unread()  # it may be this member itself that holds itself up
@@ -304,7 +350,6 @@ class Group:
                 continue
             self._refills += 1
             self._driver.take(limit)
-            self._open_if_settled()
             if self._unread:
                 continue
             if self._closed is not None:
@@ -321,23 +366,22 @@ class Group:
         and was not taken by then cannot. Whoever calls it once more, or comes to the end of the
         block, waits for the same; and so if this is cancelled, which does not end the leaving."""
         if self._closed is None:
-            await self._leave(self._driver.node.config.membership.leave_timeout_s)
+            await self._leave()
 
     async def flush(self) -> None:
-        """Wait until others have taken everything that was sent here, to all or to one. Who is no
-        longer in the view is not waited for: Undeliverable tells of that one.
+        """Wait until the others have delivered everything that was sent here before this call, to
+        all or to one, by any task. Who is no longer in the view is not waited for: Undeliverable
+        tells of that one.
 
         GroupClosed if this member is out of its group before they have.
         """
         self._check_open()
-        driver = self._driver
-        if not driver.node.is_flushed and driver.node.config.multicast.stability is not None:
+        node = self._driver.node
+        pending = [self._receipts.of(number) for number in node.ask_flush()]
+        if pending and node.config.multicast.stability is not None:
             self.vote_now()
-        while not driver.node.is_flushed:
-            await self._settled.wait()
-            self._check_open()
-            if not driver.membership.is_member:
-                raise GroupClosed("excluded before everybody had taken what was sent")
+        for receipt in pending:
+            await receipt.delivered()
 
     def sync(self, peer: Member) -> None:
         """Ask a member where its messages to this one stand, and go on from there: for an
@@ -355,7 +399,6 @@ class Group:
         self._check_open()
         self._driver.node.vote_now(self._driver.now())
         self._driver.take(0)
-        self._open_if_settled()
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
@@ -370,6 +413,7 @@ class Group:
             "probe": None if self._probe is None else self._probe.stats(),
             "metrics": None if self._metrics is None else self._metrics.stats(),
             "requests": self._requests.stats(),
+            "receipts": self._receipts.stats(),
         }
 
     # What the driver tells
@@ -387,10 +431,14 @@ class Group:
                 pass
             case Writable(to):
                 self._open_writable(to)
+            case Confirmed():
+                self._receipts.on_confirmed(event)
             case ViewInstalled(view):
                 self._on_view(view)
                 self._notify(event)
             case Undeliverable() | GapSkipped():
+                if self._is_leaving and isinstance(event, Undeliverable):
+                    self._undeliverable.append(event)
                 self._notify(event)
             case Closed():
                 self._on_closed(event)
@@ -412,9 +460,16 @@ class Group:
         elif not self._is_receiving:
             while self._driver.node.has_ready:
                 self._driver.take(BATCH_MAX)
-        elif self._driver.node.has_ready and not self._readable.open():
-            self._watch_unread()
-        self._open_if_settled()
+        else:
+            if not self._is_receiving_own:
+                self._drop_own()
+            if self._driver.node.has_ready and not self._readable.open():
+                self._watch_unread()
+
+    def _drop_own(self) -> None:
+        """Nobody will read them, so they count as delivered without a reader."""
+        while self._driver.node.has_own_ready and self._driver.has_room:
+            self._driver.take_own(BATCH_MAX)
 
     def _notify(self, notice: Notice) -> None:
         self._unread.add_notice(notice)
@@ -455,6 +510,7 @@ class Group:
         if self._driver.node.view is not None:
             self._notify(Excluded(closed.reason, closed.half_sent, closed.unacked))
         self._requests.fail(f"this member was excluded before there was an answer: {closed.reason}")
+        self._receipts.fail(f"excluded before everybody had delivered it: {closed.reason}")
         self._wake_all()
         # Not from here: the driver is in the middle of something.
         asyncio.get_running_loop().call_soon(self._come_back)
@@ -482,11 +538,28 @@ class Group:
         self._settled.open()
 
     def _end(self, closed: Closed) -> None:
-        self._closed = closed
+        closed = self._closed = self._with_unsent(closed)
         self._requests.close(closed.reason)
+        self._receipts.fail(f"out of the group before everybody had delivered it: {closed.reason}")
         if self._state is not None:
             self._state.end()  # whoever reads waits for it
         self._wake_all()
+
+    def _with_unsent(self, closed: Closed) -> Closed:
+        """Messages that were accepted, and wait in front of the window, are lost too."""
+        unacked = {stream: (first, last) for stream, first, last in closed.unacked}
+        total = 0
+        for lane in self._lanes:
+            unsent = lane.stop(closed.reason)
+            if unsent:
+                total += unsent
+                high = self._driver.node.multicast.highest_sent(lane.stream)
+                first, last = unacked.get(lane.stream, (high + 1, high))
+                unacked[lane.stream] = first, last + unsent
+        if not total:
+            return closed
+        ranges = tuple((stream, *ends) for stream, ends in unacked.items())
+        return Closed(closed.reason, closed.half_sent, ranges, total)
 
     def _wake_all(self) -> None:
         self._readable.open()
@@ -498,10 +571,6 @@ class Group:
         gate = self._writable.pop(to, None)
         if gate is not None:
             gate.open()
-
-    def _open_if_settled(self) -> None:
-        if self._settled.is_awaited and self._driver.node.is_flushed:
-            self._settled.open()
 
     def _watch_unread(self) -> None:
         """Look again after a while whether anybody has read since."""
@@ -608,13 +677,20 @@ class Group:
             await self._state.take()
             await self._until_in()
 
-    async def _leave(self, limit_s: float) -> None:
-        """Go, when the others have taken everything and know; or when it takes too long."""
+    def _leave_within(self) -> float:
+        """How long leaving may still take. The first who asks begins with it."""
+        now = asyncio.get_running_loop().time()
         if self._leave_by is None:
-            self._leave_by = asyncio.get_running_loop().time() + limit_s
+            self._leave_by = now + self._driver.node.config.membership.leave_timeout_s
+        return max(0.0, self._leave_by - now)
+
+    async def _leave(self) -> None:
+        """Go, when the others have taken everything and know; or when it takes too long."""
+        within_s = self._leave_within()
+        if not self._is_leaving:
             self._is_leaving = True
             self._wake_all()  # those who send are told
-            self._driver.leave()
+            self._driver.leave(within_s)
         try:
             async with asyncio.timeout_at(self._leave_by):
                 while self._driver.membership.phase is not Phase.OUT:
@@ -622,7 +698,12 @@ class Group:
         except TimeoutError:
             pass  # what was not taken is in the Closed that follows
 
+    def _hurry(self) -> None:
+        """Whatever it waits for: be gone at once."""
+        self._is_hurried = True
+
     def _close(self) -> None:
+        """Be gone at once, in whatever order."""
         self._is_leaving = True  # there is no coming back
         if self._unread_timer is not None:
             self._unread_timer.cancel()
@@ -632,12 +713,20 @@ class Group:
             self._metrics.close()
         if self._state is not None:
             self._state.close()
-        self._driver.close()
-        self._place.close()
+        try:
+            self._driver.close()
+        finally:  # also if it was interrupted in the middle of something
+            self._place.close()
         if self._closed is None:
             self._end(Closed(ON_ITS_WAY))
-        elif self._closed.unacked or self._closed.half_sent:
-            log.warning("%s leaves before everybody has taken its messages", self.me)
+        assert self._closed is not None
+        lost = describe_losses(self._closed)
+        to_one = [f"{loss.first}..{loss.last} to {loss.to}" for loss in self._undeliverable]
+        what = ", ".join(filter(None, [lost, *to_one]))
+        losses = f"{self.me} leaves before everybody has delivered its messages: {what}"
+        if lost:  # the others are notices, and logged as such
+            log.warning("%s", losses)
+        self._losses = losses if what else ""
 
 
 def _check_member(member: object) -> None:

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 class Host(Protocol):
     """Where members run."""
 
+    is_up: bool
+    """False: it is being killed, and nobody says goodbye."""
+
+    has_signals: bool
+    """The process may be told to end, and members in it are to leave first."""
+
     def now(self) -> int:
         """Nanoseconds on a clock that never goes back."""
         ...
@@ -53,6 +59,7 @@ class Host(Protocol):
 class Machine:
     """The real one."""
 
+    is_up = has_signals = True
     now = staticmethod(time.monotonic_ns)
 
     def open_transport(

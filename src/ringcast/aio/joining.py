@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST
 from ringcast.aio.place import Place
@@ -62,6 +63,7 @@ async def join(
     unicast: UnicastConfig | None = None,
     membership: MembershipConfig | None = None,
     join_timeout_s: float = JOIN_TIMEOUT_S,
+    signals: bool = True,
     lose: Callable[[], bool] | None = None,
 ) -> AsyncIterator[Group]:
     """Join the group of this name, or start it; in it when the block starts, out when it ends.
@@ -93,16 +95,21 @@ async def join(
 
     `config` is for messages to the group, `unicast` for those to one member, `membership` for how
     long things may take. `receive=False` is for members that only send: what arrives is taken and
-    dropped; `receive_own=False` leaves out what this member itself sends to the group. `record` is
-    a directory for the trace, `record_level` how much goes into it ("deliveries", or "full" with
-    frames and windows), `run_id` what to call this run of the group there (else by the group's
-    name). With `record_payloads` the messages are kept there too, for Spark to read; while the disk
-    is behind, reading waits for it, as `ringcast archive` does. `metrics` is an address, such as
-    "127.0.0.1:9464", where this member tells Prometheus its figures. With `spin_s`, such as 0.001,
-    the loop does not sleep for so long after each datagram: round trips get shorter, for a core.
-    `lose` drops what arrives whenever it returns True: for tests of one's own application. Leaving
-    the block waits until everybody has taken what was sent, for `membership.leave_timeout_s` at the
-    most.
+    dropped; `receive_own=False` leaves out what this member itself sends to the group, which counts
+    as delivered here without a reader. `record` is a directory for the trace, `record_level` how
+    much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call this
+    run of the group there (else by the group's name). With `record_payloads` the messages are kept
+    there too, for Spark to read; while the disk is behind, reading waits for it, as `ringcast
+    archive` does. `metrics` is an address, such as "127.0.0.1:9464", where this member tells
+    Prometheus its figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after
+    each datagram: round trips get shorter, for a core. `lose` drops what arrives whenever it
+    returns True: for tests of one's own application.
+
+    Leaving the block waits until everybody has delivered what was sent, for
+    `membership.leave_timeout_s` at the most; so it does if the block ends with an exception or is
+    cancelled, as by Ctrl-C. A second cancellation ends that at once; a note on it and a warning say
+    what may not have been delivered. SIGTERM does the same, if nobody else handles it, and then
+    ends the process with status 143; `signals=False` leaves it alone.
     """
     base = _configured(
         group,
@@ -173,10 +180,11 @@ async def join(
         raise
     try:
         await handle._enter(join_timeout_s)
-        yield handle
-        await handle.leave()
-    finally:
+    except BaseException:
         handle._close()
+        raise
+    async with Stay(handle, host, signals=signals):
+        yield handle
 
 
 def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:

@@ -8,20 +8,20 @@ fills up, and then senders wait.
 On send: first wait for room, then take a ticket: who gives up waiting leaves no gap. Up to
     PARCEL_BYTES it is done when it is in the ring: in order, and to be sent even if this member
     leaves at once. More than that waits until the window has it, so the ring is bounded in bytes
-    too.
+    too. So does a send with a receipt, which speaks of the view that the message was sent in.
 When a send is interrupted while it has a ticket: the pump fills its place with nothing, or those
     behind it would wait for ever. What an interrupted send has to say is said in single steps, so a
     second interrupt, which can only come between two, leaves nothing unsaid.
 On waking: whoever adds to the ring looks if the pump sleeps, and wakes it once; before it sleeps,
     the pump says so and looks again. Whichever comes second sees the other. Who is interrupted
     before it has woken the pump leaves that to the next send, or to the next second (LOOK_S).
-On leaving: the ring is closed; who waits for room is told; what is in it is sent.
+On leaving: the ring is closed; who waits for room is told; what is in it is sent, while there is
+    time. What is left then is counted: `Closed` tells how many messages that are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from itertools import chain, count
 from queue import Empty, SimpleQueue
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.engine import Engine
     from ringcast.aio.group import Group
+    from ringcast.aio.receipts import Receipt
     from ringcast.aio.unread import Guarantee
     from ringcast.model import View
 
@@ -58,16 +59,14 @@ LOOK_S = 1.0
 
 LEAVING = "this member is leaving its group"
 
-log = logging.getLogger("ringcast")
-
 
 class Parcel(Outgoing):
     """Messages whose sender waits until the window has them."""
 
     __slots__ = ("done", "error", "is_given_up", "task")
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
-        super().__init__(payloads)
+    def __init__(self, payloads: Sequence[bytes], *, wants_receipt: bool = False) -> None:
+        super().__init__(payloads, wants_receipt=wants_receipt)
         self.done = Latch()
         self.error: RingcastError | None = None
         self.is_given_up = False
@@ -84,7 +83,7 @@ class Lane:
     def __init__(self, engine: Engine, group: Group, guarantee: Guarantee) -> None:
         self._engine = engine
         self._group = group
-        self._stream = STREAMS[guarantee]
+        self.stream = STREAMS[guarantee]
         self._ring: RingBuffer[list[bytes] | Parcel] = RingBuffer(RING_CAPACITY)
         self._consumer = self._ring.consumer()
         self._sleeps = count()
@@ -96,20 +95,26 @@ class Lane:
         self._make_room(RING_CAPACITY)
         self._given_up: deque[int] = deque()  # tickets
         self._awaited: dict[Parcel, None] = {}
-        self._in_hand = 0  # sends that have left the ring and are not all in the window
+        self._in_hand = 0  # sends that have left the ring and are not all in the window,
+        self._left = 0  # and their messages, of senders that do not wait; of those,
+        self._outgoing = Outgoing(())  # what is on its way into the window
         self._last: int | None = None  # once closed: the last ticket that counts
         self._is_over = False
         self._reason = LEAVING
 
     # What any thread may call
 
-    def send(self, payloads: list[bytes], timeout_s: float | None) -> None:
+    def send(
+        self, payloads: list[bytes], timeout_s: float | None, *, wants_receipt: bool = False
+    ) -> Receipt | None:
         """Have them sent after all that was put here before."""
         size = sum(map(len, payloads)) + MESSAGE_BYTES * len(payloads)
-        if size > PARCEL_BYTES:
-            self._send_awaited(Parcel(payloads), timeout_s)
-        else:
+        if size <= PARCEL_BYTES and not wants_receipt:
             self._add(payloads, timeout_s)
+            return None
+        parcel = Parcel(payloads, wants_receipt=wants_receipt)
+        self._send_awaited(parcel, timeout_s)
+        return parcel.receipt
 
     def wait_for_sent(self, timeout_s: float | None) -> None:
         """Wait until the window has all that was put here before."""
@@ -185,6 +190,7 @@ class Lane:
         try:
             while items := await self._next_items():
                 self._in_hand = len(items)
+                self._left = sum(len(item) for item in items if not isinstance(item, Parcel))
                 await self._send_items(items)
                 self._in_hand = 0
                 self._make_room(len(items))
@@ -208,6 +214,16 @@ class Lane:
             self._make_room(1)  # one who waits wakes the next
             self._awake.set()
 
+    def stop(self, reason: str) -> int:
+        """Nothing more is sent; how many messages of senders that do not wait are lost here. Who
+        adds one from now on is told."""
+        if not self._is_over:
+            self._is_over, self._reason = True, reason
+        self.close()
+        waiting = map(self._consumer.retained, range(self._ring.hd + 1, self._ring.hr + 1))
+        in_ring = sum(len(item) for item in waiting if isinstance(item, list))
+        return in_ring + self._left - self._outgoing.sent
+
     def stats(self) -> dict[str, object]:
         return {"waiting": self._ring.size + self._in_hand, "given_up": len(self._given_up)}
 
@@ -222,13 +238,15 @@ class Lane:
 
     async def _send_lists(self, items: list[list[bytes] | Parcel]) -> None:
         lists = [item for item in items if not isinstance(item, Parcel)]
-        outgoing = Outgoing(list(chain.from_iterable(lists)))
+        outgoing = self._outgoing = Outgoing(list(chain.from_iterable(lists)))
         while outgoing.sent < len(outgoing.payloads):
             try:
-                await self._group._send(outgoing, self._stream, None)
+                await self._group._send(outgoing, self.stream, None)
             except TooFewMembers:
                 # It was taken from its sender when there were enough: it is sent when there are.
                 await self._group.wait_for_view(self._is_enough)
+        self._left -= outgoing.sent
+        self._outgoing = Outgoing(())
 
     def _is_enough(self, view: View) -> bool:
         return len(view) >= self._group._driver.node.config.membership.min_members
@@ -238,7 +256,7 @@ class Lane:
             parcel.finish()
             return
         parcel.task = asyncio.get_running_loop().create_task(
-            self._group._send(parcel, self._stream, None)
+            self._group._send(parcel, self.stream, None)
         )
         try:
             await asyncio.wait([parcel.task])
@@ -280,15 +298,8 @@ class Lane:
         return self._last is not None and self._ring.hd >= self._last
 
     def _end(self) -> None:
-        """Nothing is sent from here on: tell who waits, and say what is lost."""
-        self._is_over = True
-        self.close()
+        """Nothing is sent from here on: tell who waits."""
+        self.stop(self._reason)
         for parcel in list(self._awaited):
             if not parcel.done.is_set:
                 parcel.finish(GroupClosed(self._reason))
-        sends = self._ring.size + self._in_hand
-        if sends:
-            log.warning(
-                "%s leaves before all was sent: %d sends were not, or not all of them",
-                *(self._group.me, sends),
-            )

@@ -13,7 +13,15 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import Gift
-from ringcast.events import Delivered, Excluded, GapSkipped, StateLost, Undeliverable, ViewInstalled
+from ringcast.events import (
+    Closed,
+    Delivered,
+    Excluded,
+    GapSkipped,
+    StateLost,
+    Undeliverable,
+    ViewInstalled,
+)
 from ringcast.model import Run, Stream
 
 if TYPE_CHECKING:
@@ -198,8 +206,7 @@ class Unread:
                     *(self._me, loss.first, loss.last, loss.sender),
                 )
             case Excluded():
-                runs = [f"{first}..{last}" for _, first, last in loss.unacked]
-                may_be_lost = ", ".join(runs) or "none"
+                may_be_lost = describe_losses(loss) or "none"
                 log.warning(
                     "%s was excluded and comes back as another incarnation: %s. Of its messages to "
                     "the group, not known to have reached everybody: %s",
@@ -207,3 +214,18 @@ class Unread:
                 )
             case StateLost(reason):
                 log.warning("%s is in its group without the state: %s", self._me, reason)
+
+
+def describe_losses(end: Closed | Excluded) -> str:
+    """Which of one's own messages to the group may not have arrived: for people."""
+    streams = [f"{first}..{last}" for stream, first, last in end.unacked if stream is Stream.FIFO]
+    streams += [
+        f"uniform {first}..{last}"
+        for stream, first, last in end.unacked
+        if stream is Stream.UNIFORM
+    ]
+    if end.half_sent:
+        streams.append(f"{end.half_sent} bytes of a large message")
+    if isinstance(end, Closed) and end.unsent:
+        streams.append(f"the last {end.unsent} of these were not sent")
+    return ", ".join(streams)

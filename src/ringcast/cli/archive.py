@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.durations import Duration
+from ringcast.cli.stopping import joined
 from ringcast.cli.words import safe, table
 from ringcast.config_file import PRESETS, load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
@@ -120,8 +120,7 @@ class _Keeper:
             record=self._directory,
             record_payloads=True,
         )
-        stopped = _signalled()
-        async with joining as group:
+        async with joined(joining) as (group, stopped):
             tasks = [
                 asyncio.create_task(work)
                 for work in (self._read(group), self._watch(group), stopped.wait())
@@ -177,21 +176,6 @@ class _Keeper:
             f"{what}: {safe(str(group.view))}; {self._messages} messages ({rate:.0f}/s) in "
             f"{recorder['segments']} files, {recorder['queued_bytes']} bytes to be written"
         )
-
-
-def _signalled() -> asyncio.Event:
-    """Set at the first signal to end; the next one does what it always does."""
-    loop = asyncio.get_running_loop()
-    came = asyncio.Event()
-
-    def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-        came.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return came
 
 
 def _recorder(group: Group) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import signal
 import sys
 import threading
 from contextlib import suppress
@@ -17,6 +16,7 @@ import click
 
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
+from ringcast.cli.stopping import joined
 from ringcast.cli.words import safe
 from ringcast.config import TransportName
 from ringcast.config_file import PRESETS, load_config
@@ -128,7 +128,8 @@ def join(
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
     they come. At the end of the input, wait until the others have taken everything, and leave.
 
-    Options go before what stands in the file, and GROUP too. Ctrl-C leaves at once.
+    Options go before what stands in the file, and GROUP too. Ctrl-C leaves too; once more, it
+    is gone at once.
 
     \b
     Examples:
@@ -169,20 +170,20 @@ class _Terminal:
         self._progress = asyncio.Event()
 
     async def member(self, joining: AbstractAsyncContextManager[Group]) -> None:
-        stopped = _stopped()
         printing: asyncio.Task[None] | None = None
         try:
-            async with joining as group:
+            async with joined(joining) as (group, stopped):
                 printing = asyncio.create_task(self._print_events(group))
                 sending = asyncio.create_task(self._send_lines(group))
-                tasks = {printing, sending, stopped}
+                stopping = asyncio.create_task(stopped.wait())
+                tasks = {printing, sending, stopping}
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                sending.cancel()
+                for task in (sending, stopping):
+                    task.cancel()
                 with suppress(asyncio.CancelledError):
                     await sending
             await printing  # what had arrived before the end
         finally:
-            stopped.cancel()
             if printing is not None:
                 printing.cancel()
 
@@ -276,22 +277,6 @@ def _payload(payload: bytes) -> dict[str, str]:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:
         return {"payload_base64": base64.b64encode(payload).decode()}
-
-
-def _stopped() -> asyncio.Future[None]:
-    """Done at the first signal to end; the next one does what it always does."""
-    loop = asyncio.get_running_loop()
-    stopped = loop.create_future()
-
-    def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-        if not stopped.done():
-            stopped.set_result(None)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return stopped
 
 
 async def _lines(limit: int) -> AsyncIterator[list[bytes]]:

@@ -175,6 +175,7 @@ class Membership:
             "must_exist",
             "started_alone",
             "_since",
+            "_gone_by",
             "_interval",
             "_overdue",
             "ignored",
@@ -227,6 +228,7 @@ class Membership:
         self._is_settled = True  # nothing of the departed is left to be done
         self._parts: tuple[View, ...] = ()  # of which the view was made, if it was a merge
         self._since = 0  # when this phase began
+        self._gone_by = 0  # until when leaving may take
         self._interval = REPEAT_START_NS
         self._overdue = round((2 * config.suspect_after_s + config.verify_s) * 1e9)
         self._timers: Timers[Timer] = Timers()
@@ -242,13 +244,16 @@ class Membership:
         if self.phase is Phase.LOOKING:
             self.discovery.ask(fresh, out)
 
-    def leave(self, now: int, out: Effects) -> None:
-        """Go, once everything that was sent is taken."""
+    def leave(self, now: int, out: Effects, by: int | None = None) -> None:
+        """Go, once everything that was sent is taken, and in any case `by` then: some of the time
+        that leaving may take may have passed before this call."""
         if self.phase is Phase.MEMBER:
             self._enter(Phase.LEAVING, now)
             self._timers.disarm(Timer.ASK)
             timeout = round(self.config.leave_timeout_s * 1e9)
-            self._timers.arm(Timer.PATIENCE, now + timeout - timeout // GOODBYE_SHARE)
+            self._gone_by = now + timeout if by is None else by
+            patience = self._gone_by - timeout // GOODBYE_SHARE
+            self._timers.arm(Timer.PATIENCE, max(now, patience))
         elif self.phase is not Phase.LEAVING:
             if self._coordinator is not None:
                 out.datagram(self._coordinator, Leave())
@@ -374,11 +379,6 @@ class Membership:
             return None
         staying = (who for who in self.view if who not in self.suspects and who != self.me)
         return next(staying, None) if self._is_flushed else self.coordinator
-
-    @property
-    def _gone_by(self) -> int:
-        """Until when leaving may take."""
-        return self._since + round(self.config.leave_timeout_s * 1e9)
 
     def stats(self) -> dict[str, object]:
         change = self.change

@@ -30,7 +30,8 @@ On Begin of a member: open a window there; if there is one already, it stays. Bu
     from us is late. Say Begun.
 On RepairWanted: send on what is retained here of somebody else's messages (Relayed).
 On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed. Who
-    leaves takes before that what is its own and all others have taken (`take_own`).
+    leaves takes before that what is its own and all others have taken (`take_own`). It also
+    acknowledges before it says goodbye (Flushed): after that its acks would count no more.
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
 """
@@ -42,7 +43,14 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.config import CAPACITY_LIMIT
-from ringcast.core.effects import DigestTaken, DigestWanted, NewerView, Reunited, Settled
+from ringcast.core.effects import (
+    DigestTaken,
+    DigestWanted,
+    Flushed,
+    NewerView,
+    Reunited,
+    Settled,
+)
 from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
@@ -141,6 +149,7 @@ class ReliableMulticast:
             "early_dropped",
             "relayed",
             "_relayed_to",
+            "_last_sent",
         }
     )
 
@@ -173,6 +182,7 @@ class ReliableMulticast:
         self._view: View | None = None
         self._is_closed = False
         self._outboxes: dict[Stream, Outbox] = {}
+        self._last_sent: dict[Stream, int] = {}  # once there are none
         self._inboxes: dict[Origin, Inbox] = {}
         self._early: deque[tuple[Member, Data]] = deque()
         self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
@@ -313,12 +323,17 @@ class ReliableMulticast:
                 self._settle(now, out)
             case Reunited(members):
                 self._reunited = members
+            case Flushed():
+                self._acknowledge(now, out)
 
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        """Up to `limit` messages, from all senders in turn: calling this is delivery."""
+    def take_ready(
+        self, limit: int, now: int, out: Effects, *, only_own: bool = False
+    ) -> list[Event]:
+        """Up to `limit` messages, from all senders in turn: calling this is delivery. `only_own`:
+        one's own and no others."""
         events: list[Event] = []
         allowance = self._allowance(now)
-        for origin in self._in_turn():
+        for origin in self._own_origins() if only_own else self._in_turn():
             if limit <= 0:
                 break
             self._turn += 1
@@ -337,7 +352,7 @@ class ReliableMulticast:
                     size = sum(map(len, payloads))
                     last = box.window.delivered
                     self.rounds.took(origin.sender, last, size, self.receive_buffer, now)
-        for left in self._taken_over():
+        for left in () if only_own else self._taken_over():
             if left.estates:
                 limit = left.take_ready(limit, now, events, out)
         self._settle(now, out)
@@ -385,10 +400,20 @@ class ReliableMulticast:
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
-            allowance = self._allowance(now)
-            for inbox in self._inboxes.values():
-                inbox.close(allowance, out)
+            self._acknowledge(now, out)
             self._shut(reason, out)
+
+    def _acknowledge(self, now: int, out: Effects) -> None:
+        """Now, and not after the usual delay."""
+        allowance = self._allowance(now)
+        for inbox in self._inboxes.values():
+            inbox.close(allowance, out)
+
+    def ask_receipt(self, number: int, stream: Stream, *, is_flush: bool) -> int | None:
+        """Confirmed follows, under the number that is returned, when all other members of the view
+        have delivered what was sent so far. None: they have."""
+        outbox = self._outboxes.get(stream)
+        return None if outbox is None else outbox.ask_receipt(number, is_flush=is_flush)
 
     def vote_now(self, now: int, out: Effects) -> None:
         """Find out now what everybody has, without waiting for the interval."""
@@ -443,7 +468,7 @@ class ReliableMulticast:
     def highest_sent(self, stream: Stream) -> int:
         """The last seqno given to one of my messages."""
         outbox = self._outboxes.get(stream)
-        return 0 if outbox is None else outbox.window.high
+        return self._last_sent.get(stream, 0) if outbox is None else outbox.window.high
 
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
@@ -460,6 +485,11 @@ class ReliableMulticast:
             if inbox.window.ready:
                 return True
         return self.uniform.has_ready or self.retained.has_ready
+
+    @property
+    def has_own_ready(self) -> bool:
+        """Some message of one's own could be taken now."""
+        return any(outbox.window.ready for outbox in self._outboxes.values())
 
     @property
     def is_flushed(self) -> bool:
@@ -820,10 +850,13 @@ class ReliableMulticast:
 
     def _in_turn(self) -> list[Origin]:
         """All origins; whoever was not reached last time comes first."""
-        origins = [Origin(self.me, stream) for stream in self._outboxes]
+        origins = self._own_origins()
         origins += self._inboxes
         start = self._turn = self._turn % len(origins) if origins else 0
         return origins[start:] + origins[:start]
+
+    def _own_origins(self) -> list[Origin]:
+        return [Origin(self.me, stream) for stream in self._outboxes]
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late."""
@@ -841,6 +874,7 @@ class ReliableMulticast:
             for stream, outbox in self._outboxes.items()
             if not outbox.is_flushed
         )
+        self._last_sent = {stream: box.window.high for stream, box in self._outboxes.items()}
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()

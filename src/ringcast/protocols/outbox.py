@@ -16,6 +16,7 @@ On new members: the departed are forgotten; new ones count at once, at `low`: no
     whom we are reunited are told where to begin, again and again until they have a window: after
     what was sent before they counted. What they may have had of it in earlier days lies below.
 On Begun: that member has a window.
+On whatever tells how far others have come, and on new members: receipts that are due (receipts.py).
 Where members vote instead of acknowledging (stability.py), on Stable: what everybody has delivered
     is purged. Receivers that retain messages may have missed the last Stable of an earlier view, so
     the window has room for no more than two windows above what all are known to have heard.
@@ -34,6 +35,7 @@ from ringcast.core.timers import Named, Timers
 from ringcast.events import Writable
 from ringcast.model import SEQNO_MAX, Purge, Stream
 from ringcast.protocols.intake import seconds
+from ringcast.protocols.receipts import OPEN, Receipts
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
@@ -82,6 +84,7 @@ class Outbox:
             "_stuck_since",
             "_slow_after",
             "_taken_by_others",  # for who leaves by itself: nobody does where all is explored
+            "_receipts",  # nor does anybody ask for these there
         }
     )
 
@@ -112,6 +115,7 @@ class Outbox:
             self.acks = AgreedMark(view.members, window.low)
         self._heard_by_all = self._agreed = 0  # by votes: how far, as all know; as I know
         self._taken_by_others = 0  # in views before this one: joiners are not asked for these
+        self._receipts = Receipts()
         self.assembler = Assembler(config.max_message_bytes)
         self.is_blocked = False
         """A send was cut short, and no Writable has followed yet."""
@@ -173,6 +177,8 @@ class Outbox:
             self._purge(now, out)
         elif has_room:
             self._use_room(now, out)
+        if self._receipts:
+            self._receipts.look(self.acks.has_delivered, out)
 
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         most = self.window.capacity_max
@@ -202,6 +208,15 @@ class Outbox:
         has_room |= self._limit_messages()
         if has_room:
             self._use_room(now, out)
+        self._receipts.look(self.acks.has_delivered, out)
+
+    def ask_receipt(self, number: int, *, is_flush: bool) -> int | None:
+        """Confirmed follows, under the number that is returned, when all other members of the view
+        have delivered what was accepted so far. None: they have."""
+        seqno = OPEN if self.fragments.rest else self.window.high
+        others = (who for who in self.acks.members if who != self._me)
+        behind = [who for who in others if not self.acks.has_delivered(who, seqno)]
+        return self._receipts.ask(number, seqno, behind, is_flush=is_flush) if behind else None
 
     def on_begun(self, source: Member, counter: int) -> None:
         begin = self.beginners.get(source)
@@ -216,6 +231,8 @@ class Outbox:
             self._begin_interval = PROBE_START_NS
             self._tell_beginners(now, out)
         self._taken_by_others = max(self._taken_by_others, self.acked_by_others)
+        staying = [who for who in view if who not in reunited]  # these skip what came before
+        self._receipts.depart(staying, self.acks.has_delivered, str(view), out)
         self.acks.set_members(view.members, self.window.low)
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
@@ -293,6 +310,7 @@ class Outbox:
             "bytes_max": window.max_bytes,
             "fragments_waiting": len(self.fragments.rest),
             "beginners": len(self.beginners),
+            "receipts": len(self._receipts),
             "resent": self.resent,
             "acks": {str(who): [held, taken] for who, held, taken in self.acks.entries()},
         }
@@ -363,6 +381,8 @@ class Outbox:
         """Room may have appeared: for the rest of a large message first, then for the sender."""
         if self.fragments.rest:
             self._send_out(self.fragments.admit_rest(), out)
+            if not self.fragments.rest:
+                self._receipts.close(self.window.high)
             if self.is_gated:
                 self._hold(out)
             self._expect_acks(now)

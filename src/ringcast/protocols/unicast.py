@@ -33,7 +33,7 @@ On view: connections with members that are not in it begin to close, and who wai
     is told to try again: that is then Undeliverable. They may go on if both sides use them; but a
     peer whose address another incarnation has taken is gone.
 On close: acknowledge what was taken, report what is not acknowledged. Who leaves takes before that
-    what it has sent to itself (`take_own`).
+    what it has sent to itself (`take_own`), and acknowledges before it says goodbye (Flushed).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from ringcast.core.effects import Flushed
 from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
@@ -49,6 +50,7 @@ from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
 from ringcast.protocols.early import Early
 from ringcast.protocols.intake import deliver, seconds
+from ringcast.protocols.receipts import Receipts
 from ringcast.protocols.unicast_receiver import ReceiverEntry
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry
 from ringcast.window.fragmenter import check_payloads
@@ -133,6 +135,7 @@ class ReliableUnicast:
             "ticks",
             "stale",
             "refused",
+            "_receipts",
             "_fragment_bytes",
             "_datagram_bytes",
             "_is_system",
@@ -167,6 +170,8 @@ class ReliableUnicast:
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
         )
         """Messages to oneself."""
+        self._receipts = Receipts()
+        """For those."""
         self.ticks = 0
         self.stale = 0  # frames of connections that are over
         self.refused = 0  # acks for what was never sent; windows and questions beyond the bound
@@ -236,6 +241,20 @@ class ReliableUnicast:
             self._timers.arm_if_idle(Timer.TICK, now + self._tau)
         return accepted
 
+    def ask_receipt(self, number: int, to: Member, *, is_flush: bool) -> int | None:
+        """Confirmed follows, under the number that is returned, when that member has delivered what
+        was sent to it so far, or departs, or is given up. None: it has."""
+        if to == self.me:
+            own = self.loopback
+            is_delivered = own.low == own.high
+            return (
+                None
+                if is_delivered
+                else self._receipts.ask(number, own.high, [to], is_flush=is_flush)
+            )
+        entry = self.senders.get(to)
+        return None if entry is None else entry.ask_receipt(number, is_flush=is_flush)
+
     def send_next(self, payload: bytes, to: Member, now: int, out: Effects) -> bool:
         """The short way for one message: over an open connection that has room for it. False:
         nothing has happened, and `send` is to be called."""
@@ -278,15 +297,13 @@ class ReliableUnicast:
             self._shut(f"{view} goes on without this member", out)
             return
         addresses = {member.address for member in view}
-        known = dict.fromkeys(
-            [*(self._view or ()), *self.senders, *self.receivers, *self.questions]
-        )
+        before, self._view = self._view, view
+        known = dict.fromkeys([*(before or ()), *self.senders, *self.receivers, *self.questions])
         for peer in known:
             if peer not in view and peer.address in addresses:
                 self._replaced[peer] = None
         while len(self._replaced) > REPLACED_MAX:
             del self._replaced[next(iter(self._replaced))]
-        self._view = view
         for peer in [*self.senders, *self.receivers]:
             if peer in view:
                 continue
@@ -295,6 +312,8 @@ class ReliableUnicast:
             receiver = self.receivers.get(peer)
             if sender is not None:
                 sender.end(now)
+                if peer in (before or ()):
+                    sender.depart(view, str(view), out)
                 if is_replaced:
                     sender.give_up(f"{peer} has been restarted", out)
                     del self.senders[peer]
@@ -336,7 +355,8 @@ class ReliableUnicast:
             self._bury(peer, is_final=False)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        """Nothing of it concerns this layer."""
+        if isinstance(signal, Flushed):
+            self._acknowledge(now, out)
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
@@ -405,13 +425,17 @@ class ReliableUnicast:
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
-            allowance = self._allowance(now)
-            for receiver in self.receivers.values():
-                receiver.flush_ack(allowance, out)
+            self._acknowledge(now, out)
             for sender in self.senders.values():
                 if sender.is_acked:
                     out.datagram(sender.peer, Close(sender.conn))
             self._shut(reason, out)
+
+    def _acknowledge(self, now: int, out: Effects) -> None:
+        """Now, and not after the usual delay."""
+        allowance = self._allowance(now)
+        for receiver in self.receivers.values():
+            receiver.flush_ack(allowance, out)
 
     # Outputs
 
@@ -764,6 +788,7 @@ class ReliableUnicast:
         window = self.loopback
         run = Run(Stream.FIFO, window.delivered + 1, window.take_ready(limit))
         window.purge(window.delivered)
+        self._receipts.look(lambda _, seqno: seqno <= window.low, out)
         if self._is_loopback_blocked and not window.is_full:
             self._is_loopback_blocked = False
             out.event(Writable(self.me))
@@ -779,6 +804,7 @@ class ReliableUnicast:
         self._is_closed = True
         self._view = None
         for sender in self.senders.values():
+            sender.receipts.clear()  # it is not the peer that is gone
             sender.give_up(reason, out)
         self.senders.clear()
         self.receivers.clear()

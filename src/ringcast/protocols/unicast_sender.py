@@ -5,7 +5,7 @@ HA is the highest acknowledged seqno (`window.low`), HS the highest sent (`windo
 On send: what finds room gets the next seqnos and goes out; the rest is not accepted. Closing turns
     back to open.
 On UnicastAck of the current connection: let go of everything up to it; HA never falls. Whoever
-    waited for room is told.
+    waited for room is told, and receipts that are due are given (receipts.py).
 On UnicastNack: send again what is still here, at most one window between two ticks.
 On Sync with a new nonce: move to the next connection, so that whatever the receiver said before
     no longer counts, and answer where the window stands. A repeated nonce gets the same answer.
@@ -31,13 +31,14 @@ from ringcast.events import Undeliverable, Writable
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import seconds
+from ringcast.protocols.receipts import OPEN, Receipts
 from ringcast.protocols.tail import Tail
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects
@@ -78,6 +79,7 @@ class SenderEntry:
             "heard_at",
             "blocked_since",
             "resent",
+            "receipts",
             "tail_resent",
             "_answer_ticks",
         }
@@ -113,6 +115,7 @@ class SenderEntry:
         self._tail_high = 0  # HS when the tail timer was set
         self._is_tail_off = True  # it is not set, or backs off: the next send sets it anew
         self._is_heard = False  # the peer has said something on this stream
+        self.receipts = Receipts()
         self._answer: SyncOk | None = None
         self._is_confirmed = True  # the peer is known to have the answer
         self._answer_ticks = 0  # since the question came
@@ -178,6 +181,18 @@ class SenderEntry:
             self._expect_ack(now, was_acked=was_acked)
         return True
 
+    def ask_receipt(self, number: int, *, is_flush: bool) -> int | None:
+        """Confirmed follows, under the number that is returned, when the peer has delivered what
+        was accepted so far, or is given up. None: it has."""
+        seqno = OPEN if self.fragments.rest else self.window.high
+        if self._has_delivered(self.peer, seqno):
+            return None
+        return self.receipts.ask(number, seqno, [self.peer], is_flush=is_flush)
+
+    def depart(self, staying: Container[Member], reason: str, out: Effects) -> None:
+        """If the peer is not `staying` nobody waits for its receipts any more."""
+        self.receipts.depart(staying, self._has_delivered, reason, out)
+
     def is_current(self, conn: Conn) -> bool:
         """Whether what the peer says of this connection counts."""
         return conn == self.conn
@@ -203,6 +218,8 @@ class SenderEntry:
             if self.state is State.OPEN:
                 self._refresh(now)
             self._use_room(out)
+            if self.receipts:
+                self.receipts.look(self._has_delivered, out)
         elif window.max_bytes > bytes_max:
             self._use_room(out)
         if self.is_acked or (window.low, window.high) != (low, high):
@@ -283,6 +300,7 @@ class SenderEntry:
     def give_up(self, reason: str, out: Effects) -> None:
         """The peer is gone, or we are: tell what it may not have got."""
         self._step(Input.GONE)
+        self.depart((), reason, out)
         if not self.is_acked:
             out.event(self.undeliverable(reason))
         self.release(out)  # the next send begins anew
@@ -428,9 +446,15 @@ class SenderEntry:
 
     def _use_room(self, out: Effects) -> None:
         """For the rest of a large message first, then for the sender."""
-        self._send_out(self.fragments.admit_rest(), out)
+        if self.fragments.rest:
+            self._send_out(self.fragments.admit_rest(), out)
+            if not self.fragments.rest:
+                self.receipts.close(self.window.high)
         if not self.fragments.rest and not self.window.is_full:
             self.release(out)
+
+    def _has_delivered(self, peer: Member, seqno: int) -> bool:
+        return seqno <= self.window.low
 
     def _next_conn(self) -> Conn:
         return Conn(self.conn.epoch, self.conn.id + 1)

@@ -51,10 +51,12 @@ class AnnouncedMulticast(ReliableMulticast):
             self.before_close()
         super().close(reason, now, out)
 
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+    def take_ready(
+        self, limit: int, now: int, out: Effects, *, only_own: bool = False
+    ) -> list[Event]:
         if self.before_take is not None:
             self.before_take()
-        events = super().take_ready(limit, now, out)
+        events = super().take_ready(limit, now, out, only_own=only_own)
         if self.after_take is not None:
             self.after_take(events)
         return events

@@ -74,6 +74,10 @@ class AckTable:
         """Those who have not delivered `seqno`, in member order."""
         return [member for member, delivered in self._delivered.items() if delivered < seqno]
 
+    def has_delivered(self, member: Member, seqno: int) -> bool:
+        """Whether a member is known to have delivered `seqno`; those who do not count are not."""
+        return self._delivered.get(member, -1) >= seqno
+
     def delivered_by_others(self, me: Member) -> int:
         """How far everybody but this member has come."""
         others = [mark for member, mark in self._delivered.items() if member != me]
@@ -127,6 +131,11 @@ class AgreedMark:
     def slowest(self) -> list[Member]:
         """Who pins the sender, if a round has found it."""
         return [] if self._slowest is None else [self._slowest]
+
+    def has_delivered(self, member: Member, seqno: int) -> bool:
+        """Whether a member, not the sender, is known to have delivered `seqno`: what all others
+        have is all that is known of each."""
+        return self._by_others >= seqno
 
     def delivered_by_others(self, me: Member) -> int:
         """How far everybody but this member, the sender, has come."""

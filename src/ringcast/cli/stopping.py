@@ -1,0 +1,46 @@
+"""Commands that are members until they are told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from ringcast.aio.group import Group
+
+
+@asynccontextmanager
+async def joined(
+    joining: AbstractAsyncContextManager[Group],
+) -> AsyncIterator[tuple[Group, asyncio.Event]]:
+    """Be a member. The event is set by the first Ctrl-C or SIGTERM: then the block is to end. The
+    next one does what it always does, and ends the leaving too."""
+    stopped = _signalled()
+    try:
+        async with joining as group:
+            yield group, stopped
+            if stopped.is_set():
+                raise asyncio.CancelledError  # so that the next Ctrl-C is the second
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not stopped.is_set() or (task is not None and task.cancelling()):
+            raise
+
+
+def _signalled() -> asyncio.Event:
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+
+    def stop() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        came.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return came
