@@ -41,6 +41,9 @@ DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507
 """What IPv4 allows in one UDP datagram."""
 
+RECEIVE_BUFFER_MIN = 1 << 14
+"""Four members share it, and each may have more than one datagram there."""
+
 
 SECTIONS = {"multicast", "stability", "unicast", "membership"}
 """Fields that hold settings of their own."""
@@ -167,6 +170,10 @@ class MulticastConfig:
     ack_delay_s: float = internal(0.02)
     """Acknowledge at the latest this long after a message was taken."""
 
+    bulk_bytes: int | None = internal(None)
+    """Where a receiver's socket buffer is what bounds a sender: what is beyond so many bytes of a
+    datagram takes half as much of it; None: all bytes take the same. `join` sets this."""
+
     repair_to_all: bool = internal(False)
     """Answer a request for lost messages to the whole group instead of to whoever asked. Right on
     a multicast transport, where one loss often hits several members."""
@@ -186,6 +193,8 @@ class MulticastConfig:
         least = max(0.001, 2 * self.ack_delay_s)
         check_seconds("xmit_interval_s", self.xmit_interval_s, least, 60.0)
         check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
+        if self.bulk_bytes is not None:
+            check_whole("bulk_bytes", self.bulk_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         check_flag("repair_to_all", self.repair_to_all)
         if self.stability is not None:
             if not isinstance(self.stability, StabilityConfig):
@@ -346,6 +355,15 @@ class GroupConfig:
     spin_s: float = 0.0
     """Look for the next datagram without sleeping for so long after the last one. Round trips take
     two thirds of the time, and a core all of it."""
+
+    # Internal
+
+    receive_buffer_bytes: int = internal(8 << 20)
+    """What to ask the kernel for, for datagrams that have arrived and wait to be read. An
+    unprivileged process gets net.core.rmem_max at the most; acks follow what was granted."""
+
+    # Sections
+
     multicast: MulticastConfig = field(default_factory=MulticastConfig)
     unicast: UnicastConfig = field(default_factory=UnicastConfig)
     membership: MembershipConfig = field(default_factory=MembershipConfig)
@@ -367,3 +385,4 @@ class GroupConfig:
             check_address("metrics", self.metrics)
         check_seconds("spin_s", self.spin_s, 0.0, SPIN_S_MAX)
         check_flag("insecure", self.insecure)
+        check_whole("receive_buffer_bytes", self.receive_buffer_bytes, RECEIVE_BUFFER_MIN, 1 << 30)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ringcast.aio.host import HOST
 from ringcast.aio.joining import join
-from ringcast.config import DATAGRAM_BYTES_MAX
+from ringcast.aio.transport import fitting
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.agenda import Agenda
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.group import Group
     from ringcast.aio.transport import Inputs
+    from ringcast.config import GroupConfig
     from ringcast.model import Member, View
 
 T = TypeVar("T")
@@ -63,12 +64,16 @@ __all__ = ["Cluster", "Process", "cluster"]
 class _Socket:
     """A transport on the virtual network. It does as UdpSocket does, whatever kind is wanted."""
 
-    def __init__(self, network: _Network, host: _Host, address: Address) -> None:
+    def __init__(
+        self, network: _Network, host: _Host, address: Address, receive_buffer: int
+    ) -> None:
         self.address = address
         self.group_address: Address | None = None
         self.host = host
-        self.receive_buffer = RECEIVE_BUFFER
-        self.datagram_bytes = DATAGRAM_BYTES_MAX
+        self.receive_buffer = receive_buffer
+        self.bulk_bytes: int | None = None
+        self.shortage: str | None = None
+        self.datagram_bytes = fitting(receive_buffer, None, 1)
         self.hints: set[Address] = set()
         self._received = 0
         self._sent = 0
@@ -110,6 +115,7 @@ class _Socket:
 
     def enter_view(self, view: View) -> None:
         """No refusal is remembered."""
+        self.datagram_bytes = fitting(self.receive_buffer, None, len(view) - 1)
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
         return []
@@ -167,13 +173,15 @@ class _Network:
         """By address: who has it, or had it last."""
         self._ports = count(FIRST_PORT)
 
-    def bind(self, host: _Host, address: Address) -> _Socket:
+    def bind(self, host: _Host, address: Address, buffer_bytes: int) -> _Socket:
         if address in self._sockets:
             raise UsageError(f"cannot listen on {address}: another member does")
         if not address.port:
             free = (Address(address.host, port) for port in self._ports)
             address = next(each for each in free if each not in self._hosts)
-        sock = self._sockets[address] = _Socket(self, host, address)
+        sock = self._sockets[address] = _Socket(
+            self, host, address, min(buffer_bytes, RECEIVE_BUFFER)
+        )
         self._hosts[address] = host
         return sock
 
@@ -265,11 +273,11 @@ class _Host:
         return self._network.agenda.now
 
     def open_transport(
-        self, kind: str, group: str, address: Address, forwarder: Address | None, *, insecure: bool
+        self, config: GroupConfig, address: Address, forwarder: Address | None
     ) -> _Socket:
         if not self.is_up:
             raise UsageError("this process has crashed")
-        sock = self._network.bind(self, address)
+        sock = self._network.bind(self, address, config.receive_buffer_bytes)
         self._sockets.append(sock)
         return sock
 
@@ -343,7 +351,7 @@ class Process:
         await asyncio.wait([self._main])
         self._host.stop(silently=False)
 
-    async def _join(self, group: str, options: dict[str, Any]) -> None:
+    async def _join(self, group: str | GroupConfig, options: dict[str, Any]) -> None:
         joined: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
 
         async def main() -> None:
@@ -381,7 +389,7 @@ class Process:
 class Cluster:
     """Processes on one virtual network and one virtual clock. Made by `cluster`."""
 
-    def __init__(self, loop: VirtualLoop, network: _Network, group: str) -> None:
+    def __init__(self, loop: VirtualLoop, network: _Network, group: str | GroupConfig) -> None:
         self.members: list[Process] = []
         """All that ever were, in the order they came, those that are gone too."""
         self._loop = loop
@@ -506,7 +514,7 @@ def cluster(
     loss: float = 0.0,
     duplicates: float = 0.0,
     delay_s: float = 0.001,
-    group: str = "test",
+    group: str | GroupConfig = "test",
     **options: Any,
 ) -> Iterator[Cluster]:
     """So many members of a group, `m0`, `m1` and so on, in virtual time.

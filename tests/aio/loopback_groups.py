@@ -31,6 +31,11 @@ FIRST = replace(PATIENT, discovery_wait_s=DISCOVERY_WAIT_MIN_S)
 """For whoever is the first: nobody is there to wait for."""
 
 
+def waits(group: Group) -> list[str]:
+    """What it says that it waits for, whatever this machine grants."""
+    return [reason for reason in group.explain() if "net.core.rmem_max" not in reason]
+
+
 def with_members(count: int, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], None]:
     """Run a coroutine function on so many joined groups, which are in the view in their order;
     options by name or per member."""

@@ -49,8 +49,12 @@ def report(*arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 def test_the_matrix_has_every_cell_once() -> None:
     cells = matrix_cells(Workload())
-    whole = [cell for cell in cells if not cell.loss]
+    whole = [cell for cell in cells if not cell.loss and not cell.receive_buffer]
     assert len(set(whole)) == len(whole) == len(TRANSPORTS) * len(SHAPES) * len(SIZES) == 90
+    assert [str(cell) for cell in cells if cell.receive_buffer] == [
+        "udp, 3 all, 1000 B, receive buffer 212992 B",
+        "udp, 3 all, 10000 B, receive buffer 212992 B",
+    ]
     assert [str(cell) for cell in cells if cell.loss] == [
         "udp, 3 all, 1000 B, 1% lost",
         "udp, 3 all, 1000 B, 10% lost",
@@ -86,7 +90,7 @@ def test_cells_are_printed_with_aims_and_progress() -> None:
 @pytest.mark.proof
 def test_the_whole_matrix_ends_and_loses_nothing() -> None:
     rows, aims = report("multicast", "--matrix", *SHORT, "--json", "-")
-    assert len(rows) == 92
+    assert len(rows) == 94
     assert not [row["failed"] for row in rows if row["failed"]]
     assert {aim["aim"] for aim in aims} >= {
         "3 all, 100 B: CPU-µs per delivery",
@@ -241,6 +245,7 @@ def cell(transport: str, rate: int, **figures: Any) -> dict[str, Any]:
         "size": 1000,
         "mixed": False,
         "loss": 0.0,
+        "receive_buffer": None,
         "rate_per_member": rate,
         "mb_per_s": rate / 1000,
         "cpu_us_per_delivery": 1.0,
@@ -271,9 +276,24 @@ def test_what_remains_with_loss_is_compared_with_what_there_was() -> None:
     assert verdicts["4 all, 1000 B: goodput with 10% lost"] == "met"
 
 
+def test_what_remains_with_a_small_receive_buffer_counts_by_itself() -> None:
+    small = {"receive_buffer": 212_992, "plain_rate_per_member": 400_000}
+    rows = [
+        cell("udp", 400_000),
+        cell("udp", 90_000, **small, buffer_ratio=0.24),
+        cell("udp", 100_000, **small, buffer_ratio=0.25, cpu_us_per_delivery=0.1),
+    ]
+    aims = matrix_aims(rows)
+    name = "4 all, 1000 B: rate with a receive buffer of 212992 B"
+    assert [aim["verdict"] for aim in aims if aim["aim"] == name] == ["missed", "met"]
+    assert aims[0]["measured"] == "400,000"  # that of no cell with a small buffer
+    assert len(aims) == 4
+
+
 def test_a_cell_that_failed_or_crawls_has_collapsed() -> None:
     failed = {
-        key: cell("tcp", 0)[key] for key in ("transport", "workload", "size", "mixed", "loss")
+        key: cell("tcp", 0)[key]
+        for key in ("transport", "workload", "size", "mixed", "loss", "receive_buffer")
     }
     failed["failed"] = "tcp, 4 all, 1000 B: m1 has 3 of 4 messages after 30 s"
     rows = [cell("udp", 9000, ceiling_ratio=0.01), failed, cell("multicast", 9000)]

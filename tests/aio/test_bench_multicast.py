@@ -35,6 +35,30 @@ def test_votes_are_measured_beside_acks() -> None:
     assert report["plain_reports_per_1000"] > 0
 
 
+@pytest.mark.parametrize("how", [["--purge", "stability"], ["--guarantee", "uniform"], []])
+def test_a_small_receive_buffer_is_measured_beside_the_usual_one(how: list[str]) -> None:
+    report = bench("--receive-buffer", "212992", *how)
+    assert (report["receive_buffer"], report["lost"]) == (212_992, 0)
+    (rate,), (plain_rate,) = report["rates"], report["plain_rates"]
+    assert report["buffer_ratio"] == pytest.approx(rate / plain_rate, abs=0.002)
+    assert report["plain_rate_per_member"] == plain_rate
+    assert report["uniform_ratio"] is report["stability_ratio"] is None
+
+
+def test_both_rates_and_their_ratio_are_printed() -> None:
+    result = CliRunner().invoke(main, ["bench", "multicast", *SHORT, "--receive-buffer", "212992"])
+    assert result.exit_code == 0, result.output
+    for column in ("receive_buffer", "rate_per_member", "plain_rate_per_member", "buffer_ratio"):
+        assert column in result.stdout.splitlines()[0]
+
+
+def test_members_ask_for_the_buffer_that_they_are_told_to() -> None:
+    with Workload(members=2, receive_buffer=100_000).cluster() as cluster:
+        cluster.tell_all({"op": "stats"})
+        for stats in cluster.hear_all():
+            assert stats["transport"]["receive_buffer"] == 100_000
+
+
 def test_acks_are_measured_alone() -> None:
     report = bench()
     assert report["purge"] == "acks"
@@ -56,6 +80,12 @@ def test_acks_are_measured_alone() -> None:
             {"guarantee": "uniform", "record": Path("traces")},
             "what recording costs and what uniform costs: one at a time",
         ),
+        (
+            {"receive_buffer": 212_992, "record": Path("traces")},
+            "what recording costs and what a receive buffer costs: one at a time",
+        ),
+        ({"receive_buffer": 1}, "receive_buffer = 1: must be a whole number from 16384 to"),
+        ({"receive_buffer": 212_992, "transport": "tcp"}, "datagrams have one"),
         ({"retain": False}, "groups that acknowledge keep nothing; add purge = stability"),
         ({"purge": "never"}, "purge = 'never': must be acks or stability"),
     ],

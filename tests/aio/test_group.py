@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, with_members
+from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, waits, with_members
 
 from ringcast import (
     Closed,
@@ -246,7 +246,7 @@ def test_a_group_can_be_looked_at_after_leaving() -> None:
     with_members(2)(exchange)
     for group in groups:
         assert "transport" in group.stats()
-        assert group.explain() == []
+        assert waits(group) == []
 
 
 def test_flush_is_told_by_ones_own_last_take_too() -> None:

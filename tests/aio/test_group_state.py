@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback_groups import DEADLINE_S, FIRST, PATIENT, exclude, until, vanish
+from loopback_groups import DEADLINE_S, FIRST, PATIENT, exclude, until, vanish, waits
 
 from ringcast import Delivered, StateInterrupted, StateLost, UsageError, join
 from ringcast.aio.driver import Driver
@@ -193,7 +193,7 @@ def test_the_state_is_asked_for_when_all_before_the_cut_is_consumed(
             assert newcomer.log == texts("A", 6)
             await newcomer.read(b, 9)
             assert newcomer.log == texts("A", 9)
-            assert (len(newcomer.calls), b.state_lost, b.explain()) == (1, None, [])
+            assert (len(newcomer.calls), b.state_lost, waits(b)) == (1, None, [])
 
     with_apps("A")(exchange)
 
@@ -622,7 +622,7 @@ def test_a_join_that_is_cancelled_ends_the_giving() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await entering
             await closed.wait()
-            assert a.explain() == []
+            assert waits(a) == []
             await a.send(b"A0")
             await until(lambda: app.log == ["A0"])
 

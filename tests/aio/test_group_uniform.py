@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback_groups import numbered, read, until, vanish, with_members
+from loopback_groups import numbered, read, until, vanish, waits, with_members
 
 from ringcast import Delivered, MulticastConfig, Stream, UsageError, ViewInstalled
 from ringcast.model import Origin
@@ -292,7 +292,7 @@ def test_explain_says_who_sees_to_what_the_dead_have_left() -> None:
         (reason,) = (reason for reason in b.explain() if "C has departed" in reason)
         assert reason.endswith("A sees to it")
         assert await read(a, 1) == [("C", b"x")]
-        await until(lambda: a.explain() == b.explain() == [])
+        await until(lambda: waits(a) == waits(b) == [])
 
     with_deaf_third(exchange)
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import select
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast import Address
+import ringcast
+from ringcast import Address, GroupConfig, Member, View
 from ringcast.aio import udp
+from ringcast.aio.sources import ListSource
 from ringcast.aio.udp import UdpSocket
 from ringcast.bench.cluster import free_ports
+from ringcast.model import ViewId
+from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ringcast.config import TransportName
 
 DEADLINE_S = 20.0
 
@@ -28,6 +35,83 @@ def sock() -> Iterator[UdpSocket]:
 
 def nobody() -> Address:
     return Address("127.0.0.1", free_ports(1)[0])
+
+
+def members(count: int) -> View:
+    found = tuple(Member(Address("127.0.0.1", 7000 + n), n + 1, f"m{n}") for n in range(count))
+    return View(ViewId(found[0], 1), found)
+
+
+@pytest.mark.parametrize(("count", "room"), [(2, 6), (4, 6), (7, 6), (8, 7), (16, 15)])
+def test_datagrams_of_all_members_fit_a_small_buffer(count: int, room: int) -> None:
+    """By what loopback itself takes of it, not by what we believe."""
+    with (
+        closing(UdpSocket(Address("127.0.0.1", 0), buffer_bytes=212_992)) as receiver,
+        closing(UdpSocket(Address("127.0.0.1", 0), buffer_bytes=212_992)) as sender,
+    ):
+        assert receiver.receive_buffer == 212_992
+        sender.enter_view(members(count))
+        for _ in range(room):
+            sender.send(bytes(sender.datagram_bytes), receiver.address)
+        assert len([*receiver.drain(200)]) == room
+        sender.enter_view(members(2))
+        assert sender.datagram_bytes == 54_612
+
+
+@pytest.mark.parametrize("size", [1, 9000, 16_384, 20_000, 35_000, 54_612])
+def test_what_a_sender_may_have_out_fits_a_small_buffer(size: int) -> None:
+    with (
+        closing(UdpSocket(Address("127.0.0.1", 0), buffer_bytes=212_992)) as receiver,
+        closing(UdpSocket(Address("127.0.0.1", 0))) as sender,
+    ):
+        window = SendWindow(4096, max_bytes=receiver.receive_buffer, datagram_bytes=54_612)
+        window.bulk_bytes = receiver.bulk_bytes
+        while window.append_run([bytes(size)]):
+            sender.send(bytes(size), receiver.address)
+        assert len([*receiver.drain(4096)]) == window.high
+
+
+def test_beyond_loopback_every_byte_counts() -> None:
+    with closing(UdpSocket(Address("0.0.0.0", 0), insecure=True)) as sock:
+        assert sock.bulk_bytes is None
+
+
+@pytest.mark.parametrize("kind", ["udp", "multicast"])
+def test_join_says_what_the_kernel_did_not_grant(
+    kind: TransportName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(udp, "_SO_RCVBUFFORCE", 9999)  # as for who is not root
+    wanted = 1 << 30
+    config = GroupConfig(group=f"short-{kind}", transport=kind, receive_buffer_bytes=wanted)
+
+    async def main() -> list[str]:
+        async with ringcast.join(config, discovery=ListSource([])) as group:
+            return group.explain()
+
+    with caplog.at_level("INFO", logger="ringcast"):
+        said = asyncio.run(main())
+    (reason,) = said
+    granted = Path("/proc/sys/net/core/rmem_max").read_text().strip()
+    assert f"a receive buffer of {granted} bytes, and {wanted} were asked for" in reason
+    assert f"sysctl -w net.core.rmem_max={wanted}" in reason
+    (record,) = [record for record in caplog.records if "rmem_max" in record.getMessage()]
+    assert record.levelname == "INFO"
+    assert reason in record.getMessage()
+
+
+@pytest.mark.parametrize("kind", ["udp", "tcp"])
+def test_nothing_is_said_where_all_was_granted(
+    kind: TransportName, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = GroupConfig(group=f"enough-{kind}", transport=kind, receive_buffer_bytes=1 << 16)
+
+    async def main() -> list[str]:
+        async with ringcast.join(config, discovery=ListSource([])) as group:
+            return group.explain()
+
+    with caplog.at_level("INFO", logger="ringcast"):
+        assert asyncio.run(main()) == []
+    assert "rmem_max" not in caplog.text
 
 
 def test_a_refused_port_is_told(sock: UdpSocket) -> None:

@@ -89,9 +89,16 @@ def test_what_passes_by_the_window_is_what_would_have_come_out_of_it(
     assert passed <= len(got[True])
 
 
-@given(st.lists(st.sampled_from([0, 1, 700, 900]), max_size=30), st.integers(0, 5000))
-def test_one_message_is_charged_as_a_run_of_one(lengths: list[int], max_bytes: int) -> None:
+@given(
+    st.lists(st.sampled_from([0, 1, 700, 900]), max_size=30),
+    st.integers(0, 5000),
+    st.sampled_from([None, 512, 800]),
+)
+def test_one_message_is_charged_as_a_run_of_one(
+    lengths: list[int], max_bytes: int, bulk_bytes: int | None
+) -> None:
     window = SendWindow(8, max_bytes=max_bytes, datagram_bytes=1000)
+    window.bulk_bytes = bulk_bytes
     for size in lengths:
         other = clone(window)
         is_accepted = window.append(bytes(size))

@@ -203,24 +203,37 @@ class NaiveSendWindow:
         self.low = self.delivered = self.high = offset
         self.messages: dict[int, bytes] = {}
         self.runs: list[tuple[range, int]] = []
+        self.sizes: dict[int, int] = {}  # of each run, by its first seqno
+        self.bulk_bytes: int | None = None
         self.charged = 0  # as the window says: a partly purged run may cost less than at first
 
     def charged_least_and_most(self) -> tuple[int, int]:
         """The charge of runs wholly in flight and the bytes left of partly purged ones; and the
         charge of both."""
         least = sum(
-            charge
-            if seqnos.start > self.low
-            else sum(len(self.messages[seqno]) for seqno in seqnos if seqno > self.low)
+            charge if seqnos.start > self.low else self.least(charge, seqnos)
             for seqnos, charge in self.runs
         )
         most = sum(charge for seqnos, charge in self.runs if seqnos.stop - 1 > self.low)
         return least, most
 
+    def least(self, charge: int, seqnos: range) -> int:
+        """Of a run that is partly purged: the bytes that are left, or their share of the charge."""
+        left = sum(len(self.messages[seqno]) for seqno in seqnos if seqno > self.low)
+        if self.bulk_bytes is None:
+            return left
+        return charge * left // max(1, self.sizes[seqnos.start])
+
     def charge(self, payloads: list[bytes]) -> int:
-        """The bytes, or what the kernel charges for so many of the smallest datagrams."""
+        """The bytes, or what the kernel charges for so many of the smallest datagrams. What is
+        beyond `bulk_bytes` of a datagram costs half."""
         total = sum(map(len, payloads))
-        return max(total, max(1, math.ceil(total / self.datagram_bytes)) * DATAGRAM_OVERHEAD)
+        datagrams = [self.datagram_bytes] * (total // self.datagram_bytes)
+        datagrams += [total % self.datagram_bytes] if total % self.datagram_bytes else []
+        bulk = self.datagram_bytes if self.bulk_bytes is None else self.bulk_bytes
+        halves = [math.ceil(max(0, size - bulk) / 2) for size in datagrams]
+        costs = sum(min(size, bulk) for size in datagrams) + sum(halves)
+        return max(costs, max(1, len(datagrams)) * DATAGRAM_OVERHEAD)
 
     def admits(self, payloads: list[bytes]) -> bool:
         if self.high - self.low + len(payloads) > self.capacity:
@@ -228,7 +241,7 @@ class NaiveSendWindow:
         charge = self.charge(payloads)
         if self.high > self.low:
             return self.charged + charge <= self.max_bytes
-        one_datagram = max(self.datagram_bytes, DATAGRAM_OVERHEAD)
+        one_datagram = self.charge([bytes(self.datagram_bytes)])
         return len(payloads) == 1 or charge <= max(self.max_bytes, one_datagram)
 
     def append_run(self, payloads: list[bytes]) -> int:
@@ -239,6 +252,7 @@ class NaiveSendWindow:
             first = self.high + 1
             self.high += len(accepted)
             self.runs.append((range(first, self.high + 1), self.charge(accepted)))
+            self.sizes[first] = sum(map(len, accepted))
         return len(accepted)
 
     def take_ready(self, limit: int) -> list[bytes]:
@@ -264,6 +278,7 @@ class SendWindowMachine(RuleBasedStateMachine):
         offset=OFFSETS,
         max_bytes=st.sampled_from([0, 767, 768, 2000, 5000, 10**6]),
         datagram_bytes=st.sampled_from([512, 768, 1000, 1400]),
+        bulk_bytes=st.sampled_from([None, 512, 513, 800]),
     )
     def open(
         self,
@@ -272,6 +287,7 @@ class SendWindowMachine(RuleBasedStateMachine):
         offset: int,
         max_bytes: int,
         datagram_bytes: int,
+        bulk_bytes: int | None,
     ) -> None:
         self.window = SendWindow(
             capacity,
@@ -280,7 +296,9 @@ class SendWindowMachine(RuleBasedStateMachine):
             max_bytes=max_bytes,
             datagram_bytes=datagram_bytes,
         )
+        self.window.bulk_bytes = bulk_bytes
         self.naive = NaiveSendWindow(capacity + (growth or 0), offset, max_bytes, datagram_bytes)
+        self.naive.bulk_bytes = bulk_bytes
 
     @rule(sizes=st.lists(st.sampled_from([0, 1, 256, 500, 512, 900, 1000]), max_size=14))
     def append_run(self, sizes: list[int]) -> None:

@@ -46,6 +46,7 @@ class Cluster:
         multicast: type[ReliableMulticast] = ReliableMulticast,
         checked: bool = True,
         configs: dict[str, MulticastConfig] | None = None,
+        streams: tuple[Stream, ...] = (Stream.FIFO,),
         **config: Any,
     ) -> None:
         self.now = 1_000_000_000
@@ -60,6 +61,7 @@ class Cluster:
         defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
         self._config = MulticastConfig(**(defaults | config))
         self._configs = configs or {}
+        self._streams = streams
         self._incarnations = 0
         self._codecs: dict[Member, Codec] = {}
         for name in names:
@@ -75,7 +77,7 @@ class Cluster:
         me = Member(Address("127.0.0.1", 7000 + ord(name)), self._incarnations, name)
         multicast = self._configs.get(name, self._config)
         config = GroupConfig(group="test", name=name, multicast=multicast)
-        node = self.nodes[name] = Node(me, config, multicast=self._multicast)
+        node = self.nodes[name] = Node(me, config, multicast=self._multicast, streams=self._streams)
         self.events[name] = []
         self._codecs[me] = node.codec
         return node
@@ -101,7 +103,8 @@ class Cluster:
         """Give all members the digest of the first one; whoever it does not know starts at 0."""
         assert self.view is not None
         digest = digest or self.nodes[self.view.coordinator.name].digest()
-        entries = {Origin(member, Stream.FIFO): 0 for member in self.view} | dict(digest.entries)
+        entries = {Origin(member, stream): 0 for member in self.view for stream in self._streams}
+        entries |= digest.entries
         for member in self.view:
             node = self.nodes[member.name]
             node.install_digest(Digest(entries, digest.partials), self.now)

@@ -37,6 +37,7 @@ BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
         "ack_threshold = 0: must be from 1 to max(1, capacity // 4) = 2, or None for that",
     ),
     ({"ack_delay_s": 31}, "ack_delay_s = 31: must be from 0 to 30 seconds"),
+    ({"bulk_bytes": 1}, "bulk_bytes = 1: must be a whole number from 512 to 65507"),
     (
         {"ack_delay_s": 0.0, "xmit_interval_s": 0},
         "xmit_interval_s = 0: must be from 0.001 to 60 seconds",
@@ -212,6 +213,10 @@ BAD_GROUP: list[tuple[dict[str, Any], str]] = [
     ({"spin_s": -0.001}, "spin_s = -0.001: must be from 0 to 1 seconds"),
     ({"spin_s": 1.5}, "spin_s = 1.5: must be from 0 to 1 seconds"),
     ({"spin_s": True}, "spin_s = True: must be from 0 to 1 seconds"),
+    (
+        {"receive_buffer_bytes": 1000},
+        "receive_buffer_bytes = 1000: must be a whole number from 16384 to 1073741824",
+    ),
 ]
 
 

@@ -401,9 +401,13 @@ class Group:
         self._driver.take(0)
 
     def explain(self) -> list[str]:
-        """One sentence for each thing that waits, and for whom."""
+        """One sentence for each thing that waits, and for whom; and one for what slows this member
+        down as long as nobody changes it."""
         reasons = self._driver.explain() + self._requests.explain()
-        return reasons if self._state is None else reasons + self._state.explain()
+        if self._state is not None:
+            reasons += self._state.explain()
+        shortage = self._driver.transport.shortage
+        return reasons if shortage is None else [*reasons, shortage]
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
+    from ringcast.config import GroupConfig
     from ringcast.model import Address
 
 
@@ -37,10 +38,9 @@ class Host(Protocol):
         ...
 
     def open_transport(
-        self, kind: str, group: str, address: Address, forwarder: Address | None, *, insecure: bool
+        self, config: GroupConfig, address: Address, forwarder: Address | None
     ) -> Transport:
-        """Listen at this address; UsageError if it cannot be had. `insecure`: other machines
-        may be talked to."""
+        """Listen at this address, as configured; UsageError if it cannot be had."""
         ...
 
     def new_incarnation(self) -> int:
@@ -63,15 +63,17 @@ class Machine:
     now = staticmethod(time.monotonic_ns)
 
     def open_transport(
-        self, kind: str, group: str, address: Address, forwarder: Address | None, *, insecure: bool
+        self, config: GroupConfig, address: Address, forwarder: Address | None
     ) -> Transport:
-        if kind == "udp":
-            return UdpSocket(address, insecure=insecure)
+        insecure, buffer_bytes = config.insecure, config.receive_buffer_bytes
+        if config.transport == "udp":
+            return UdpSocket(address, insecure=insecure, buffer_bytes=buffer_bytes)
         # Most groups need none of these.
-        if kind == "multicast":
+        if config.transport == "multicast":
             from ringcast.aio.multicast_socket import MulticastSocket, group_address
 
-            return MulticastSocket(address, group_address(group), insecure=insecure)
+            group = group_address(config.group)
+            return MulticastSocket(address, group, insecure=insecure, buffer_bytes=buffer_bytes)
         from ringcast.aio.tcp import TcpMesh
 
         return TcpMesh(address, forwarder, insecure=insecure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from ringcast.aio.host import HOST
 from ringcast.aio.place import Place
 from ringcast.aio.reach import check_address, check_own, warn_if_exposed
 from ringcast.aio.sources import ListSource
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, GroupConfig
+from ringcast.config import DATAGRAM_BYTES_MAX, GroupConfig
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
 JOIN_TIMEOUT_S = 30.0
 
-MEMBERS_EXPECTED = 4
-"""Datagrams are sized so that a group of so many shares a small receive buffer without loss."""
+log = logging.getLogger("ringcast")
 
 
 @asynccontextmanager
@@ -149,12 +149,14 @@ async def join(
     group_config = _for_multicast(base) if base.transport == "multicast" else base
     host = HOST.get()
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
-    carrier = host.open_transport(
-        base.transport, base.group, own, forwarder, insecure=base.insecure
-    )
+    carrier = host.open_transport(base, own, forwarder)
     warn_if_exposed(forwarder or carrier.address)
+    if carrier.shortage is not None:
+        log.info("%s: %s", carrier.address, carrier.shortage)
     place = Place(
-        replace(group_config, multicast=_fit(group_config.multicast, carrier.receive_buffer)),
+        replace(
+            group_config, multicast=replace(group_config.multicast, bulk_bytes=carrier.bulk_bytes)
+        ),
         host,
         carrier,
         source,
@@ -201,13 +203,6 @@ def _for_multicast(config: GroupConfig) -> GroupConfig:
     datagram_bytes = min(config.multicast.datagram_bytes, DATAGRAM_BYTES_MAX - MARK.size)
     multicast = replace(config.multicast, datagram_bytes=datagram_bytes, repair_to_all=True)
     return replace(config, group=f"{config.group} (multicast)", multicast=multicast)
-
-
-def _fit(config: MulticastConfig, receive_buffer: int) -> MulticastConfig:
-    """Datagrams small enough that two from every other member fit the receive buffer."""
-    share = receive_buffer // (MEMBERS_EXPECTED - 1)
-    datagram_bytes = max(DATAGRAM_BYTES_MIN, min(config.datagram_bytes, share // 2))
-    return replace(config, datagram_bytes=datagram_bytes)
 
 
 def _state_hooks(

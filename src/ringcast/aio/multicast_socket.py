@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ringcast.aio.reach import is_loopback
-from ringcast.aio.udp import UdpSocket, ask_for_buffers
+from ringcast.aio.udp import BUFFER_BYTES, UdpSocket, ask_for_buffers
 from ringcast.errors import UsageError
 from ringcast.model import Address
 
@@ -60,10 +60,17 @@ def group_address(group: str) -> Address:
 class MulticastSocket(UdpSocket):
     """A unicast socket, and one that listens to the group."""
 
-    def __init__(self, address: Address, group: Address, *, insecure: bool = False) -> None:
+    def __init__(
+        self,
+        address: Address,
+        group: Address,
+        *,
+        insecure: bool = False,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
         if ":" in address.host:
             raise UsageError(f"multicast is for IPv4: cannot listen on {address}")
-        super().__init__(address, insecure=insecure)
+        super().__init__(address, insecure=insecure, buffer_bytes=buffer_bytes)
         self._headers += MARK.size
         self.group_address = group
         self.overheard = 0
@@ -75,13 +82,14 @@ class MulticastSocket(UdpSocket):
         self._listening = select.poll()
         self._listening.register(self._listener, select.POLLIN)
         try:
-            is_filtered = self._listen()
+            is_filtered = self._listen(buffer_bytes)
         except OSError as error:
             self._listener.close()
             super().close()
             raise UsageError(f"cannot listen on {group}: {error.strerror}") from error
         if not is_filtered:
             self.receive_buffer //= 2  # our own datagrams take as much as those of others
+            self._set_datagram_bytes()
 
     def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
         super().start(loop, on_input)
@@ -121,12 +129,12 @@ class MulticastSocket(UdpSocket):
         super().close()
         self._listener.close()
 
-    def _listen(self) -> bool:
+    def _listen(self, buffer_bytes: int) -> bool:
         """Begin to; True if the system leaves out our own datagrams."""
         listener, group = self._listener, self.group_address
         assert group is not None
         listener.setblocking(False)
-        ask_for_buffers(listener)
+        ask_for_buffers(listener, buffer_bytes)
         is_filtered = leave_out(listener, self.address)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # all members bind there
         listener.bind(group)

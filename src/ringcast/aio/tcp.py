@@ -97,6 +97,8 @@ class TcpMesh:
         self.group_address: Address | None = None
         self.receive_buffer = QUEUE_BYTES
         """Nothing is lost for want of a buffer before the queue of its sender is full."""
+        self.bulk_bytes: int | None = None
+        self.shortage: str | None = None
         self.datagram_bytes = DATAGRAM_BYTES_MAX
         self.received = 0
         self.sent = 0

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
+from ringcast.window.windows import size_in
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +23,17 @@ Inputs: TypeAlias = "Mapping[int, Callable[[], None]]"
 """The file descriptors on which datagrams come now, and what is to be called if one is there."""
 
 
+SHARES_MIN = 6
+"""Datagrams of three other members fit a receive buffer twice, those of many once."""
+
+
+def fitting(receive_buffer: int, bulk_bytes: int | None, others: int) -> int:
+    """The largest datagram to build in a group with so many others: all of them may send at the
+    same time, and one of each is to find room."""
+    size = size_in(receive_buffer // max(SHARES_MIN, others), bulk_bytes)
+    return min(max(size, DATAGRAM_BYTES_MIN), DATAGRAM_BYTES_MAX)
+
+
 class Transport(Protocol):
     """Where a member listens, and how its datagrams travel."""
 
@@ -29,9 +43,14 @@ class Transport(Protocol):
     """Where one datagram reaches all members. None: each is sent its own."""
     receive_buffer: int
     """Bytes of others that may wait until they are read."""
+    bulk_bytes: int | None
+    """What is beyond so many bytes of a datagram takes half as much of that; None: the same."""
+    shortage: str | None
+    """What the system did not grant, and how to get it; None: it granted all."""
     datagram_bytes: int
-    """The longest datagram that goes whole to all who are written to. It changes when a path turns
-    out to be narrow; longer datagrams go too, but in fragments."""
+    """The longest datagram that goes whole to all who are written to, and leaves room for those of
+    others. It changes with the view, and when a path turns out to be narrow; longer datagrams go
+    too, but in fragments."""
     hints: set[Address]
     """Where nobody listened, since the driver last took these."""
 

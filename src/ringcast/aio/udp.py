@@ -20,10 +20,12 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from ringcast.aio.reach import admits
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
+from ringcast.aio.reach import admits, is_loopback
+from ringcast.aio.transport import fitting
+from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.errors import UsageError
 from ringcast.model import Address
+from ringcast.window.windows import BULK_BYTES
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from ringcast.model import View
 
 BUFFER_BYTES = 8 << 20
-"""Asked for; an unprivileged process gets at most net.core.rmem_max."""
+"""Asked for, unless less will do; an unprivileged process gets at most net.core.rmem_max."""
 
 DATAGRAM_SPACE = 1 << 16
 
@@ -66,14 +68,17 @@ _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 class UdpSocket:
     """A bound socket. Sending drops and counts what the kernel does not take: repair is above."""
 
-    def __init__(self, address: Address, *, insecure: bool = False) -> None:
-        """`insecure`: it may send to other machines too."""
+    def __init__(
+        self, address: Address, *, insecure: bool = False, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
+        """`insecure`: it may send to other machines too. `buffer_bytes`: to be asked for, for what
+        arrives."""
         is_ipv4 = ":" not in address.host
         self._socket = socket.socket(
             socket.AF_INET if is_ipv4 else socket.AF_INET6, socket.SOCK_DGRAM
         )
         self._socket.setblocking(False)
-        ask_for_buffers(self._socket)
+        ask_for_buffers(self._socket, buffer_bytes)
         self._headers = IPV4_HEADERS if is_ipv4 else IPV6_HEADERS
         self._level = socket.IPPROTO_IP if is_ipv4 else socket.IPPROTO_IPV6
         self._fragmenting = _IP_MTU_DISCOVER if is_ipv4 else _IPV6_MTU_DISCOVER
@@ -98,10 +103,19 @@ class UdpSocket:
         """Datagrams that the kernel did not take."""
         self.fragmented = 0
         """Datagrams that were too long for their path and went all the same."""
-        self.datagram_bytes = DATAGRAM_BYTES_MAX
         self._narrow: dict[str, int] = {}  # by host: the longest datagram, where that is less
         self.receive_buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
+        self.bulk_bytes = BULK_BYTES if is_loopback(self.address) else None
+        self.shortage: str | None = None
+        if self.receive_buffer < buffer_bytes:
+            self.shortage = (
+                f"the kernel grants a receive buffer of {self.receive_buffer} bytes, and "
+                f"{buffer_bytes} were asked for: others send more slowly to this member; raise it "
+                f"with sysctl -w net.core.rmem_max={buffer_bytes}"
+            )
+        self._others = 1
+        self._set_datagram_bytes()
         self.refused: dict[Address, int] = {}
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
@@ -173,12 +187,13 @@ class UdpSocket:
 
     def enter_view(self, view: View) -> None:
         self.refused.clear()
+        self._others = len(view) - 1
         if self._narrow:  # paths to those who are gone matter no more
             hosts = {member.address.host for member in view}
             if self.group_address is not None:
                 hosts.add(self.group_address.host)
             self._narrow = {host: size for host, size in self._narrow.items() if host in hosts}
-            self._set_datagram_bytes()
+        self._set_datagram_bytes()
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
         return [
@@ -246,17 +261,18 @@ class UdpSocket:
         self._set_datagram_bytes()
 
     def _set_datagram_bytes(self) -> None:
-        self.datagram_bytes = min(self._narrow.values(), default=DATAGRAM_BYTES_MAX)
+        largest = fitting(self.receive_buffer, self.bulk_bytes, self._others)
+        self.datagram_bytes = min([*self._narrow.values(), largest])
 
 
-def ask_for_buffers(sock: socket.socket) -> None:
-    """Large ones, as far as they are to be had."""
-    _ask_for_buffer(sock, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
-    _ask_for_buffer(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+def ask_for_buffers(sock: socket.socket, buffer_bytes: int = BUFFER_BYTES) -> None:
+    """Large ones, as far as they are to be had; `buffer_bytes` for what arrives."""
+    _ask_for_buffer(sock, _SO_RCVBUFFORCE, socket.SO_RCVBUF, buffer_bytes)
+    _ask_for_buffer(sock, _SO_SNDBUFFORCE, socket.SO_SNDBUF, BUFFER_BYTES)
 
 
-def _ask_for_buffer(sock: socket.socket, forced: int, plain: int) -> None:
+def _ask_for_buffer(sock: socket.socket, forced: int, plain: int, size: int) -> None:
     try:
-        sock.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, forced, size)
     except OSError:
-        sock.setsockopt(socket.SOL_SOCKET, plain, BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, plain, size)

@@ -62,6 +62,9 @@ COLLAPSED_RATIO = 0.05
 where untuned groups end up that repair by a slow timer, and a smaller share of what raw sockets
 move: a machine that is busy with other things is slow with both."""
 
+CRAMPED = 0.25
+"""What is to remain of the rate with the receive buffer that most machines grant."""
+
 RTT_RAW_FACTOR = 2.5
 RTT_TAIL_FACTOR = 10.0
 RTT_P50_US = 1.5 * 46
@@ -146,6 +149,7 @@ def matrix_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every aim that these cells have to do with."""
     aims = rate_aims(rows, MULTICAST)
     aims += goodput_aims(rows)
+    aims += buffer_aims(rows)
     fallen = [row for row in rows if has_collapsed(row)]
     named = ", ".join(
         f"{row['transport']} {row['workload']} {size_label(row['size'], row['mixed'])} B"
@@ -246,6 +250,20 @@ def goodput_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return aims
 
 
+def buffer_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        at_least(
+            f"{row['workload']}, {row['size']} B: rate with a receive buffer of "
+            f"{row['receive_buffer']} B",
+            CRAMPED,
+            row["buffer_ratio"],
+            f"by {row['transport']}",
+        )
+        for row in rows
+        if row["receive_buffer"] and not row.get("failed")
+    ]
+
+
 def has_collapsed(row: dict[str, Any]) -> bool:
     if row.get("failed"):
         return True
@@ -258,8 +276,9 @@ def has_collapsed(row: dict[str, Any]) -> bool:
 
 
 def _whole(rows: Sequence[dict[str, Any]], *, lossy: bool = False) -> Iterator[dict[str, Any]]:
-    """Those that have figures, with or without datagrams lost on purpose."""
-    return (row for row in rows if not row.get("failed") and bool(row["loss"]) == lossy)
+    """Those that have figures, with or without datagrams lost on purpose, and usual buffers."""
+    found = (row for row in rows if not row.get("failed") and not row["receive_buffer"])
+    return (row for row in found if bool(row["loss"]) == lossy)
 
 
 def _place(row: dict[str, Any]) -> tuple[object, ...]:

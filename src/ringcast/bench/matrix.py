@@ -2,7 +2,7 @@
 
 One group is kept for all sizes of a transport and a shape. A cell that loses messages or does not
 end is named, and the next one has a new group. Beside the cells there are some of three members
-whose datagrams are lost on purpose.
+whose datagrams are lost on purpose, or that have the receive buffer of most machines.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ LOSSY = Workload(members=3, senders="all", size=1000, transport="udp")
 LOSSES = (0.01, 0.1)
 """What is lost on purpose, if that workload is among the cells: goodput is compared with it."""
 
+CRAMPED = (LOSSY, replace(LOSSY, size=10_000))
+RECEIVE_BUFFER = 212_992
+"""What unprivileged processes get on most machines: net.core.rmem_max."""
+
 DEADLINE_S = 30.0
 
 
@@ -73,7 +77,14 @@ def matrix_cells(
         shapes = ", ".join(f"{shape.members} {shape.senders}" for shape in SHAPES)
         raise UsageError(f"no such cell: the members and senders of the matrix are {shapes}")
     lossy = [cell for cell in cells if _place(cell) == _place(LOSSY)]
-    return cells + [replace(cell, loss=loss) for cell in lossy for loss in LOSSES]
+    cramped = []
+    if workload.beside is None:  # one thing is compared at a time
+        cramped = [cell for cell in cells if _place(cell) in map(_place, CRAMPED)]
+    return [
+        *cells,
+        *(replace(cell, loss=loss) for cell in lossy for loss in LOSSES),
+        *(replace(cell, receive_buffer=RECEIVE_BUFFER) for cell in cramped),
+    ]
 
 
 def _place(cell: Workload) -> tuple[object, ...]:
@@ -90,7 +101,7 @@ def bench_matrix(
         group: object = None
         for cell in cells:
             tell(cell)
-            wanted = (cell.transport, cell.shape, cell.loss)
+            wanted = (cell.transport, cell.shape, cell.loss, cell.receive_buffer)
             if kept is None or wanted != group:
                 stack.close()
                 kept, group = stack.enter_context(cell.cluster()), wanted
@@ -111,4 +122,5 @@ def _heading(cell: Workload) -> dict[str, Any]:
         "size": cell.size,
         "mixed": cell.mixed,
         "loss": cell.loss,
+        "receive_buffer": cell.receive_buffer,
     }

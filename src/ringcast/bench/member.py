@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
-from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig
+from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, StabilityConfig
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
     generator = random.Random(place["seed"])
     loss = place["loss"]
     record = place["record"]
+    buffer = {key: place[key] for key in ("receive_buffer_bytes",) if place.get(key)}
     async with join(
-        place["group"],
+        GroupConfig(group=place["group"], **buffer),
         name=place["name"],
         listen=place.get("listen", "127.0.0.1:0"),
         discovery=DirectorySource(place["meet"]),

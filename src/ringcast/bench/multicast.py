@@ -1,8 +1,9 @@
 """ringcast bench multicast: real processes on loopback, and the raw ceiling of the same run.
 
 What recording costs is measured by a second group that does not record and takes turns with the
-first, and so is what votes cost, by one that acknowledges; what uniform delivery costs, by plain
-rounds of the same group in turn with uniform ones.
+first, and so is what votes cost, by one that acknowledges, and what a small receive buffer costs,
+by one with that of everybody; what uniform delivery costs, by plain rounds of the same group in
+turn with uniform ones.
 """
 
 from __future__ import annotations
@@ -26,17 +27,35 @@ def bench_multicast(workload: Workload, cluster: Cluster | None = None) -> dict[
         if cluster is None:
             cluster = stack.enter_context(workload.cluster())
         measured, plain = Rounds(cluster, workload, workload.guarantee), None
-        if workload.guarantee != "fifo":
-            plain = Rounds(cluster, workload, "fifo")
-        elif workload.record is not None or workload.purge != "acks":
-            simple = replace(workload, record=None, purge="acks", retain=None)
-            plain = Rounds(stack.enter_context(simple.cluster()), simple, "fifo")
+        match workload.beside:
+            case "uniform":
+                plain = Rounds(cluster, workload, "fifo")
+            case "buffer":
+                simple = replace(workload, receive_buffer=None)
+                plain = Rounds(stack.enter_context(simple.cluster()), simple, simple.guarantee)
+            case "record" | "stability":
+                simple = replace(workload, record=None, purge="acks", retain=None)
+                plain = Rounds(stack.enter_context(simple.cluster()), simple, "fifo")
         for turn in range(workload.runs):
             groups = [group for group in (measured, plain) if group is not None]
             for group in groups if turn % 2 == 0 else reversed(groups):
                 group.measure()
     rate = measured.rate
-    ratio = round(rate / plain.rate, 3) if plain is not None else None
+    ratios = {f"{name}_ratio": None for name in ("record", "uniform", "stability", "buffer")}
+    compared: dict[str, Any] = {
+        "plain_rates": None,
+        "plain_rate_per_member": None,
+        "plain_cpu_us_per_delivery": None,
+        "plain_reports_per_1000": None,
+    }
+    if plain is not None:
+        compared = {
+            f"{workload.beside}_ratio": round(rate / plain.rate, 3),
+            "plain_rates": [round(value) for value in plain.rates],
+            "plain_rate_per_member": round(plain.rate),
+            "plain_cpu_us_per_delivery": round(plain.cpu_us_per_delivery, 3),
+            "plain_reports_per_1000": round(plain.reports_per_1000, 2),
+        }
     return {
         "transport": workload.transport,
         "workload": workload.shape,
@@ -45,6 +64,7 @@ def bench_multicast(workload: Workload, cluster: Cluster | None = None) -> dict[
         "guarantee": workload.guarantee,
         "purge": workload.purge,
         "loss": workload.loss,
+        "receive_buffer": workload.receive_buffer,
         "rate_per_member": round(rate),
         "deliveries_per_s": round(rate * workload.members),
         "mb_per_s": round(rate * workload.size / 1e6, 1),
@@ -58,13 +78,7 @@ def bench_multicast(workload: Workload, cluster: Cluster | None = None) -> dict[
         "rates": [round(value) for value in measured.rates],
         "messages": measured.messages,
         "recorded": workload.record_level if workload.record is not None else None,
-        "record_ratio": ratio if workload.record is not None else None,
-        "uniform_ratio": ratio if workload.guarantee == "uniform" else None,
-        "stability_ratio": ratio if workload.purge == "stability" else None,
-        "plain_rates": [round(value) for value in plain.rates] if plain is not None else None,
-        "plain_cpu_us_per_delivery": (
-            round(plain.cpu_us_per_delivery, 3) if plain is not None else None
-        ),
-        "plain_reports_per_1000": round(plain.reports_per_1000, 2) if plain is not None else None,
+        **ratios,
+        **compared,
         "versions": versions(),
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.aio.loop import loop_name
 from ringcast.bench.cluster import Cluster
+from ringcast.config import RECEIVE_BUFFER_MIN, check_whole
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Workload:
     retain: bool | None = None
     """With votes: whether receivers keep messages until all have them; None: as by default."""
     transport: str = "udp"
+    receive_buffer: int | None = None
+    """Bytes of socket buffer that each member asks for; None: as by default. Measured beside the
+    same workload with the default."""
     deadline_s: float = DEADLINE_S
     """How long a round may take before it counts as stuck."""
 
@@ -91,13 +95,17 @@ class Workload:
             raise UsageError(f"guarantee = {self.guarantee!r}: must be fifo or uniform")
         if self.purge not in ("acks", "stability"):
             raise UsageError(f"purge = {self.purge!r}: must be acks or stability")
+        if self.receive_buffer is not None:
+            check_whole("receive_buffer", self.receive_buffer, RECEIVE_BUFFER_MIN, 1 << 30)
+            if self.transport == "tcp":
+                raise UsageError("receive_buffer: datagrams have one; with tcp nothing is to set")
         if self.retain is not None and self.purge == "acks":
             raise UsageError("retain: groups that acknowledge keep nothing; add purge = stability")
-        compared = {
-            "recording": self.record is not None,
-            "uniform": self.guarantee == "uniform",
-            "voting": self.purge == "stability",
-        }
+        compared = {"recording": self.record is not None}
+        if self.receive_buffer is not None:
+            compared |= {"a receive buffer": True}
+        else:
+            compared |= {"uniform": self.guarantee == "uniform", "voting": self.purge != "acks"}
         if sum(compared.values()) > 1:
             costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
             raise UsageError(f"{costs}: one at a time")
@@ -105,6 +113,17 @@ class Workload:
     @property
     def sender_count(self) -> int:
         return self.members if self.senders == "all" else 1
+
+    @property
+    def beside(self) -> str | None:
+        """What the ratio is of: to the same without this."""
+        if self.receive_buffer is not None:
+            return "buffer"
+        if self.guarantee != "fifo":
+            return "uniform"
+        if self.record is not None:
+            return "record"
+        return "stability" if self.purge != "acks" else None
 
     @property
     def stability(self) -> dict[str, Any] | None:
@@ -126,7 +145,8 @@ class Workload:
 
     def __str__(self) -> str:
         loss = f", {self.loss:.0%} lost" if self.loss else ""
-        return f"{self.transport}, {self.shape}, {self.bytes_label} B{loss}"
+        buffer = f", receive buffer {self.receive_buffer} B" if self.receive_buffer else ""
+        return f"{self.transport}, {self.shape}, {self.bytes_label} B{loss}{buffer}"
 
     def cluster(self) -> Cluster:
         """The group to measure; not started yet."""
@@ -139,6 +159,7 @@ class Workload:
             record_level=self.record_level,
             config={"stability": self.stability},
             transport=self.transport,
+            receive_buffer_bytes=self.receive_buffer,
         )
 
     def tasks(self, per_sender: int, guarantee: str) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ On Data: buffer what fits the window, drop the rest (N4). A duplicate is acknowl
 On take: the application pulls, in order and without gaps (N1); only then does `delivered`
     advance. Acknowledge after so many messages or datagrams, when the last gap has closed (the
     sender may have stood still for it), or after `ack_delay_s`.
+Where the socket buffer is small, acknowledge after half of the bytes that the sender may have under
+    way: it may have fewer datagrams out than would else make an ack due.
 On Commit, on a stream that has a gate: what is up to it may be taken. There each datagram that
     advances `held` is acknowledged at once: the sender's next commit waits for it. It counts only
     in the very view that it names: the sender may count on fewer than we do, and whom we count on
@@ -31,7 +33,7 @@ from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import Assembler
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
 from ringcast.wire.frames import Ack, Data, Nack, RepairWanted
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -63,6 +65,7 @@ class Inbox:
             "_ack_every",
             "_ack_delay",
             "_ack_datagrams",
+            "_ample",
             "last_data",
             "acks_sent",
             "nacked",
@@ -113,7 +116,10 @@ class Inbox:
         self._ack_datagrams = max(1, config.in_flight_bytes // config.datagram_bytes // 4)
         self._acked_held = offset
         self._acked_delivered = offset
+        self._ample = config.in_flight_bytes // 2  # an allowance where datagrams are counted
         self._datagrams = 0  # since the last ack
+        self._taken_bytes = 0  # since then, where the allowance is less than ample
+        self._acked_ahead = 0  # bytes beyond a gap, as told in the last ack
         self._is_repaired = False  # the last gap has closed since then
         self._turn = 0  # which helper is next
         self._timers: Timers[Timer] = Timers()
@@ -130,7 +136,7 @@ class Inbox:
         self._is_repaired |= had_gaps and not self.repair.gaps
         if new < data.count:
             self._on_duplicate(now)
-        if self.repair.gaps and self._datagrams >= self._ack_datagrams:
+        if self.repair.gaps and self._is_much(allowance):
             self._ack(allowance, out)
         elif window.held > self._acked_held:
             if self.is_gated:  # the sender waits for it: what all hold may be delivered
@@ -169,8 +175,10 @@ class Inbox:
         if payloads:
             self.repair.window_moved(self.window, now)
             self._arm_repair()
+            if allowance < self._ample:
+                self._taken_bytes += sum(map(len, payloads))
             taken = self.window.delivered - self._acked_delivered
-            is_due = taken >= self._ack_every or self._datagrams >= self._ack_datagrams
+            is_due = taken >= self._ack_every or self._is_much(allowance)
             if is_due or self._is_repaired:
                 self._ack(allowance, out)
             else:
@@ -259,12 +267,22 @@ class Inbox:
         if self._is_acking:
             self._timers.arm_if_idle(Timer.ACK, now + self._ack_delay)
 
+    def _is_much(self, allowance: int) -> bool:
+        """Whether so much has come since the last ack that the sender may soon stand still."""
+        if allowance >= self._ample:
+            return self._datagrams >= self._ack_datagrams
+        size = self._taken_bytes + self.window.ahead_bytes - self._acked_ahead
+        # As the sender is charged for it.
+        return max(size, self._datagrams * DATAGRAM_OVERHEAD) >= allowance // 2
+
     def _ack(self, allowance: int, out: Effects) -> None:
         if not self._is_acking:
             return
         window = self.window
         self._timers.disarm(Timer.ACK)
         self._datagrams = 0
+        self._taken_bytes = 0
+        self._acked_ahead = window.ahead_bytes if allowance < self._ample else 0
         self._is_repaired = False
         self._acked_held, self._acked_delivered = window.held, window.delivered
         self.acks_sent += 1

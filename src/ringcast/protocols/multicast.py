@@ -61,6 +61,7 @@ from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.uniform import Uniform
 from ringcast.window.fragmenter import check_payloads
+from ringcast.window.windows import room_of
 from ringcast.wire.frames import (
     Ack,
     Begin,
@@ -141,6 +142,7 @@ class ReliableMulticast:
             "receive_buffer",
             "_fragment_bytes",
             "_datagram_bytes",
+            "_datagram_room",
             "_slow_member_timeout_s",
             "_tau",
             "_turn",
@@ -177,6 +179,7 @@ class ReliableMulticast:
         self._relayed_to: dict[Member, int] = {}  # to each, since the last vote
         self._fragment_bytes = fragment_bytes
         self._datagram_bytes = config.datagram_bytes
+        self._datagram_room = room_of(config.datagram_bytes, config.bulk_bytes)
         self._slow_member_timeout_s = slow_member_timeout_s
         self._tau = round(config.xmit_interval_s * 1e9)
         self._view: View | None = None
@@ -211,6 +214,7 @@ class ReliableMulticast:
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
         self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
+        self._datagram_room = room_of(datagram_bytes, self.config.bulk_bytes)
         for outbox in self._outboxes.values():
             outbox.fragments.resize(fragment_bytes, datagram_bytes)
 
@@ -295,6 +299,7 @@ class ReliableMulticast:
                     view,
                     self._fragment_bytes,
                     self._slow_member_timeout_s,
+                    self._share(len(view) - 1),
                 )
                 outbox.fragments.resize(self._fragment_bytes, self._datagram_bytes)
         for inbox in self._inboxes.values():
@@ -859,11 +864,14 @@ class ReliableMulticast:
         return [Origin(self.me, stream) for stream in self._outboxes]
 
     def _allowance(self, now: int) -> int:
-        """An equal share of the receive buffer for each sender heard of late."""
+        """An equal share of the receive buffer for each sender heard of late, and a datagram at the
+        least."""
         heard = [inbox.last_data for inbox in self._inboxes.values()]
         active = sum(at is not None and at > now - self._tau for at in heard)
-        share = min(self.receive_buffer // max(1, active), self.config.in_flight_bytes)
-        return max(share, self.config.datagram_bytes)
+        return max(self._share(active), self._datagram_room)
+
+    def _share(self, senders: int) -> int:
+        return min(self.receive_buffer // max(1, senders), self.config.in_flight_bytes)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True

@@ -2,6 +2,8 @@
 
 On send: what finds room gets the next seqnos and goes out; the rest is not accepted and takes no
     seqno (N3). A message larger than a datagram is cut into fragments, admitted as room appears.
+    Until somebody has said what it allows, as much may be under way as this member itself, with its
+    own receive buffer, would allow each of the others.
 On Ack: raise that member's marks. What all current members have delivered is purged (N5);
     whoever waited for room is told (N-L3).
 On Nack: send again what is still here, at most one window per member until something is purged
@@ -39,7 +41,7 @@ from ringcast.protocols.receipts import OPEN, Receipts
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.windows import SendWindow
+from ringcast.window.windows import SendWindow, room_of
 from ringcast.wire.frames import Begin, Commit, Data, Highest
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Outbox:
             "_stream",
             "_config",
             "_tau",
+            "_assumed",
             "heard",
             "resent",
             "_quota",
@@ -96,7 +99,9 @@ class Outbox:
         view: View,
         fragment_bytes: int,
         slow_member_timeout_s: float = 0.0,
+        assumed_bytes: int | None = None,
     ) -> None:
+        """`assumed_bytes` may be under way until somebody has said how many it allows."""
         self.is_gated = stream is Stream.UNIFORM
         stability = None if self.is_gated else config.stability
         window = SendWindow(
@@ -130,6 +135,7 @@ class Outbox:
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
         self._allowances: dict[Member, int] = {}
+        self._assumed = config.in_flight_bytes if assumed_bytes is None else assumed_bytes
         self._quota: dict[Member, int] = {}  # messages sent again to each since then
         self._timers: Timers[Timer] = Timers()
         self._probe_interval = PROBE_START_NS
@@ -141,6 +147,7 @@ class Outbox:
         self._slow_after = round(slow_member_timeout_s * 1e9)  # 0: bear with everybody
         self._stuck_since = 0  # while blocked: when something was purged last
         self._limit_messages()
+        self._limit_bytes()
 
     @property
     def window(self) -> SendWindow:
@@ -392,11 +399,14 @@ class Outbox:
 
     def _limit_bytes(self) -> bool:
         """As many bytes in flight as every current member can take; True if that is more now."""
-        before = self.window.max_bytes
-        allowed = min(self._allowances.values(), default=self._config.in_flight_bytes)
-        allowed = max(allowed, self._config.datagram_bytes)
-        self.window.max_bytes = min(allowed, self._config.window_bytes)
-        return self.window.max_bytes > before
+        window, config = self.window, self._config
+        before = window.max_bytes
+        allowed = min(self._allowances.values(), default=self._assumed)
+        # Where the configuration is the bound it is one of bytes, not of what these take.
+        window.bulk_bytes = config.bulk_bytes if allowed < config.in_flight_bytes // 2 else None
+        allowed = max(allowed, room_of(window.datagram_bytes, window.bulk_bytes))
+        window.max_bytes = min(allowed, config.window_bytes)
+        return window.max_bytes > before
 
     def _limit_messages(self) -> bool:
         """Where receivers retain: no more than they have slots for; True if that is more now."""

@@ -11,6 +11,8 @@ behind anybody, and a receiver that retains messages needs room for two windows,
 
 On send and on Data: vote within the interval.
 On take: the same; but at once after so many bytes, as senders count them, or messages of one.
+    Where somebody's receive buffer is small, so that a Stable allows senders little, the interval
+    is shorter by as much: a round waits for everybody, and senders stand still meanwhile.
 On view: whatever was voted is void: places in a vote are places in its view, and who is new counts
     from now on. Everybody votes, at once.
 On Vote, as coordinator: note it. From somebody who missed the last Stable, unless they have just
@@ -49,6 +51,10 @@ CROSSING_NS = 2_000_000
 """A vote that comes so soon after a Stable may have been sent before that arrived."""
 
 
+INTERVAL_MIN_NS = 1_000_000
+"""No receive buffer is so small that members vote more often than this, with nothing new."""
+
+
 class Timer(Named):
     VOTE = auto()
     """Something is not known to be stable."""
@@ -59,7 +65,16 @@ class StabilityRounds:
 
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
-            *("_me", "_interval_min", "_interval_max", "_interval", "_every", "votes_sent"),
+            *(
+                "_me",
+                "_interval_usual",
+                "_ample",
+                "_interval_min",
+                "_interval_max",
+                "_interval",
+                "_every",
+                "votes_sent",
+            ),
             *("_ended_at", "_told"),
         }
     )
@@ -72,7 +87,8 @@ class StabilityRounds:
         self.news: Stable | None = None
         """What has become stable, for the owner of the windows to take from here."""
         self.votes_sent = 0
-        self._interval_min = round(config.stability.interval_s * 1e9)
+        self._interval_usual = self._interval_min = round(config.stability.interval_s * 1e9)
+        self._ample = config.in_flight_bytes // 2  # an allowance with which that is soon enough
         self._interval_max = max(self._interval_min, round(config.xmit_interval_s * 1e9))
         self._interval = self._interval_min
         self._threshold = config.stability.threshold_bytes or config.window_bytes // 8
@@ -300,6 +316,8 @@ class StabilityRounds:
         return self._last
 
     def _hear(self, stable: Stable) -> None:
+        share = min(stable.allowance, self._ample)
+        self._interval_min = max(INTERVAL_MIN_NS, self._interval_usual * share // self._ample)
         if stable.marks != self._marks:
             self._interval = self._interval_min
         self.is_due |= self._number < self._asked <= stable.number

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 DATAGRAM_OVERHEAD = 768
 """Bytes of socket buffer that the kernel charges for even the smallest datagram."""
 
+BULK_BYTES = 1 << 14
+"""On loopback the kernel keeps what is beyond this of a datagram in pages, and charges about that
+much for it. Shorter datagrams, and those that came in fragments, it charges for up to twice."""
+
 _EMPTY = b""
 """What an empty slot holds. Presence is told by the pointers, never by the slot."""
 
@@ -426,12 +430,14 @@ class SendWindow:
 
     Bounded in messages by `capacity_max`, and in bytes as the kernels on the way count them: more
     in flight than the slowest socket buffer holds is lost, and each loss costs a repair.
-    `max_bytes` may be set at any time; lowering it revokes nothing that is in flight.
+    `max_bytes` may be set at any time; lowering it revokes nothing that is in flight. So may
+    `bulk_bytes`: of each datagram, what is beyond that many costs half.
     """
 
     __slots__ = (
         "_charges",
         "_ring",
+        "bulk_bytes",
         "capacity",
         "capacity_max",
         "capacity_min",
@@ -462,6 +468,7 @@ class SendWindow:
         assert self.capacity_max >= capacity
         self.max_bytes = max_bytes
         self.datagram_bytes = datagram_bytes
+        self.bulk_bytes: int | None = None
         self.gate = gate
         """Nothing beyond this is ready for the own application. It only rises."""
         self.ceiling = SEQNO_MAX
@@ -497,6 +504,8 @@ class SendWindow:
         still be room as `append_run` finds it: this looks at the slots that there are."""
         seqno = self.high + 1
         charge = len(payload)
+        if self.bulk_bytes is not None:
+            charge = room_of(charge, self.bulk_bytes)
         if charge < DATAGRAM_OVERHEAD:
             charge = DATAGRAM_OVERHEAD
         charged = self.charged + charge
@@ -510,7 +519,7 @@ class SendWindow:
 
     def _enter_charge(self, payloads: Sequence[bytes], total: int, charge: int) -> None:
         """Charge a run in pieces of about a datagram, so that a long one does not hold the sender
-        up until its very end. A piece costs its bytes; the last bears what remains."""
+        up until its very end. A piece costs its share; the last bears what remains."""
         count = len(payloads)
         if total < 2 * self.datagram_bytes:  # one piece, as most are
             self.high += count
@@ -523,6 +532,8 @@ class SendWindow:
         self.charged += charge
         for stop in range(step, step * pieces, step):
             size = sum(map(len, payloads[stop - step : stop]))
+            if self.bulk_bytes is not None:
+                size = size * charge // total
             rest -= size
             self._charges.append((self.high + stop, size))
         self.high += count
@@ -532,6 +543,10 @@ class SendWindow:
         """What a run of `total` bytes costs: its bytes, or more if its datagrams are small. Two
         runs never cost less than one: nothing that fits alone is refused behind others."""
         datagrams = -(-total // self.datagram_bytes) or 1
+        bulk = self.bulk_bytes
+        if bulk is not None:
+            full, rest = divmod(total, self.datagram_bytes)
+            total = full * room_of(self.datagram_bytes, bulk) + room_of(rest, bulk)
         return max(total, datagrams * DATAGRAM_OVERHEAD)
 
     def _affordable(self, payloads: Sequence[bytes]) -> int:
@@ -613,6 +628,17 @@ class SendWindow:
         assert all(last > self.low for last in lasts)
         assert lasts[-1:] == ([self.high] if self.high > self.low else [])
         assert self.charged == sum(charge for _, charge in self._charges)
+
+
+def room_of(size: int, bulk_bytes: int | None) -> int:
+    """What a datagram of so many bytes takes of a socket buffer, if what is beyond `bulk_bytes`
+    costs half."""
+    return size if bulk_bytes is None or size <= bulk_bytes else (size + bulk_bytes + 1) // 2
+
+
+def size_in(room: int, bulk_bytes: int | None) -> int:
+    """The largest datagram that takes no more room than that."""
+    return room if bulk_bytes is None or room <= bulk_bytes else 2 * room - bulk_bytes
 
 
 def _read(ring: _Ring, seqnos: range, low: int, last: int) -> list[bytes]:

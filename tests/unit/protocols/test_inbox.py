@@ -11,6 +11,7 @@ from ringcast.core.effects import Effects
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.protocols.inbox import NACK_MESSAGES_MAX, Inbox
 from ringcast.protocols.repair import GAP_TICK_START_NS
+from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Nack
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -334,3 +335,64 @@ def test_stats_and_explain_tell_of_gaps_and_of_the_application() -> None:
     r.data(3, 2)
     r.take()
     assert r.box.explain(0) == []
+
+
+# Small receive buffers
+
+
+def send_through(
+    r: Receiver, allowance: int, size: int, *, lost: int | None = None
+) -> tuple[int, int]:
+    """Datagrams of one message from a sender with that many bytes out, as it is told; those that
+    it could send before it stood still, 200 at the most, and the acks that there were."""
+    window = SendWindow(4096, max_bytes=allowance, datagram_bytes=60_000)
+    acks = 0
+    for seqno in range(1, 201):
+        if not window.append_run([bytes(size)]):
+            return seqno - 1, acks
+        if seqno != lost:
+            r.box.on_data(Data(Stream.FIFO, seqno, [bytes(size)]), 0, allowance, r.out)
+            r.box.take_ready(4096, 0, allowance, r.out)
+        for ack in r.sent():
+            if isinstance(ack, Ack):
+                acks += 1
+                window.max_bytes = ack.allowance
+                window.purge(ack.delivered, forced=True)
+    return 200, acks
+
+
+@pytest.mark.parametrize(
+    ("allowance", "size"),
+    [
+        *((212_992, 60_000), (106_496, 53_000), (106_496, 35_000), (106_496, 10_000)),
+        *((71_000, 1400), (71_000, 100), (30_000, 1), (4000, 2000), (900_000, 60_000)),
+    ],
+)
+def test_acks_come_before_a_small_allowance_is_used_up(allowance: int, size: int) -> None:
+    sent, acks = send_through(settled(), allowance, size)
+    assert sent == 200
+    charged = sent * max(size, DATAGRAM_OVERHEAD)
+    assert acks <= charged // (allowance // 2)
+
+
+@pytest.mark.parametrize("datagram_bytes", [60_000, 1400])
+def test_where_the_allowance_is_ample_datagrams_are_counted(datagram_bytes: int) -> None:
+    in_flight = 2 << 20
+    config: dict[str, Any] = {"window_bytes": 2 * in_flight, "datagram_bytes": datagram_bytes}
+    every = in_flight // datagram_bytes // 4
+    for allowance in (in_flight // 2, in_flight):
+        assert send_through(settled(**config), allowance, datagram_bytes) == (200, 200 // every)
+
+
+def test_behind_a_gap_a_sender_with_a_small_allowance_goes_on() -> None:
+    sent, acks = send_through(settled(), 106_496, 35_000, lost=2)
+    assert sent > 50  # until the window has no room for more behind the gap
+    assert acks <= sent // 2 + 1
+
+
+def test_what_is_taken_bit_by_bit_is_acknowledged_by_its_bytes() -> None:
+    r = settled()
+    r.box.on_data(Data(Stream.FIFO, 1, [bytes(1000)] * 106), 0, 106_496, r.out)
+    for _ in range(106):
+        r.box.take_ready(1, 0, 106_496, r.out)
+    assert [ack.delivered for ack in r.sent() if isinstance(ack, Ack)] == [54]

@@ -83,9 +83,9 @@ class Rounds:
         vote = Vote(self.view.id, number, allowance, delivered)
         self.machine.on_vote(source, vote, self.now, self.out)
 
-    def hear_stable(self, number: int, *by_all: int) -> None:
+    def hear_stable(self, number: int, *by_all: int, allowance: int = ALLOWANCE) -> None:
         marks = tuple(Mark(seqno, seqno, 0) for seqno in by_all)
-        stable = Stable(self.view.id, number, ALLOWANCE, marks)
+        stable = Stable(self.view.id, number, allowance, marks)
         self.machine.on_stable(self.view.coordinator, stable)
 
     def take_news(self) -> Stable | None:
@@ -135,6 +135,18 @@ def test_whoever_has_something_new_to_say_waits_one_interval_again() -> None:
     r.timeout()
     r.vote(2, 1)
     assert r.timeout() == INTERVAL
+
+
+def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
+    r = Rounds(B, A, B)  # half of 32 KiB under way is ample
+    pauses = []
+    for number, allowance in enumerate((1 << 15, 1 << 14, 1 << 13, 1 << 12, 1), 1):
+        r.machine.is_due = True
+        r.vote(number, 1)
+        r.hear_stable(number, number - 1, 0, allowance=allowance)
+        r.machine.took(A, number, 1, BUFFER, r.now)
+        pauses.append(r.timeout())
+    assert pauses == [INTERVAL, INTERVAL, INTERVAL // 2, INTERVAL // 4, 1_000_000]
 
 
 def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
