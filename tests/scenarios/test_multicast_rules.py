@@ -21,7 +21,7 @@ from ringcast.config import MulticastConfig
 from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.outbox import Outbox, Timer
 from ringcast.protocols.repair import Repair
 from ringcast.window.acks import AckTable
 from ringcast.window.fragmenter import Fragmenter
@@ -199,7 +199,7 @@ def a_lost_last_message_is_repaired(machine: Machine) -> bool:
 
 class TellsNothing(Outbox):
     def handle_timeout(self, now: int, out: Effects) -> None:
-        self._timers.take_due(now)
+        self._timers.take(Timer.PROBE, now)
 
 
 # N6: a new member counts from its view on, at low. Leaving it out of the minimum until it speaks

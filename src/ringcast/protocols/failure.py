@@ -217,12 +217,9 @@ class FailureDetector:
         return []
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        due = self._timers.take_due(now)
-        if not due:
-            return
-        if Timer.BEAT in due:  # first: it finds out whether we slept
+        if self._timers.take(Timer.BEAT, now):  # first: it finds out whether we slept
             self._beat(now, out)
-        if Timer.CASE in due:
+        if self._timers.take(Timer.CASE, now):
             self._advance_cases(now, out)
         self._arm_case()
 
@@ -376,5 +373,4 @@ class FailureDetector:
         self._heard.clear()
         self._cases.clear()
         self._verified_at.clear()
-        for timer in Timer:
-            self._timers.disarm(timer)
+        self._timers.disarm_all()

@@ -350,8 +350,7 @@ class Membership:
         self.phase = Phase.OUT
         self.change = None
         self.reunion.end()
-        for timer in Timer:
-            self._timers.disarm(timer)
+        self._timers.disarm_all()
 
     # Outputs
 
@@ -462,12 +461,23 @@ class Membership:
         if view is not None and self.is_member:
             assert self.me in view
             assert all(member in view for member in self.suspects)
-        change = self.change
-        if change is not None and self.phase is not Phase.OUT:
-            change.check_invariants()
-            assert self._timers.is_armed(Timer.CHANGE)
-        assert self.reunion.leader is None or self._timers.is_armed(Timer.MERGE)
+        if self.change is not None and self.phase is not Phase.OUT:
+            self.change.check_invariants()
         assert len(self._joiners) <= VIEW_MEMBERS_MAX
+        self._check_timers()
+
+    def _check_timers(self) -> None:
+        """Whatever is waited for has a timer, and no other timer is armed."""
+        phase, change, is_armed = self.phase, self.change, self._timers.is_armed
+        assert is_armed(Timer.ASK) == (phase in (Phase.LOOKING, Phase.MEMBER))
+        assert is_armed(Timer.DECIDE) == (phase is Phase.LOOKING)
+        assert is_armed(Timer.REQUEST) or phase is not Phase.JOINING
+        assert is_armed(Timer.PATIENCE) == (phase in (Phase.JOINING, Phase.LEAVING))
+        is_changing = change is not None and phase is not Phase.OUT
+        assert is_armed(Timer.CHANGE) == is_changing
+        is_waited_for = change is not None and bool(change.awaiting or change.welcome)
+        assert is_armed(Timer.OVERDUE) == (is_changing and is_waited_for)
+        assert self.reunion.leader is None or is_armed(Timer.MERGE)
 
     # Looking and joining
 
@@ -1130,6 +1140,7 @@ class Membership:
             self.may_rejoin = True
             reason = "held the others up"
         self.phase = Phase.OUT
+        self._timers.disarm_all()  # others may be due as well: nobody makes views who is out
         out.signal(Left(reason))
 
 

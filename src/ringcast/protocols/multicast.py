@@ -391,7 +391,7 @@ class ReliableMulticast:
             inbox.handle_timeout(now, allowance, out)
         for left in self._taken_over():
             left.handle_timeout(now, out)
-        if self._timers.take_due(now):
+        if self._timers.take(Timer.SETTLE, now):
             self._ask_what_is_awaited(now, out)
         if self.rounds is not None:
             self.rounds.handle_timeout(now)

@@ -268,8 +268,7 @@ class Outbox:
         return self.window.take_ready(last - self.window.delivered)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        due = self._timers.take_due(now)
-        if Timer.PROBE in due:
+        if self._timers.take(Timer.PROBE, now):
             self._quota.clear()
             if self.is_behind:
                 out.datagram(None, Highest(self._stream, self.window.high))
@@ -278,7 +277,7 @@ class Outbox:
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.PROBE, now + self._probe_interval)
-        if Timer.BEGIN in due:
+        if self._timers.take(Timer.BEGIN, now):
             self._begin_interval = min(2 * self._begin_interval, self._tau)
             self._tell_beginners(now, out)
 

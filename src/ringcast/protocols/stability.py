@@ -205,7 +205,7 @@ class StabilityRounds:
             self._hear(stable)
 
     def handle_timeout(self, now: int) -> None:
-        if self._timers.take_due(now):
+        if self._timers.take(Timer.VOTE, now):
             self.is_due = True
 
     def next_timeout(self) -> int | None:

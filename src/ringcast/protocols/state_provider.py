@@ -198,7 +198,7 @@ class Provider:
         self.asks = {who: ask for who, ask in self.asks.items() if who in view}
 
     def handle_timeout(self, now: int) -> None:
-        if self._timers.take_due(now):
+        if self._timers.take(Timer.UNASKED, now):
             for transfer in self._unasked():
                 if now - transfer.since >= UNASKED_NS:
                     self._abandon(transfer, f"{transfer.joiner} does not ask for it")

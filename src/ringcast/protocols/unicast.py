@@ -420,7 +420,7 @@ class ReliableUnicast:
             receiver.handle_timeout(now, allowance, out)
             if receiver.state is State.CLOSED:
                 self._bury(peer, is_final=False)
-        if self._timers.take_due(now):
+        if self._timers.take(_TICK, now):
             self._tick(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:

@@ -313,7 +313,7 @@ class Uniform:
         return limit
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self._timers.take_due(now) and self.estates:
+        if self._timers.take(Timer.REPEAT, now) and self.estates:
             if self._interval == self._tau:
                 self._fetch_again(out)
             self._interval = min(2 * self._interval, self._tau)

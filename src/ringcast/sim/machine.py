@@ -80,6 +80,7 @@ class Machine:
         """Copies of datagrams that still leave before the crash."""
         self.timer_fault = ""
         self.timer_late = 0
+        """How late they are at most; with bursts, the time from one to the next (0: 50 ms)."""
         self.was_late = False
         """It slept, or its clock or timers were wrong, at some time."""
         self.arrivals: list[Packet] = []
@@ -305,7 +306,7 @@ class Machine:
             case "late":
                 due += round(self.timer_late * world.random.random())
             case "bursts":
-                due += -due % ns(50)
+                due += -due % (self.timer_late or ns(50))
         due = max(due, world.agenda.now)
         if self._wake_at is None or due < self._wake_at:
             self._wake_at = due

@@ -51,6 +51,7 @@ from ringcast.wire.frames import (
     Welcome,
 )
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
+from support.timers import reorder_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,6 +161,12 @@ class Desk:
             self.layer.check_invariants()
         self.now = stop
 
+    def late(self, duration: int) -> None:
+        """Let time pass, and see to what is due only then."""
+        self.now += duration
+        self.layer.handle_timeout(self.now, self.out)
+        self.layer.check_invariants()
+
     # Outputs
 
     @property
@@ -194,6 +201,42 @@ class Desk:
 
 def to_all(names: str, frame: Frame) -> list[tuple[str, Frame]]:
     return [(name, frame) for name in names]
+
+
+# Timers that are served late, in any order
+
+
+@pytest.mark.parametrize("first", [Timer.CHANGE, Timer.OVERDUE, Timer.ASK])
+def test_a_late_coordinator_gives_up_a_joiner_and_goes_on_looking(
+    first: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reorder_due(monkeypatch, lambda due: sorted(due, key=lambda timer: timer is not first))
+    desk = Desk().coordinator()
+    desk.receive(X, Join())
+    desk.signal(DigestTaken(Digest({})))
+    desk.late(SECOND * 60)
+    assert desk.members == "A"
+    assert desk.layer.change is None
+    assert desk.layer._timers.is_armed(Timer.ASK)
+
+
+@pytest.mark.parametrize("first", [Timer.PATIENCE, Timer.OVERDUE])
+def test_whoever_has_left_makes_no_view_any_more(
+    first: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reorder_due(monkeypatch, lambda due: sorted(due, key=lambda timer: timer is not first))
+    desk = Desk().coordinator(B, C)
+    desk.leave()
+    desk.signal(Flushed())
+    farewell = desk.layer.change
+    assert farewell is not None
+    desk.receive(B, ViewAck(farewell.view.id))
+    desk.forget()
+    desk.late(SECOND * 60)
+    assert desk.reasons() == ["left without an answer"]
+    is_spread = first is Timer.OVERDUE
+    assert any(isinstance(frame, ViewIs) for _, frame in desk.sent()) == is_spread
+    assert desk.layer.next_timeout() is None
 
 
 # Looking

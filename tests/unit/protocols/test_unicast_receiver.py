@@ -244,6 +244,16 @@ def test_who_goes_acks_what_was_taken() -> None:
     assert e.is_in(State.CLOSED)
 
 
+def test_what_was_taken_at_last_is_acked_if_the_end_is_served_late() -> None:
+    e = Entry()
+    e.data(1)
+    e.at(10 * S)
+    assert e.is_in(State.CLOSING)
+    e.take(now=15 * S - 1 * MS)
+    assert e.at(20 * S) == [ack(1)]  # the ack was due as well, but later
+    assert e.is_in(State.CLOSED)
+
+
 def test_without_expiry_it_only_closes_when_told() -> None:
     e = Entry(expiry_s=0.0)
     assert e.entry.next_timeout() is None
