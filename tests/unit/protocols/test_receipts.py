@@ -244,11 +244,13 @@ def test_a_member_that_leaves_the_view_is_named_at_once_and_may_have_it_all_the_
 
 
 def test_a_view_says_nothing_of_who_was_not_in_the_one_before() -> None:
-    u = Unicast(C)
-    assert u.send(B, b"to somebody outside") == 1
-    u.layer.install_view(view(A, counter=2), 0, u.out)
+    u = Unicast(B, C)
+    u.layer.send([b"while it was here"], B, 0, u.out)
+    u.layer.install_view(view(A, C, counter=2), 0, u.out)
+    assert u.send(B, b"on the stream that there is") == 1
+    u.layer.install_view(view(A, counter=3), 0, u.out)
     assert u.given() == []
-    u.ack(B, 1)
+    u.ack(B, 2)
     assert u.given() == [Confirmed(1)]
 
 
