@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,14 @@ def test_no_placeholder_is_left() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
+    for name in ("README.md", "NOTICE"):
+        text = (ROOT / name).read_text()
+        assert "JGroups design notes by Bela Ban" in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "NOTICE" in project["license-files"]
 
 
 @pytest.mark.parametrize("transport", ["", ', transport="tcp"'], ids=["udp", "tcp"])

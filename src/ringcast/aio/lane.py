@@ -32,7 +32,7 @@ from ringcast.aio.engine import Latch, failed
 from ringcast.aio.group import Outgoing
 from ringcast.aio.place import STREAMS
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers
-from ringcast.window.concurrent import RingBuffer
+from ringcast.window.threads import RingBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Protocol
 
-from ringcast.window.concurrent import RingBuffer
+from ringcast.window.threads import RingBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

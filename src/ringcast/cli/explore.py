@@ -15,7 +15,7 @@ from ringcast.explore.join import SCENARIOS as JOINS
 from ringcast.explore.join import WithoutFreeze, explore_join
 from ringcast.explore.multicast import SCENARIOS as GROUPS
 from ringcast.explore.multicast import explore_multicast
-from ringcast.explore.ring import SCENARIOS, UNGUARDED_E, VARIANTS, explore_ring
+from ringcast.explore.ring import COMPLETE, SCENARIOS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.unicast import SYNC_SCENARIOS, UNICAST_SCENARIOS, explore_unicast
 from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
 from ringcast.explore.uniform import SCENARIOS as UNIFORM
@@ -89,7 +89,8 @@ def explore() -> None:
     type=click.Choice(list(VARIANTS)),
     default="real",
     show_default=True,
-    help="The buffer ringcast uses; or, to compare, the RingBuffer note's, or a naive one.",
+    help="The buffer ringcast uses; with the steps that a Python without a GIL may divide, behind "
+    "its lock or without one; or, to compare, the RingBuffer note's, or a naive one.",
 )
 @click.option("--unguarded", is_flag=True, help="Let scenario E have its second remover.")
 @_json_option
@@ -101,13 +102,16 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
     \b
     Examples:
       ringcast explore ring
+      ringcast explore ring --variant locked
       ringcast explore ring --variant note --scenario B
       ringcast explore ring --scenario E --unguarded
     """
     scenarios = _chosen(name, variant, unguarded)
     reports = []
     for scenario in scenarios:
-        report = explore_ring(scenario, VARIANTS[variant])
+        # Without its lock it goes wrong in thousands of ways: the first is enough.
+        is_unlocked = variant == "unlocked"
+        report = explore_ring(scenario, VARIANTS[variant], stop_at_violation=is_unlocked)
         reports.append(report)
         if not as_json:
             _print_report(scenario, report)
@@ -123,7 +127,7 @@ def _chosen(name: str, variant: str, unguarded: bool) -> list[Scenario]:
         if name != "E":
             raise click.UsageError("--unguarded is for --scenario E only")
         return [UNGUARDED_E]
-    if variant == "real":
+    if variant in COMPLETE:
         return list(SCENARIOS.values()) if name == "all" else [SCENARIOS[name]]
     if name == "all":
         comparable = SCENARIOS.values()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from xxhash import xxh3_64_intdigest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 S = TypeVar("S")
 
@@ -291,7 +292,7 @@ class _Replay:
         changes = _changes(memory, self._programs.memory())
         learned = _changes(variables, _variables(self._operations[number]), mention_gone=False)
         name = list(self._programs.operations)[number]
-        what = "wake up" if isinstance(step, Event) else step
+        what = getattr(step, "label", "wake up") if isinstance(step, Event) else step
         facts = ", ".join(changes + learned)
         return f"{name}: {what}" + (f"  [{facts}]" if facts else "")
 
@@ -314,16 +315,20 @@ _PLAIN = (int, bool, str, bytes, float, tuple, list, range, type(None))
 
 
 def _frames(operation: object) -> Iterator[tuple[int, dict[str, object]]]:
-    """Position and plain local variables of a generator, then of the one it delegates to."""
+    """Position and plain local variables of a generator, then of the one it delegates to; where it
+    drives another one by hand, that one counts as a variable."""
     while (frame := getattr(operation, "gi_frame", None)) is not None:
+        delegate = getattr(operation, "gi_yieldfrom", None)
         plain: dict[str, object] = {}
         for name, value in frame.f_locals.items():
             if type(value) in _PLAIN:
                 plain[name] = value
             elif isinstance(value, Event):
                 plain[name] = "rung" if value.is_set() else "silent"
+            elif isinstance(value, Generator) and value is not delegate:
+                plain[name] = _position(value)
         yield frame.f_lasti, plain
-        operation = getattr(operation, "gi_yieldfrom", None)
+        operation = delegate
 
 
 def _position(operation: object) -> list[tuple[int, dict[str, object]]]:

@@ -1,7 +1,8 @@
 """The ring buffer under every interleaving: small scenarios, all schedules, all predicates.
 
 The operations explored are those of `RingBuffer` itself, the very generators that threads drive.
-Every message is its own seqno, so a wrong one shows.
+Every message is its own seqno, so a wrong one shows. For a Python without a GIL the steps are
+divided further (ring_divided.py), and the lock is what makes them whole again.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import Interleavings, explore
 from ringcast.explore.ring_comparisons import NaiveRing, NoteRing
-from ringcast.window.concurrent import FIND, RingBuffer, drive
+from ringcast.explore.ring_divided import LockedDividedRing, UnlockedDividedRing
+from ringcast.window.concurrent import FIND, GilRingBuffer, drive
+from ringcast.window.threads import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.window.concurrent import Steps
 
+R = TypeVar("R")
+
 CALL_MISSING = "call missing()"
-TAKE_HANDLE = "ask for the consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,13 @@ class Explorable(Protocol):
     def memory(self) -> dict[str, object]: ...
 
 
-def real_ring(scenario: Scenario) -> RingBuffer[int]:
-    return RingBuffer(scenario.capacity, offset=scenario.offset, nullify=scenario.nullify)
+def ring_of(
+    kind: type[GilRingBuffer[int]],
+) -> Callable[[Scenario], GilRingBuffer[int]]:
+    """Makes buffers of this kind, as a scenario wants them."""
+    return lambda scenario: kind(
+        scenario.capacity, offset=scenario.offset, nullify=scenario.nullify
+    )
 
 
 def note_ring(scenario: Scenario) -> NoteRing:
@@ -155,8 +164,16 @@ def naive_ring(scenario: Scenario) -> NaiveRing:
     return NaiveRing(scenario.capacity, offset=scenario.offset)
 
 
-VARIANTS: dict[str, Callable[[Scenario], Explorable]] = {
+real_ring = ring_of(GilRingBuffer)
+
+COMPLETE: dict[str, Callable[[Scenario], Explorable]] = {
     "real": real_ring,
+    "locked": ring_of(LockedDividedRing),
+    "unlocked": ring_of(UnlockedDividedRing),
+}
+"""Those that have every operation."""
+VARIANTS: dict[str, Callable[[Scenario], Explorable]] = {
+    **COMPLETE,
     "note": note_ring,
     "naive": naive_ring,
 }
@@ -167,10 +184,13 @@ def explore_ring(
     build: Callable[[Scenario], Explorable] = real_ring,
     *,
     max_states: int = 1_000_000,
+    stop_at_violation: bool = False,
 ) -> Report:
     """Every schedule of the scenario on a ring made by `build`."""
     system = Interleavings(partial(RingPrograms, scenario, build))
-    return explore(system, goal=system.goal, max_states=max_states)
+    return explore(
+        system, goal=system.goal, max_states=max_states, stop_at_violation=stop_at_violation
+    )
 
 
 class RingPrograms:
@@ -180,7 +200,7 @@ class RingPrograms:
         self._scenario = scenario
         self._ring = build(scenario)
         for seqno in scenario.present:
-            drive(self._ring.add_steps(seqno, seqno))
+            drive(self._whole(self._ring.add_steps(seqno, seqno)))
         self._accepted = Counter(scenario.present)
         self._delivered: list[int] = []
         self._refused_by_close: list[int] = []
@@ -203,19 +223,26 @@ class RingPrograms:
 
     def is_goal(self, pending: Sequence[str | Event | None]) -> bool:
         """All has ended, or only removers remain and what they want has not been added."""
-        waiting = [step for step in pending if step is not None]
-        if any(step != FIND for step in waiting):
+        if not self._is_between_operations(pending):
             return False
-        return not waiting or self._ring.hd + 1 not in self._accepted
+        is_over = all(step is None for step in pending)
+        return is_over or self._ring.hd + 1 not in self._accepted
 
     def violations(self, pending: Sequence[str | Event | None]) -> Iterator[str]:
         yield from self._wrong_answers
         yield from self._always()
-        if all(step is None or step == FIND for step in pending):
+        if self._is_between_operations(pending):
             yield from self._between_operations(pending)
 
+    def _is_between_operations(self, pending: Sequence[str | Event | None]) -> bool:
+        """All have ended, but removers that are about to look for the next message."""
+        return all(
+            step is None or step == FIND or (isinstance(step, Turn) and what.startswith("remove"))
+            for (what, _), step in zip(self._scenario.operations, pending, strict=True)
+        )
+
     def _always(self) -> Iterator[str]:
-        low, hd, hr = self._ring.low, self._ring.hd, self._ring.hr
+        low, hd, hr = self._ring.low, self._ring.hd, self._hr()
         highest = max(self._accepted, default=hd)
         expected = range(
             self._scenario.offset + 1, self._scenario.offset + 1 + len(self._delivered)
@@ -255,6 +282,14 @@ class RingPrograms:
             if step is None and ((what == "add" and had_room) or what == "add_waiting"):
                 yield seqno
 
+    def _hr(self) -> int:
+        """As it is at this moment, whoever holds the lock."""
+        ring = self._ring
+        if not isinstance(ring, GilRingBuffer):
+            return ring.hr
+        hd, marks = drive(ring.look_steps())
+        return hd + len(marks)
+
     def _items(self) -> list[int]:
         memory = self._ring.memory().items()
         return [v for name, v in memory if name.startswith("slot[") and isinstance(v, int)]
@@ -264,16 +299,17 @@ class RingPrograms:
     def _operation(self, what: str, argument: int) -> Steps[None]:
         match what:
             case "add":
-                return self._add(argument, self._ring.add_steps(argument, argument))
+                return self._add(argument, self._whole(self._ring.add_steps(argument, argument)))
             case "remove":
                 return self._remove(argument)
         ring = self._ring
-        assert isinstance(ring, RingBuffer)
+        assert isinstance(ring, GilRingBuffer)
         match what:
             case "add_until_closed":
                 return self._add_until_closed(ring, argument)
             case "add_waiting":
-                return self._add(argument, ring.add_waiting_steps(argument, argument))
+                steps = ring.add_waiting_steps(argument, argument)
+                return self._add(argument, ring.whole(steps))
             case "remove_guarded":
                 return self._remove_guarded(ring, argument)
             case "remove_stable":
@@ -281,46 +317,49 @@ class RingPrograms:
             case "missing":
                 return self._missing(ring)
             case "close":
-                return ring.close_steps()
+                return ring.whole(ring.close_steps())
             case _:
                 raise UsageError(f"unknown operation {what!r}")
+
+    def _whole(self, steps: Steps[R]) -> Steps[R]:
+        ring = self._ring
+        return ring.whole(steps) if isinstance(ring, GilRingBuffer) else steps
 
     def _add(self, seqno: int, steps: Steps[bool]) -> Steps[None]:
         if (yield from steps):
             self._accepted[seqno] += 1
 
-    def _add_until_closed(self, ring: RingBuffer[int], seqno: int) -> Steps[None]:
+    def _add_until_closed(self, ring: GilRingBuffer[int], seqno: int) -> Steps[None]:
         try:
-            yield from self._add(seqno, ring.add_waiting_steps(seqno, seqno))
+            yield from self._add(seqno, ring.whole(ring.add_waiting_steps(seqno, seqno)))
         except GroupClosed:
             self._refused_by_close.append(seqno)
 
     def _remove(self, wanted: int) -> Steps[None]:
         while wanted > 0:
-            items = yield from self._ring.take_steps(1)
+            items = yield from self._whole(self._ring.take_steps(1))
             self._delivered += items
             wanted -= len(items)
 
-    def _remove_guarded(self, ring: RingBuffer[int], wanted: int) -> Steps[None]:
-        yield TAKE_HANDLE
+    def _remove_guarded(self, ring: GilRingBuffer[int], wanted: int) -> Steps[None]:
         try:
-            ring.consumer()
+            yield from ring.whole(ring.handle_steps())
         except UsageError:
             return
         yield from self._remove(wanted)
 
-    def _remove_stable(self, ring: RingBuffer[int], wanted: int) -> Steps[None]:
+    def _remove_stable(self, ring: GilRingBuffer[int], wanted: int) -> Steps[None]:
         while wanted > 0:
-            items = yield from ring.take_steps(1)
+            items = yield from ring.whole(ring.take_steps(1))
             self._delivered += items
             wanted -= len(items)
             if items:
-                yield from ring.stable_steps(items[0])
+                yield from ring.whole(ring.stable_steps(items[0]))
 
-    def _missing(self, ring: RingBuffer[int]) -> Steps[None]:
+    def _missing(self, ring: GilRingBuffer[int]) -> Steps[None]:
         yield CALL_MISSING
         before = sorted(self._accepted)
-        hd, marks = yield from ring.look_steps()
+        hd, marks = yield from ring.whole(ring.look_steps())
         reported = [hd + 1 + i for i, mark in enumerate(marks) if not mark]
         if any(seqno in before for seqno in reported):
             self._wrong_answers.append("missing() named a seqno that was there before (RB8)")

@@ -1,4 +1,4 @@
-"""RingBuffer: many threads add by sequence number, one removes in order.
+"""GilRingBuffer: many threads add by sequence number, one removes in order.
 
 LOW: everything up to it is gone. HD: highest delivered. HR: highest received. The buffer holds
 seqnos in (LOW, LOW + capacity]. JGroups calls this RingBuffer; predicates RB1 to RB9 hold under
@@ -29,10 +29,11 @@ Steps
 Operations are generators that yield the name of a step just before they take it. Threads drive
 them to their end; the explorer interleaves them in every possible way. Each step is one call into
 C with int or identity keys, which no other thread can divide while the interpreter has a global
-lock: no lock of our own is needed, except inside the bell of an adder that sleeps. Reading what
-only oneself writes is not a step. An adder that dies between CLAIM and MARK
+lock (GIL): GilRingBuffer needs no lock of its own, except inside the bell of an adder that sleeps.
+Reading what only oneself writes is not a step. An adder that dies between CLAIM and MARK
 (by an asynchronous exception) leaves its seqno missing: nobody can tell it from a slow one, unless
 its own thread says so. Then the consumer fills the gap (`Consumer.fill`).
+Use it as RingBuffer (threads.py), which adds a lock where the interpreter has none.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class Bell(Event):
     expired = False
 
 
-Steps: TypeAlias = Generator[str | Bell, None, R]
-"""An operation: it yields the name of each step before it takes it, or a bell to sleep on."""
+Steps: TypeAlias = Generator[str | Event, None, R]
+"""An operation: it yields the name of each step before it takes it, or an event to wait for, such
+as a bell to sleep on."""
 
 # Every step there is, and the operation of CPython that makes it indivisible.
 CLAIM: Final = "take the token"  # dict.pop(int, False)
@@ -79,6 +81,7 @@ WRITE_CLOSED: Final = "write CLOSED"  # attribute store
 READ_LOW: Final = "read LOW"  # attribute load
 COPY_MARKS: Final = "copy the marks"  # bytes(bytearray)
 READ_HD: Final = "read HD"  # attribute load
+TAKE_HANDLE: Final = "take the consumer"  # list.pop()
 
 
 def drive(steps: Steps[R]) -> R:
@@ -86,12 +89,12 @@ def drive(steps: Steps[R]) -> R:
     return cast("R", list(_steps_and_result(steps))[-1])
 
 
-def _steps_and_result(steps: Steps[R]) -> Generator[str | Bell | R, None, None]:
+def _steps_and_result(steps: Steps[R]) -> Generator[str | Event | R, None, None]:
     """The result as one more step. No StopIteration is built to carry it: a third less time."""
     yield (yield from steps)
 
 
-class RingBuffer(Generic[T]):
+class GilRingBuffer(Generic[T]):
     """A bounded buffer of items by seqno: any thread adds, the holder of `consumer()` removes.
 
     A nullifying buffer frees a slot when its item is removed. A retaining one keeps removed items
@@ -147,7 +150,7 @@ class RingBuffer(Generic[T]):
         Room that is being made at this instant may be refused as if it were not there yet.
         """
         self._check_addable(item)
-        return drive(self.add_steps(seqno, item))
+        return drive(self.whole(self.add_steps(seqno, item)))
 
     def add_waiting(self, seqno: int, item: T, timeout: float | None = None) -> bool:
         """As `add`, but wait for room: False for a duplicate, or after `timeout` seconds.
@@ -157,9 +160,9 @@ class RingBuffer(Generic[T]):
         self._check_addable(item)
         # The common case is the first round of add_waiting_steps: read ROOM, then claim.
         if seqno <= self._room:
-            return drive(self.add_steps(seqno, item))
+            return drive(self.whole(self.add_steps(seqno, item)))
         deadline = None if timeout is None else monotonic() + timeout
-        for step in _steps_and_result(self.add_waiting_steps(seqno, item)):
+        for step in _steps_and_result(self.whole(self.add_waiting_steps(seqno, item))):
             if isinstance(step, Bell):
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 step.expired = not step.wait(left)
@@ -169,17 +172,14 @@ class RingBuffer(Generic[T]):
         """The handle that removes. There is one: two removers would deliver one item twice and
         lose another, so a second call raises UsageError. It may move between threads, but only
         one at a time may use it."""
-        try:
-            return self._handles.pop()
-        except IndexError:
-            raise UsageError("this buffer's one consumer is already taken") from None
+        return drive(self.whole(self.handle_steps()))
 
     def missing(self, limit: int) -> list[range]:
         """The gaps in (HD, HR], ascending, at most `limit` of them.
 
         Beside other threads: all that is named was missing at one moment during the call.
         """
-        hd, marks = drive(self.look_steps())
+        hd, marks = drive(self.whole(self.look_steps()))
         gaps: list[range] = []
         start = marks.find(0)
         while start >= 0 and len(gaps) < limit:
@@ -191,7 +191,7 @@ class RingBuffer(Generic[T]):
     def close(self) -> None:
         """Refuse new items and wake all who wait. What is in the buffer can still be removed; an
         add that runs at this moment may still succeed."""
-        drive(self.close_steps())
+        drive(self.whole(self.close_steps()))
 
     @property
     def capacity(self) -> int:
@@ -210,15 +210,19 @@ class RingBuffer(Generic[T]):
     @property
     def hr(self) -> int:
         """The highest seqno received."""
-        hd, marks = drive(self.look_steps())
+        hd, marks = drive(self.whole(self.look_steps()))
         return hd + len(marks)
 
     @property
     def size(self) -> int:
         """How many items wait in (HD, HR]."""
-        return drive(self.look_steps())[1].count(1)
+        return drive(self.whole(self.look_steps()))[1].count(1)
 
     # The operations, step by step.
+
+    def whole(self, steps: Steps[R]) -> Steps[R]:
+        """One operation, as threads run it."""
+        return steps
 
     def add_steps(self, seqno: int, item: T) -> Steps[bool]:
         slot = (seqno - 1) % self._capacity
@@ -256,6 +260,38 @@ class RingBuffer(Generic[T]):
             finally:
                 # No step of its own: a bell that nobody waits for does no harm.
                 self._bells.pop(bell, None)
+
+    def handle_steps(self) -> Steps[Consumer[T]]:
+        yield TAKE_HANDLE
+        try:
+            return self._handles.pop()
+        except IndexError:
+            raise UsageError("this buffer's one consumer is already taken") from None
+
+    def fill_steps(self, seqno: int, item: T) -> Steps[bool]:
+        if seqno > self._room:
+            return False
+        slot = (seqno - 1) % self._capacity
+        if seqno > self._hd:
+            yield FIND
+            if not self._present[slot]:
+                yield CLAIM
+                self._tokens.pop(seqno, None)  # gone, if the adder died after it had taken it
+                yield FILL
+                self._slots[slot] = item
+                yield MARK
+                self._present[slot] = 1
+        return True
+
+    def retained_steps(self, seqno: int) -> Steps[T | None]:
+        slot = (seqno - 1) % self._capacity
+        if not self._low < seqno <= self._low + self._capacity:
+            return None
+        yield FIND
+        if not self._present[slot]:
+            return None
+        yield TAKE
+        return self._slots[slot]
 
     def take_steps(self, limit: int) -> Steps[list[T]]:
         """Remove the items after HD up to the first gap, the limit or the end of the array."""
@@ -360,21 +396,21 @@ class Consumer(Generic[T]):
 
     __slots__ = ("_ring",)
 
-    def __init__(self, ring: RingBuffer[T]) -> None:
+    def __init__(self, ring: GilRingBuffer[T]) -> None:
         self._ring = ring
 
     def remove(self) -> T | None:
         """The item of HD + 1, or None if it has not come."""
-        items = drive(self._ring.take_steps(1))
+        items = self._take(1)
         return items[0] if items else None
 
     def remove_run(self, limit: int) -> list[T]:
         """Up to `limit` items in order, without a gap."""
         if limit <= 0:
             return []
-        items = drive(self._ring.take_steps(limit))
+        items = self._take(limit)
         if items and self._ring.hd % self._ring.capacity == 0:
-            items += drive(self._ring.take_steps(limit - len(items)))
+            items += self._take(limit - len(items))
         return items
 
     def fill(self, seqno: int, item: T) -> bool:
@@ -383,26 +419,18 @@ class Consumer(Generic[T]):
 
         Only for a seqno that nobody else adds, or will add. Works on a closed buffer too.
         """
-        ring = self._ring
-        if seqno > ring._room:
-            return False
-        slot = (seqno - 1) % ring._capacity
-        if seqno > ring._hd and not ring._present[slot]:
-            ring._tokens.pop(seqno, None)  # gone, if the adder died after it had taken it
-            ring._slots[slot] = item
-            ring._present[slot] = 1
-        return True
+        return drive(self._ring.whole(self._ring.fill_steps(seqno, item)))
 
     def stable(self, through: int) -> int:
         """Everybody has what is not above `through`: free it; the number of slots emptied.
 
         Never frees what was not removed, never goes back; a nullifying buffer has nothing to free.
         """
-        return drive(self._ring.stable_steps(through))
+        return drive(self._ring.whole(self._ring.stable_steps(through)))
 
     def retained(self, seqno: int) -> T | None:
         """The item, removed or not, if the buffer holds it: to send it again."""
-        ring = self._ring
-        slot = (seqno - 1) % ring._capacity
-        is_held = ring._low < seqno <= ring._low + ring._capacity and ring._present[slot]
-        return ring._slots[slot] if is_held else None
+        return drive(self._ring.whole(self._ring.retained_steps(seqno)))
+
+    def _take(self, limit: int) -> list[T]:
+        return drive(self._ring.whole(self._ring.take_steps(limit)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +20,9 @@ from ringcast.explore.ring import (
     naive_ring,
     note_ring,
     real_ring,
+    ring_of,
 )
+from ringcast.explore.ring_divided import LockedDividedRing, UnlockedDividedRing
 from ringcast.window.concurrent import (
     CLAIM,
     COPY_BELLS,
@@ -42,12 +44,14 @@ from ringcast.window.concurrent import (
     WRITE_LOW,
     WRITE_ROOM,
     Bell,
-    RingBuffer,
+    GilRingBuffer,
 )
 
 if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.window.concurrent import Steps
+
+R = TypeVar("R")
 
 TWICE_ACCEPTED = "add() accepted one seqno twice (RB7)"
 TWICE_DELIVERED = "one message was delivered twice (RB7)"
@@ -104,10 +108,46 @@ def test_an_unknown_operation_is_refused() -> None:
         RingPrograms(Scenario("X", "", 1, (("juggle", 1),)), real_ring)
 
 
+# Without a GIL: the parts of each step, with the lock and without.
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_lock_makes_divided_steps_whole(name: str) -> None:
+    report = explore_ring(SCENARIOS[name], ring_of(LockedDividedRing))
+    assert kinds(report) == set()
+    assert report.states >= 20
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("B", TWICE_ACCEPTED), ("C", TWICE_ACCEPTED), ("S", REFUSED), ("W", TWICE_ACCEPTED)],
+)
+def test_without_the_lock_divided_steps_go_wrong(name: str, found: str) -> None:
+    report = explore_ring(SCENARIOS[name], ring_of(UnlockedDividedRing), stop_at_violation=True)
+    assert found in {violation.kind for violation in report.violations}
+
+
+class WholeClaim(UnlockedDividedRing):
+    """Even if each token is taken at once: of the rest enough goes wrong."""
+
+    add_steps = GilRingBuffer.add_steps
+
+
+def test_without_the_lock_an_adder_sleeps_for_ever() -> None:
+    assert STALL in kinds(explore_ring(SCENARIOS["W"], ring_of(WholeClaim)))
+
+
+class SleepsWithTheLock(LockedDividedRing):
+    def whole(self, steps: Steps[R]) -> Steps[R]:
+        yield self._turn
+        with self._lock:
+            return (yield from steps)
+
+
 # Planted defects: each is a small slip in one operation, and each must be found.
 
 
-class TokenBeforeSlotIsFreed(RingBuffer[int]):
+class TokenBeforeSlotIsFreed(GilRingBuffer[int]):
     def free_steps(self, freed: int) -> Steps[None]:
         start = self._low % self._capacity
         room = self._low + freed + self._capacity
@@ -123,7 +163,7 @@ class TokenBeforeSlotIsFreed(RingBuffer[int]):
         self._room = room
 
 
-class TokenBeforeLow(RingBuffer[int]):
+class TokenBeforeLow(GilRingBuffer[int]):
     def free_steps(self, freed: int) -> Steps[None]:
         start = self._low % self._capacity
         room = self._low + freed + self._capacity
@@ -139,14 +179,14 @@ class TokenBeforeLow(RingBuffer[int]):
         self._room = room
 
 
-class SlotNotEmptied(RingBuffer[int]):
+class SlotNotEmptied(GilRingBuffer[int]):
     def free_steps(self, freed: int) -> Steps[None]:
         slots = list(self._slots)
         yield from super().free_steps(freed)
         self._slots[:] = slots
 
 
-class MarkBeforeSlotIsFilled(RingBuffer[int]):
+class MarkBeforeSlotIsFilled(GilRingBuffer[int]):
     def add_steps(self, seqno: int, item: int) -> Steps[bool]:
         slot = (seqno - 1) % self._capacity
         yield CLAIM
@@ -159,7 +199,7 @@ class MarkBeforeSlotIsFilled(RingBuffer[int]):
         return True
 
 
-class ClaimInTwoSteps(RingBuffer[int]):
+class ClaimInTwoSteps(GilRingBuffer[int]):
     def add_steps(self, seqno: int, item: int) -> Steps[bool]:
         slot = (seqno - 1) % self._capacity
         yield "read the token"
@@ -174,7 +214,7 @@ class ClaimInTwoSteps(RingBuffer[int]):
         return True
 
 
-class HdAfterTheSlotIsFreed(RingBuffer[int]):
+class HdAfterTheSlotIsFreed(GilRingBuffer[int]):
     def take_steps(self, limit: int) -> Steps[list[int]]:
         start = self._hd % self._capacity
         yield FIND
@@ -188,7 +228,7 @@ class HdAfterTheSlotIsFreed(RingBuffer[int]):
         return items
 
 
-class WindowTooSmall(RingBuffer[int]):
+class WindowTooSmall(GilRingBuffer[int]):
     def add_steps(self, seqno: int, item: int) -> Steps[bool]:
         if seqno - self._low >= self._capacity:
             yield CLAIM
@@ -196,7 +236,7 @@ class WindowTooSmall(RingBuffer[int]):
         return (yield from super().add_steps(seqno, item))
 
 
-class RoomReadBeforeTheBellHangs(RingBuffer[int]):
+class RoomReadBeforeTheBellHangs(GilRingBuffer[int]):
     def add_waiting_steps(self, seqno: int, item: int) -> Steps[bool]:
         while True:
             yield READ_ROOM
@@ -211,7 +251,7 @@ class RoomReadBeforeTheBellHangs(RingBuffer[int]):
             self._bells.pop(bell, None)
 
 
-class DuplicateJudgedByLow(RingBuffer[int]):
+class DuplicateJudgedByLow(GilRingBuffer[int]):
     def add_waiting_steps(self, seqno: int, item: int) -> Steps[bool]:
         while True:
             yield READ_LOW
@@ -221,7 +261,7 @@ class DuplicateJudgedByLow(RingBuffer[int]):
                 return added
 
 
-class BellsLookedForBeforeRoom(RingBuffer[int]):
+class BellsLookedForBeforeRoom(GilRingBuffer[int]):
     def free_steps(self, freed: int) -> Steps[None]:
         start = self._low % self._capacity
         room = self._low + freed + self._capacity
@@ -239,13 +279,13 @@ class BellsLookedForBeforeRoom(RingBuffer[int]):
         self._room = room
 
 
-class CloseWakesNobody(RingBuffer[int]):
+class CloseWakesNobody(GilRingBuffer[int]):
     def close_steps(self) -> Steps[None]:
         yield WRITE_CLOSED
         self._closed = True
 
 
-class ClosedReadBeforeTheBellHangs(RingBuffer[int]):
+class ClosedReadBeforeTheBellHangs(GilRingBuffer[int]):
     def add_waiting_steps(self, seqno: int, item: int) -> Steps[bool]:
         yield READ_CLOSED
         if self._closed:
@@ -258,14 +298,14 @@ class ClosedReadBeforeTheBellHangs(RingBuffer[int]):
         raise GroupClosed
 
 
-class FreeingWakesNobody(RingBuffer[int]):
+class FreeingWakesNobody(GilRingBuffer[int]):
     def free_steps(self, freed: int) -> Steps[None]:
         bells, self._bells = self._bells, {}
         yield from super().free_steps(freed)
         self._bells = bells
 
 
-class MarksCopiedBeforeLowIsRead(RingBuffer[int]):
+class MarksCopiedBeforeLowIsRead(GilRingBuffer[int]):
     def look_steps(self) -> Steps[tuple[int, bytes]]:
         yield COPY_MARKS
         marks = bytes(self._present)
@@ -277,13 +317,13 @@ class MarksCopiedBeforeLowIsRead(RingBuffer[int]):
         return hd, (marks[start:] + marks[:start])[hd - low :].rstrip(b"\0")
 
 
-class GapsOverlooked(RingBuffer[int]):
+class GapsOverlooked(GilRingBuffer[int]):
     def look_steps(self) -> Steps[tuple[int, bytes]]:
         hd, marks = yield from super().look_steps()
         return hd, b"\1" * len(marks)
 
 
-class HdReadBeforeMarks(RingBuffer[int]):
+class HdReadBeforeMarks(GilRingBuffer[int]):
     def look_steps(self) -> Steps[tuple[int, bytes]]:
         yield READ_LOW
         low = self._low
@@ -315,13 +355,12 @@ class HdReadBeforeMarks(RingBuffer[int]):
         (MarksCopiedBeforeLowIsRead, "M", "HR named a seqno that nobody had added (RB4)"),
         (GapsOverlooked, "M", "missing() left out a seqno (RB8)"),
         (HdReadBeforeMarks, "M", "missing() named a seqno that was there before (RB8)"),
+        (SleepsWithTheLock, "W", STALL),
+        (SleepsWithTheLock, "K", STALL),
     ],
 )
-def test_planted_defects_are_found(broken: type[RingBuffer[int]], name: str, found: str) -> None:
-    def build(scenario: Scenario) -> RingBuffer[int]:
-        return broken(scenario.capacity, offset=scenario.offset, nullify=scenario.nullify)
-
-    report = explore_ring(SCENARIOS[name], build)
+def test_planted_defects_are_found(broken: type[GilRingBuffer[int]], name: str, found: str) -> None:
+    report = explore_ring(SCENARIOS[name], ring_of(broken))
     assert found in kinds(report)
     assert all(violation.witness for violation in report.violations)
 
@@ -345,6 +384,15 @@ def test_the_command_prints_the_schedule_of_a_violation() -> None:
     start = lines.index(f"   VIOLATION {TWICE_ACCEPTED}")
     assert lines[start + 1] == "      1  T0 add(5): read LOW"
     assert lines[start + 13].endswith("accepted=[5, 5]]")
+
+
+def test_the_command_shows_what_the_lock_is_for() -> None:
+    result = CliRunner().invoke(explore, ["ring", "--variant", "locked"])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("; no violation") == len(SCENARIOS)
+    result = CliRunner().invoke(explore, ["ring", "--variant", "unlocked", "--scenario", "B"])
+    assert result.exit_code == 1
+    assert f"VIOLATION {TWICE_ACCEPTED}" in result.output
 
 
 def test_the_command_compares_what_can_be_compared() -> None:

@@ -1,4 +1,5 @@
-"""The concurrent ring buffer: by example, against a naive model, and under threads.
+"""The concurrent ring buffer, without a lock and with one: by example, against a naive model, and
+under threads.
 
 Every interleaving of small scenarios is in tests/unit/explore/test_explore_ring.py.
 """
@@ -7,8 +8,11 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+from runpy import run_path
+from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from hypothesis import example, given
@@ -16,29 +20,36 @@ from hypothesis import strategies as st
 
 from ringcast.bench.ring import bench_ring, stress
 from ringcast.errors import ConfigError, GroupClosed, UsageError
-from ringcast.window.concurrent import Bell, RingBuffer
+from ringcast.window import threads
+from ringcast.window.concurrent import Bell, GilRingBuffer
+from ringcast.window.threads import HAS_GIL, LockedRingBuffer, RingBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Kind: TypeAlias = type[GilRingBuffer[Any]]
+both_kinds = pytest.mark.parametrize("kind", [GilRingBuffer, LockedRingBuffer])
 
-def pointers(ring: RingBuffer[int]) -> tuple[int, int, int]:
+
+def pointers(ring: GilRingBuffer[int]) -> tuple[int, int, int]:
     return ring.low, ring.hd, ring.hr
 
 
-def bells(ring: RingBuffer[int]) -> object:
+def bells(ring: GilRingBuffer[int]) -> object:
     return ring.memory()["bells"]
 
 
-def test_a_new_buffer_is_empty_after_its_offset() -> None:
-    ring: RingBuffer[int] = RingBuffer(4, offset=9)
+@both_kinds
+def test_a_new_buffer_is_empty_after_its_offset(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(4, offset=9)
     assert pointers(ring) == (9, 9, 9)
     assert (ring.capacity, ring.size, ring.missing(9)) == (4, 0, [])
     assert ring.consumer().remove() is None
 
 
-def test_adding_is_refused_outside_the_window_and_for_duplicates() -> None:
-    ring: RingBuffer[int] = RingBuffer(4, offset=10)
+@both_kinds
+def test_adding_is_refused_outside_the_window_and_for_duplicates(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(4, offset=10)
     consumer = ring.consumer()
     before = ring.memory()
     assert not any(ring.add(seqno, seqno) for seqno in (-5, 0, 10, 15, 2**63))
@@ -54,8 +65,9 @@ def test_adding_is_refused_outside_the_window_and_for_duplicates() -> None:
     assert pointers(ring) == (11, 11, 14)
 
 
-def test_removal_never_skips_a_gap() -> None:
-    ring: RingBuffer[int] = RingBuffer(8)
+@both_kinds
+def test_removal_never_skips_a_gap(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(8)
     consumer = ring.consumer()
     for seqno in (1, 2, 4, 7):
         ring.add(seqno, seqno)
@@ -73,9 +85,10 @@ def test_removal_never_skips_a_gap() -> None:
     assert pointers(ring) == (4, 4, 7)
 
 
+@both_kinds
 @pytest.mark.parametrize("capacity", [1, 2, 3])
-def test_laps(capacity: int) -> None:
-    ring: RingBuffer[int] = RingBuffer(capacity)
+def test_laps(kind: Kind, capacity: int) -> None:
+    ring: GilRingBuffer[int] = kind(capacity)
     consumer = ring.consumer()
     out = []
     for first in range(1, 6 * capacity, capacity):
@@ -87,8 +100,9 @@ def test_laps(capacity: int) -> None:
     assert out == list(range(1, len(out) + 1))
 
 
-def test_a_run_is_removed_across_the_end_of_the_array() -> None:
-    ring: RingBuffer[int] = RingBuffer(3)
+@both_kinds
+def test_a_run_is_removed_across_the_end_of_the_array(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(3)
     consumer = ring.consumer()
     for seqno in (1, 2):
         ring.add(seqno, seqno)
@@ -98,8 +112,9 @@ def test_a_run_is_removed_across_the_end_of_the_array() -> None:
     assert consumer.remove_run(3) == [3, 4, 5]
 
 
-def test_a_retaining_buffer_keeps_what_was_removed_until_it_is_stable() -> None:
-    ring: RingBuffer[int] = RingBuffer(3, nullify=False)
+@both_kinds
+def test_a_retaining_buffer_keeps_what_was_removed_until_it_is_stable(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(3, nullify=False)
     consumer = ring.consumer()
     for seqno in (1, 2, 3):
         ring.add(seqno, seqno * 10)
@@ -118,8 +133,9 @@ def test_a_retaining_buffer_keeps_what_was_removed_until_it_is_stable() -> None:
     assert pointers(ring) == (3, 3, 4)
 
 
-def test_stable_frees_across_the_end_of_the_array() -> None:
-    ring: RingBuffer[int] = RingBuffer(3, offset=2, nullify=False)
+@both_kinds
+def test_stable_frees_across_the_end_of_the_array(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(3, offset=2, nullify=False)
     consumer = ring.consumer()
     for seqno in (3, 4, 5):
         ring.add(seqno, seqno)
@@ -128,8 +144,9 @@ def test_stable_frees_across_the_end_of_the_array() -> None:
     assert all(ring.add(seqno, seqno) for seqno in (6, 7, 8))
 
 
-def test_stable_has_nothing_to_free_in_a_nullifying_buffer() -> None:
-    ring: RingBuffer[int] = RingBuffer(2)
+@both_kinds
+def test_stable_has_nothing_to_free_in_a_nullifying_buffer(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(2)
     ring.add(1, 1)
     consumer = ring.consumer()
     assert consumer.stable(1) == 0
@@ -138,15 +155,17 @@ def test_stable_has_nothing_to_free_in_a_nullifying_buffer() -> None:
     assert pointers(ring) == (1, 1, 1)
 
 
-def test_a_second_consumer_is_refused() -> None:
-    ring: RingBuffer[int] = RingBuffer(2)
+@both_kinds
+def test_a_second_consumer_is_refused(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(2)
     ring.consumer()
     with pytest.raises(UsageError, match="already taken"):
         ring.consumer()
 
 
-def test_of_many_threads_that_want_the_consumer_one_gets_it() -> None:
-    ring: RingBuffer[int] = RingBuffer(2)
+@both_kinds
+def test_of_many_threads_that_want_the_consumer_one_gets_it(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(2)
 
     def try_once() -> bool:
         try:
@@ -160,10 +179,11 @@ def test_of_many_threads_that_want_the_consumer_one_gets_it() -> None:
     assert sum(outcome.result() for outcome in outcomes) == 1
 
 
-def test_mistakes_are_refused_at_once() -> None:
+@both_kinds
+def test_mistakes_are_refused_at_once(kind: Kind) -> None:
     with pytest.raises(ConfigError, match="capacity = 0"):
-        RingBuffer(0)
-    ring: RingBuffer[object] = RingBuffer(1)
+        kind(0)
+    ring: GilRingBuffer[object] = kind(1)
     with pytest.raises(UsageError, match="None cannot be added"):
         ring.add(1, None)
     with pytest.raises(UsageError, match="None cannot be added"):
@@ -171,8 +191,9 @@ def test_mistakes_are_refused_at_once() -> None:
     assert ring.add(1, 0)
 
 
-def test_tickets_are_handed_out_once() -> None:
-    ring: RingBuffer[int] = RingBuffer(2, offset=5)
+@both_kinds
+def test_tickets_are_handed_out_once(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(2, offset=5)
     with ThreadPoolExecutor(8) as pool:
         tickets = list(pool.map(lambda _: ring.ticket(), range(1000)))
     assert sorted(tickets) == list(range(6, 1006))
@@ -181,18 +202,20 @@ def test_tickets_are_handed_out_once() -> None:
 # A blocked adder. Step by step first, so that nothing depends on when a thread runs.
 
 
-def test_a_ticket_is_where_it_was_asked_for() -> None:
-    ring: RingBuffer[int] = RingBuffer(4, offset=7)
+@both_kinds
+def test_a_ticket_is_where_it_was_asked_for(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(4, offset=7)
     held = [0]
     ring.take_ticket(held)
     ring.take_ticket(held)
     assert (held, ring.ticket()) == ([0, 8, 9], 10)
 
 
+@both_kinds
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
-def test_the_gap_of_an_adder_that_died_is_filled_once(steps: int) -> None:
+def test_the_gap_of_an_adder_that_died_is_filled_once(kind: Kind, steps: int) -> None:
     """It has taken so many steps. Whatever it has done, the others go on."""
-    ring: RingBuffer[int] = RingBuffer(2)
+    ring: GilRingBuffer[int] = kind(2)
     consumer = ring.consumer()
     dying = ring.add_steps(1, 100)
     for _ in range(steps):
@@ -210,14 +233,15 @@ def test_the_gap_of_an_adder_that_died_is_filled_once(steps: int) -> None:
     assert consumer.remove_run(9) == [300]
 
 
-def blocked(ring: RingBuffer[int], seqno: int) -> tuple[Iterator[str | Bell], Bell]:
-    steps = ring.add_waiting_steps(seqno, seqno)
+def blocked(ring: GilRingBuffer[int], seqno: int) -> tuple[Iterator[str | Event], Bell]:
+    steps = ring.whole(ring.add_waiting_steps(seqno, seqno))
     bell = next(step for step in steps if isinstance(step, Bell))
     return steps, bell
 
 
-def test_a_blocked_adder_is_woken_by_the_removal_that_makes_room() -> None:
-    ring: RingBuffer[int] = RingBuffer(1)
+@both_kinds
+def test_a_blocked_adder_is_woken_by_the_removal_that_makes_room(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(1)
     consumer = ring.consumer()
     ring.add(1, 1)
     nearer, near_bell = blocked(ring, 2)
@@ -230,8 +254,9 @@ def test_a_blocked_adder_is_woken_by_the_removal_that_makes_room() -> None:
     assert far_bell.is_set()
 
 
-def test_a_blocked_adder_is_woken_by_stable() -> None:
-    ring: RingBuffer[int] = RingBuffer(1, nullify=False)
+@both_kinds
+def test_a_blocked_adder_is_woken_by_stable(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(1, nullify=False)
     consumer = ring.consumer()
     ring.add(1, 1)
     steps, bell = blocked(ring, 2)
@@ -243,8 +268,9 @@ def test_a_blocked_adder_is_woken_by_stable() -> None:
     assert consumer.remove() == 2
 
 
-def test_a_blocked_adder_is_woken_by_close() -> None:
-    ring: RingBuffer[int] = RingBuffer(1)
+@both_kinds
+def test_a_blocked_adder_is_woken_by_close(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(1)
     ring.add(1, 1)
     steps, bell = blocked(ring, 2)
     ring.close()
@@ -254,8 +280,9 @@ def test_a_blocked_adder_is_woken_by_close() -> None:
     assert bells(ring) == []
 
 
-def test_a_closed_buffer_refuses_items_and_gives_out_what_it_has() -> None:
-    ring: RingBuffer[int] = RingBuffer(2)
+@both_kinds
+def test_a_closed_buffer_refuses_items_and_gives_out_what_it_has(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(2)
     ring.add(1, 1)
     ring.close()
     with pytest.raises(GroupClosed):
@@ -265,9 +292,10 @@ def test_a_closed_buffer_refuses_items_and_gives_out_what_it_has() -> None:
     assert ring.consumer().remove() == 1
 
 
+@both_kinds
 @pytest.mark.parametrize("how", ["remove", "stable", "close"])
-def test_a_blocked_thread_is_woken(how: str) -> None:
-    ring: RingBuffer[int] = RingBuffer(1, nullify=how != "stable")
+def test_a_blocked_thread_is_woken(kind: Kind, how: str) -> None:
+    ring: GilRingBuffer[int] = kind(1, nullify=how != "stable")
     consumer = ring.consumer()
     ring.add(1, 1)
     with ThreadPoolExecutor(1) as pool:
@@ -287,25 +315,28 @@ def test_a_blocked_thread_is_woken(how: str) -> None:
     assert bells(ring) == []
 
 
-def test_waiting_ends_after_the_timeout_and_leaves_nothing_behind() -> None:
-    ring: RingBuffer[int] = RingBuffer(1)
+@both_kinds
+def test_waiting_ends_after_the_timeout_and_leaves_nothing_behind(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(1)
     ring.add(1, 1)
     before = ring.memory()
     assert ring.add_waiting(2, 2, timeout=0.001) is False
     assert ring.memory() == before
 
 
-def test_waiting_for_a_duplicate_does_not_wait() -> None:
-    ring: RingBuffer[int] = RingBuffer(1)
+@both_kinds
+def test_waiting_for_a_duplicate_does_not_wait(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(1)
     assert ring.add_waiting(1, 1) is True
     assert ring.add_waiting(1, 1) is False
     assert ring.add_waiting(0, 0) is False
 
 
-def test_an_abandoned_wait_takes_its_bell_down() -> None:
-    ring: RingBuffer[int] = RingBuffer(1)
+@both_kinds
+def test_an_abandoned_wait_takes_its_bell_down(kind: Kind) -> None:
+    ring: GilRingBuffer[int] = kind(1)
     ring.add(1, 1)
-    steps = ring.add_waiting_steps(2, 2)
+    steps = ring.whole(ring.add_waiting_steps(2, 2))
     assert any(isinstance(step, Bell) for step in steps)
     assert bells(ring) == [(2, False)]
     steps.close()
@@ -320,12 +351,13 @@ ACTIONS = st.lists(
 )
 
 
+@both_kinds
 @example(3, 0, False, [("add", 1), ("remove", -1)])
 @given(st.integers(1, 5), st.integers(0, 7), st.booleans(), ACTIONS)
 def test_it_agrees_with_a_dict(
-    capacity: int, offset: int, nullify: bool, actions: list[tuple[str, int]]
+    kind: Kind, capacity: int, offset: int, nullify: bool, actions: list[tuple[str, int]]
 ) -> None:
-    ring: RingBuffer[int] = RingBuffer(capacity, offset=offset, nullify=nullify)
+    ring: GilRingBuffer[int] = kind(capacity, offset=offset, nullify=nullify)
     consumer = ring.consumer()
     held: dict[int, int] = {}
     low = hd = hr = offset
@@ -371,8 +403,8 @@ def _hectic_scheduler() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-def check_exactly_once_in_order(capacity: int, elements: int, adders: int) -> None:
-    ring: RingBuffer[int] = RingBuffer(capacity)
+def check_exactly_once_in_order(kind: Kind, capacity: int, elements: int, adders: int) -> None:
+    ring: GilRingBuffer[int] = kind(capacity)
     removed, accepted = stress(ring, elements, adders)
     assert removed == list(range(1, elements + 1))
     assert accepted == elements
@@ -385,13 +417,52 @@ def check_exactly_once_in_order(capacity: int, elements: int, adders: int) -> No
 def test_threads_with_duplicates_deliver_exactly_once_in_order(
     capacity: int, elements: int
 ) -> None:
-    check_exactly_once_in_order(capacity, elements, adders=8)
+    check_exactly_once_in_order(GilRingBuffer, capacity, elements, adders=8)
 
 
+@pytest.mark.usefixtures("_hectic_scheduler")
+@pytest.mark.parametrize(("capacity", "elements"), [(1024, 20_000), (7, 2_000), (1, 1_000)])
+def test_threads_behind_a_lock_deliver_exactly_once_in_order(capacity: int, elements: int) -> None:
+    check_exactly_once_in_order(LockedRingBuffer, capacity, elements, adders=8)
+
+
+@both_kinds
 @pytest.mark.proof
 @pytest.mark.usefixtures("_hectic_scheduler")
-def test_a_million_elements_exactly_once_in_order() -> None:
-    check_exactly_once_in_order(1024, 1_000_000, adders=12)
+def test_a_million_elements_exactly_once_in_order(kind: Kind) -> None:
+    check_exactly_once_in_order(kind, 1024, 1_000_000, adders=12)
+
+
+# Which of the two it is.
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_the_interpreter_decides(has_gil: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)
+    chosen = run_path(str(threads.__file__))
+    name = "GilRingBuffer" if has_gil else "LockedRingBuffer"
+    assert chosen["RingBuffer"] is chosen[name]
+    assert chosen["HAS_GIL"] is has_gil
+
+
+def test_an_interpreter_that_does_not_say_has_a_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "_is_gil_enabled", raising=False)
+    assert run_path(str(threads.__file__))["HAS_GIL"]
+    assert RingBuffer is (GilRingBuffer if HAS_GIL else LockedRingBuffer)
+
+
+def test_who_sleeps_does_not_keep_the_lock_and_who_works_does() -> None:
+    ring: LockedRingBuffer[int] = LockedRingBuffer(1)
+    ring.add(1, 1)
+    steps = ring.whole(ring.add_waiting_steps(2, 2))
+    seen = [(step, ring.memory()["LOCK"]) for step in takewhile(is_awake, steps)]
+    assert [is_held for _, is_held in seen] == [not isinstance(step, Event) for step, _ in seen]
+    assert len(seen) > 1
+    assert ring.memory()["LOCK"] is False  # it sleeps
+
+
+def is_awake(step: str | Event) -> bool:
+    return not isinstance(step, Bell)
 
 
 def test_the_benchmark_measures_both() -> None:
