@@ -51,6 +51,10 @@ class Timers(Generic[K]):
         """How long until this one is due; 0 if it is, or is not armed."""
         return max(0, self._deadlines.get(key, now) - now)
 
+    def lateness(self, key: K, now: int) -> int:
+        """For how long this one has been due; 0 if it is not, or is not armed."""
+        return max(0, now - self._deadlines.get(key, now))
+
     def next_timeout(self) -> int | None:
         return min(self._deadlines.values()) if self._deadlines else None
 

@@ -1017,8 +1017,16 @@ class Membership:
 
     def _on_late_merge(self, source: Member, theirs: View, now: int, out: Effects) -> None:
         """It is in my view already. It may not have heard; or its group has changed since. If that
-        was mine, there is nothing to put in its place: in time it is overdue."""
+        was mine, there is nothing to put in its place: in time it is overdue, unless all had
+        acknowledged my view. Who was to be let in and has a group of its own does not wait for us
+        any more, and nobody waits for it."""
         assert self.view is not None
+        if self.change is None and theirs.counter > self.view.counter:
+            self._on_view_without_me(theirs, now, out)
+            return
+        if self.change is not None and source in self.change.joiners:
+            self._make_view({source}, now, out)
+            return
         apart = (part for part in self._parts if self.me not in part)
         before = next((part for part in apart if source in part), None)
         if self.change is None or before is None or theirs.counter <= before.counter:

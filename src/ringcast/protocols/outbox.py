@@ -12,7 +12,8 @@ Every probe interval: while some current member's ack is behind, tell the group 
     so that a lost last message is missed and a lost last ack repeated (N-L1, N-L2). The first
     probe comes after about two ack times, each further one after twice as long, up to τ.
     Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
-    slow, and again after as long; but not while this member's own application is no faster.
+    slow, and again after as long; but not while this member's own application is no faster. By so
+    much as a probe is late, it was we who slept: that time does not count.
 On new members: the departed are forgotten; new ones count at once, at `low`: nothing more is
     purged without them, which makes a digest taken later safe to open windows at (N9). Those with
     whom we are reunited are told where to begin, again and again until they have a window: after
@@ -268,7 +269,9 @@ class Outbox:
         return self.window.take_ready(last - self.window.delivered)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
+        late = self._timers.lateness(Timer.PROBE, now)
         if self._timers.take(Timer.PROBE, now):
+            self._stuck_since = min(now, self._stuck_since + late)
             self._quota.clear()
             if self.is_behind:
                 out.datagram(None, Highest(self._stream, self.window.high))

@@ -52,6 +52,13 @@ def test_one_key_is_taken_when_it_is_due() -> None:
     assert not timers.take("x", 10)
 
 
+def test_how_late_a_key_is() -> None:
+    timers: Timers[str] = Timers()
+    timers.arm("x", 10)
+    assert [timers.lateness("x", now) for now in (9, 10, 13)] == [0, 0, 3]
+    assert timers.lateness("y", 13) == 0
+
+
 @pytest.mark.parametrize("order", list(permutations("abc")))
 def test_what_serving_one_disarms_or_puts_off_is_not_served(order: tuple[str, str, str]) -> None:
     first, second, third = order

@@ -239,6 +239,27 @@ def test_whoever_has_left_makes_no_view_any_more(
     assert desk.layer.next_timeout() is None
 
 
+def test_a_joiner_that_has_a_group_of_its_own_by_now_is_left_out() -> None:
+    """All have acknowledged the view, and the digest takes long: nothing is overdue then."""
+    desk = Desk().coordinator(B)
+    desk.receive(X, Join())
+    desk.receive(B, ViewAck(desk.view.id))
+    assert desk.members == "ABX"
+    assert not desk.layer._timers.is_armed(Timer.OVERDUE)
+    desk.receive(X, Merge(view(1, X)))
+    assert desk.members == "AB"
+    desk.answer()
+    desk.receive(X, Merge(view(1, X)))
+    assert desk.members == "ABX"  # as another group now
+
+
+def test_members_that_went_on_without_us_and_would_merge_have_parted() -> None:
+    """Nobody who beats to this one is among them: their Merge is all that is heard of it."""
+    desk = Desk().coordinator(B, C)
+    desk.receive(C, Merge(view(desk.view.counter + 1, C)))
+    assert desk.members == "AB"
+
+
 # Looking
 
 
@@ -1401,7 +1422,7 @@ def test_a_merge_that_is_repeated_is_answered_with_what_was_made() -> None:
     assert desk.sent() == answer
     desk.answer()
     desk.forget()
-    desk.receive(X, Merge(view(99, X)))  # it has acknowledged: this was long under way
+    desk.receive(X, Merge(view(8, X)))  # it has acknowledged: this was long under way
     assert desk.sent() == answer
     assert desk.members == "ABX"
 

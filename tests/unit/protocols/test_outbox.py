@@ -595,6 +595,17 @@ def test_whoever_holds_a_blocked_sender_up_for_too_long_is_reported_and_again() 
     assert [at // (4 * TAU) for at in times] == [1, 2]
 
 
+def test_the_time_for_which_a_sender_slept_does_not_count() -> None:
+    s = Sender(B, C, capacity=2, slow_member_timeout_s=2.0)
+    s.send(b"1", b"2", b"3")
+    s.take()
+    asleep = 60 * TAU
+    s.box.handle_timeout(asleep, s.out)
+    assert not s.out.signals
+    (first, _), *_ = complaints(s, asleep + 9 * TAU)
+    assert 3 * TAU <= first - asleep <= 5 * TAU  # two seconds, and what had passed before
+
+
 def test_nobody_is_reported_if_that_was_not_agreed_or_nothing_is_held_up() -> None:
     s = Sender(B, C, capacity=2)
     s.send(b"1", b"2", b"3")
