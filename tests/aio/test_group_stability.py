@@ -273,7 +273,7 @@ def test_who_leaves_does_not_wait_for_the_interval(caplog: pytest.LogCaptureFixt
 
     with caplog.at_level(logging.WARNING, "ringcast"):
         with_members(3, config=SELDOM)(exchange)
-    assert caplog.messages == []  # nothing of "leaves before everybody has taken its messages"
+    assert caplog.messages == []  # nothing of "leaves before everybody has delivered its messages"
 
 
 def test_alone_one_has_it_all() -> None:

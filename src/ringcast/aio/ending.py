@@ -56,10 +56,12 @@ class Stay:
             final = urgent(second)
             raise
         finally:
-            self._group._close()
-            note_losses(final, self._group._losses)
-            if self._block is not None:
-                TERMINATION.close(self._block)
+            try:
+                self._group._close()
+                note_losses(final, self._group._losses)
+            finally:
+                if self._block is not None:
+                    TERMINATION.close(self._block)
         if self._block is not None and not isinstance(error, GeneratorExit):
             await TERMINATION.wait_for_others(self._block)
         if late is not None:

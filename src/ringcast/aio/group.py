@@ -681,16 +681,18 @@ class Group:
             await self._state.take()
             await self._until_in()
 
-    def _leave_within(self) -> float:
-        """How long leaving may still take. The first who asks begins with it."""
+    def _leave_within(self, limit_s: float | None = None) -> float:
+        """How long leaving may still take, of `limit_s` or `leave_timeout_s`. The first who asks
+        begins with it."""
         now = asyncio.get_running_loop().time()
         if self._leave_by is None:
-            self._leave_by = now + self._driver.node.config.membership.leave_timeout_s
+            configured = self._driver.node.config.membership.leave_timeout_s
+            self._leave_by = now + (configured if limit_s is None else limit_s)
         return max(0.0, self._leave_by - now)
 
-    async def _leave(self) -> None:
+    async def _leave(self, limit_s: float | None = None) -> None:
         """Go, when the others have taken everything and know; or when it takes too long."""
-        within_s = self._leave_within()
+        within_s = self._leave_within(limit_s)
         if not self._is_leaving:
             self._is_leaving = True
             self._wake_all()  # those who send are told

@@ -1,7 +1,7 @@
 """SIGTERM: a process that is told to end leaves its groups first, and then ends with status 143.
 
 Only in the main thread, only while SIGTERM has its default action, and only while a block is open
-that asks for it. Whoever sets another handler meanwhile keeps it.
+that asks for it. A handler that somebody sets meanwhile stays.
 
 On opening the first block: the handler takes the place of the default action.
 On SIGTERM: tasks that have opened blocks are cancelled, as asyncio does with its main task on
@@ -44,7 +44,7 @@ log = logging.getLogger("ringcast")
 
 
 def urgent(error: E) -> E:
-    """Mark what ends a leaving: whoever has to leave because of it does so at once."""
+    """Mark what ends a leaving: members that have to leave because of it do so at once."""
     setattr(error, URGENT, True)
     return error
 
@@ -87,7 +87,7 @@ class Termination:
                 self._blocks[block] = None
 
     def close(self, block: Block) -> None:
-        """It is over, and whoever has opened it is out of its group."""
+        """It is over, and the member is out of its group."""
         if block not in self._blocks:
             return
         del self._blocks[block]
