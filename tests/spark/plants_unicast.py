@@ -9,7 +9,7 @@ from planting import Clean, Plant
 if TYPE_CHECKING:
     from planting import Cell, Draft
 
-RUN = Clean("unicast", 4)
+RUN = Clean("unicast", 3)
 
 
 # Messages to one member
