@@ -16,6 +16,7 @@ RingcastError
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -66,6 +67,7 @@ class TooFewMembers(RingcastError):
         self.sent = sent
 
 
+@dataclass(unsafe_hash=True)
 class Undeliverable(RingcastError):
     """Messages first..last to one member are unacknowledged: it may or may not have got them.
 
@@ -76,45 +78,20 @@ class Undeliverable(RingcastError):
     `sent` messages of the same call had been accepted, from the first on.
     """
 
-    __match_args__ = ("to", "epoch", "first", "last", "reason", "half_sent")
+    to: Member
+    epoch: int
+    first: int
+    last: int
+    reason: str
+    half_sent: int = 0
+    sent: int = 0
     stateless: ClassVar[bool] = True  # as an event it is shared, never changed
 
-    def __init__(
-        self,
-        to: Member,
-        epoch: int,
-        first: int,
-        last: int,
-        reason: str,
-        half_sent: int = 0,
-        sent: int = 0,
-    ) -> None:
-        super().__init__(reason)
-        self.to = to
-        self.epoch = epoch
-        self.first = first
-        self.last = last
-        self.reason = reason
-        self.half_sent = half_sent
-        self.sent = sent
-
-    def _fields(self) -> tuple[object, ...]:
-        return (
-            *(self.to, self.epoch, self.first, self.last, self.reason),
-            *(self.half_sent, self.sent),
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Undeliverable) and self._fields() == other._fields()
-
-    def __hash__(self) -> int:
-        return hash(self._fields())
-
-    def __repr__(self) -> str:
-        return f"Undeliverable{self._fields()!r}"
+    def __post_init__(self) -> None:
+        super().__init__(self.reason)
 
     def __reduce__(self) -> tuple[type[Undeliverable], tuple[object, ...]]:
-        return Undeliverable, self._fields()
+        return Undeliverable, tuple(getattr(self, name) for name in self.__match_args__)
 
 
 class TimedOut(RingcastError, TimeoutError):

@@ -284,7 +284,8 @@ class SenderEntry:
         """Afterwards the state may be CLOSED: then it is to be removed."""
         for timer in self._timers.take_due(now):
             if timer is Timer.GIVE_UP:
-                self.give_up(f"{self.peer} has answered nothing for {self._patience}", out)
+                patience = seconds(self._give_up_after)
+                self.give_up(f"{self.peer} has answered nothing for {patience}", out)
                 out.datagram(self.peer, Close(self.conn))
                 return
             if timer is Timer.TAIL:
@@ -351,14 +352,13 @@ class SenderEntry:
         window = self.window
         heard = self.heard_at
         sign = "nothing heard from it yet" if heard is None else f"heard {seconds(now - heard)} ago"
-        unacked = self.backlog
         if self.is_blocked:
             return [
                 f"send to {self.peer} blocked for {seconds(now - self.blocked_since)}: window full "
                 f"({window.high - window.low} of {window.capacity} messages, {window.charged} of "
-                f"{window.max_bytes} bytes); {unacked} are not yet taken; {sign}"
+                f"{window.max_bytes} bytes); {self.backlog} are not yet taken; {sign}"
             ]
-        return [f"{unacked} sent to {self.peer} are not yet taken; {sign}"]
+        return [f"{self.backlog} sent to {self.peer} are not yet taken; {sign}"]
 
     def check_invariants(self) -> None:
         self.window.check_invariants()
@@ -435,10 +435,6 @@ class SenderEntry:
         if count:
             self.resent += count
             self._tail.resent()
-
-    @property
-    def _patience(self) -> str:
-        return seconds(self._give_up_after)
 
     def _send_out(self, pieces: list[Piece], out: Effects) -> None:
         for first, payloads, more in pieces:

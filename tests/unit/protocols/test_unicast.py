@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.state import canonical
-from ringcast.errors import GroupClosed, UsageError
+from ringcast.errors import GroupClosed, RingcastError, UsageError
 from ringcast.events import Delivered, FragmentsTaken, GapSkipped, Undeliverable, Writable
 from ringcast.model import Address, Conn, Digest, Member, Run, Stream, View, ViewId
 from ringcast.protocols.connection import State
@@ -171,6 +173,15 @@ def test_a_new_stream_to_who_is_not_in_the_view_is_refused() -> None:
     assert refused.value.last < refused.value.first  # nothing is under way to it
     assert X not in m.layer.senders
     assert m.layer.next_timeout() is None
+
+
+def test_undeliverable_is_an_event_and_an_error() -> None:
+    lost = Undeliverable(B, FIRST, 1, 2, "B has been restarted", sent=3)
+    assert str(lost) == "B has been restarted"
+    assert pickle.loads(pickle.dumps(lost)) == lost
+    assert replace(lost, last=1) != lost
+    assert len({lost, replace(lost)}) == 1
+    assert isinstance(lost, RingcastError)
 
 
 def test_a_view_releases_whoever_waits_for_who_is_not_in_it() -> None:
