@@ -21,7 +21,7 @@ from ringcast.errors import UsageError
 from ringcast.spark import digest, digesting, kept, reading
 from ringcast.spark.audit import audit
 from ringcast.spark.follow import STATE, follow
-from ringcast.trace import footers, segments
+from ringcast.trace import footers, sealed, segments
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -181,7 +181,7 @@ def test_state_is_for_one_directory_one_follower_and_one_way_to_make_digests(
     assert step.new == step.segments
 
 
-@pytest.mark.parametrize("module", [digest, digesting, footers, segments, reading])
+@pytest.mark.parametrize("module", [digest, digesting, footers, sealed, segments, reading])
 def test_digests_are_made_anew_when_what_makes_them_changes(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,7 +128,7 @@ def _read_plainly(archive: Path) -> float:
 
     def read() -> None:
         for task in tasks_of(plan.pieces):
-            for _ in read_messages(task):
+            for _ in read_messages(str(archive), task):
                 pass
 
     return _seconds(read)

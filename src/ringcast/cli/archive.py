@@ -260,7 +260,7 @@ def show(directory: Path, is_json: bool) -> None:
                 {"name": query.name, "to_read": count, "committed_at": query.committed_at}
                 for query, count in left.items()
             ],
-            "left_out": list(index.unreadable.values()),
+            "left_out": [trouble.reason for trouble in index.unreadable.values()],
         }
         click.echo(json.dumps(about, indent=2))
         return
@@ -270,8 +270,8 @@ def show(directory: Path, is_json: bool) -> None:
     for query, count in left.items():
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")
-    for reason in index.unreadable.values():
-        click.echo(f"left out: {safe(reason)}")
+    for trouble in index.unreadable.values():
+        click.echo(f"left out: {safe(trouble.reason)}")
 
 
 @archive.command()

@@ -5,10 +5,14 @@ renamed, and the directory is synced. Its footer says whose rows it has, from wh
 how many rows its recorder had lost by then, and whether the member stopped cleanly with it; so a
 reader knows what is missing without reading the rows. A simulation has one more, of the run itself:
 faults and phases, and in its footer the facts. Columns may be added to a version: a reader takes
-those it knows and gives missing ones their default. A newer version is refused.
+those it knows and gives missing ones their default. Other versions are refused.
+
+Every byte is covered by checksums (`ringcast.trace.sealed`), and every reader opens segments with
+`Segment`, which verifies them: a damaged file is named, and its rows are never taken for others.
 
 An archive's segments have one column more, the messages of each row, and their footer says which
-messages they hold. Nothing else tells them from other segments.
+messages they hold; and which the one before holds, so that it is known what to look for elsewhere
+if that one cannot be read. Nothing else tells them from other segments.
 """
 
 from __future__ import annotations
@@ -18,18 +22,19 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
 from ringcast.errors import UsageError
 from ringcast.trace.facts import facts_to_values
-from ringcast.trace.files import TooNew
 from ringcast.trace.footers import bounds_of, known_values
 from ringcast.trace.held import Holdings
+from ringcast.trace.patience import patiently
 from ringcast.trace.rows import CRASH, Row
+from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
 from ringcast.trace.whole import sync
 
 try:
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = VERSION
 THE_RUN = ("", 0)
 """Under this name and incarnation stand the rows that are of no member."""
 SUFFIX = ".parquet"
@@ -55,7 +60,10 @@ TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
 """How many rows a writer holds before they go to the file."""
 ROW_GROUP_BYTES = 8 << 20
-"""Or how many bytes of messages, about: a reader has all those of a row group in memory."""
+"""Or how many bytes, about: a reader has a whole row group in memory."""
+GROUP_BYTES_MAX = 512 << 20
+GROUP_ROWS_MAX = 1 << 20
+"""No row group is larger, with one huge message in it: more is not written, and not read."""
 READ_ROWS = 65_536
 """How many rows a reader takes at a time."""
 
@@ -64,6 +72,7 @@ STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 
 _INFO_KEY = b"ringcast"
 _HELD_KEY = b"ringcast.held"
+_BEFORE_KEY = b"ringcast.before"
 pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
 _FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 """What reading a footer that others wrote may raise."""
@@ -143,11 +152,21 @@ class SegmentInfo(Recording):
     """The member stopped cleanly and this is its end."""
     facts: dict[str, Any] | None = None
     """Of a simulation, beside the rows of the run itself."""
+    visible_at: float | None = None
+    """Of a segment that others were merged into: when the newest of them got its name, in seconds
+    since the epoch."""
 
     @property
     def recording(self) -> Recording:
         """Whose it is."""
         return Recording(**{item.name: getattr(self, item.name) for item in fields(Recording)})
+
+
+class Before(NamedTuple):
+    """The segment that a member's archive wrote before this one."""
+
+    name: str
+    holdings: Holdings
 
 
 class SegmentWriter:
@@ -156,20 +175,25 @@ class SegmentWriter:
     Every method may raise OSError; then `abandon` it: what it had is lost.
     """
 
-    def __init__(self, directory: Path, recording: Recording) -> None:
+    def __init__(self, directory: Path, recording: Recording, before: Before | None = None) -> None:
         self.recording = recording
+        self.holdings = Holdings()
+        """The messages in it."""
         self.rows = 0
         self.first_idx = -1
         self.last_idx = -1
         self.payload_bytes = 0
         self._schema = ARCHIVE_SCHEMA if recording.payloads else SCHEMA
-        self._holdings = Holdings()
+        self._before = before
+        self._long = [
+            at for at, item in enumerate(self._schema) if pa.types.is_list(item.type)
+        ]  # the columns that a bounded number of rows does not bound
         self._directory = directory
         self._batches: list[pa.RecordBatch] = []
         self._buffered = 0
         self._buffered_bytes = 0
         self._path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file: SealingFile | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def add(
@@ -186,11 +210,9 @@ class SegmentWriter:
         batch = _batch(self.recording, rows, wall_offset_ns)
         if payloads is not None:
             kept = pa.array(payloads, ARCHIVE_SCHEMA.field(PAYLOADS).type)
-            size = kept.nbytes
             batch = pa.RecordBatch.from_arrays([*batch.columns, kept], schema=ARCHIVE_SCHEMA)
-            self.payload_bytes += size
-            self._buffered_bytes += size
-            self._holdings.add(rows)
+            self.payload_bytes += kept.nbytes
+            self.holdings.add(rows)
         self._append(batch)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
@@ -207,8 +229,12 @@ class SegmentWriter:
         self.last_idx = last_idx
 
     def _append(self, batch: pa.RecordBatch) -> None:
+        size = sum(batch.column(at).nbytes for at in self._long)
+        if size > GROUP_BYTES_MAX - ROW_GROUP_BYTES:
+            raise OverflowError(f"{size} bytes at once: a row group has {GROUP_BYTES_MAX} at most")
         self._batches.append(batch)
         self._buffered += len(batch)
+        self._buffered_bytes += size
         if self._buffered >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
             self._write_group()
 
@@ -232,11 +258,14 @@ class SegmentWriter:
         )
         footer = {_INFO_KEY: json.dumps(asdict(info)).encode()}
         if self.recording.payloads:
-            footer[_HELD_KEY] = self._holdings.to_json().encode()
+            footer[_HELD_KEY] = json.dumps(self.holdings.to_values()).encode()
+            if self._before is not None:
+                name, held = self._before
+                footer[_BEFORE_KEY] = json.dumps([name, held.to_values()]).encode()
         self._writer.add_key_value_metadata(footer)
+        self._file.begin_footer()
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.seal()
         self._file.close()
         path = self._path.with_suffix(SUFFIX)
         self._path.rename(path)
@@ -265,7 +294,7 @@ class SegmentWriter:
     def _open(self) -> None:
         stem = f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
         self._path = self._directory / f"{stem}{TEMPORARY_SUFFIX}"
-        self._file = self._path.open("wb")
+        self._file = SealingFile(self._path.open("wb"))
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
@@ -273,6 +302,7 @@ class SegmentWriter:
             use_dictionary=_DICTIONARY,
             write_statistics=SCHEMA.names,  # there is no least message
             column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
         )
 
 
@@ -317,35 +347,44 @@ def write_trace_segments(
 
 
 class Segment:
-    """A segment opened for reading; UsageError where it is not one, or is torn."""
+    """A segment opened for reading; Unreadable where it is not one, or not whole."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, is_patient: bool = True) -> None:
         self.path = Path(path)
+        self._sealed = SealedFile(path, is_patient=is_patient)
         try:
-            self._file = pq.ParquetFile(self.path)
-            self.info = _info(self._file.metadata.metadata, self.path)
-            whole = self._file.metadata.num_rows == self.info.rows
+            self._metadata = pq.read_metadata(pa.BufferReader(self._sealed.footer))
+            self.info = _info(self._metadata.metadata)
+            self.holdings, self.before = _held(self._metadata.metadata)
+            if self._metadata.num_rows != self.info.rows:
+                raise ValueError("rows are missing")
         except (*_FOOTER_ERRORS, OSError, pa.ArrowException) as error:
-            raise UsageError(
-                f"{self.path.name}: not a whole segment: {_one_line(error)}"
-            ) from error
-        if not whole:
-            raise UsageError(f"{self.path.name}: not a whole segment: rows are missing")
+            self._sealed.close()
+            raise Unreadable(path, f"not a whole segment: {_one_line(error)}") from error
 
     def __enter__(self) -> Segment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._sealed.close()
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """Its pages, which pyarrow gets to see once they are verified."""
+        return pq.ParquetFile(
+            pa.PythonFile(self._sealed, mode="r"),
+            metadata=self._metadata,
+            page_checksum_verification=True,
+        )
 
     @property
     def groups(self) -> range:
         """Its row groups, by number."""
-        return range(self._file.metadata.num_row_groups)
+        return range(self._metadata.num_row_groups)
 
     def bounds(self, group: int, columns: Collection[str]) -> dict[str, Bounds | None]:
         """The least and the greatest of these columns in a row group, as far as is known."""
-        return bounds_of(self._file.metadata, group, columns)
+        return bounds_of(self._metadata, group, columns)
 
     def batches(
         self,
@@ -364,9 +403,9 @@ class Segment:
         try:
             for group in self.groups if groups is None else groups:
                 known = missing | known_values(
-                    self._file.metadata, group, columns, only_for, Row._field_defaults
+                    self._metadata, group, columns, only_for, Row._field_defaults
                 )
-                left = self._file.metadata.row_group(group).num_rows
+                left = self._check_size(group)
                 # Whoever wants more cores reads more files. One column at least counts the rows.
                 for batch in self._file.iter_batches(
                     READ_ROWS,
@@ -377,56 +416,63 @@ class Segment:
                     arrays = [
                         _many(name, known[name]).slice(0, len(batch))
                         if name in known
-                        else _as_stored(name, batch.column(name))
+                        else batch.column(name)
                         for name in columns
                     ]
                     left -= len(batch)
-                    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-                    if only_for and not self._is_as_told(group, rows["event"]):
-                        raise UsageError(f"{self.path.name}: damaged: its footer leaves out events")
-                    yield rows
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 if left:
-                    raise UsageError(f"{self.path.name}: damaged: rows are missing")
+                    raise Unreadable(self.path, "damaged: rows are missing")
         except (*STORAGE_ERRORS, TypeError) as error:
-            raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
 
-    def _is_as_told(self, group: int, events: pa.DictionaryArray) -> bool:
-        """Whether there are no events but those between the least and the greatest."""
-        told = self.bounds(group, ("event",)).get("event")
-        names = events.dictionary.to_pylist()
-        others = [at for at, name in enumerate(names) if told and not told.may_have(name)]
-        # A dictionary may list more than there is.
-        return (
-            not others or not pc.any(pc.is_in(events.indices, pa.array(others, pa.int32()))).as_py()
-        )
-
-    def row_groups(self, columns: Sequence[str], seqnos: Range) -> Iterator[pa.RecordBatch]:
-        """These columns of all rows that may speak of these seqnos, as much at a time as was
-        written at once. The file must have the columns."""
-        names = self._file.schema_arrow.names
-        metadata = self._file.metadata
+    def row_group(self, group: int, columns: Sequence[str], seqnos: Range) -> pa.RecordBatch | None:
+        """These columns of a row group, as it was written; None if no row of it speaks of these
+        seqnos. The file must have the columns."""
+        bounds = self.bounds(group, ("seqno", "seqno2"))
+        low, high = bounds["seqno"], bounds["seqno2"]
+        if (low and low.least > seqnos.last) or (high and high.greatest < seqnos.first):
+            return None
+        self._check_size(group)
         try:
-            for group in range(metadata.num_row_groups):
-                about = metadata.row_group(group)
-                low = about.column(names.index("seqno")).statistics
-                high = about.column(names.index("seqno2")).statistics
-                if low.min > seqnos.last or high.max < seqnos.first:
-                    continue
-                table = self._file.read_row_group(group, list(columns))
-                yield from table.combine_chunks().to_batches()
+            table = self._file.read_row_group(group, list(columns))
+            return pa.RecordBatch.from_arrays(
+                [column.combine_chunks() for column in table.columns], names=list(columns)
+            )
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
 
-    @property
-    def holdings(self) -> Holdings:
-        """Which messages are in it; none if it is not an archive's. UsageError: no sense in it."""
-        text = self._file.metadata.metadata.get(_HELD_KEY)
-        try:
-            return Holdings() if text is None else Holdings.from_json(text)
-        except _FOOTER_ERRORS as error:
-            raise UsageError(
-                f"{self.path.name}: what it holds is not to be read: {_one_line(error)}"
-            ) from error
+    def check_rows(self) -> None:
+        """Verify the bytes of all columns but the messages: who reads some of them now, and others
+        later, is to find damage now. Unreadable if there is some."""
+        for group in self.groups:
+            about = self._metadata.row_group(group)
+            chunks = [about.column(at) for at in range(about.num_columns)]
+            own = (chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] != PAYLOADS)
+            spans = [_span(chunk) for chunk in own]
+            if spans:
+                self._sealed.check(min(start for start, _ in spans), max(stop for _, stop in spans))
+
+    def _check_size(self, group: int) -> int:
+        """How many rows a row group has; Unreadable if it would need more memory than one should.
+
+        Lists and messages must be stored as they are: an entry of a dictionary may be long, and
+        stand for millions of values.
+        """
+        about = self._metadata.row_group(group)
+        names = self._metadata.schema
+        is_long = about.total_byte_size > GROUP_BYTES_MAX or about.num_rows > GROUP_ROWS_MAX
+        if is_long or any(
+            about.column(at).has_dictionary_page
+            for at in range(about.num_columns)
+            if names.column(at).name not in _DICTIONARY
+        ):
+            raise Unreadable(
+                self.path,
+                f"a row group of {about.num_rows} rows and {about.total_byte_size} bytes, or more "
+                f"once it is unpacked: no recorder writes over {GROUP_BYTES_MAX}",
+            )
+        return int(about.num_rows)
 
     def rows(self) -> list[Row]:
         """All rows, as the in-process predicates take them."""
@@ -445,17 +491,50 @@ class Segment:
 
 
 def segment_paths(directory: Path | str) -> list[Path]:
-    """Every visible segment under the directory, by name."""
-    return sorted(Path(directory).rglob(f"*{SUFFIX}"))
+    """Every visible segment under the directory, by name; UsageError: what is in it is not told."""
+    found: list[Path] = []
+    due = [str(directory)]
+    while due:
+        place = due.pop()
+        try:
+            entries = patiently(partial(_entries, place))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed since it was listed
+        except OSError as error:
+            raise UsageError(f"{place}: what is in it cannot be read: {error.strerror}") from error
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                due.append(entry.path)
+            elif entry.name.endswith(SUFFIX):
+                found.append(Path(entry.path))
+    return sorted(found)
 
 
-def _info(metadata: dict[bytes, bytes], path: Path) -> SegmentInfo:
+def _entries(place: str) -> list[os.DirEntry[str]]:
+    with os.scandir(place) as entries:
+        return list(entries)
+
+
+def _info(metadata: dict[bytes, bytes]) -> SegmentInfo:
     """The footer's own key; what it says beyond what we know is ignored."""
     values = json.loads(metadata[_INFO_KEY])
-    if values["schema"] > SCHEMA_VERSION:
-        raise TooNew(path, values["schema"], SCHEMA_VERSION)
     names = (item.name for item in fields(SegmentInfo))
     return SegmentInfo(**{name: values[name] for name in names if name in values})
+
+
+def _held(metadata: dict[bytes, bytes]) -> tuple[Holdings, Before | None]:
+    """Which messages are in a segment, none if it is not an archive's; and in the one before."""
+    held = Holdings.from_values(json.loads(metadata.get(_HELD_KEY, b"[]")))
+    if _BEFORE_KEY not in metadata:
+        return held, None
+    name, values = json.loads(metadata[_BEFORE_KEY])
+    return held, Before(name, Holdings.from_values(values))
+
+
+def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column's pages are, half-open."""
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    return start, start + chunk.total_compressed_size
 
 
 def _batch(recording: Recording, rows: Sequence[Row], wall_offset_ns: int) -> pa.RecordBatch:
@@ -482,12 +561,6 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
         if kind == _TEXT
         else pa.array(values, kind)
     )
-
-
-def _as_stored(name: str, column: pa.Array) -> pa.Array:
-    """The type we write; files that others have rewritten may have a wider one."""
-    kind = ARCHIVE_SCHEMA.field(name).type
-    return column if column.type == kind else column.cast(kind)
 
 
 @lru_cache(maxsize=64)

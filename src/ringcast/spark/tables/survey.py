@@ -78,10 +78,13 @@ class Survey:
         return found
 
 
-def take_survey(spark: SparkSession, directory: Path, kept: KeptDigests) -> Survey:
-    """Read the segments that are new or were replaced; of the others it is known."""
+def take_survey(
+    spark: SparkSession, directory: Path, kept: KeptDigests, again: Iterable[str] = ()
+) -> Survey:
+    """Read the segments that are new or were replaced, and those that are to be read `again`; of
+    the others it is known."""
     paths = {str(path) for path in segment_paths(directory)}
-    new = {path for path in paths if path not in kept} | set(kept.stale())
+    new = {path for path in paths if path not in kept} | {*kept.stale(), *again}
     if new:
         kept.read(spark, kept.next_batch, sorted(new))
     return _put_together(kept.current(), directory)
