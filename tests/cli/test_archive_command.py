@@ -133,3 +133,15 @@ def test_mistakes_are_one_line(runtime: Path) -> None:
     assert "no query 'x'" in refused("archive", "forget", "archive", "x")
     assert "Missing argument 'DIRECTORY'" in refused("archive", "orders")
     assert "prune" in done("archive", "--help")
+
+
+def test_small_files_are_merged(runtime: Path) -> None:
+    archive = runtime / "archive"
+    write_file(archive, "one", 0, [Kept(WEB, 1, 3)])
+    write_file(archive, "one", 2, [Kept(WEB, 4, 6)])
+    torn = archive / "torn.parquet"
+    torn.write_bytes(b"PAR1")
+    output = done("archive", "compact", "archive")
+    assert output.startswith("merged 2 files into 1\nleft as it is: torn.parquet: not a whole")
+    torn.unlink()
+    assert done("archive", "show", "archive").startswith("1 files")

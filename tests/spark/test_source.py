@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,9 +24,10 @@ from ringcast.spark.messages import FileRead, Wanted, read_messages
 from ringcast.spark.session import start_standalone
 from ringcast.spark.source import Options
 from ringcast.trace import sealed
+from ringcast.trace.compaction import compact
 from ringcast.trace.retention import Query, prune
 from ringcast.trace.rows import DELIVER, Row
-from ringcast.trace.segments import Recording, SegmentWriter, segment_paths
+from ringcast.trace.segments import Recording, Segment, SegmentWriter, segment_paths
 from support import shaky_disk
 from support.archives import (
     APP,
@@ -262,6 +264,41 @@ def test_a_disk_that_fails_every_twentieth_time_changes_nothing(
     query.awaitTermination()
     assert keys(spark.read.parquet(str(tmp_path / "table"))) == sent
     assert len((tmp_path / LOG).read_text().splitlines()) >= 5
+
+
+@pytest.mark.proof
+def test_a_stream_reads_each_message_once_while_files_are_merged(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    paths = [path for path in segment_paths(archive) if path.name.startswith("one")]
+    stop = threading.Event()
+    merged = 0
+
+    def merge() -> None:
+        nonlocal merged
+        while not stop.is_set():
+            merged += compact(archive).merged
+
+    with Segment(paths[-1]) as segment:
+        idx = segment.info.last_idx + 1
+    query = start(spark, archive, tmp_path / "table", once=False, maxMessagesPerTrigger=25)
+    worker = threading.Thread(target=merge)
+    worker.start()
+    try:
+        for number in range(60):
+            first = 61 + 5 * number
+            write_file(archive, "one", idx, [Kept(WEB, first, first + 4)])
+            idx += 3  # its view and two runs; who looks may be too late
+            if number % 10 == 0:
+                query.processAllAvailable()
+        query.processAllAvailable()
+    finally:
+        stop.set()
+        worker.join()
+        query.stop()
+    more = Counter((*WEB[:2], "fifo", seqno) for seqno in range(61, 361))
+    assert keys(spark.read.parquet(str(tmp_path / "table"))) == SENT + more
+    assert merged >= 30
 
 
 def test_a_step_that_is_tried_again_reads_the_same(

@@ -46,7 +46,7 @@ class _Archive(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Archive, subcommand_metavar="GROUP DIR | prune | show | forget")
+@click.group(cls=_Archive, subcommand_metavar="GROUP DIR | compact | prune | show | forget")
 def archive() -> None:
     """Keep a group's messages in DIR, and look after what is kept.
 
@@ -54,6 +54,7 @@ def archive() -> None:
     Examples:
       ringcast archive orders archive/
       ringcast archive show archive/
+      ringcast archive compact archive/
       ringcast archive prune archive/ --older-than 7d
     """
 
@@ -254,6 +255,22 @@ def prune(directory: Path, age_s: float, dry_run: bool) -> None:
             f"kept {count} old files for query {query}, which has not read them; if it is gone for "
             f"good: ringcast archive forget {directory} {query}"
         )
+
+
+@archive.command()
+@directory_argument
+def compact(directory: Path) -> None:
+    """Merge small files of DIR into few large ones, which are read faster. Archives may write and
+    queries may read there meanwhile: each message is read once. It may be killed at any time.
+
+    Example: ringcast archive compact archive/
+    """
+    from ringcast.trace.compaction import compact as compact_files
+
+    done = compact_files(directory)
+    click.echo(f"merged {done.merged} files into {len(done.made)}")
+    for reason in done.left_out:
+        click.echo(f"left as it is: {safe(reason)}")
 
 
 @archive.command()

@@ -143,6 +143,7 @@ class Index:
         self.files: dict[str, File] = {}
         self.unreadable: dict[str, Trouble] = {}
         """By path."""
+        self._there: set[str] | None = None  # as it was last listed
         self._others: set[str] = set()  # segments of members that keep no messages
         self._holdings: dict[str, Holdings] = {}
         """What is in each file, by its footer."""
@@ -164,7 +165,7 @@ class Index:
                 f"{self.directory}: no such directory ({error.strerror}): where does the archive "
                 "write?"
             ) from error
-        there = set(map(str, segment_paths(self.directory)))
+        there = self._listed()
         self._drop(self.files.keys() - there)
         for path in self.unreadable.keys() - there:
             del self.unreadable[path]
@@ -172,6 +173,14 @@ class Index:
         for path in sorted(there - self.files.keys() - self._others):
             self._add(path)
         self._tell_lost()
+
+    def _listed(self) -> set[str]:
+        """The paths of all files. Where something has changed, as they are found twice: else the
+        file that others were just merged into may be missed, and those too."""
+        there = set(map(str, segment_paths(self.directory)))
+        while there != self._there:
+            self._there, there = there, set(map(str, segment_paths(self.directory)))
+        return there
 
     def leave_out(self, path: str, reason: str) -> None:
         """This file cannot be read after all: others stand in for it."""

@@ -28,6 +28,7 @@ from ringcast.trace.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from ringcast.trace.archive import File
     from ringcast.trace.rows import OriginKey
@@ -123,7 +124,7 @@ def prune(directory: Path | str, before: float, *, is_trial: bool = False) -> Pr
     index = Index(directory)
     index.refresh()
     pruned = Pruned()
-    with _locked(Path(directory, QUERIES)):  # no query begins meanwhile
+    with keeping_prune_out(directory):  # and no query begins meanwhile
         old = {path: file for path, file in index.files.items() if file.visible_at < before}
         needed: set[str] = set()
         for query in queries(directory):
@@ -203,6 +204,11 @@ def _remove_leftovers(directory: Path, before: float) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < before:
                 path.unlink()
+
+
+def keeping_prune_out(directory: Path | str) -> AbstractContextManager[None]:
+    """While it is entered, nothing else is removed, and no query begins."""
+    return _locked(Path(directory, QUERIES))
 
 
 @contextmanager

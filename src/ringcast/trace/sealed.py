@@ -197,6 +197,10 @@ class SealedFile:
             at, found = self._pieces(start, start + 1)
             start = at + len(found)
 
+    def check_all(self) -> None:
+        """The same of the whole file."""
+        self.check(0, self._starts[-1])
+
     def _pieces(self, start: int, stop: int) -> tuple[int, bytes]:
         """The pieces that have these bytes, and where they begin."""
         first = bisect_right(self._starts, start) - 1

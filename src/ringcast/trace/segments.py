@@ -156,6 +156,12 @@ class SegmentInfo(Recording):
     """Of a segment that others were merged into: when the newest of them got its name, in seconds
     since the epoch."""
 
+    def is_merged_from(self, other: SegmentInfo) -> bool:
+        """Whether the rows of the other one, of the same member, are among these."""
+        return self.visible_at is not None and (
+            self.first_idx <= other.first_idx <= other.last_idx <= self.last_idx
+        )
+
     @property
     def recording(self) -> Recording:
         """Whose it is."""
@@ -175,7 +181,14 @@ class SegmentWriter:
     Every method may raise OSError; then `abandon` it: what it had is lost.
     """
 
-    def __init__(self, directory: Path, recording: Recording, before: Before | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        recording: Recording,
+        before: Before | None = None,
+        *,
+        name: str = "",
+    ) -> None:
         self.recording = recording
         self.holdings = Holdings()
         """The messages in it."""
@@ -185,6 +198,7 @@ class SegmentWriter:
         self.payload_bytes = 0
         self._schema = ARCHIVE_SCHEMA if recording.payloads else SCHEMA
         self._before = before
+        self._name = name
         self._long = [
             at for at, item in enumerate(self._schema) if pa.types.is_list(item.type)
         ]  # the columns that a bounded number of rows does not bound
@@ -216,7 +230,8 @@ class SegmentWriter:
         self._append(batch)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Append rows that are columns already, as `SCHEMA` has them."""
+        """Append rows that are columns already, as `SCHEMA` or `ARCHIVE_SCHEMA` has them. What an
+        archive holds is to be added to `holdings`."""
         if len(batch):
             self._count(len(batch), batch["idx"][0].as_py(), batch["idx"][-1].as_py())
             self._append(batch)
@@ -239,7 +254,12 @@ class SegmentWriter:
             self._write_group()
 
     def finish(
-        self, *, lost: int = 0, is_last: bool = False, facts: dict[str, Any] | None = None
+        self,
+        *,
+        lost: int = 0,
+        is_last: bool = False,
+        facts: dict[str, Any] | None = None,
+        visible_at: float | None = None,
     ) -> Path:
         """Make the segment visible, for good, and return where it is."""
         self._write_group()
@@ -255,6 +275,7 @@ class SegmentWriter:
             lost=lost,
             is_last=is_last,
             facts=facts,
+            visible_at=visible_at,
         )
         footer = {_INFO_KEY: json.dumps(asdict(info)).encode()}
         if self.recording.payloads:
@@ -292,7 +313,7 @@ class SegmentWriter:
         self._buffered = self._buffered_bytes = 0
 
     def _open(self) -> None:
-        stem = f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
+        stem = self._name or f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
         self._path = self._directory / f"{stem}{TEMPORARY_SUFFIX}"
         self._file = SealingFile(self._path.open("wb"))
         self._writer = pq.ParquetWriter(
@@ -452,6 +473,10 @@ class Segment:
             spans = [_span(chunk) for chunk in own]
             if spans:
                 self._sealed.check(min(start for start, _ in spans), max(stop for _, stop in spans))
+
+    def check_all(self) -> None:
+        """Verify every byte; Unreadable if one is not as it was written."""
+        self._sealed.check_all()
 
     def _check_size(self, group: int) -> int:
         """How many rows a row group has; Unreadable if it would need more memory than one should.

@@ -154,12 +154,18 @@ def _overlapping(states: list[SegmentState], chosen: set[str]) -> list[Quarantin
         for state in states
         if state.path in chosen
     }
+    merged = [state for state in there.values() if state.info.visible_at is not None]
     found = []
     for state in states:
         info = state.info
         twin = there.get((info.node, info.inc, info.first_idx))
         is_copy = twin is not None and (twin.info, twin.digest) == (info, state.digest)
-        if state.path not in chosen and not is_copy:
+        is_merged = any(
+            (whole.info.node, whole.info.inc) == (info.node, info.inc)
+            and whole.info.is_merged_from(info)
+            for whole in merged
+        )
+        if state.path not in chosen and not is_copy and not is_merged:
             size = Path(state.path).stat().st_size
             found.append(
                 Quarantined(state.path, size, "has rows that another segment has otherwise")
