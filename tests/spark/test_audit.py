@@ -24,10 +24,12 @@ from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import NEED_FULL, RECORDED, verdict_id
 from ringcast.trace import sealed
+from ringcast.trace.compaction import compact
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
 from ringcast.trace.segments import SCHEMA_VERSION, Segment, write_segment
+from support.archives import WEB, Kept, write_file
 from support.sealing import info_of, write_sealed
 
 if TYPE_CHECKING:
@@ -603,6 +605,21 @@ def test_which_run_must_be_said_where_there_are_two(
 def test_a_directory_without_segments_is_a_usage_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no segments"):
         audit(spark, tmp_path)
+
+
+def test_files_that_were_merged_into_another_count_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As if whoever merged them had been killed before they were removed."""
+    for number in range(3):
+        write_file(tmp_path / "traces", "one", 2 * number, [Kept(WEB, number + 1, number + 1)])
+    shutil.copytree(tmp_path / "traces", tmp_path / "before")
+    (merged,) = compact(tmp_path / "traces").made
+    shutil.copytree(tmp_path / "before", tmp_path / "traces", dirs_exist_ok=True)
+    report = audit(spark, tmp_path / "traces")
+    assert report.rows == 6
+    assert len([note for note in report.notes if f"was merged into {merged.name}" in note]) == 3
+    assert not [why for why in report.verdicts[0].incomplete if "overlap" in why]
 
 
 # Versions

@@ -22,7 +22,7 @@ import xxhash
 from ringcast.errors import UsageError
 from ringcast.spark import digest, digesting
 from ringcast.spark.reading import NOT_READ
-from ringcast.trace import footers, sealed, segments
+from ringcast.trace import columns, footers, sealed, segments
 from ringcast.trace.whole import held_alone, write_whole
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ def _from_text(text: str) -> Iterator[Kept]:
 def _code_hash(read_files: ReadFiles) -> str:
     """Of what digests are made by: if it changes they are made anew."""
     hasher = xxhash.xxh3_64()
-    sources = (digest, digesting, footers, sealed, segments, sys.modules[read_files.__module__])
-    for module in sources:
+    reader = sys.modules[read_files.__module__]
+    for module in (digest, digesting, columns, footers, sealed, segments, reader):
         assert module.__file__ is not None
         hasher.update(Path(module.__file__).read_bytes())
     return hasher.hexdigest()

@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from ringcast.errors import UsageError
 from ringcast.trace.archive import Index
+from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.held import STREAMS, Range, origin_text
 from ringcast.trace.rows import DELIVER
 from ringcast.trace.sealed import Unreadable
-from ringcast.trace.segments import PAYLOADS, Segment
+from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence

@@ -15,15 +15,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.trace.columns import ARCHIVE_SCHEMA
 from ringcast.trace.retention import keeping_prune_out
 from ringcast.trace.sealed import Unreadable
-from ringcast.trace.segments import (
-    ARCHIVE_SCHEMA,
-    Before,
-    Segment,
-    SegmentWriter,
-    segment_paths,
-)
+from ringcast.trace.segments import Before, Segment, SegmentWriter, segment_paths
 from ringcast.trace.whole import held_alone
 
 if TYPE_CHECKING:

@@ -22,13 +22,23 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
 from ringcast.errors import UsageError
+from ringcast.trace.columns import (
+    ARCHIVE_SCHEMA,
+    DELTA,
+    DICTIONARY,
+    PAYLOADS,
+    READ_ROWS,
+    SCHEMA,
+    constant_column,
+    rows_to_batch,
+)
 from ringcast.trace.facts import facts_to_values
 from ringcast.trace.footers import bounds_of, known_values
 from ringcast.trace.held import Holdings
@@ -64,9 +74,6 @@ ROW_GROUP_BYTES = 8 << 20
 GROUP_BYTES_MAX = 512 << 20
 GROUP_ROWS_MAX = 1 << 20
 """No row group is larger, with one huge message in it: more is not written, and not read."""
-READ_ROWS = 65_536
-"""How many rows a reader takes at a time."""
-
 STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
 
@@ -76,42 +83,7 @@ _BEFORE_KEY = b"ringcast.before"
 pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
 _FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 """What reading a footer that others wrote may raise."""
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-_UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
-"""64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
 _NO_EVENTS: Mapping[str, str] = {}
-_CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
-_RANDOM = frozenset({"block_hash"})
-
-
-def _column_type(name: str) -> pa.DataType:
-    if name in _UNSIGNED:
-        return pa.uint64()
-    default = Row._field_defaults.get(name, 0)
-    if name in ("event", "node") or isinstance(default, str):
-        return _TEXT
-    return pa.list_(pa.string()) if isinstance(default, tuple) else pa.int64()
-
-
-SCHEMA = pa.schema(
-    [
-        *((name, _TEXT) for name in ("run_id", "host", "boot_id")),
-        ("wall_ns", pa.int64()),
-        *((name, _column_type(name)) for name in Row._fields),
-    ]
-)
-"""What a run of a real cluster adds to the columns of a row: where and when in the world."""
-
-PAYLOADS = "payloads"
-ARCHIVE_SCHEMA = SCHEMA.append(pa.field(PAYLOADS, pa.list_(pa.binary())))
-"""An archive's rows also have the messages that they speak of, in order."""
-
-_DELTA = [item.name for item in SCHEMA if item.type == pa.int64()]
-_DICTIONARY = [
-    item.name
-    for item in SCHEMA
-    if item.name not in _DELTA and item.name not in _RANDOM and not pa.types.is_list(item.type)
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +193,7 @@ class SegmentWriter:
         if not rows:
             return
         self._count(len(rows), rows[0].idx, rows[-1].idx)
-        batch = _batch(self.recording, rows, wall_offset_ns)
+        batch = rows_to_batch(self.recording, rows, wall_offset_ns)
         if payloads is not None:
             kept = pa.array(payloads, ARCHIVE_SCHEMA.field(PAYLOADS).type)
             batch = pa.RecordBatch.from_arrays([*batch.columns, kept], schema=ARCHIVE_SCHEMA)
@@ -320,9 +292,9 @@ class SegmentWriter:
             self._file,
             self._schema,
             compression="zstd",
-            use_dictionary=_DICTIONARY,
+            use_dictionary=DICTIONARY,
             write_statistics=SCHEMA.names,  # there is no least message
-            column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys(DELTA, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )
 
@@ -435,7 +407,7 @@ class Segment:
                     use_threads=False,
                 ):
                     arrays = [
-                        _many(name, known[name]).slice(0, len(batch))
+                        constant_column(name, known[name]).slice(0, len(batch))
                         if name in known
                         else batch.column(name)
                         for name in columns
@@ -490,7 +462,7 @@ class Segment:
         if is_long or any(
             about.column(at).has_dictionary_page
             for at in range(about.num_columns)
-            if names.column(at).name not in _DICTIONARY
+            if names.column(at).name not in DICTIONARY
         ):
             raise Unreadable(
                 self.path,
@@ -560,49 +532,6 @@ def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """Where a column's pages are, half-open."""
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     return start, start + chunk.total_compressed_size
-
-
-def _batch(recording: Recording, rows: Sequence[Row], wall_offset_ns: int) -> pa.RecordBatch:
-    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
-    count = len(rows)
-    arrays = []
-    for item in SCHEMA:
-        if item.name in _CONSTANT:
-            arrays.append(_constant(item.name, getattr(recording, item.name), count))
-        elif item.name == "wall_ns":
-            arrays.append(pa.array([at + wall_offset_ns for at in columns["mono_ns"]], item.type))
-        else:
-            arrays.append(_column(item.name, columns[item.name]))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def _column(name: str, values: Sequence[object]) -> pa.Array:
-    """Most columns have one value in most stretches; counting it is cheaper than converting."""
-    if values.count(values[0]) == len(values):
-        return _constant(name, values[0], len(values))
-    kind = SCHEMA.field(name).type
-    return (
-        pa.array(values, pa.string()).dictionary_encode()
-        if kind == _TEXT
-        else pa.array(values, kind)
-    )
-
-
-@lru_cache(maxsize=64)
-def _many(name: str, value: object) -> pa.Array:
-    """As many as a reader takes at a time, to be sliced: row groups have much in common."""
-    return _constant(name, value, READ_ROWS)
-
-
-def _constant(name: str, value: object, count: int) -> pa.Array:
-    kind = SCHEMA.field(name).type
-    if kind == _TEXT:
-        indices = pa.repeat(pa.scalar(0, pa.int32()), count)
-        return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
-    if value == ():  # Repeating an empty list appends it so many times.
-        offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
-        return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type))
-    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _one_line(error: Exception) -> str:

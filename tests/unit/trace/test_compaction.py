@@ -13,10 +13,7 @@ pytest.importorskip("pyspark", reason="needs ringcast[spark]")
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
-from ringcast.spark.digest import SegmentState
-from ringcast.spark.digesting import digest_segment
 from ringcast.spark.messages import read_messages, tasks_of
-from ringcast.spark.run import Run
 from ringcast.trace import compaction
 from ringcast.trace.archive import Index
 from ringcast.trace.compaction import compact
@@ -150,22 +147,6 @@ def test_who_is_killed_anywhere_loses_and_doubles_nothing(
         assert rows_of(archive) == rows
         assert list(archive.glob("*.part")) == []
     assert points == (1 if call == "rename" else FILES)
-
-
-def test_an_audit_takes_each_row_once_where_both_are_there(archive: Path, tmp_path: Path) -> None:
-    shutil.copytree(archive, tmp_path / "before")
-    compact(archive)
-    (merged,) = segment_paths(archive)
-    shutil.copytree(tmp_path / "before", archive, dirs_exist_ok=True)
-    states = []
-    for path in segment_paths(archive):
-        with Segment(path) as segment:
-            states.append(SegmentState(str(path), segment.info, digest_segment(segment)))
-    assert len(states) == FILES + 1
-    run = Run(states, [])
-    assert [state.path for state in run.segments] == [str(merged)]
-    assert len([note for note in run.notes if "was merged into" in note]) == FILES
-    assert not [defect for defect in run.defects if "overlap" in defect]
 
 
 def test_what_is_pruned_meanwhile_does_not_come_back(

@@ -21,15 +21,14 @@ import pyarrow.parquet as pq
 
 from ringcast.errors import UsageError
 from ringcast.trace import patience, sealed, segments
+from ringcast.trace.columns import PAYLOADS, SCHEMA
 from ringcast.trace.facts import facts_from_values
 from ringcast.trace.held import Range
 from ringcast.trace.rows import Facts, Row
 from ringcast.trace.sealed import OtherVersion, Unreadable
 from ringcast.trace.segments import (
-    PAYLOADS,
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
-    SCHEMA,
     SCHEMA_VERSION,
     Recording,
     Segment,

@@ -17,7 +17,8 @@ from ringcast.spark.reading import digest_files, over_items, parse_states
 from ringcast.spark.run import Run
 from ringcast.spark.tables.layout import DAY_NS
 from ringcast.spark.tables.warehouse import PartitionKey, RunKey
-from ringcast.trace.segments import SCHEMA, Segment, segment_paths
+from ringcast.trace.columns import SCHEMA
+from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
