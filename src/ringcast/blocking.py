@@ -73,6 +73,7 @@ class JoinOptions(TypedDict, total=False):
     record: Path | str | None
     record_level: str
     record_payloads: bool
+    record_interval_s: float
     run_id: str
     metrics: str | None
     spin_s: float | None

@@ -53,6 +53,24 @@ def test_what_is_read_is_kept(tmp_path: Path) -> None:
     assert len(held) == 2
 
 
+def test_files_are_closed_as_often_as_was_asked_for(tmp_path: Path) -> None:
+    """Those of two members, by the time at which they got their names."""
+    intervals = {"often": 0.2, "rarely": 60.0}
+
+    async def exchange(a: Group, b: Group) -> None:
+        while len(segment_paths(tmp_path / "often")) < 4:
+            await a.send(b"again")
+            await read(b, 1)
+            await asyncio.sleep(0.02)
+        assert segment_paths(tmp_path / "rarely") == []
+
+    options = [
+        {"record": tmp_path / name, "record_interval_s": seconds}
+        for name, seconds in intervals.items()
+    ]
+    with_members(2, per_member=options)(exchange)
+
+
 @pytest.mark.parametrize("level", ["deliveries", "full"])
 def test_what_is_read_after_leaving_is_kept_once_and_before_the_end(
     tmp_path: Path, level: str

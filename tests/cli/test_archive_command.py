@@ -17,7 +17,7 @@ from ringcast.cli import main
 from ringcast.trace.archive import Index
 from ringcast.trace.positions import Position
 from ringcast.trace.retention import Query
-from ringcast.trace.segments import segment_paths
+from ringcast.trace.segments import Segment, segment_paths
 from support.archives import APP, WEB, Kept, write_file
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def test_it_keeps_what_is_sent_and_leaves_with_all_of_it(
     with member("web-1", runtime) as web:
         (runtime / "patient.toml").write_text(PATIENT)
         options = ("--name", "keep-1", "--config", "patient.toml", "--must-exist", "--json")
-        with Terminal("archive", "orders", "archive", *options) as archive:
+        more = ("--run-id", "tuesday", "--interval", "200ms")
+        with Terminal("archive", "orders", "archive", *options, *more) as archive:
             archive.until("keep-1")
             web.type("one\ntwo\nthree\n")
             web.until("web-1: three")
@@ -51,6 +52,9 @@ def test_it_keeps_what_is_sent_and_leaves_with_all_of_it(
     index.refresh()
     assert [origin[0] for origin in index.origins] == ["web-1"]
     assert index.pieces({}, 4e9).after({}) == {index.origins[0]: 3}
+    for path in index.files:
+        with Segment(path) as segment:
+            assert segment.info.run_id == "tuesday"
 
 
 def wait_for_messages(
@@ -73,6 +77,13 @@ def test_a_disk_that_refuses_ends_it_with_a_reason(runtime: Path) -> None:
         _, errors = archive.process.communicate()
     assert archive.process.returncode == 1
     assert "cannot keep everything in archive, so it leaves: FileNotFoundError" in errors.decode()
+
+
+def test_how_often_files_are_closed_has_bounds(runtime: Path) -> None:
+    for interval, seconds in (("100ms", "0.1"), ("61s", "61.0")):
+        told = refused("archive", "orders", "archive", "--interval", interval)
+        expected = f"record_interval_s = {seconds}: must be from 0.2 to 60 seconds"
+        assert told.endswith(expected)
 
 
 def done(*args: str) -> str:
@@ -122,3 +133,15 @@ def test_mistakes_are_one_line(runtime: Path) -> None:
     assert "no query 'x'" in refused("archive", "forget", "archive", "x")
     assert "Missing argument 'DIRECTORY'" in refused("archive", "orders")
     assert "prune" in done("archive", "--help")
+
+
+def test_small_files_are_merged(runtime: Path) -> None:
+    archive = runtime / "archive"
+    write_file(archive, "one", 0, [Kept(WEB, 1, 3)])
+    write_file(archive, "one", 2, [Kept(WEB, 4, 6)])
+    torn = archive / "torn.parquet"
+    torn.write_bytes(b"PAR1")
+    output = done("archive", "compact", "archive")
+    assert output.startswith("merged 2 files into 1\nleft as it is: torn.parquet: not a whole")
+    torn.unlink()
+    assert done("archive", "show", "archive").startswith("1 files")

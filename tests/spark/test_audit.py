@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import random
 import resource
 import shutil
 import threading
 import tracemalloc
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,10 +23,14 @@ from ringcast.spark.digesting import BrokenSegment, digest_segment
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import NEED_FULL, RECORDED, verdict_id
+from ringcast.trace import sealed
+from ringcast.trace.compaction import compact
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
 from ringcast.trace.segments import SCHEMA_VERSION, Segment, write_segment
+from support.archives import WEB, Kept, write_file
+from support.sealing import info_of, write_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -389,13 +394,18 @@ def test_a_torn_file_makes_the_audit_incomplete(
 def test_damage_inside_a_file_makes_the_audit_incomplete(
     spark: SparkSession, traces: Traces, tmp_path: Path
 ) -> None:
-    path = traces.write(tmp_path)["b"][1]
-    data = path.read_bytes()
-    footer = 8 + int.from_bytes(data[-8:-4], "little")
-    path.write_bytes(data[:4] + bytes(len(data) - 4 - footer) + data[-footer:])
+    """One bit is enough, and all such files are named."""
+    dice = random.Random(1)
+    damaged = [paths[1] for paths in traces.write(tmp_path).values()]
+    for path in damaged:
+        data = bytearray(path.read_bytes())
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        path.write_bytes(data)
     report = audit(spark, tmp_path)
-    assert "violated" not in statuses(report).values()
+    assert set(statuses(report).values()) == {"incomplete"}
     assert report.exit_status == 3
+    named = {reason.split(":")[0] for reason in report.verdicts[0].incomplete}
+    assert {path.name for path in damaged} <= named
 
 
 def test_a_missing_segment_is_noticed_and_excuses_what_it_had(
@@ -533,10 +543,7 @@ def test_rows_of_another_member_in_a_file_are_damage(
     spark: SparkSession, traces: Traces, tmp_path: Path
 ) -> None:
     path = traces.write(tmp_path)["b"][1]
-    data = path.read_bytes()
-    info = json.dumps({"node": "b"})[1:-1].encode()
-    assert info in data
-    path.write_bytes(data.replace(info, info.replace(b"b", b"z")))
+    write_sealed(path, pq.read_table(path), info_of(path) | {"node": "z"})
     report = audit(spark, tmp_path)
     assert report.exit_status == 3
     told = f"{path.name}: has rows of another member than its footer says"
@@ -546,14 +553,11 @@ def test_rows_of_another_member_in_a_file_are_damage(
 @pytest.mark.parametrize("column", ["node", "inc", "event", "seqno", "peer_inc"])
 def test_rows_without_a_value_are_damage(column: str, traces: Traces, tmp_path: Path) -> None:
     path = traces.write(tmp_path)["b"][1]
-    metadata = pq.ParquetFile(path).metadata.metadata
     table = pq.read_table(path)
     values = table[column].to_pylist()
-    kind = table.schema.field(column).type
-    kind = pa.string() if pa.types.is_dictionary(kind) else kind
-    without = pa.array([None, *values[1:]], kind)
+    without = pa.array([None, *values[1:]], table.schema.field(column).type)
     table = table.set_column(table.schema.get_field_index(column), column, without)
-    pq.write_table(table.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
+    write_sealed(path, table, info_of(path))
     with Segment(path) as segment, pytest.raises(BrokenSegment, match="without a value"):
         digest_segment(segment)
 
@@ -603,34 +607,42 @@ def test_a_directory_without_segments_is_a_usage_error(spark: SparkSession, tmp_
         audit(spark, tmp_path)
 
 
+def test_files_that_were_merged_into_another_count_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As if whoever merged them had been killed before they were removed."""
+    for number in range(3):
+        write_file(tmp_path / "traces", "one", 2 * number, [Kept(WEB, number + 1, number + 1)])
+    shutil.copytree(tmp_path / "traces", tmp_path / "before")
+    (merged,) = compact(tmp_path / "traces").made
+    shutil.copytree(tmp_path / "before", tmp_path / "traces", dirs_exist_ok=True)
+    report = audit(spark, tmp_path / "traces")
+    assert report.rows == 6
+    assert len([note for note in report.notes if f"was merged into {merged.name}" in note]) == 3
+    assert not [why for why in report.verdicts[0].incomplete if "overlap" in why]
+
+
 # Versions
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
-def test_version_1_is_audited_for_ever(spark: SparkSession, tmp_path: Path) -> None:
-    shutil.copy(FIXTURES / "segment-version-1.parquet", tmp_path)
-    report = audit(spark, tmp_path)
-    assert (report.run_id, report.members, report.rows) == ("fixture", 1, 4)
-    assert verdicts(report)["N1"].premises == 1
-    assert verdicts(report)["G4"].premises == 1
-    assert "violated" not in statuses(report).values()
-
-
-def test_a_newer_version_is_refused_in_one_line(
-    spark: SparkSession, traces: Traces, tmp_path: Path
+def test_files_of_other_versions_are_named_and_stop_nothing_else(
+    spark: SparkSession, traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = traces.write(tmp_path)["b"][1]
-    info = json.loads(pq.ParquetFile(path).metadata.metadata[b"ringcast"])
-    footer = json.dumps(info | {"schema": SCHEMA_VERSION + 1}).encode()
-    pq.write_table(pq.read_table(path).replace_schema_metadata({b"ringcast": footer}), path)
-    with pytest.raises(UsageError) as refused:
-        audit(spark, tmp_path)
-    assert str(refused.value) == (
-        f"{path.name}: a trace of version {SCHEMA_VERSION + 1}; this ringcast reads up to "
-        f"{SCHEMA_VERSION}: use a newer one"
-    )
+    shutil.copy(FIXTURES / "segment-version-1.parquet", tmp_path)
+    traces.write(tmp_path)
+    newer = replace(traces.recordings["b"], run_id="of another version")
+    with monkeypatch.context() as later:
+        later.setattr(sealed, "VERSION", SCHEMA_VERSION + 1)
+        path = write_segment(tmp_path, newer, traces.rows["b"])
+    report = audit(spark, tmp_path, "test run")
+    assert "violated" not in statuses(report).values()
+    assert statuses(report)["G2 N2"] == "incomplete"
+    text = str(report)
+    for name, version in (("segment-version-1.parquet", 1), (path.name, SCHEMA_VERSION + 1)):
+        assert f"{name}: a segment of version {version}; this ringcast reads version 2" in text
 
 
 # The same question asked in plain SQL, row by row

@@ -21,6 +21,7 @@ def test_it_measures_what_it_says() -> None:
     (report,) = json.loads(done.stdout)
     assert report["messages"] == 50_000
     assert report["rows_per_s"] > 0
+    assert report["cpu_s"] > 0
     assert report["ceiling_rows_per_s"] > 0
     (aim,) = report["aims"]
     assert aim["verdict"] == ("met" if report["rows_per_s"] >= 2_000_000 else "missed")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from click.testing import CliRunner
@@ -21,9 +21,12 @@ from ringcast.errors import UsageError
 from ringcast.spark import digest, digesting, kept, reading
 from ringcast.spark.audit import audit
 from ringcast.spark.follow import STATE, follow
-from ringcast.trace import footers, segments
+from ringcast.spark.kept import KeptDigests
+from ringcast.spark.reading import NOT_READ
+from ringcast.trace import columns, footers, sealed, segments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from cluster_traces import Traces
@@ -181,7 +184,7 @@ def test_state_is_for_one_directory_one_follower_and_one_way_to_make_digests(
     assert step.new == step.segments
 
 
-@pytest.mark.parametrize("module", [digest, digesting, footers, segments, reading])
+@pytest.mark.parametrize("module", [digest, digesting, columns, footers, sealed, segments, reading])
 def test_digests_are_made_anew_when_what_makes_them_changes(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +194,24 @@ def test_digests_are_made_anew_when_what_makes_them_changes(
     changed.write_text(Path(module.__file__).read_text() + "# changed")
     monkeypatch.setattr(module, "__file__", str(changed))
     assert kept._code_hash(reading.digest_files) != before
+
+
+def test_what_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "segment.parquet"
+    path.write_bytes(b"whatever")
+    reads: list[str] = []
+
+    def read_files(_: object, paths: Sequence[Path]) -> list[str]:
+        said = NOT_READ if not reads else {}
+        reads.extend(map(str, paths))
+        return [json.dumps([str(path), said, "busy"]) for path in paths]
+
+    with KeptDigests.opened(tmp_path / "state", tmp_path, read_files) as digests:
+        digests.read(cast("SparkSession", None), 0, [str(path)])
+        assert digests.stale() == [str(path)]
+        digests.read(cast("SparkSession", None), 1, digests.stale())
+        assert digests.stale() == []
+    assert len(reads) == 2
 
 
 def test_hidden_segments_are_told_of(spark: SparkSession, traces: Traces, tmp_path: Path) -> None:

@@ -6,25 +6,45 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+import shaky_source
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
+from shaky_source import LOG, ShakySource
 
 from ringcast.errors import UsageError
 from ringcast.spark import register
 from ringcast.spark.messages import FileRead, Wanted, read_messages
 from ringcast.spark.session import start_standalone
 from ringcast.spark.source import Options
+from ringcast.trace import sealed
+from ringcast.trace.compaction import compact
 from ringcast.trace.retention import Query, prune
-from ringcast.trace.segments import segment_paths
-from support.archives import APP, RUN, WEB, WEB_UNIFORM, Kept, payload, write_file
+from ringcast.trace.rows import DELIVER, Row
+from ringcast.trace.segments import Recording, Segment, SegmentWriter, segment_paths
+from support import shaky_disk
+from support.archives import (
+    APP,
+    RUN,
+    WEB,
+    WEB_UNIFORM,
+    Kept,
+    damage,
+    payload,
+    write_file,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -156,7 +176,9 @@ def test_a_gap_is_waited_at_and_passed_over_in_the_offset(
     table = tmp_path / "table"
     copy(spark, archive, table, gapWaitSeconds=3600)
     assert keys(spark.read.parquet(str(table))) == SENT
-    query = copy(spark, archive, table, gapWaitSeconds=0)
+    with pytest.raises(PySparkException, match=r"messages 61\.\.64 of web.*no file has them"):
+        copy(spark, archive, table, gapWaitSeconds=0)
+    query = copy(spark, archive, table, gapWaitSeconds=0, failOnGap=False)
     beyond = Counter((*WEB[:2], "fifo", seqno) for seqno in range(65, 71))
     assert keys(spark.read.parquet(str(table))) == SENT + beyond
     ends = [json.loads(progress.sources[0].endOffset) for progress in query.recentProgress]
@@ -166,6 +188,117 @@ def test_a_gap_is_waited_at_and_passed_over_in_the_offset(
     copy(spark, archive, table, gapWaitSeconds=0)
     last = Counter((*WEB[:2], "fifo", seqno) for seqno in (71, 72))
     assert keys(spark.read.parquet(str(table))) == SENT + beyond + last
+
+
+def test_what_is_there_and_cannot_be_read_is_never_passed_over(
+    spark: SparkSession, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a newer version: by the next file it is known what is in it."""
+    with monkeypatch.context() as later:
+        later.setattr(sealed, "VERSION", 3)
+        newer = write_file(archive, "one", 200, [Kept(WEB, 61, 70)])
+    named = rf"{newer.name}: a segment of version 3"
+    table = spark.read.format("ringcast")
+    with pytest.raises(PySparkException, match=named):
+        table.load(str(archive)).count()
+    assert table.option("failOnGap", "false").load(str(archive)).count() == SENT.total()
+    output = tmp_path / "table"
+    with pytest.raises(PySparkException, match=named):
+        copy(spark, archive, output, gapWaitSeconds=0)
+    content = newer.read_bytes()
+    newer.unlink()
+    whole = write_file(archive, "one", 200, [Kept(WEB, 61, 70)])
+    write_file(archive, "one", 300, [Kept(APP, 21, 22)], before=whole)
+    newer.write_bytes(content)
+    with pytest.raises(PySparkException, match=rf"messages 61\.\.70 of web.*{named}"):
+        copy(spark, archive, output, gapWaitSeconds=0)
+    # After the upgrade, or where a replica has them, nothing is lost.
+    write_file(archive, "two", 200, [Kept(WEB, 61, 70)])
+    copy(spark, archive, output, gapWaitSeconds=0)
+    more = [(*WEB[:2], "fifo", seqno) for seqno in range(61, 71)]
+    more += [(*APP[:2], "fifo", seqno) for seqno in (21, 22)]
+    assert keys(spark.read.parquet(str(output))) == SENT + Counter(more)
+
+
+def test_a_folder_that_is_out_of_sight_is_not_read_twice(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    inner, hidden = archive / "inner", tmp_path / "hidden"
+    other = "other", 5, 0
+    write_file(inner, "one", 200, [Kept(other, 1, 5)])
+    table = tmp_path / "table"
+    copy(spark, archive, table)
+    inner.rename(hidden)
+    write_file(archive, "one", 300, [Kept(WEB, 61, 62)])
+    copy(spark, archive, table)
+    hidden.rename(inner)
+    write_file(archive, "one", 400, [Kept(WEB, 63, 64)])
+    copy(spark, archive, table)
+    more = [(*WEB[:2], "fifo", seqno) for seqno in range(61, 65)]
+    more += [(*other[:2], "fifo", seqno) for seqno in range(1, 6)]
+    assert keys(spark.read.parquet(str(table))) == SENT + Counter(more)
+
+
+def test_a_disk_that_fails_every_twentieth_time_changes_nothing(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    for number in range(30):
+        last = 60 + 10 * number
+        write_file(archive, "one", 200 + number, [Kept(WEB, last + 1, last + 10)])
+    sent = SENT + Counter((*WEB[:2], "fifo", seqno) for seqno in range(61, 361))
+    for module in (shaky_source, shaky_disk):  # executors do not know the tests
+        cloudpickle.register_pickle_by_value(module)
+    spark.dataSource.register(ShakySource)
+    messages = spark.read.format("shaky").load(str(archive))
+    assert keys(messages) == sent
+    query = (
+        spark.readStream.format("shaky")
+        .option("query", "copy")
+        .option("maxMessagesPerTrigger", 150)
+        .load(str(archive))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "table"))
+    )
+    query.awaitTermination()
+    assert keys(spark.read.parquet(str(tmp_path / "table"))) == sent
+    assert len((tmp_path / LOG).read_text().splitlines()) >= 5
+
+
+@pytest.mark.proof
+def test_a_stream_reads_each_message_once_while_files_are_merged(
+    spark: SparkSession, archive: Path, tmp_path: Path
+) -> None:
+    paths = [path for path in segment_paths(archive) if path.name.startswith("one")]
+    stop = threading.Event()
+    merged = 0
+
+    def merge() -> None:
+        nonlocal merged
+        while not stop.is_set():
+            merged += compact(archive).merged
+
+    with Segment(paths[-1]) as segment:
+        idx = segment.info.last_idx + 1
+    query = start(spark, archive, tmp_path / "table", once=False, maxMessagesPerTrigger=25)
+    worker = threading.Thread(target=merge)
+    worker.start()
+    try:
+        for number in range(60):
+            first = 61 + 5 * number
+            write_file(archive, "one", idx, [Kept(WEB, first, first + 4)])
+            idx += 3  # its view and two runs; who looks may be too late
+            if number % 10 == 0:
+                query.processAllAvailable()
+        query.processAllAvailable()
+    finally:
+        stop.set()
+        worker.join()
+        query.stop()
+    more = Counter((*WEB[:2], "fifo", seqno) for seqno in range(61, 361))
+    assert keys(spark.read.parquet(str(tmp_path / "table"))) == SENT + more
+    assert merged >= 30
 
 
 def test_a_step_that_is_tried_again_reads_the_same(
@@ -207,6 +340,7 @@ def test_a_stream_goes_on_as_files_appear(
         ({"query": "q", "maxMessagesPerTrigger": "0"}, "a number of at least 1"),
         ({"query": "q", "gapWaitSeconds": "soon"}, "a number of at least 0"),
         ({"query": "q", "gapWaitSeconds": "inf"}, "a number of at least 0"),
+        ({"query": "q", "failOnGap": "perhaps"}, "failOnGap is true or false, not 'perhaps'"),
         ({"query": "q", "maxMessages": "5"}, "no option maxmessages"),
         ({"query": "q", "sender": "web,"}, "several with commas between, not 'web,'"),
         ({"query": "q", "stream": "unicorn"}, "stream is fifo or uniform, not 'unicorn'"),
@@ -253,16 +387,13 @@ def test_a_stream_may_be_of_some_senders_and_commits_the_others_too(
     assert len(prune(archive, LATER).removed) == len(STORY)
 
 
-def damage(path: Path) -> None:
-    """Its footer stays, and nothing else."""
-    whole = path.read_bytes()
-    size = len(whole) - int.from_bytes(whole[-8:-4], "little") - 8
-    path.write_bytes(b"PAR1" + bytes(size - 4) + whole[size:])
+def read(directory: Path, *files: FileRead) -> Iterator[pa.RecordBatch]:
+    return read_messages(str(directory), files)
 
 
 def test_what_stands_twice_in_a_file_is_read_once(tmp_path: Path) -> None:
     path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 6), Kept(WEB, 4, 9)])
-    (batch,) = read_messages([FileRead(str(path), (Wanted(WEB, 2, 8),))])
+    (batch,) = read(tmp_path, FileRead(str(path), (Wanted(WEB, 2, 8),)))
     assert batch["seqno"].to_pylist() == [2, 3, 4, 5, 6, 7, 8]
     assert batch["payload"].to_pylist() == [payload(WEB, seqno) for seqno in range(2, 9)]
 
@@ -270,7 +401,7 @@ def test_what_stands_twice_in_a_file_is_read_once(tmp_path: Path) -> None:
 def test_what_does_not_stand_in_order_is_read_in_order(tmp_path: Path) -> None:
     kept = [Kept(WEB, 4, 6), Kept(APP, 1, 3), Kept(WEB, 1, 3), Kept(WEB, 7, 9)]
     path = write_file(tmp_path, "one", 0, kept)
-    (batch,) = read_messages([FileRead(str(path), (Wanted(APP, 1, 3), Wanted(WEB, 1, 9)))])
+    (batch,) = read(tmp_path, FileRead(str(path), (Wanted(APP, 1, 3), Wanted(WEB, 1, 9))))
     of_web = [row for row in batch.to_pylist() if row["sender"] == WEB[0]]
     assert [row["seqno"] for row in of_web] == list(range(1, 10))
     assert [row["payload"] for row in of_web] == [payload(WEB, at) for at in range(1, 10)]
@@ -286,7 +417,7 @@ def test_some_of_what_stands_side_by_side_is_read_by_itself(tmp_path: Path) -> N
     path = str(write_file(tmp_path, "one", 0, [*kept, Kept(APP, 10, 12, is_fragment=True)]))
     wanted = (Wanted(WEB, 2, 4), Wanted(APP, 3, 12), Wanted(WEB, 6, 8), Wanted(WEB_UNIFORM, 1, 9))
     for some in (wanted, wanted[:1], wanted[1:2], wanted[::2]):
-        (batch,) = read_messages([FileRead(path, some)])
+        (batch,) = read(tmp_path, FileRead(path, some))
         assert Counter(zip(*batch.select(range(4)).to_pydict().values(), strict=True)) == Counter(
             (sender, str(incarnation), ("fifo", "uniform")[stream], seqno)
             for (sender, incarnation, stream), first, last in some
@@ -299,11 +430,53 @@ def test_some_of_what_stands_side_by_side_is_read_by_itself(tmp_path: Path) -> N
 
 def test_a_file_that_has_less_than_its_footer_says_is_an_error(tmp_path: Path) -> None:
     path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 6)])
-    with pytest.raises(UsageError, match="6 messages where its footer names 9"):
-        list(read_messages([FileRead(str(path), (Wanted(WEB, 1, 9),))]))
+    told = r"messages 7\.\.9 of web.* 6 messages where its footer names 9"
+    with pytest.raises(UsageError, match=told):
+        list(read(tmp_path, FileRead(str(path), (Wanted(WEB, 1, 9),))))
     damage(path)
-    with pytest.raises(UsageError, match="damaged"):
-        list(read_messages([FileRead(str(path), (Wanted(WEB, 1, 6),))]))
+    with pytest.raises(UsageError, match=rf"messages 1\.\.6 of web.*{path.name}: damaged"):
+        list(read(tmp_path, FileRead(str(path), (Wanted(WEB, 1, 6),))))
+
+
+def large_file(directory: Path, writer: str, *ends: int) -> Path:
+    """The messages 1.. of WEB, in row groups that end with these."""
+    directory.mkdir(exist_ok=True)
+    segment = SegmentWriter(directory, Recording(run_id="t", node=writer, inc=1, payloads=True))
+    for idx, (first, stop) in enumerate(pairwise((1, *(end + 1 for end in ends)))):
+        place = (*WEB, first, stop - 1, 4)
+        messages = [payload(WEB, seqno) for seqno in range(first, stop)]
+        segment.add([Row(DELIVER, writer, 1, idx, -1, idx, *place)], 10**18, [messages])
+        segment._write_group()
+    return segment.finish()
+
+
+def damage_group(path: Path, group: int) -> None:
+    data = bytearray(path.read_bytes())
+    about = pq.read_metadata(path).row_group(group)
+    data[about.column(about.num_columns - 1).data_page_offset + 8] ^= 1
+    path.write_bytes(data)
+
+
+def test_replicas_stand_in_for_each_other_message_by_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed, "PIECE_BYTES", 1)  # each page by itself, as if they were large
+    one = large_file(tmp_path, "one", 10, 20, 30)
+    two = large_file(tmp_path, "two", 5, 15, 25, 30)
+    wanted = FileRead(str(one), (Wanted(WEB, 3, 28),))
+    damage_group(one, 1)
+    damage_group(two, 0)
+    rows = [row for batch in read(tmp_path, wanted) for row in batch.to_pylist()]
+    assert sorted(row["seqno"] for row in rows) == list(range(3, 29))
+    assert all(row["payload"] == payload(WEB, row["seqno"]) for row in rows)
+    damage_group(two, 1)
+    with pytest.raises(UsageError, match=rf"messages 11\.\.15 of web.*{one.name}.*{two.name}"):
+        list(read(tmp_path, wanted))
+    for path in (one, two):
+        path.unlink()
+    large_file(tmp_path, "three", 30)
+    (batch,) = read(tmp_path, wanted)
+    assert batch["seqno"].to_pylist() == list(range(3, 29))
 
 
 def test_an_archive_is_a_trace_too(archive: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -195,6 +196,24 @@ def test_a_day_built_again_replaces_that_day_and_no_other(
     assert content(tables.root) == content(built[1] / "tables")
     with pytest.raises(UsageError, match="no segment has rows of 2020-01-01"):
         build(spark, built[1] / "traces", tables, only=date(2020, 1, 1))
+
+
+@pytest.mark.proof
+def test_a_segment_that_was_damaged_since_it_was_read_is_left_out(
+    spark: SparkSession, built: tuple[Traces, Path], base: Path
+) -> None:
+    path = segment_paths(built[1] / "traces")[3]
+    whole, about = path.read_bytes(), path.stat()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 3] ^= 1
+    try:
+        path.write_bytes(damaged)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # nobody would look again
+        again = build(spark, built[1] / "traces", Warehouse(base / "tables"), only=DAY)
+    finally:
+        path.write_bytes(whole)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert path.name in {Path(found.file).name for found in again.quarantined}
 
 
 @pytest.mark.proof

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow.parquet as pq
+
 from ringcast.trace.rows import DELIVER, VIEW, Row
-from ringcast.trace.segments import Recording, SegmentWriter
+from ringcast.trace.segments import Before, Recording, Segment, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +36,16 @@ def payload(origin: OriginKey, seqno: int) -> bytes:
 
 
 def write_file(
-    directory: Path, writer: str, idx: int, kept: Sequence[Kept], *, incarnation: int = 1
+    directory: Path,
+    writer: str,
+    idx: int,
+    kept: Sequence[Kept],
+    *,
+    incarnation: int = 1,
+    before: Path | None = None,
 ) -> Path:
-    """One segment of the archive `writer`, whose first row is number `idx`."""
+    """One segment of the archive `writer`, whose first row is number `idx`, and which comes after
+    the segment `before`."""
     directory.mkdir(parents=True, exist_ok=True)
     rows = [Row(VIEW, writer, incarnation, idx, members=("a#1",))]
     payloads: list[list[bytes]] = [[]]
@@ -51,6 +60,24 @@ def write_file(
             messages = [payload(origin, seqno) for seqno in range(start, stop + 1)]
             payloads.append([] if is_fragment else messages)
     recording = Recording(run_id="test", node=writer, inc=incarnation, payloads=True)
-    segment = SegmentWriter(directory, recording)
+    segment = SegmentWriter(directory, recording, None if before is None else told(before))
     segment.add(rows, 10**18, payloads)
     return segment.finish()
+
+
+def told(path: Path) -> Before:
+    """What the next segment tells of this one."""
+    with Segment(path) as segment:
+        return Before(path.name, segment.holdings)
+
+
+def damage(path: Path) -> None:
+    """Its footer stays, and nothing else."""
+    whole = path.read_bytes()
+    pages = pq.read_metadata(path).row_group(0).total_byte_size // 2
+    path.write_bytes(b"PAR1" + bytes(pages) + whole[4 + pages :])
+
+
+def tear(path: Path) -> None:
+    """Its end is missing."""
+    path.write_bytes(path.read_bytes()[:-9])

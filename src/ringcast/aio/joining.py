@@ -14,7 +14,7 @@ from ringcast.aio.host import HOST
 from ringcast.aio.place import Place
 from ringcast.aio.reach import check_address, check_own, warn_if_exposed
 from ringcast.aio.sources import ListSource
-from ringcast.config import DATAGRAM_BYTES_MAX, GroupConfig
+from ringcast.config import DATAGRAM_BYTES_MAX, GroupConfig, check_seconds
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         UnicastConfig,
     )
 
+RECORD_INTERVAL_S = (0.2, 60.0)
+"""From, to. A file costs some milliseconds to write and two to read; a minute is much to lose."""
 JOIN_TIMEOUT_S = 30.0
 
 log = logging.getLogger("ringcast")
@@ -56,6 +58,7 @@ async def join(
     record: Path | str | None = None,
     record_level: str = "deliveries",
     record_payloads: bool = False,
+    record_interval_s: float = 2.0,
     run_id: str = "",
     metrics: str | None = None,
     spin_s: float | None = None,
@@ -98,10 +101,10 @@ async def join(
     dropped; `receive_own=False` leaves out what this member itself sends to the group, which counts
     as delivered here without a reader. `record` is a directory for the trace, `record_level` how
     much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call this
-    run of the group there (else by the group's name). With `record_payloads` the messages are kept
-    there too, for Spark to read; while the disk is behind, reading waits for it, as `ringcast
-    archive` does. `metrics` is an address, such as "127.0.0.1:9464", where this member tells
-    Prometheus its figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after
+    run of the group there (else by the group's name), `record_interval_s` how often a file of it is
+    closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for Spark
+    to read; while the disk is behind, reading waits for it, as `ringcast archive` does. `metrics`
+    is an address, such as "127.0.0.1:9464", where this member tells Prometheus its figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after
     each datagram: round trips get shorter, for a core. `lose` drops what arrives whenever it
     returns True: for tests of one's own application.
 
@@ -143,6 +146,7 @@ async def join(
         raise UsageError(
             "record_payloads= is for members with record= that read: what they read is kept"
         )
+    check_seconds("record_interval_s", record_interval_s, *RECORD_INTERVAL_S)
     hooks = _state_hooks(give_state, take_state)
     if min_members is not None:
         base = replace(base, membership=replace(base.membership, min_members=min_members))
@@ -164,6 +168,7 @@ async def join(
         record=None if base.record is None else Path(base.record),
         record_level=record_level,
         record_payloads=record_payloads,
+        record_interval_s=record_interval_s,
         run_id=run_id or base.group,
         lose=lose,
         has_state=hooks is not None,

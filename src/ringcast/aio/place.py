@@ -47,6 +47,7 @@ class Place:
         record: Path | None,
         record_level: str,
         record_payloads: bool,
+        record_interval_s: float,
         run_id: str,
         lose: Callable[[], bool] | None,
         has_state: bool,
@@ -59,6 +60,7 @@ class Place:
         self._record = record
         self._record_level = record_level
         self._record_payloads = record_payloads
+        self._record_interval_s = record_interval_s
         self._run_id = run_id
         self._group = config.group
         self._lose = lose
@@ -141,6 +143,7 @@ class Place:
                 *(self._record, self._run_id, node.me),
                 level=self._record_level,
                 payloads=self._record_payloads,
+                segment_seconds=self._record_interval_s,
                 group=self._group,
             )
         except OSError as error:

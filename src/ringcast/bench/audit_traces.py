@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
 from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, START, STOP, VIEW, Row
-from ringcast.trace.segments import ROW_GROUP_ROWS, SCHEMA, Recording, SegmentWriter
+from ringcast.trace.segments import ROW_GROUP_ROWS, Recording, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

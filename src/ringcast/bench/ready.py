@@ -37,7 +37,7 @@ class ReadyReader(ArchiveReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MessagesPartition)
         left = sum(part.last - part.first + 1 for file in partition.files for part in file.wanted)
-        batch = next(read_messages(partition.files))
+        batch = next(read_messages(self._options.path, partition.files))
         while left > 0:
             yield batch.slice(0, left)
             left -= len(batch)

@@ -11,9 +11,10 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.bench.ready import ReadySource
+from ringcast.bench.spark_usage import Usage
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.session import session
 from ringcast.spark.source import register
@@ -50,17 +51,18 @@ def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, 
         try:
             register(spark)
             spark.dataSource.register(ReadySource)
-            whole_s, ready_s = _whole_times(spark, archive)
+            whole, ready = _whole_usage(spark, archive)
             steps_ms = _step_times(spark, Path(scratch), size, step)
         finally:
             spark.stop()
     return {
         "messages": messages,
         "size": size,
-        "rows_per_s": round(messages / whole_s),
-        "mb_per_s": round(messages * size / whole_s / 1e6, 1),
-        "ceiling_rows_per_s": round(messages / ready_s),
-        "ceiling_ratio": round(ready_s / whole_s, 2),
+        "rows_per_s": round(messages / whole.seconds),
+        "mb_per_s": round(messages * size / whole.seconds / 1e6, 1),
+        "cpu_s": round(whole.cpu_s, 2),
+        "ceiling_rows_per_s": round(messages / ready.seconds),
+        "ceiling_ratio": round(ready.seconds / whole.seconds, 2),
         "plain_rows_per_s": round(messages / plain_s),
         "step_messages": step,
         "steps": len(steps_ms),
@@ -68,18 +70,31 @@ def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, 
     }
 
 
-def _whole_times(spark: SparkSession, archive: Path) -> tuple[float, float]:
-    """Seconds to take every column of every message: out of the archive, and of what is ready. In
-    turns, so that both meet the same machine."""
+class Cost(NamedTuple):
+    """The least of each, over some rounds."""
+
+    seconds: float
+    cpu_s: float
+
+
+def _whole_usage(spark: SparkSession, archive: Path) -> tuple[Cost, Cost]:
+    """What it takes to get every column of every message: out of the archive, and of what is ready.
+    In turns, so that both meet the same machine."""
     tables = [
         spark.read.format(name).load(str(archive)) for name in ("ringcast", ReadySource.name())
     ]
-    rounds = [
-        [_seconds(table.write.format("noop").mode("overwrite").save) for table in tables]
-        for _ in range(WARM_ROUNDS + ROUNDS)
-    ]
-    whole_s, ready_s = map(min, zip(*rounds[WARM_ROUNDS:], strict=True))
-    return whole_s, ready_s
+    rounds: list[list[Cost]] = []
+    for _ in range(WARM_ROUNDS + ROUNDS):
+        rounds.append([])
+        for table in tables:
+            with Usage() as used:
+                table.write.format("noop").mode("overwrite").save()
+            rounds[-1].append(Cost(used.seconds, used.cpu_s))
+    whole, ready = (
+        Cost(*map(min, zip(*costs, strict=True)))
+        for costs in zip(*rounds[WARM_ROUNDS:], strict=True)
+    )
+    return whole, ready
 
 
 def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> list[int]:
@@ -128,7 +143,7 @@ def _read_plainly(archive: Path) -> float:
 
     def read() -> None:
         for task in tasks_of(plan.pieces):
-            for _ in read_messages(task):
+            for _ in read_messages(str(archive), task):
                 pass
 
     return _seconds(read)

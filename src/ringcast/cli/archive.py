@@ -46,7 +46,7 @@ class _Archive(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Archive, subcommand_metavar="GROUP DIR | prune | show | forget")
+@click.group(cls=_Archive, subcommand_metavar="GROUP DIR | compact | prune | show | forget")
 def archive() -> None:
     """Keep a group's messages in DIR, and look after what is kept.
 
@@ -54,6 +54,7 @@ def archive() -> None:
     Examples:
       ringcast archive orders archive/
       ringcast archive show archive/
+      ringcast archive compact archive/
       ringcast archive prune archive/ --older-than 7d
     """
 
@@ -71,6 +72,16 @@ def archive() -> None:
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
 )
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@click.option("--run-id", default="", metavar="ID", help="As the group's members say, for audits.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="How often a file is closed, and its messages safe; from 200ms to 60s.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
 def keep(
     group: str,
@@ -81,19 +92,23 @@ def keep(
     must_exist: bool,
     config_file: Path | None,
     preset: str | None,
+    run_id: str,
+    interval_s: float,
     as_json: bool,
 ) -> None:
     """Join GROUP and keep every message that is sent to it, in files in DIR. Several archives may
     write into the same DIR: Spark reads each message once.
 
-    Messages are safe when their file is there, some two seconds after they came. An archive whose
+    Messages are safe when their file is there, two seconds or --interval after they came. With a
+    --run-id, which members give to `join`, an audit of that run takes the archive as one of them:
+    by default both go by the name of the group. An archive whose
     disk is slow holds the group back; one whose disk refuses leaves, with exit status 1. Ctrl-C or
     SIGTERM ends it in good order.
 
     Example: ringcast archive orders archive/ --name archive-1
     """
     config = load_config(config_file, preset=preset, group=group, name=name)
-    keeper = _Keeper(config, directory, as_json=as_json)
+    keeper = _Keeper(config, directory, run_id, interval_s, as_json=as_json)
     run(keeper.member(listen, members, must_exist=must_exist))
     if keeper.error:
         click.echo(f"ringcast: {safe(keeper.error)}", err=True)
@@ -103,8 +118,18 @@ def keep(
 class _Keeper:
     """A member that reads, and nothing else: what it reads is recorded."""
 
-    def __init__(self, config: GroupConfig, directory: Path, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        directory: Path,
+        run_id: str,
+        interval_s: float,
+        *,
+        as_json: bool,
+    ) -> None:
         self.error = ""
+        self._interval_s = interval_s
+        self._run_id = run_id
         self._config = config
         self._directory = directory
         self._as_json = as_json
@@ -119,6 +144,8 @@ class _Keeper:
             must_exist=must_exist,
             record=self._directory,
             record_payloads=True,
+            record_interval_s=self._interval_s,
+            run_id=self._run_id,
         )
         async with joined(joining) as (group, stopped):
             tasks = [
@@ -216,6 +243,22 @@ def prune(directory: Path, age_s: float, dry_run: bool) -> None:
 
 @archive.command()
 @directory_argument
+def compact(directory: Path) -> None:
+    """Merge small files of DIR into few large ones, which are read faster. Archives may write and
+    queries may read there meanwhile: each message is read once. It may be killed at any time.
+
+    Example: ringcast archive compact archive/
+    """
+    from ringcast.trace.compaction import compact as compact_files
+
+    done = compact_files(directory)
+    click.echo(f"merged {done.merged} files into {len(done.made)}")
+    for reason in done.left_out:
+        click.echo(f"left as it is: {safe(reason)}")
+
+
+@archive.command()
+@directory_argument
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def show(directory: Path, is_json: bool) -> None:
     """What is kept in DIR: by whom, of whom, what is missing, and how far each query has read.
@@ -244,7 +287,7 @@ def show(directory: Path, is_json: bool) -> None:
                 {"name": query.name, "to_read": count, "committed_at": query.committed_at}
                 for query, count in left.items()
             ],
-            "left_out": list(index.unreadable.values()),
+            "left_out": [trouble.reason for trouble in index.unreadable.values()],
         }
         click.echo(json.dumps(about, indent=2))
         return
@@ -254,8 +297,8 @@ def show(directory: Path, is_json: bool) -> None:
     for query, count in left.items():
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")
-    for reason in index.unreadable.values():
-        click.echo(f"left out: {safe(reason)}")
+    for trouble in index.unreadable.values():
+        click.echo(f"left out: {safe(trouble.reason)}")
 
 
 @archive.command()

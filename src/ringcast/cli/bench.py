@@ -102,9 +102,10 @@ def state(size: int, kill: float, rate: int, is_json: bool) -> None:
 def source(messages: int, size: int, step: int, master: str, is_json: bool) -> None:
     """An archive read by Spark: rows a second, and how long a micro-batch takes.
 
-    Every column of every row reaches Spark. The best of 3 rounds counts, after 2 to warm up, and of
-    micro-batches the median after 5. `ceiling_rows_per_s` is as many rows from a source that reads
-    nothing, `plain_rows_per_s` the same files read into Arrow by one process without Spark.
+    Every column of every row reaches Spark, for `cpu_s` of CPU time of all its processes. The best
+    of 3 rounds counts, after 2 to warm up, and of micro-batches the median after 5.
+    `ceiling_rows_per_s` is as many rows from a source that reads nothing, `plain_rows_per_s` the
+    same files read into Arrow by one process without Spark.
 
     Example: ringcast bench source --messages 1000000 --json
     """

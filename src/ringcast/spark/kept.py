@@ -21,7 +21,8 @@ import xxhash
 
 from ringcast.errors import UsageError
 from ringcast.spark import digest, digesting
-from ringcast.trace import footers, segments
+from ringcast.spark.reading import NOT_READ
+from ringcast.trace import columns, footers, sealed, segments
 from ringcast.trace.whole import held_alone, write_whole
 
 if TYPE_CHECKING:
@@ -94,9 +95,13 @@ class KeptDigests:
         return path in self._kept
 
     def stale(self) -> list[str]:
-        """Segments that have been replaced since they were read."""
+        """Segments that have been replaced since they were read, or could not be read then."""
         now = ((kept, Stamp.of(kept.path)) for kept in self._kept.values())
-        return sorted(kept.path for kept, stamp in now if stamp not in (None, kept.stamp))
+        return sorted(
+            kept.path
+            for kept, stamp in now
+            if stamp is not None and (stamp != kept.stamp or NOT_READ in kept.said)
+        )
 
     def read(self, spark: SparkSession, batch: int, paths: Iterable[str]) -> list[Kept]:
         """Read these segments and keep what they say, in the place of what the batch said before.
@@ -183,7 +188,8 @@ def _from_text(text: str) -> Iterator[Kept]:
 def _code_hash(read_files: ReadFiles) -> str:
     """Of what digests are made by: if it changes they are made anew."""
     hasher = xxhash.xxh3_64()
-    for module in (digest, digesting, footers, segments, sys.modules[read_files.__module__]):
+    reader = sys.modules[read_files.__module__]
+    for module in (digest, digesting, columns, footers, sealed, segments, reader):
         assert module.__file__ is not None
         hasher.update(Path(module.__file__).read_bytes())
     return hasher.hexdigest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,12 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ringcast.errors import UsageError
-from ringcast.trace.held import STREAMS, Range
+from ringcast.trace.archive import Index
+from ringcast.trace.columns import PAYLOADS
+from ringcast.trace.held import STREAMS, Range, origin_text
 from ringcast.trace.rows import DELIVER
-from ringcast.trace.segments import PAYLOADS, Segment
+from ringcast.trace.sealed import Unreadable
+from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -51,6 +56,8 @@ TASK_BYTES = 32 << 20
 MESSAGE_BYTES = 64
 """What a message costs beside its bytes in the file: its other columns."""
 
+log = logging.getLogger("ringcast")
+
 _COLUMNS = ("event", "kind", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "wall_ns")
 
 
@@ -71,48 +78,101 @@ class FileRead(NamedTuple):
 
 def tasks_of(pieces: Sequence[Piece]) -> list[list[FileRead]]:
     """Pieces as tasks of about the same weight. Every file is read by one of them."""
-    wanted: dict[str, list[Wanted]] = {}
+    files = _by_file(pieces)
     weights: dict[str, float] = {}
     for piece in pieces:
         path = piece.file.path
-        wanted.setdefault(path, []).append(Wanted(piece.origin, piece.first, piece.last))
         each = MESSAGE_BYTES + piece.file.size / piece.file.messages
         weights[path] = weights.get(path, 0.0) + each * piece.length
-    count = min(len(wanted), 1 + int(sum(weights.values()) // TASK_BYTES))
+    count = min(len(files), 1 + int(sum(weights.values()) // TASK_BYTES))
     tasks: list[list[FileRead]] = [[] for _ in range(count)]
     loads = [0.0] * count
-    for path in sorted(wanted, key=lambda path: (-weights[path], path)):
+    for file in sorted(files, key=lambda file: (-weights[file.path], file.path)):
         at = loads.index(min(loads))
-        tasks[at].append(FileRead(path, tuple(wanted[path])))
-        loads[at] += weights[path]
+        tasks[at].append(file)
+        loads[at] += weights[file.path]
     return tasks
 
 
-def read_messages(files: Sequence[FileRead]) -> Iterator[pa.RecordBatch]:
-    """These messages, each origin's in order in each file; UsageError if a file has not all of
-    them."""
-    for file in files:
-        with Segment(file.path) as segment:
-            yield from _from_segment(segment, file)
+def _by_file(pieces: Iterable[Piece]) -> list[FileRead]:
+    wanted: dict[str, list[Wanted]] = {}
+    for piece in pieces:
+        mine = wanted.setdefault(piece.file.path, [])
+        mine.append(Wanted(piece.origin, piece.first, piece.last))
+    return [FileRead(path, tuple(mine)) for path, mine in wanted.items()]
 
 
-def _from_segment(segment: Segment, file: FileRead) -> Iterator[pa.RecordBatch]:
-    first = min(wanted.first for wanted in file.wanted)
-    last = max(wanted.last for wanted in file.wanted)
-    found = 0
-    for rows in segment.row_groups((*_COLUMNS, PAYLOADS), Range(first, last)):
-        runs, fragments = _wanted_runs(rows, file.wanted)
-        found += fragments + int(runs.counts.sum())
-        if len(runs.rows):
-            batch = _messages(rows, runs, [wanted.origin for wanted in file.wanted])
-            if batch is None:
-                raise UsageError(f"{segment.path.name}: damaged: messages are missing in a row")
-            yield batch
+def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.RecordBatch]:
+    """These messages, each origin's in order in each file. Where a file cannot be read, or is gone,
+    other files of the directory stand in for it; UsageError if they have not all of it."""
+    due = deque(files)
+    index: Index | None = None
+    while due:
+        file = due.popleft()
+        given: list[_Runs] = []
+        trouble = yield from _from_file(file, given)
+        if trouble is None:
+            continue
+        log.warning("others stand in for a file of the archive: %s", trouble)
+        if index is None:
+            index = Index(directory)
+            index.refresh()
+        index.leave_out(file.path, str(trouble))
+        due.extendleft(_by_file(index.stand_ins(_left(file.wanted, given))))
+
+
+def _from_file(
+    file: FileRead, given: list[_Runs]
+) -> Generator[pa.RecordBatch, None, Unreadable | None]:
+    """What the file has of this, as far as it can be read, noted in `given`; and what is wrong
+    with it."""
+    origins = [wanted.origin for wanted in file.wanted]
+    span = Range(
+        min(wanted.first for wanted in file.wanted), max(wanted.last for wanted in file.wanted)
+    )
+    trouble: Unreadable | None = None
+    try:
+        opened = Segment(file.path)
+    except Unreadable as error:
+        return error
+    with opened as segment:
+        for group in segment.groups:
+            try:
+                rows = segment.row_group(group, (*_COLUMNS, PAYLOADS), span)
+            except Unreadable as error:
+                trouble = trouble or error
+                continue
+            if rows is None:
+                continue
+            runs, fragments = _wanted_runs(rows, file.wanted)
+            if len(runs.rows):
+                batch = _messages(rows, runs, origins)
+                if batch is None:
+                    reason = "damaged: messages are missing in a row"
+                    trouble = trouble or Unreadable(file.path, reason)
+                    continue
+                yield batch
+            given += (runs, fragments)
+    found = sum(int(runs.counts.sum()) for runs in given)
     expected = sum(wanted.last - wanted.first + 1 for wanted in file.wanted)
-    if found != expected:
-        raise UsageError(
-            f"{segment.path.name}: damaged: {found} messages where its footer names {expected}"
-        )
+    if trouble is None and found != expected:
+        reason = f"damaged: {found} messages where its footer names {expected}"
+        return Unreadable(file.path, reason)
+    return trouble
+
+
+def _left(wanted: Sequence[Wanted], given: Sequence[_Runs]) -> Iterator[Wanted]:
+    """What was not given of it. UsageError: something was given twice."""
+    for number, wish in enumerate(wanted):
+        mine = [runs.only(runs.wanted == number) for runs in given]
+        firsts = np.concatenate([wish.first - np.ones(1, np.int64), *(r.firsts for r in mine)])
+        ends = np.concatenate([np.full(1, wish.first), *(r.firsts + r.counts for r in mine)])
+        order = np.argsort(firsts, kind="stable")
+        firsts, ends = np.append(firsts[order][1:], wish.last + 1), ends[order]
+        if (firsts < ends).any():
+            raise UsageError(f"messages of {origin_text(wish.origin)} stand in a file twice")
+        for at in np.flatnonzero(firsts > ends):
+            yield Wanted(wish.origin, int(ends[at]), int(firsts[at]) - 1)
 
 
 class _Runs(NamedTuple):
@@ -127,9 +187,9 @@ class _Runs(NamedTuple):
         return _Runs(*(column[places] for column in self))
 
 
-def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, int]:
+def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, _Runs]:
     """All that is wanted, each origin's in order and else as rows are, so that payloads stand as
-    they are stored; and how many seqnos are fragments, which are no messages of their own."""
+    they are stored; and which seqnos are fragments, which are no messages of their own."""
     is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
     is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment").to_numpy(False)
     found = [
@@ -140,7 +200,7 @@ def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs,
     places = np.concatenate([np.maximum.accumulate(mine.rows) for mine in found])
     runs = runs.only(np.argsort(places, kind="stable"))
     is_part = is_fragment[runs.rows]
-    return runs.only(~is_part), int(runs.counts[is_part].sum())
+    return runs.only(~is_part), runs.only(is_part)
 
 
 def _is_of(rows: pa.RecordBatch, origin: OriginKey) -> pa.Array:

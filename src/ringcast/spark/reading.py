@@ -16,7 +16,6 @@ from ringcast.errors import RingcastError, UsageError
 from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState
 from ringcast.spark.digesting import BrokenSegment, digest_segment
 from ringcast.spark.folding import row_of
-from ringcast.trace.files import TooNew
 from ringcast.trace.rows import BLOCK, SEND, Row
 from ringcast.trace.segments import Segment, SegmentInfo
 
@@ -30,7 +29,10 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import OriginKey
 
 WITNESS_ROWS_MAX = 20
-TOO_NEW = "too new"
+NOT_READ = "ringcast.not-read"
+"""Stands in what a task says of a file that it could not read."""
+_FAILED = "\0"
+"""What a task could not do at all begins with it."""
 _TASKS_PER_CORE_MAX = 4
 _TASK_BYTES = 16 << 20
 """What a core has to read before its work is split further: each task costs some 50 ms."""
@@ -50,15 +52,12 @@ def digest_files(spark: SparkSession, paths: Iterable[Path]) -> list[str]:
 
 
 def parse_states(lines: Iterable[str]) -> tuple[list[SegmentState], list[str]]:
-    """The digests by path, and what is wrong with files that have none. One of a version that we do
-    not know is refused: who wrote that has more to say than we could judge."""
+    """The digests by path, and what is wrong with files that have none."""
     states: list[SegmentState] = []
     damaged: list[str] = []
     for text in lines:
         path, info, said = json.loads(text)
-        if info == TOO_NEW:
-            raise UsageError(said)
-        if info is None:
+        if info == NOT_READ:
             damaged.append(said)
         else:
             states.append(SegmentState(path, SegmentInfo(**info), Digest.from_json(said)))
@@ -69,14 +68,28 @@ def _state_of(path: str) -> list[str]:
     """One file as JSON: its footer and digest, or what is wrong with it."""
     try:
         with Segment(path) as segment:
+            segment.check_rows()
             digest = digest_segment(segment)
             return [json.dumps([path, asdict(segment.info), digest.to_json()])]
-    except TooNew as error:
-        return [json.dumps([path, TOO_NEW, str(error)])]
     except BrokenSegment as error:
-        return [json.dumps([path, None, f"{Path(path).name}: {error}"])]
+        return [json.dumps([path, NOT_READ, f"{Path(path).name}: {error}"])]
     except RingcastError as error:
-        return [json.dumps([path, None, str(error)])]
+        return [json.dumps([path, NOT_READ, str(error)])]
+
+
+def damaged_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
+    """Which of these are not as they were written."""
+    sizes = {path: Path(path).stat().st_size for path in paths}
+    return over_items(spark, sizes, _damaged) if sizes else []
+
+
+def _damaged(path: str) -> list[str]:
+    try:
+        with Segment(path) as segment:
+            segment.check_rows()
+    except RingcastError:
+        return [path]
+    return []
 
 
 # Rows to be read again
@@ -221,14 +234,19 @@ def over_items(
 ) -> list[str]:
     """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
 
-    The items travel with the function. What comes back is small by design.
+    The items travel with the function. What comes back is small by design. UsageError: there is an
+    item of which a task could say nothing.
     """
     cores: int = spark.sparkContext.defaultParallelism
     tasks = _pack(sizes, _tasks_for(sum(sizes.values()), cores))
     frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
         partial(_run_tasks, tasks, work), "said string"
     )
-    return [row.said for row in frame.collect()]
+    found = [row.said for row in frame.collect()]
+    for line in found:
+        if line.startswith(_FAILED):
+            raise UsageError(line.removeprefix(_FAILED))
+    return found
 
 
 def _run_tasks(
@@ -239,8 +257,15 @@ def _run_tasks(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             for item in tasks[number]:
-                said = pa.array(list(work(item)), pa.string())
-                yield pa.RecordBatch.from_arrays([said], ["said"])
+                yield pa.RecordBatch.from_arrays([_said(work, item)], ["said"])
+
+
+def _said(work: Callable[[str], Iterable[str]], item: str) -> pa.StringArray:
+    """An error of ours is for the driver to tell: as Spark tells it nobody would read it."""
+    try:
+        return pa.array(list(work(item)), pa.string())
+    except RingcastError as error:
+        return pa.array([_FAILED + str(error)], pa.string())
 
 
 def _tasks_for(total_bytes: int, cores: int) -> int:

@@ -108,9 +108,14 @@ class Run:
     def _without_copies(self, group: list[SegmentState]) -> list[SegmentState]:
         """In the order of idx, each stretch of it once."""
         kept: list[SegmentState] = []
-        for state in sorted(group, key=lambda state: (state.info.first_idx, state.path)):
+        # What others were merged into comes before them.
+        for state in sorted(
+            group, key=lambda state: (state.info.first_idx, -state.info.last_idx, state.path)
+        ):
             if not kept or state.info.first_idx > kept[-1].info.last_idx:
                 kept.append(state)
+            elif kept[-1].info.is_merged_from(state.info):
+                self.notes.append(f"{_file_name(state)} was merged into {_file_name(kept[-1])}")
             elif (state.info, state.digest) == (kept[-1].info, kept[-1].digest):
                 self.notes.append(f"a copy of {_file_name(kept[-1])} is ignored")
             else:

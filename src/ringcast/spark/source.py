@@ -2,6 +2,10 @@
 
 These classes only adapt: what is read follows from two positions alone (trace/archive.py), so that
 a step which is tried again reads the same messages.
+
+On a gap, or a file that cannot be read and that no other tells of: a stream waits, then fails; a
+table fails at once. With failOnGap=false both go on without, and log it. An origin leaves a
+stream's offset when `prune` has removed the last of it, not because its files are out of sight.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from ringcast.spark.messages import DDL, read_messages, tasks_of
 from ringcast.trace.archive import Index
 from ringcast.trace.held import STREAMS, origin_text
 from ringcast.trace.positions import Position
-from ringcast.trace.retention import Query
+from ringcast.trace.retention import Query, pruned_origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
     from ringcast.spark.messages import FileRead
     from ringcast.trace.archive import Plan
+    from ringcast.trace.held import Range
     from ringcast.trace.rows import OriginKey
 
 GAP_WAIT_S = 30.0
@@ -89,10 +94,11 @@ class Options:
     max_messages: int | None = None
     max_files: int | None = None
     gap_wait_s: float = GAP_WAIT_S
+    fail_on_gap: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Options:
-        names = ["path", "sender", "stream"]
+        names = ["path", "sender", "stream", "failOnGap"]
         if is_stream:
             names += ["query", "maxMessagesPerTrigger", "maxFilesPerTrigger", "gapWaitSeconds"]
         unknown = {name.lower() for name in options} - {name.lower() for name in names}
@@ -122,6 +128,7 @@ class Options:
             max_messages=messages,
             max_files=files,
             gap_wait_s=_seconds(options.get("gapWaitSeconds", str(GAP_WAIT_S))),
+            fail_on_gap=_flag(options.get("failOnGap", "true")),
         )
 
     def wants(self, origin: OriginKey) -> bool:
@@ -150,14 +157,15 @@ class ArchiveReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         index = Index(self._options.path)
         index.refresh()
-        plan = index.pieces({}, passed_before=time.time())
+        plan = _planned(index, Position(), time.time(), self._options)
+        _tell_gaps(plan, Position())
         pieces = [piece for piece in plan.pieces if self._options.wants(piece.origin)]
         # Spark makes one of nothing out of an empty list.
         return [MessagesPartition(files) for files in tasks_of(pieces) or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MessagesPartition)
-        return read_messages(partition.files)
+        return read_messages(self._options.path, partition.files)
 
     def _takes(self, wish: Filter) -> bool:
         """Whether nothing is left of this filter for Spark to do."""
@@ -220,15 +228,15 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refresh()
         now = self._frozen_at or time.time()
         position = Position.from_dict(start)
-        plan = self._index.pieces(position.digest, now - self._options.gap_wait_s)
+        plan = _planned(self._index, position, now - self._options.gap_wait_s, self._options)
         plan = _limited(plan, limit)
         if not plan.pieces:
             return start
         _tell_gaps(plan, position)
-        # Of an origin without files nothing is to come: retention keeps positions small.
-        there = set(self._index.origins)
+        # Of an origin that was pruned nothing is to come: so positions stay small.
+        gone = pruned_origins(self._options.path).difference(self._index.origins)
         digest = plan.after(position.digest)
-        kept = {origin: seqno for origin, seqno in digest.items() if origin in there}
+        kept = {origin: seqno for origin, seqno in digest.items() if origin not in gone}
         return Position(kept, plan.gaps).to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -243,7 +251,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MessagesPartition)
-        return read_messages(partition.files)
+        return read_messages(self._options.path, partition.files)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._query.commit(Position(Position.from_dict(end).digest))
@@ -253,6 +261,38 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._index.refresh()
 
 
+def _planned(index: Index, position: Position, before: float, options: Options) -> Plan:
+    """All that is behind the position. What is missing, and has been since before this time, is
+    passed over if it may be; UsageError if not. Nothing is while files may turn out to have it."""
+    if not options.fail_on_gap:
+        return index.pieces(position.digest, before)
+    untold = index.untold(before)
+    if untold:
+        raise UsageError(_refused(f"there are files that cannot be read: {'; '.join(untold)}"))
+    is_all_told = not index.untold(float("inf"))
+    plan = index.pieces(position.digest, before if is_all_told else float("-inf"))
+    for origin, gaps in plan.gaps.items():
+        for gap in gaps if options.wants(origin) else ():
+            lost = index.lost_in(origin, gap)
+            if lost or not _is_before_all(gap, origin, position):
+                where = "; ".join(lost) or "no file has them"
+                missing = f"messages {gap.first}..{gap.last} of {origin_text(origin)}"
+                raise UsageError(_refused(f"{missing} cannot be read: {where}"))
+    return plan
+
+
+def _refused(what: str) -> str:
+    return (
+        f"{what}. Repair that, move away what is not the archive's, or go on without what is "
+        'missing: .option("failOnGap", "false")'
+    )
+
+
+def _is_before_all(gap: Range, origin: OriginKey, position: Position) -> bool:
+    """What a sender sent before the first archive came is no loss."""
+    return gap.first == 1 and origin not in position.digest
+
+
 def _limited(plan: Plan, limit: ReadLimit) -> Plan:
     match limit:
         case ReadMaxRows(max_rows):
@@ -260,17 +300,17 @@ def _limited(plan: Plan, limit: ReadLimit) -> Plan:
         case ReadMaxFiles(max_files):
             return plan.first_files(max_files)
         case _:
-            return plan
+            return plan.only_passed()
 
 
 def _tell_gaps(plan: Plan, position: Position) -> None:
     for origin, gaps in plan.gaps.items():
-        # What a sender sent before the first archive came is no loss.
-        for gap in gaps[origin not in position.digest :]:
-            log.warning(
-                "messages %d..%d of %s are in no file of the archive and were passed over",
-                *(gap.first, gap.last, origin_text(origin)),
-            )
+        for gap in gaps:
+            if not _is_before_all(gap, origin, position):
+                log.warning(
+                    "messages %d..%d of %s cannot be read in the archive and were passed over",
+                    *(gap.first, gap.last, origin_text(origin)),
+                )
 
 
 def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
@@ -306,3 +346,9 @@ def _seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise UsageError(f"gapWaitSeconds is a number of at least 0, not {text!r}")
     return value
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"failOnGap is true or false, not {text!r}")
+    return text.lower() == "true"

@@ -7,25 +7,33 @@ files have it. A member's file is left for another's only where it ends: whole f
 
 Where no file has a message that one behind it is there of, there is a gap. It may be closed yet, by
 an archive that is slower to write; so a reader waits at a gap before it passes over it.
+
+A file that cannot be read is tried again whenever the index is refreshed. The file that its archive
+wrote next tells what it holds: other archives stand in for it, and what none of them has is a gap
+with that file's name. Of a file that nobody tells of yet it is not known what is missing.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.errors import UsageError
-from ringcast.trace.held import Range
-from ringcast.trace.segments import SUFFIX, Segment
+from ringcast.trace.held import Range, origin_text
+from ringcast.trace.patience import patiently
+from ringcast.trace.sealed import Unreadable
+from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ringcast.trace.held import Holdings
     from ringcast.trace.rows import MemberKey, OriginKey
 
 Digest: TypeAlias = "Mapping[OriginKey, int]"
@@ -100,6 +108,10 @@ class Plan:
             kept.append(piece)
         return self._only(kept)
 
+    def only_passed(self) -> Plan:
+        """Without gaps that nothing is read behind."""
+        return self._only(self.pieces)
+
     def after(self, start: Digest) -> dict[OriginKey, int]:
         """The position behind all of it, for who was at `start`."""
         return dict(start) | {piece.origin: piece.last for piece in self.pieces}
@@ -114,27 +126,87 @@ class Plan:
         return Plan(kept, gaps)
 
 
+class Trouble(NamedTuple):
+    """A file that is there and cannot be read."""
+
+    reason: str
+    """With its name."""
+    since: float
+    """When it got its name, or was first met, in seconds since the epoch."""
+
+
 class Index:
     """What the visible files of a directory hold. Footers are read once, rows never."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = str(directory)
         self.files: dict[str, File] = {}
-        self.unreadable: dict[str, str] = {}
-        """Files that are no segments, or torn: path and what is wrong. They count as missing."""
+        self.unreadable: dict[str, Trouble] = {}
+        """By path."""
+        self._there: set[str] | None = None  # as it was last listed
         self._others: set[str] = set()  # segments of members that keep no messages
+        self._holdings: dict[str, Holdings] = {}
+        """What is in each file, by its footer."""
+        self._told: dict[str, tuple[str, Holdings]] = {}
+        """What is in each file, by the footer of another, and of which."""
         self._held: dict[OriginKey, dict[MemberKey, list[Holding]]] = {}
+        self._lost: dict[OriginKey, list[tuple[Range, str]]] = {}
+        """What is known to be in files that cannot be read, and in which."""
 
     def refresh(self) -> None:
-        """Take in what has become visible, and let go of what is no longer there."""
-        if not os.path.isdir(self.directory):
-            raise UsageError(f"{self.directory}: no such directory: where does the archive write?")
-        there = set(_segment_paths(self.directory))
-        gone = self.files.keys() - there
-        if gone:
-            self._drop(gone)
-        for path in sorted(there - self.files.keys() - self.unreadable.keys() - self._others):
+        """Take in what has become visible or readable, and drop what is no longer there.
+
+        UsageError: the directory is not there, or does not tell what is in it.
+        """
+        try:
+            patiently(lambda: os.stat(self.directory))
+        except OSError as error:
+            raise UsageError(
+                f"{self.directory}: no such directory ({error.strerror}): where does the archive "
+                "write?"
+            ) from error
+        there = self._listed()
+        self._drop(self.files.keys() - there)
+        for path in self.unreadable.keys() - there:
+            del self.unreadable[path]
+            self._holdings.pop(path, None)
+        for path in sorted(there - self.files.keys() - self._others):
             self._add(path)
+        self._tell_lost()
+
+    def _listed(self) -> set[str]:
+        """The paths of all files. Where something has changed, as they are found twice: else the
+        file that others were just merged into may be missed, and those too."""
+        there = set(map(str, segment_paths(self.directory)))
+        while there != self._there:
+            self._there, there = there, set(map(str, segment_paths(self.directory)))
+        return there
+
+    def leave_out(self, path: str, reason: str) -> None:
+        """This file cannot be read after all: others stand in for it."""
+        if path in self.files:
+            holdings = self._holdings[path]
+            self._drop({path})
+            self._holdings[path] = holdings
+        self.unreadable[path] = Trouble(reason, time.time())
+        self._tell_lost()
+
+    def untold(self, before: float) -> list[str]:
+        """What is wrong with files that cannot be read, are there since before this time, and may
+        have messages that nobody tells of."""
+        return [
+            trouble.reason
+            for path, trouble in sorted(self.unreadable.items())
+            if self._known(path) is None and trouble.since < before
+        ]
+
+    def lost_in(self, origin: OriginKey, gap: Range) -> list[str]:
+        """What is wrong with the files that have messages of this gap and cannot be read."""
+        return [
+            self.unreadable[path].reason
+            for held, path in self._lost.get(origin, ())
+            if held.first <= gap.last and held.last >= gap.first
+        ]
 
     def holdings(self, origin: OriginKey) -> Iterator[tuple[MemberKey, list[Holding]]]:
         """What each writer holds of it, in order."""
@@ -142,7 +214,7 @@ class Index:
 
     @property
     def origins(self) -> list[OriginKey]:
-        return sorted(self._held)
+        return sorted(self._held.keys() | self._lost.keys())
 
     def pieces(self, start: Digest, passed_before: float) -> Plan:
         """All that is behind `start`, up to gaps that became visible later than `passed_before`."""
@@ -178,6 +250,11 @@ class Index:
                 at = gap.last
         return found
 
+    def stand_ins(self, wanted: Iterable[tuple[OriginKey, int, int]]) -> Iterator[Piece]:
+        """Where these ranges of messages are to be read; UsageError if nobody has one of them."""
+        for origin, first, last in wanted:
+            yield from self._whole(origin, first - 1, last)
+
     def _whole(self, origin: OriginKey, at: int, through: int) -> Iterator[Piece]:
         for item in self._walk(origin, at, through):
             if not isinstance(item, Piece):
@@ -185,9 +262,12 @@ class Index:
             yield item
             at = item.last
         if at < through:
+            lost = self.lost_in(origin, Range(at + 1, through))
+            lost = lost or [trouble.reason for trouble in self.unreadable.values()]
             raise UsageError(
-                f"messages {at + 1}..{through} of {origin[0]} are gone from {self.directory}, and "
-                "this query has not read them: were files removed by hand?"
+                f"messages {at + 1}..{through} of {origin_text(origin)} are not to be read in "
+                f"{self.directory}, and this query has not read them: "
+                + ("; ".join(lost) or "were files removed by hand?")
             )
 
     def _walk(
@@ -217,47 +297,81 @@ class Index:
                 for held in writers.values()
                 if (place := bisect_right(held, at + 1, key=attrgetter("first"))) < len(held)
             ]
-            if not behind:
-                return
-            following = min(behind, key=lambda held: (held.first, held.file.visible_at))
-            yield Range(at + 1, following.first - 1), following.file.visible_at
-            at = following.first - 1
+            if behind:
+                following = min(behind, key=lambda held: (held.first, held.file.visible_at))
+                gap, since = Range(at + 1, following.first - 1), following.file.visible_at
+            else:
+                lost = [(held, path) for held, path in self._lost.get(origin, ()) if held.last > at]
+                if not lost:
+                    return
+                gap = Range(at + 1, max(held.last for held, _ in lost))
+                since = min(self.unreadable[path].since for _, path in lost)
+            yield gap, since
+            at = gap.last
 
     def _add(self, path: str) -> None:
+        known = self.unreadable.pop(path, None)
         try:
-            about = os.stat(path)
-            with Segment(path) as segment:
-                info, holdings = segment.info, segment.holdings
-        except FileNotFoundError:
-            return  # removed since it was listed
-        except UsageError as error:
-            if os.path.exists(path):
-                self.unreadable[path] = str(error)
-                log.warning("left out of the archive: %s", error)
+            # Who was waited for in vain is not waited for every time.
+            with Segment(path, is_patient=known is None) as segment:
+                about = patiently(lambda: os.stat(path))
+                info, holdings, before = segment.info, segment.holdings, segment.before
+        except (Unreadable, OSError) as error:
+            self._meet(path, error, known)
             return
         if not info.payloads:
             self._others.add(path)
             return
-        writer = info.node, info.inc
         messages = sum(held.length for _, held in holdings)
-        file = File(path, writer, about.st_size, about.st_ctime, messages)
-        self.files[path] = file
-        for origin, held in holdings:
-            mine = self._held.setdefault(origin, {}).setdefault(writer, [])
+        visible_at = about.st_ctime if info.visible_at is None else info.visible_at
+        self.files[path] = File(path, (info.node, info.inc), about.st_size, visible_at, messages)
+        self._holdings[path] = holdings
+        if before is not None:
+            self._told[os.path.join(os.path.dirname(path), before.name)] = path, before.holdings
+        self._hold(self.files[path])
+
+    def _meet(self, path: str, error: Exception, known: Trouble | None) -> None:
+        """A file that cannot be read, unless it was removed since it was listed."""
+        since = time.time()
+        try:
+            since = os.stat(path).st_ctime
+        except FileNotFoundError:
+            return
+        except OSError:
+            pass
+        reason = str(error)
+        if known is None or known.reason != reason:
+            log.warning("not to be read in the archive: %s", reason)
+        self.unreadable[path] = Trouble(reason, since if known is None else known.since)
+
+    def _hold(self, file: File) -> None:
+        for origin, held in self._holdings[file.path]:
+            mine = self._held.setdefault(origin, {}).setdefault(file.writer, [])
             mine.append(Holding(*held, file))
             if len(mine) > 1 and mine[-2].last >= mine[-1].first:
                 mine[:] = _in_order(mine)
 
     def _drop(self, paths: set[str]) -> None:
+        if not paths:
+            return
         for path in paths:
-            del self.files[path]
-        for origin, writers in list(self._held.items()):
-            for writer, held in list(writers.items()):
-                writers[writer] = [holding for holding in held if holding.file.path not in paths]
-                if not writers[writer]:
-                    del writers[writer]
-            if not writers:
-                del self._held[origin]
+            del self.files[path], self._holdings[path]
+        self._told = {path: told for path, told in self._told.items() if told[0] not in paths}
+        # What lay within one of these counts again.
+        self._held.clear()
+        for file in self.files.values():
+            self._hold(file)
+
+    def _tell_lost(self) -> None:
+        self._lost = {}
+        for path in sorted(self.unreadable):
+            for origin, held in self._known(path) or ():
+                self._lost.setdefault(origin, []).append((held, path))
+
+    def _known(self, path: str) -> Holdings | None:
+        """What is in a file that cannot be read, if anybody tells."""
+        told = self._told.get(path)
+        return self._holdings.get(path) or (None if told is None else told[1])
 
 
 def _in_order(held: list[Holding]) -> list[Holding]:
@@ -273,10 +387,3 @@ def _holding_at(held: list[Holding], seqno: int) -> Holding | None:
     """The one that has this seqno and the most behind it."""
     place = bisect_right(held, seqno, key=attrgetter("first")) - 1
     return held[place] if place >= 0 and held[place].last >= seqno else None
-
-
-def _segment_paths(directory: str) -> Iterator[str]:
-    for root, _, names in os.walk(directory):
-        for name in names:
-            if name.endswith(SUFFIX):
-                yield os.path.join(root, name)

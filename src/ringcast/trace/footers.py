@@ -54,7 +54,6 @@ def bounds_of(
 ) -> dict[str, Bounds | None]:
     """Of these columns, as far as the file tells."""
     about, schema = metadata.row_group(group), metadata.schema
-    # No others: to look at one that is damaged ends the process (pyarrow 26).
     return {
         path: _bounds(about.column(at))
         for at in range(about.num_columns)
@@ -64,14 +63,11 @@ def bounds_of(
 
 def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
     """None where the file does not tell, there may be rows without a value, or values are neither
-    numbers nor text: others may have rewritten it, and what is read can be cast."""
+    numbers nor text. Its seal says that the file is as it was written."""
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max:
         return None
     if not statistics.has_null_count or statistics.null_count:
         return None
-    try:
-        bounds = Bounds(statistics.min, statistics.max)
-    except ValueError:  # no text
-        return None
+    bounds = Bounds(statistics.min, statistics.max)
     return bounds if type(bounds.least) in (int, str) else None

@@ -6,14 +6,13 @@ missing there.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Stream
 from ringcast.trace.rows import DELIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ringcast.trace.rows import OriginKey, Row
 
@@ -56,14 +55,15 @@ class Holdings:
         else:
             ranges.append(held)
 
-    def to_json(self) -> str:
-        return json.dumps([[*origin, *held] for origin, held in self])
+    def to_values(self) -> list[list[str | int]]:
+        """As JSON has it."""
+        return [[*origin, *held] for origin, held in self]
 
     @classmethod
-    def from_json(cls, text: bytes) -> Holdings:
-        """ValueError, TypeError: this is not what `to_json` writes."""
+    def from_values(cls, values: Iterable[Any]) -> Holdings:
+        """ValueError, TypeError: this is not what `to_values` returns."""
         holdings = cls()
-        for name, incarnation, stream, first, last in json.loads(text):
+        for name, incarnation, stream, first, last in values:
             if not (isinstance(name, str) and 0 <= incarnation <= INCARNATION_MAX):
                 raise ValueError("no sender")
             if stream not in STREAMS or not 1 <= first <= last <= SEQNO_MAX:

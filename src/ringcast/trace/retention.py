@@ -2,7 +2,9 @@
 
 Each streaming query has a file in the archive's directory, under queries/, with the position that
 it has committed. A file of messages stays until every query is behind it. A query that is gone for
-good is forgotten by command.
+good is forgotten by command. Whose last messages were removed stands there too, until no query's
+position speaks of that sender any more: a sender whose files are merely out of sight is not among
+them.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.trace.archive import Index
+from ringcast.trace.held import origin_text, parse_origin
+from ringcast.trace.patience import patiently
 from ringcast.trace.positions import Position
 from ringcast.trace.segments import TEMPORARY_SUFFIX
-from ringcast.trace.whole import sync
+from ringcast.trace.whole import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from ringcast.trace.archive import File
+    from ringcast.trace.rows import OriginKey
 
 QUERIES = "queries"
+_PRUNED = "pruned"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -83,7 +90,7 @@ class Query:
 
     def _text(self) -> str:
         try:
-            return self.path.read_text()
+            return patiently(self.path.read_text)
         except FileNotFoundError:
             return ""
 
@@ -91,13 +98,7 @@ class Query:
         """Whole or not at all, and there after a crash."""
         text = json.dumps({"committed": position.to_dict()})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_suffix(f".{os.getpid()}{TEMPORARY_SUFFIX}")
-        with part.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.path)
-        sync(self.path.parent)
+        patiently(lambda: write_whole(self.path, text, f".{os.getpid()}{TEMPORARY_SUFFIX}"))
         self._written = text
 
 
@@ -123,7 +124,7 @@ def prune(directory: Path | str, before: float, *, is_trial: bool = False) -> Pr
     index = Index(directory)
     index.refresh()
     pruned = Pruned()
-    with _locked(Path(directory, QUERIES)):  # no query begins meanwhile
+    with keeping_prune_out(directory):  # and no query begins meanwhile
         old = {path: file for path, file in index.files.items() if file.visible_at < before}
         needed: set[str] = set()
         for query in queries(directory):
@@ -133,11 +134,57 @@ def prune(directory: Path | str, before: float, *, is_trial: bool = False) -> Pr
                 needed |= unread
         pruned.removed = [old[path] for path in sorted(old.keys() - needed)]
         if not is_trial:
+            removed = _last_of(index, pruned.removed)
             for file in pruned.removed:
                 with suppress(FileNotFoundError):  # somebody else was faster
                     os.unlink(file.path)
+            index.refresh()
+            _note_pruned(index, removed)
             _remove_leftovers(Path(directory), before)
     return pruned
+
+
+def pruned_origins(directory: Path | str) -> set[OriginKey]:
+    """Of whom nothing is left because it was pruned, as far as queries speak of them."""
+    path = Path(directory, QUERIES, _PRUNED)
+    try:
+        return set(map(parse_origin, json.loads(patiently(path.read_text))))
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from error
+
+
+def _last_of(index: Index, files: Iterable[File]) -> dict[OriginKey, int]:
+    """The last message of each origin in these files."""
+    paths = {file.path for file in files}
+    return {
+        origin: max(lasts)
+        for origin in index.origins
+        if (
+            lasts := [
+                holding.last
+                for _, held in index.holdings(origin)
+                for holding in held
+                if holding.file.path in paths
+            ]
+        )
+    }
+
+
+def _note_pruned(index: Index, removed: dict[OriginKey, int]) -> None:
+    """Who has gone with these, up to where. Who was read further has files out of sight."""
+    if index.untold(float("inf")):
+        return  # of whom there are messages in those is not known
+    known: dict[OriginKey, int] = {}
+    for query in queries(index.directory):
+        for origin, seqno in query.committed.digest.items():
+            known[origin] = max(seqno, known.get(origin, 0))
+    gone = {origin for origin, last in removed.items() if last >= known.get(origin, 0)}
+    gone |= pruned_origins(index.directory)
+    gone = (gone & known.keys()).difference(index.origins)
+    text = json.dumps(sorted(map(origin_text, gone)))
+    write_whole(Path(index.directory, QUERIES, _PRUNED), text)
 
 
 def _unread(index: Index, committed: Position) -> set[str]:
@@ -157,6 +204,11 @@ def _remove_leftovers(directory: Path, before: float) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < before:
                 path.unlink()
+
+
+def keeping_prune_out(directory: Path | str) -> AbstractContextManager[None]:
+    """While it is entered, nothing else is removed, and no query begins."""
+    return _locked(Path(directory, QUERIES))
 
 
 @contextmanager

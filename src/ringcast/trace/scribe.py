@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringcast.trace.rows import Row
-    from ringcast.trace.segments import Recording, SegmentWriter
+    from ringcast.trace.segments import Before, Recording, SegmentWriter
 
 QUEUE_ROWS_MAX = 65_536
 ROOM_BYTES = 32 << 20
@@ -124,6 +124,7 @@ class Scribe:
         self._segment_rows = segment_rows
         self._segment_seconds = segment_seconds
         self._segment: SegmentWriter | None = None
+        self._before: Before | None = None
         self._has_stop = False
         self._is_closing = False
         # A daemon: a disk that hangs must not keep the process from ending.
@@ -142,7 +143,8 @@ class Scribe:
     def _run(self) -> None:
         due_s = time.monotonic() + self._segment_seconds
         while not self._is_closing:
-            is_asked = self._queue.is_due.wait(_POLL_S)
+            left_s = max(due_s - time.monotonic(), 0.0)
+            is_asked = self._queue.is_due.wait(min(left_s, _POLL_S))
             self._queue.is_due.clear()
             is_due = time.monotonic() >= due_s
             # Converting a few rows costs as much as converting hundreds: they may wait.
@@ -165,7 +167,7 @@ class Scribe:
         rows = [entry.row for entry in entries]
         self._has_stop = rows[-1].event == STOP  # nothing comes after it
         if self._segment is None:
-            self._segment = SegmentWriter(self._directory, self._recording)
+            self._segment = SegmentWriter(self._directory, self._recording, self._before)
         payloads = [entry.payloads for entry in entries] if self._recording.payloads else None
         try:
             self._segment.add(rows, time.time_ns() - time.monotonic_ns(), payloads)
@@ -177,15 +179,17 @@ class Scribe:
             self._finish()
 
     def _finish(self) -> None:
-        from ringcast.trace.segments import STORAGE_ERRORS
+        from ringcast.trace.segments import STORAGE_ERRORS, Before
 
         if self._segment is None:
             return
         try:
-            self._segment.finish(lost=self._queue.lost + self.lost, is_last=self._has_stop)
+            lost = self._queue.lost + self.lost
+            path = self._segment.finish(lost=lost, is_last=self._has_stop)
         except STORAGE_ERRORS as error:
             self._give_up(error)
             return
+        self._before = Before(path.name, self._segment.holdings)
         self._segment = None
         self.segments += 1
 

@@ -5,10 +5,14 @@ renamed, and the directory is synced. Its footer says whose rows it has, from wh
 how many rows its recorder had lost by then, and whether the member stopped cleanly with it; so a
 reader knows what is missing without reading the rows. A simulation has one more, of the run itself:
 faults and phases, and in its footer the facts. Columns may be added to a version: a reader takes
-those it knows and gives missing ones their default. A newer version is refused.
+those it knows and gives missing ones their default. Other versions are refused.
+
+Every byte is covered by checksums (`ringcast.trace.sealed`), and every reader opens segments with
+`Segment`, which verifies them: a damaged file is named, and its rows are never taken for others.
 
 An archive's segments have one column more, the messages of each row, and their footer says which
-messages they hold. Nothing else tells them from other segments.
+messages they hold; and which the one before holds, so that it is known what to look for elsewhere
+if that one cannot be read. Nothing else tells them from other segments.
 """
 
 from __future__ import annotations
@@ -18,18 +22,29 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
 from ringcast.errors import UsageError
+from ringcast.trace.columns import (
+    ARCHIVE_SCHEMA,
+    DELTA,
+    DICTIONARY,
+    PAYLOADS,
+    READ_ROWS,
+    SCHEMA,
+    constant_column,
+    rows_to_batch,
+)
 from ringcast.trace.facts import facts_to_values
-from ringcast.trace.files import TooNew
 from ringcast.trace.footers import bounds_of, known_values
 from ringcast.trace.held import Holdings
+from ringcast.trace.patience import patiently
 from ringcast.trace.rows import CRASH, Row
+from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
 from ringcast.trace.whole import sync
 
 try:
@@ -47,7 +62,7 @@ if TYPE_CHECKING:
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = VERSION
 THE_RUN = ("", 0)
 """Under this name and incarnation stand the rows that are of no member."""
 SUFFIX = ".parquet"
@@ -55,54 +70,20 @@ TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
 """How many rows a writer holds before they go to the file."""
 ROW_GROUP_BYTES = 8 << 20
-"""Or how many bytes of messages, about: a reader has all those of a row group in memory."""
-READ_ROWS = 65_536
-"""How many rows a reader takes at a time."""
-
+"""Or how many bytes, about: a reader has a whole row group in memory."""
+GROUP_BYTES_MAX = 512 << 20
+GROUP_ROWS_MAX = 1 << 20
+"""No row group is larger, with one huge message in it: more is not written, and not read."""
 STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
 
 _INFO_KEY = b"ringcast"
 _HELD_KEY = b"ringcast.held"
+_BEFORE_KEY = b"ringcast.before"
 pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
 _FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 """What reading a footer that others wrote may raise."""
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-_UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
-"""64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
 _NO_EVENTS: Mapping[str, str] = {}
-_CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
-_RANDOM = frozenset({"block_hash"})
-
-
-def _column_type(name: str) -> pa.DataType:
-    if name in _UNSIGNED:
-        return pa.uint64()
-    default = Row._field_defaults.get(name, 0)
-    if name in ("event", "node") or isinstance(default, str):
-        return _TEXT
-    return pa.list_(pa.string()) if isinstance(default, tuple) else pa.int64()
-
-
-SCHEMA = pa.schema(
-    [
-        *((name, _TEXT) for name in ("run_id", "host", "boot_id")),
-        ("wall_ns", pa.int64()),
-        *((name, _column_type(name)) for name in Row._fields),
-    ]
-)
-"""What a run of a real cluster adds to the columns of a row: where and when in the world."""
-
-PAYLOADS = "payloads"
-ARCHIVE_SCHEMA = SCHEMA.append(pa.field(PAYLOADS, pa.list_(pa.binary())))
-"""An archive's rows also have the messages that they speak of, in order."""
-
-_DELTA = [item.name for item in SCHEMA if item.type == pa.int64()]
-_DICTIONARY = [
-    item.name
-    for item in SCHEMA
-    if item.name not in _DELTA and item.name not in _RANDOM and not pa.types.is_list(item.type)
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +124,27 @@ class SegmentInfo(Recording):
     """The member stopped cleanly and this is its end."""
     facts: dict[str, Any] | None = None
     """Of a simulation, beside the rows of the run itself."""
+    visible_at: float | None = None
+    """Of a segment that others were merged into: when the newest of them got its name, in seconds
+    since the epoch."""
+
+    def is_merged_from(self, other: SegmentInfo) -> bool:
+        """Whether the rows of the other one, of the same member, are among these."""
+        return self.visible_at is not None and (
+            self.first_idx <= other.first_idx <= other.last_idx <= self.last_idx
+        )
 
     @property
     def recording(self) -> Recording:
         """Whose it is."""
         return Recording(**{item.name: getattr(self, item.name) for item in fields(Recording)})
+
+
+class Before(NamedTuple):
+    """The segment that a member's archive wrote before this one."""
+
+    name: str
+    holdings: Holdings
 
 
 class SegmentWriter:
@@ -156,20 +153,33 @@ class SegmentWriter:
     Every method may raise OSError; then `abandon` it: what it had is lost.
     """
 
-    def __init__(self, directory: Path, recording: Recording) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        recording: Recording,
+        before: Before | None = None,
+        *,
+        name: str = "",
+    ) -> None:
         self.recording = recording
+        self.holdings = Holdings()
+        """The messages in it."""
         self.rows = 0
         self.first_idx = -1
         self.last_idx = -1
         self.payload_bytes = 0
         self._schema = ARCHIVE_SCHEMA if recording.payloads else SCHEMA
-        self._holdings = Holdings()
+        self._before = before
+        self._name = name
+        self._long = [
+            at for at, item in enumerate(self._schema) if pa.types.is_list(item.type)
+        ]  # the columns that a bounded number of rows does not bound
         self._directory = directory
         self._batches: list[pa.RecordBatch] = []
         self._buffered = 0
         self._buffered_bytes = 0
         self._path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file: SealingFile | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def add(
@@ -183,18 +193,17 @@ class SegmentWriter:
         if not rows:
             return
         self._count(len(rows), rows[0].idx, rows[-1].idx)
-        batch = _batch(self.recording, rows, wall_offset_ns)
+        batch = rows_to_batch(self.recording, rows, wall_offset_ns)
         if payloads is not None:
             kept = pa.array(payloads, ARCHIVE_SCHEMA.field(PAYLOADS).type)
-            size = kept.nbytes
             batch = pa.RecordBatch.from_arrays([*batch.columns, kept], schema=ARCHIVE_SCHEMA)
-            self.payload_bytes += size
-            self._buffered_bytes += size
-            self._holdings.add(rows)
+            self.payload_bytes += kept.nbytes
+            self.holdings.add(rows)
         self._append(batch)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Append rows that are columns already, as `SCHEMA` has them."""
+        """Append rows that are columns already, as `SCHEMA` or `ARCHIVE_SCHEMA` has them. What an
+        archive holds is to be added to `holdings`."""
         if len(batch):
             self._count(len(batch), batch["idx"][0].as_py(), batch["idx"][-1].as_py())
             self._append(batch)
@@ -207,13 +216,22 @@ class SegmentWriter:
         self.last_idx = last_idx
 
     def _append(self, batch: pa.RecordBatch) -> None:
+        size = sum(batch.column(at).nbytes for at in self._long)
+        if size > GROUP_BYTES_MAX - ROW_GROUP_BYTES:
+            raise OverflowError(f"{size} bytes at once: a row group has {GROUP_BYTES_MAX} at most")
         self._batches.append(batch)
         self._buffered += len(batch)
+        self._buffered_bytes += size
         if self._buffered >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
             self._write_group()
 
     def finish(
-        self, *, lost: int = 0, is_last: bool = False, facts: dict[str, Any] | None = None
+        self,
+        *,
+        lost: int = 0,
+        is_last: bool = False,
+        facts: dict[str, Any] | None = None,
+        visible_at: float | None = None,
     ) -> Path:
         """Make the segment visible, for good, and return where it is."""
         self._write_group()
@@ -229,14 +247,18 @@ class SegmentWriter:
             lost=lost,
             is_last=is_last,
             facts=facts,
+            visible_at=visible_at,
         )
         footer = {_INFO_KEY: json.dumps(asdict(info)).encode()}
         if self.recording.payloads:
-            footer[_HELD_KEY] = self._holdings.to_json().encode()
+            footer[_HELD_KEY] = json.dumps(self.holdings.to_values()).encode()
+            if self._before is not None:
+                name, held = self._before
+                footer[_BEFORE_KEY] = json.dumps([name, held.to_values()]).encode()
         self._writer.add_key_value_metadata(footer)
+        self._file.begin_footer()
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.seal()
         self._file.close()
         path = self._path.with_suffix(SUFFIX)
         self._path.rename(path)
@@ -263,16 +285,17 @@ class SegmentWriter:
         self._buffered = self._buffered_bytes = 0
 
     def _open(self) -> None:
-        stem = f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
+        stem = self._name or f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
         self._path = self._directory / f"{stem}{TEMPORARY_SUFFIX}"
-        self._file = self._path.open("wb")
+        self._file = SealingFile(self._path.open("wb"))
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
             compression="zstd",
-            use_dictionary=_DICTIONARY,
+            use_dictionary=DICTIONARY,
             write_statistics=SCHEMA.names,  # there is no least message
-            column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys(DELTA, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
         )
 
 
@@ -317,35 +340,44 @@ def write_trace_segments(
 
 
 class Segment:
-    """A segment opened for reading; UsageError where it is not one, or is torn."""
+    """A segment opened for reading; Unreadable where it is not one, or not whole."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, is_patient: bool = True) -> None:
         self.path = Path(path)
+        self._sealed = SealedFile(path, is_patient=is_patient)
         try:
-            self._file = pq.ParquetFile(self.path)
-            self.info = _info(self._file.metadata.metadata, self.path)
-            whole = self._file.metadata.num_rows == self.info.rows
+            self._metadata = pq.read_metadata(pa.BufferReader(self._sealed.footer))
+            self.info = _info(self._metadata.metadata)
+            self.holdings, self.before = _held(self._metadata.metadata)
+            if self._metadata.num_rows != self.info.rows:
+                raise ValueError("rows are missing")
         except (*_FOOTER_ERRORS, OSError, pa.ArrowException) as error:
-            raise UsageError(
-                f"{self.path.name}: not a whole segment: {_one_line(error)}"
-            ) from error
-        if not whole:
-            raise UsageError(f"{self.path.name}: not a whole segment: rows are missing")
+            self._sealed.close()
+            raise Unreadable(path, f"not a whole segment: {_one_line(error)}") from error
 
     def __enter__(self) -> Segment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._sealed.close()
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """Its pages, which pyarrow gets to see once they are verified."""
+        return pq.ParquetFile(
+            pa.PythonFile(self._sealed, mode="r"),
+            metadata=self._metadata,
+            page_checksum_verification=True,
+        )
 
     @property
     def groups(self) -> range:
         """Its row groups, by number."""
-        return range(self._file.metadata.num_row_groups)
+        return range(self._metadata.num_row_groups)
 
     def bounds(self, group: int, columns: Collection[str]) -> dict[str, Bounds | None]:
         """The least and the greatest of these columns in a row group, as far as is known."""
-        return bounds_of(self._file.metadata, group, columns)
+        return bounds_of(self._metadata, group, columns)
 
     def batches(
         self,
@@ -364,9 +396,9 @@ class Segment:
         try:
             for group in self.groups if groups is None else groups:
                 known = missing | known_values(
-                    self._file.metadata, group, columns, only_for, Row._field_defaults
+                    self._metadata, group, columns, only_for, Row._field_defaults
                 )
-                left = self._file.metadata.row_group(group).num_rows
+                left = self._check_size(group)
                 # Whoever wants more cores reads more files. One column at least counts the rows.
                 for batch in self._file.iter_batches(
                     READ_ROWS,
@@ -375,58 +407,69 @@ class Segment:
                     use_threads=False,
                 ):
                     arrays = [
-                        _many(name, known[name]).slice(0, len(batch))
+                        constant_column(name, known[name]).slice(0, len(batch))
                         if name in known
-                        else _as_stored(name, batch.column(name))
+                        else batch.column(name)
                         for name in columns
                     ]
                     left -= len(batch)
-                    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-                    if only_for and not self._is_as_told(group, rows["event"]):
-                        raise UsageError(f"{self.path.name}: damaged: its footer leaves out events")
-                    yield rows
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 if left:
-                    raise UsageError(f"{self.path.name}: damaged: rows are missing")
+                    raise Unreadable(self.path, "damaged: rows are missing")
         except (*STORAGE_ERRORS, TypeError) as error:
-            raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
 
-    def _is_as_told(self, group: int, events: pa.DictionaryArray) -> bool:
-        """Whether there are no events but those between the least and the greatest."""
-        told = self.bounds(group, ("event",)).get("event")
-        names = events.dictionary.to_pylist()
-        others = [at for at, name in enumerate(names) if told and not told.may_have(name)]
-        # A dictionary may list more than there is.
-        return (
-            not others or not pc.any(pc.is_in(events.indices, pa.array(others, pa.int32()))).as_py()
-        )
-
-    def row_groups(self, columns: Sequence[str], seqnos: Range) -> Iterator[pa.RecordBatch]:
-        """These columns of all rows that may speak of these seqnos, as much at a time as was
-        written at once. The file must have the columns."""
-        names = self._file.schema_arrow.names
-        metadata = self._file.metadata
+    def row_group(self, group: int, columns: Sequence[str], seqnos: Range) -> pa.RecordBatch | None:
+        """These columns of a row group, as it was written; None if no row of it speaks of these
+        seqnos. The file must have the columns."""
+        bounds = self.bounds(group, ("seqno", "seqno2"))
+        low, high = bounds["seqno"], bounds["seqno2"]
+        if (low and low.least > seqnos.last) or (high and high.greatest < seqnos.first):
+            return None
+        self._check_size(group)
         try:
-            for group in range(metadata.num_row_groups):
-                about = metadata.row_group(group)
-                low = about.column(names.index("seqno")).statistics
-                high = about.column(names.index("seqno2")).statistics
-                if low.min > seqnos.last or high.max < seqnos.first:
-                    continue
-                table = self._file.read_row_group(group, list(columns))
-                yield from table.combine_chunks().to_batches()
+            table = self._file.read_row_group(group, list(columns))
+            return pa.RecordBatch.from_arrays(
+                [column.combine_chunks() for column in table.columns], names=list(columns)
+            )
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise UsageError(f"{self.path.name}: damaged: {_one_line(error)}") from error
+            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
 
-    @property
-    def holdings(self) -> Holdings:
-        """Which messages are in it; none if it is not an archive's. UsageError: no sense in it."""
-        text = self._file.metadata.metadata.get(_HELD_KEY)
-        try:
-            return Holdings() if text is None else Holdings.from_json(text)
-        except _FOOTER_ERRORS as error:
-            raise UsageError(
-                f"{self.path.name}: what it holds is not to be read: {_one_line(error)}"
-            ) from error
+    def check_rows(self) -> None:
+        """Verify the bytes of all columns but the messages: who reads some of them now, and others
+        later, is to find damage now. Unreadable if there is some."""
+        for group in self.groups:
+            about = self._metadata.row_group(group)
+            chunks = [about.column(at) for at in range(about.num_columns)]
+            own = (chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] != PAYLOADS)
+            spans = [_span(chunk) for chunk in own]
+            if spans:
+                self._sealed.check(min(start for start, _ in spans), max(stop for _, stop in spans))
+
+    def check_all(self) -> None:
+        """Verify every byte; Unreadable if one is not as it was written."""
+        self._sealed.check_all()
+
+    def _check_size(self, group: int) -> int:
+        """How many rows a row group has; Unreadable if it would need more memory than one should.
+
+        Lists and messages must be stored as they are: an entry of a dictionary may be long, and
+        stand for millions of values.
+        """
+        about = self._metadata.row_group(group)
+        names = self._metadata.schema
+        is_long = about.total_byte_size > GROUP_BYTES_MAX or about.num_rows > GROUP_ROWS_MAX
+        if is_long or any(
+            about.column(at).has_dictionary_page
+            for at in range(about.num_columns)
+            if names.column(at).name not in DICTIONARY
+        ):
+            raise Unreadable(
+                self.path,
+                f"a row group of {about.num_rows} rows and {about.total_byte_size} bytes, or more "
+                f"once it is unpacked: no recorder writes over {GROUP_BYTES_MAX}",
+            )
+        return int(about.num_rows)
 
     def rows(self) -> list[Row]:
         """All rows, as the in-process predicates take them."""
@@ -445,66 +488,50 @@ class Segment:
 
 
 def segment_paths(directory: Path | str) -> list[Path]:
-    """Every visible segment under the directory, by name."""
-    return sorted(Path(directory).rglob(f"*{SUFFIX}"))
+    """Every visible segment under the directory, by name; UsageError: what is in it is not told."""
+    found: list[Path] = []
+    due = [str(directory)]
+    while due:
+        place = due.pop()
+        try:
+            entries = patiently(partial(_entries, place))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed since it was listed
+        except OSError as error:
+            raise UsageError(f"{place}: what is in it cannot be read: {error.strerror}") from error
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                due.append(entry.path)
+            elif entry.name.endswith(SUFFIX):
+                found.append(Path(entry.path))
+    return sorted(found)
 
 
-def _info(metadata: dict[bytes, bytes], path: Path) -> SegmentInfo:
+def _entries(place: str) -> list[os.DirEntry[str]]:
+    with os.scandir(place) as entries:
+        return list(entries)
+
+
+def _info(metadata: dict[bytes, bytes]) -> SegmentInfo:
     """The footer's own key; what it says beyond what we know is ignored."""
     values = json.loads(metadata[_INFO_KEY])
-    if values["schema"] > SCHEMA_VERSION:
-        raise TooNew(path, values["schema"], SCHEMA_VERSION)
     names = (item.name for item in fields(SegmentInfo))
     return SegmentInfo(**{name: values[name] for name in names if name in values})
 
 
-def _batch(recording: Recording, rows: Sequence[Row], wall_offset_ns: int) -> pa.RecordBatch:
-    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
-    count = len(rows)
-    arrays = []
-    for item in SCHEMA:
-        if item.name in _CONSTANT:
-            arrays.append(_constant(item.name, getattr(recording, item.name), count))
-        elif item.name == "wall_ns":
-            arrays.append(pa.array([at + wall_offset_ns for at in columns["mono_ns"]], item.type))
-        else:
-            arrays.append(_column(item.name, columns[item.name]))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def _held(metadata: dict[bytes, bytes]) -> tuple[Holdings, Before | None]:
+    """Which messages are in a segment, none if it is not an archive's; and in the one before."""
+    held = Holdings.from_values(json.loads(metadata.get(_HELD_KEY, b"[]")))
+    if _BEFORE_KEY not in metadata:
+        return held, None
+    name, values = json.loads(metadata[_BEFORE_KEY])
+    return held, Before(name, Holdings.from_values(values))
 
 
-def _column(name: str, values: Sequence[object]) -> pa.Array:
-    """Most columns have one value in most stretches; counting it is cheaper than converting."""
-    if values.count(values[0]) == len(values):
-        return _constant(name, values[0], len(values))
-    kind = SCHEMA.field(name).type
-    return (
-        pa.array(values, pa.string()).dictionary_encode()
-        if kind == _TEXT
-        else pa.array(values, kind)
-    )
-
-
-def _as_stored(name: str, column: pa.Array) -> pa.Array:
-    """The type we write; files that others have rewritten may have a wider one."""
-    kind = ARCHIVE_SCHEMA.field(name).type
-    return column if column.type == kind else column.cast(kind)
-
-
-@lru_cache(maxsize=64)
-def _many(name: str, value: object) -> pa.Array:
-    """As many as a reader takes at a time, to be sliced: row groups have much in common."""
-    return _constant(name, value, READ_ROWS)
-
-
-def _constant(name: str, value: object, count: int) -> pa.Array:
-    kind = SCHEMA.field(name).type
-    if kind == _TEXT:
-        indices = pa.repeat(pa.scalar(0, pa.int32()), count)
-        return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
-    if value == ():  # Repeating an empty list appends it so many times.
-        offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
-        return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type))
-    return pa.repeat(pa.scalar(value, kind), count)
+def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column's pages are, half-open."""
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    return start, start + chunk.total_compressed_size
 
 
 def _one_line(error: Exception) -> str:

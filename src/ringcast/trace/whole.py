@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 STAGED_SUFFIX = ".staged"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, suffix: str = STAGED_SUFFIX) -> None:
     """Put this text in the place of what was there before: staged beside it, synced, renamed."""
-    staged = path.with_name(path.name + STAGED_SUFFIX)
+    staged = path.with_name(path.name + suffix)
     with staged.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -17,10 +17,12 @@ import itertools
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
+from ringcast.trace import patience
 from ringcast.trace.archive import Index
 from ringcast.trace.held import Range, origin_text, parse_origin
 from ringcast.trace.positions import Position
-from support.archives import APP, WEB, WEB_UNIFORM, Kept, write_file
+from support.archives import APP, WEB, WEB_UNIFORM, Kept, tear, write_file
+from support.shaky_disk import ShakyDisk
 
 if TYPE_CHECKING:
     from ringcast.trace.archive import Piece
@@ -116,7 +118,7 @@ def test_a_step_names_only_the_gaps_that_it_passed(tmp_path: Path) -> None:
 def test_what_is_gone_and_not_read_is_an_error(tmp_path: Path) -> None:
     write_file(tmp_path, "one", 0, [Kept(WEB, 1, 3)])
     write_file(tmp_path, "one", 100, [Kept(WEB, 4, 6)]).unlink()
-    with pytest.raises(UsageError, match=r"messages 4\.\.6 of web are gone"):
+    with pytest.raises(UsageError, match=r"messages 4\.\.6 of web#\d+/fifo are not to be read"):
         index_of(tmp_path).pieces_between({WEB: 1}, {WEB: 6}, {})
 
 
@@ -137,8 +139,86 @@ def test_files_of_others_are_named_and_left_out(tmp_path: Path) -> None:
     torn.write_bytes(path.read_bytes()[:-9])
     index = index_of(tmp_path)
     assert list(index.unreadable) == [str(torn)]
-    assert "not a whole segment" in index.unreadable[str(torn)]
+    (told,) = index.untold(LATER)
+    assert told.startswith("torn.parquet: not a whole segment")
+    assert index.untold(0.0) == []
     assert seqnos(index.pieces({}, LATER).pieces) == [1, 2, 3]
+    torn.unlink()
+    index.refresh()
+    assert index.untold(LATER) == []
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PAUSES_S", ())
+    path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 3)])
+    index = Index(tmp_path)
+    with ShakyDisk(path, every=1):
+        index.refresh()
+        assert seqnos(index.pieces({}, LATER).pieces) == []
+        assert len(index.untold(LATER)) == 1
+    index.refresh()
+    assert seqnos(index.pieces({}, LATER).pieces) == [1, 2, 3]
+    assert index.unreadable == {}
+
+
+def test_a_file_system_that_fails_now_and_then_hides_nothing(tmp_path: Path) -> None:
+    for number in range(20):
+        place = tmp_path / f"folder {number % 3}"
+        write_file(place, "one", 10 * number, [Kept(WEB, 3 * number + 1, 3 * number + 3)])
+    with ShakyDisk(tmp_path, every=20) as disk:
+        index = index_of(tmp_path)
+    assert disk.failed >= 2
+    assert seqnos(index.pieces({}, LATER).pieces) == list(range(1, 61))
+
+
+def test_a_folder_that_does_not_tell_what_is_in_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PAUSES_S", ())
+    write_file(tmp_path / "inner", "one", 0, [Kept(WEB, 1, 3)])
+    index = index_of(tmp_path)
+    with (
+        ShakyDisk(tmp_path / "inner", every=1),
+        pytest.raises(UsageError, match="inner: what is in it cannot be read"),
+    ):
+        index.refresh()
+
+
+def test_other_archives_stand_in_for_a_file_that_the_next_one_tells_of(tmp_path: Path) -> None:
+    first = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 9), Kept(APP, 1, 4)])
+    write_file(tmp_path, "one", 100, [Kept(WEB, 10, 12)], before=first)
+    write_file(tmp_path, "two", 0, [Kept(WEB, 1, 7)])
+    write_file(tmp_path, "two", 100, [Kept(APP, 1, 2)])
+    tear(first)
+    index = index_of(tmp_path)
+    assert index.untold(LATER) == []
+    plan = index.pieces({}, LATER)
+    assert sorted(ranges(plan.pieces)) == [
+        ("app/1#2", 1, 2, "two"),
+        ("web", 1, 7, "two"),
+        ("web", 10, 12, "one"),
+    ]
+    assert plan.gaps == {WEB: [Range(8, 9)], APP: [Range(3, 4)]}
+    for origin, (gap,) in plan.gaps.items():
+        (told,) = index.lost_in(origin, gap)
+        assert told.startswith(first.name)
+    with pytest.raises(UsageError, match=rf"messages 8\.\.9 of web.*{first.name}"):
+        list(index.stand_ins([(WEB, 1, 9)]))
+    # Nothing is read behind what is lost at the end, so nothing is passed over there.
+    assert plan.only_passed().gaps == {WEB: [Range(8, 9)]}
+
+
+def test_what_lay_within_a_file_that_goes_counts_again(tmp_path: Path) -> None:
+    write_file(tmp_path, "one", 0, [Kept(WEB, 1, 9)])
+    write_file(tmp_path, "one", 100, [Kept(WEB, 10, 19)])
+    whole = write_file(tmp_path / "merged", "one", 0, [Kept(WEB, 1, 19)])
+    index = index_of(tmp_path)
+    assert ranges(index.pieces({}, LATER).pieces) == [("web", 1, 19, "one")]
+    whole.unlink()
+    index.refresh()
+    assert seqnos(index.pieces({}, LATER).pieces) == list(range(1, 20))
 
 
 def test_copies_of_files_change_nothing(tmp_path: Path) -> None:

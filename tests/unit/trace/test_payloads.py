@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,13 +13,20 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 import pyarrow.parquet as pq
 
-from ringcast.errors import UsageError
 from ringcast.events import Delivered, FragmentsTaken
 from ringcast.model import Address, Member, Run, Stream, ViewId
+from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.held import Holdings, Range
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.scribe import ROOM_BYTES, SEGMENT_BYTES
-from ringcast.trace.segments import PAYLOADS, ROW_GROUP_BYTES, Segment, segment_paths
+from ringcast.trace.sealed import Unreadable
+from ringcast.trace.segments import (
+    ROW_GROUP_BYTES,
+    Before,
+    Segment,
+    segment_paths,
+)
+from support.sealing import seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +59,9 @@ def test_messages_stand_in_the_rows_of_their_delivery(tmp_path: Path) -> None:
         assert segment.info.payloads
         assert segment.holdings.ranges == {FROM_B: [Range(1, 7)]}
         rows = segment.rows()
-        (batch,) = segment.row_groups(["event", "kind", PAYLOADS], Range(1, 7))
-        assert list(segment.row_groups(["event"], Range(8, 9))) == []
+        batch = segment.row_group(0, ["event", "kind", PAYLOADS], Range(1, 7))
+        assert segment.row_group(0, ["event"], Range(8, 9)) is None
+    assert batch is not None
     kept = [row for row in batch.to_pylist() if row[PAYLOADS]]
     assert [row[PAYLOADS] for row in kept] == [[b"one", b"", b"three"], [b"seven"]]
     assert {(row["event"], row["kind"]) for row in kept} == {("deliver", "")}
@@ -127,7 +138,7 @@ def test_while_the_disk_is_behind_there_is_no_room(tmp_path: Path) -> None:
 )
 def test_what_is_no_list_of_ranges_is_refused(text: bytes) -> None:
     with pytest.raises((ValueError, TypeError)):
-        Holdings.from_json(text)
+        Holdings.from_values(json.loads(text))
 
 
 def test_a_footer_that_makes_no_sense_is_told(tmp_path: Path) -> None:
@@ -137,9 +148,40 @@ def test_a_footer_that_makes_no_sense_is_told(tmp_path: Path) -> None:
     recorder.stopped(5)
     assert recorder.close(CLOSE_S)
     (path,) = segment_paths(tmp_path)
-    old, new = b'[["b", 18446744073709551615, 0, 1, 1]]', b'[["b", 18446744073709551615, 0, 1, 0]]'
-    data = path.read_bytes()
-    assert old in data
-    path.write_bytes(data.replace(old, new))
-    with Segment(path) as segment, pytest.raises(UsageError, match="what it holds"):
-        _ = segment.holdings
+    footer = pq.read_metadata(path).metadata
+    held = {**footer, b"ringcast.held": b'[["b", 18446744073709551615, 0, 1, 0]]'}
+    parquet = io.BytesIO()
+    pq.write_table(pq.read_table(path).replace_schema_metadata(held), parquet)
+    seal(path, parquet.getvalue())
+    with pytest.raises(Unreadable, match="no range of messages"):
+        Segment(path)
+
+
+def test_each_file_tells_what_the_one_before_holds(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, payloads=True, segment_rows=1)
+    recorder.start(0)
+    for seqno in range(1, 4):
+        recorder.delivered(delivery(seqno, [b"one"]), seqno * 10**9)
+        recorder.tick(seqno * 10**9 + 10**8)
+        until_written(recorder)
+    recorder.stopped(5 * 10**9)
+    assert recorder.close(CLOSE_S)
+    before: Before | None = None
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            if before is not None:
+                assert segment.before is not None
+                assert segment.before.name == before.name
+                assert segment.before.holdings.ranges == before.holdings.ranges
+            before = Before(path.name, segment.holdings)
+    assert before is not None
+    assert len(segment_paths(tmp_path)) >= 3
+
+
+def until_written(recorder: Recorder) -> None:
+    """Until what was recorded is in files."""
+    deadline = time.monotonic() + CLOSE_S
+    while recorder.stats()["queued"]:
+        assert time.monotonic() < deadline
+        recorder.wait_for_room(0.0)
+        time.sleep(0.01)

@@ -11,9 +11,10 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.errors import UsageError
 from ringcast.trace.positions import Position
-from ringcast.trace.retention import Query, prune, queries
+from ringcast.trace.retention import Query, prune, pruned_origins, queries
 from ringcast.trace.segments import segment_paths
-from support.archives import APP, WEB, Kept, write_file
+from support.archives import APP, WEB, Kept, tear, write_file
+from support.shaky_disk import ShakyDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +97,57 @@ def test_what_killed_writers_left_goes_when_it_is_old(tmp_path: Path) -> None:
     os.utime(old, (1, 1))
     prune(tmp_path, before=2.0)
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_only_what_was_pruned_leaves_the_positions(tmp_path: Path, files: list[Path]) -> None:
+    """And not what is out of sight for a moment."""
+    query = Query(tmp_path, "q")
+    query.begin()
+    query.commit(Position({WEB: 19, APP: 2}))
+    hidden = tmp_path.with_name("hidden")
+    files[1].rename(hidden)
+    prune(tmp_path, before=0.0)
+    assert pruned_origins(tmp_path) == set()
+    prune(tmp_path, LATER)
+    assert pruned_origins(tmp_path) == {WEB}  # of app nothing was removed
+    hidden.rename(files[1])
+    prune(tmp_path, before=0.0)
+    assert pruned_origins(tmp_path) == set()
+    prune(tmp_path, LATER)
+    assert pruned_origins(tmp_path) == {WEB, APP}
+    query.commit(Position({WEB: 19}))
+    prune(tmp_path, LATER)
+    assert pruned_origins(tmp_path) == {WEB}
+
+
+def test_who_was_read_further_than_what_was_pruned_is_out_of_sight(tmp_path: Path) -> None:
+    write_file(tmp_path, "one", 0, [Kept(WEB, 1, 9)])
+    query = Query(tmp_path, "q")
+    query.begin()
+    query.commit(Position({WEB: 12}))
+    assert len(prune(tmp_path, LATER).removed) == 1
+    assert pruned_origins(tmp_path) == set()
+
+
+def test_while_a_file_tells_nothing_nobody_is_known_to_be_pruned(tmp_path: Path) -> None:
+    write_file(tmp_path, "one", 0, [Kept(WEB, 1, 9)])
+    tear(write_file(tmp_path, "one", 100, [Kept(WEB, 10, 12)]))
+    query = Query(tmp_path, "q")
+    query.begin()
+    query.commit(Position({WEB: 9}))
+    assert len(prune(tmp_path, LATER).removed) == 1
+    assert pruned_origins(tmp_path) == set()
+
+
+def test_a_disk_that_is_busy_does_not_forget_a_query(tmp_path: Path) -> None:
+    query = Query(tmp_path, "q")
+    query.begin()
+    query.commit(Position({WEB: 9}))
+    with ShakyDisk(tmp_path, every=3) as disk:
+        for seqno in range(10, 20):
+            query.commit(Position({WEB: seqno}))
+            assert Query(tmp_path, "q").committed.digest == {WEB: seqno}
+    assert disk.failed
 
 
 def test_who_is_unknown_cannot_be_forgotten(tmp_path: Path) -> None:

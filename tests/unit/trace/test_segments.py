@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
+import random
 import re
 import resource
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ringcast.errors import UsageError
+from ringcast.trace import patience, sealed, segments
+from ringcast.trace.columns import PAYLOADS, SCHEMA
 from ringcast.trace.facts import facts_from_values
-from ringcast.trace.files import TooNew
+from ringcast.trace.held import Range
 from ringcast.trace.rows import Facts, Row
+from ringcast.trace.sealed import OtherVersion, Unreadable
 from ringcast.trace.segments import (
+    ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
-    SCHEMA,
     SCHEMA_VERSION,
     Recording,
     Segment,
@@ -30,7 +37,10 @@ from ringcast.trace.segments import (
     write_segment,
     write_trace_segments,
 )
+from support.sealing import info_of, seal, write_sealed
+from support.shaky_disk import ShakyDisk
 
+ROW_ROWS = 1024
 VERSION_1 = Path(__file__).parents[2] / "fixtures" / "segment-version-1.parquet"
 RECORDING = Recording(
     run_id="run", node="a", inc=2**64 - 1, host="here", boot_id="boot", group="orders"
@@ -152,9 +162,8 @@ def test_a_footer_of_others_under_our_key_is_refused(tmp_path: Path, footer: byt
 
 
 def test_a_footer_that_promises_more_rows_is_refused(tmp_path: Path) -> None:
-    path = write_segment(tmp_path, RECORDING, some_rows(10))
-    path.write_bytes(path.read_bytes().replace(b'"rows": 10', b'"rows": 11'))
-    with pytest.raises(UsageError, match="rows are missing"):
+    path = with_footer(write_segment(tmp_path, RECORDING, some_rows(10)), rows=11)
+    with pytest.raises(Unreadable, match="rows are missing"):
         Segment(path)
 
 
@@ -167,64 +176,147 @@ def test_damaged_pages_are_an_error_not_rows(tmp_path: Path) -> None:
         segment.rows()
 
 
-def test_no_bit_that_is_damaged_takes_rows_away_unseen(tmp_path: Path) -> None:
+def test_any_byte_that_is_damaged_is_found_and_the_file_named(tmp_path: Path) -> None:
     """Such as one that makes a page of rows another kind of page, which readers pass over."""
     path = write_segment(tmp_path, RECORDING, some_rows(10))
     data = path.read_bytes()
-    about = pq.ParquetFile(path).metadata.row_group(0).column(SCHEMA.names.index("idx"))
-    start = about.data_page_offset
-    for bit in range(8 * start, 8 * (start + about.total_compressed_size)):
-        at = bit // 8
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :])
-        with suppress(UsageError), Segment(path) as segment:
-            assert sum(map(len, segment.batches(("event", "idx")))) == 10, bit
+    for at in (*range(4), *range(4, len(data), 29), *range(len(data) - 40, len(data))):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with pytest.raises(Unreadable, match=re.escape(path.name)), Segment(path) as segment:
+            segment.check_rows()
 
 
-def test_statistics_that_are_no_text_settle_nothing(tmp_path: Path) -> None:
-    rows = some_rows(10)
+def test_other_readers_take_a_segment_for_plain_parquet(tmp_path: Path) -> None:
+    rows = some_rows(ROW_GROUP_ROWS + 1)
     path = write_segment(tmp_path, RECORDING, rows)
-    data = path.read_bytes()
-    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    changed, times = re.subn(rb"deliver(?!ies)", b"deli\xffer", data[footer:])
-    assert times
-    path.write_bytes(data[:footer] + changed)
-    with Segment(path) as segment:
-        assert segment.rows() == rows
+    total = sum(row.seqno for row in rows)
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        assert pc.sum(file.read(["seqno"])["seqno"]).as_py() == total
+    asked = duckdb.sql(f"SELECT count(*), sum(seqno) FROM '{path}'").fetchall()
+    assert asked == [(len(rows), total)]
 
 
-def test_a_footer_that_leaves_out_an_event_is_damage(tmp_path: Path) -> None:
-    """Else what is told of it would be taken for its default: here one bit makes a v a t."""
+def test_pages_have_checksums_of_their_own(tmp_path: Path) -> None:
+    """For readers that know nothing of the seal."""
+    path = write_segment(tmp_path, RECORDING, some_rows(1000))
+    data = bytearray(path.read_bytes())
+    about = pq.read_metadata(path).row_group(0).column(SCHEMA.names.index("block_hash"))
+    data[about.data_page_offset + about.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+    with (
+        pq.ParquetFile(path, page_checksum_verification=True) as file,
+        pytest.raises(OSError, match="CRC checksum"),
+    ):
+        file.read(["block_hash"])
+
+
+def test_what_another_program_has_rewritten_is_refused(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, RECORDING, some_rows(10))
+    footer = {b"ringcast": pq.read_metadata(path).metadata[b"ringcast"]}
+    pq.write_table(pq.read_table(path).replace_schema_metadata(footer), path)
+    with pytest.raises(Unreadable, match="not a whole segment: it has no seal"):
+        Segment(path)
+
+
+def test_bytes_that_are_put_in_or_left_out_are_damage(tmp_path: Path) -> None:
     path = write_segment(tmp_path, RECORDING, some_rows(10))
     data = path.read_bytes()
-    greatest, least = b"(\x04view", b"\x18\x07deliver"
-    assert greatest + least in data
-    path.write_bytes(data.replace(greatest + least, b"(\x04tiew" + least))
-    with Segment(path) as segment, pytest.raises(UsageError, match="leaves out events"):
-        list(segment.batches(("event", "block"), {"block": "view"}))
+    for other in (data[:4] + data[5:], data[:4] + b"x" + data[4:], data + b"x", b"x" + data):
+        path.write_bytes(other)
+        with pytest.raises(Unreadable, match="not a whole segment"):
+            Segment(path)
 
 
-def test_text_that_others_wrote_as_bytes_is_read(tmp_path: Path) -> None:
+def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
+    """Damage in some pages is no matter for those who read others."""
+    recording = replace(RECORDING, payloads=True)
+    writer = SegmentWriter(tmp_path, recording)
+    rows = some_rows(4)
+    noise = [[random.Random(at).randbytes(300_000)] for at in range(4)]
+    writer.add(rows, 0, noise)
+    path = writer.finish()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with Segment(path) as segment:
+        segment.check_rows()
+        assert segment.rows() == rows
+        with pytest.raises(Unreadable, match=r"damaged: bytes \d+\.\.\d+ are not what"):
+            segment.row_group(0, [PAYLOADS], Range(1, 10**9))
+
+
+def test_a_disk_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> None:
     rows = some_rows(10)
     path = write_segment(tmp_path, RECORDING, rows)
-    table = pq.read_table(path)
-    metadata = pq.ParquetFile(path).metadata.metadata
-    for name in ("event", "node"):
-        column = table[name].cast(pa.string()).cast(pa.binary())
-        table = table.set_column(table.schema.get_field_index(name), name, column)
-    pq.write_table(table.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
-    with Segment(path) as segment:
-        (batch,) = segment.batches(("event", "block"), {"block": "view"})
-    assert batch["event"].to_pylist() == [row.event for row in rows]
+    with ShakyDisk(tmp_path, every=3) as disk, Segment(path) as segment:
+        assert segment.rows() == rows
+    assert disk.failed
+
+
+def test_a_disk_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_segment(tmp_path, RECORDING, some_rows(10))
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0,))
+    with (
+        ShakyDisk(tmp_path, every=1),
+        pytest.raises(Unreadable, match=f"{path.name}: cannot be read: "),
+    ):
+        Segment(path)
+
+
+def test_what_would_fill_the_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_segment(tmp_path, RECORDING, some_rows(1000))
+    monkeypatch.setattr(segments, "GROUP_BYTES_MAX", 10_000)
+    with Segment(path) as segment, pytest.raises(Unreadable, match="a row group of 1000 rows"):
+        segment.rows()
+
+
+def test_long_values_that_stand_for_many_rows_are_not_read(tmp_path: Path) -> None:
+    """A dictionary makes gigabytes of lists out of some kilobytes."""
+    path = write_segment(tmp_path, RECORDING, some_rows(5))
+    table, info = pq.read_table(path), info_of(path)
+    long = pa.array([["x" * 100_000]] * 5)
+    table = table.set_column(table.schema.get_field_index("members"), "members", long)
+    parquet = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({b"ringcast": json.dumps(info).encode()}),
+        parquet,
+        use_dictionary=["members.list.element"],
+    )
+    seal(path, parquet.getvalue())
+    with Segment(path) as segment, pytest.raises(Unreadable, match="once it is unpacked"):
+        segment.rows()
+
+
+def test_row_groups_are_cut_by_their_bytes_whatever_is_in_them(tmp_path: Path) -> None:
+    members = tuple(f"member-{at}#{2**60 + at}" for at in range(200))
+    rows = [Row("ackmap", "a", 1, idx, members=members) for idx in range(4 * ROW_ROWS)]
+    writer = SegmentWriter(tmp_path, RECORDING)
+    for start in range(0, len(rows), ROW_ROWS):
+        writer.add(rows[start : start + ROW_ROWS])
+    about = pq.read_metadata(writer.finish())
+    sizes = [about.row_group(at).total_byte_size for at in range(about.num_row_groups)]
+    assert max(sizes) < 2 * ROW_GROUP_BYTES
+    assert sum(sizes) > 2 * ROW_GROUP_BYTES
+
+
+def test_more_than_a_reader_takes_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "GROUP_BYTES_MAX", ROW_GROUP_BYTES + 10_000)
+    writer = SegmentWriter(tmp_path, replace(RECORDING, payloads=True))
+    with pytest.raises(OverflowError, match="bytes at once"):
+        writer.add(some_rows(1), 0, [[bytes(20_000)]])
+    writer.abandon()
 
 
 def test_a_number_that_no_row_of_ours_has_is_damage(tmp_path: Path) -> None:
     path = write_segment(tmp_path, RECORDING, some_rows(10))
     table = pq.read_table(path)
-    metadata = pq.ParquetFile(path).metadata.metadata
     at = table.schema.get_field_index("peer_inc")
-    table = table.set_column(at, "peer_inc", pa.array([-1] * 10))
-    pq.write_table(table.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
-    with Segment(path) as segment, pytest.raises(UsageError, match="damaged"):
+    write_sealed(path, table.set_column(at, "peer_inc", pa.array([-1] * 10)), info_of(path))
+    with Segment(path) as segment, pytest.raises(Unreadable, match="damaged"):
         segment.rows()
 
 
@@ -242,26 +334,19 @@ def test_a_disk_that_refuses_raises_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_version_1_is_read_for_ever() -> None:
-    with Segment(VERSION_1) as segment:
-        rows = segment.rows()
-        info = segment.info
-    assert (info.schema, info.run_id, info.node, info.inc) == (1, "fixture", "a", 11)
-    assert (info.first_idx, info.last_idx, info.lost, info.is_last) == (0, 3, 0, True)
-    assert [row.event for row in rows] == ["start", "view", "deliver", "stop"]
-    assert rows[1].members == ("a#11", "b#12")
-    assert rows[2].origin == ("b", 12, 0)
-    assert (rows[2].seqno, rows[2].seqno2, rows[2].view, rows[2].view_creator) == (1, 60, 1, "a#11")
-    assert rows[2].run_idx == -1
+def test_version_1_is_refused_by_name() -> None:
+    with pytest.raises(OtherVersion) as refused:
+        Segment(VERSION_1)
+    assert str(refused.value) == (
+        "segment-version-1.parquet: a segment of version 1; this ringcast reads version 2: use the "
+        "one that wrote it"
+    )
 
 
 def test_columns_that_a_version_lacks_have_their_default(tmp_path: Path) -> None:
     path = write_segment(tmp_path, RECORDING, some_rows(5))
-    table = pq.read_table(path)
-    metadata = pq.ParquetFile(path).metadata.metadata
-    less = table.drop_columns(["used", "kind", "members"])
-    more = less.append_column("later", pa.array(range(5)))
-    pq.write_table(more.replace_schema_metadata({b"ringcast": metadata[b"ringcast"]}), path)
+    less = pq.read_table(path).drop_columns(["used", "kind", "members"])
+    write_sealed(path, less.append_column("later", pa.array(range(5))), info_of(path))
     with Segment(path) as segment:
         read = segment.rows()
     assert read == [row._replace(used=-1, kind="", members=()) for row in some_rows(5)]
@@ -269,10 +354,7 @@ def test_columns_that_a_version_lacks_have_their_default(tmp_path: Path) -> None
 
 def with_footer(path: Path, **said: object) -> Path:
     """The same segment with more, or something else, in its footer."""
-    info = json.loads(pq.ParquetFile(path).metadata.metadata[b"ringcast"])
-    footer = json.dumps(info | said).encode()
-    pq.write_table(pq.read_table(path).replace_schema_metadata({b"ringcast": footer}), path)
-    return path
+    return write_sealed(path, pq.read_table(path), info_of(path) | said)
 
 
 def test_a_footer_may_say_more(tmp_path: Path) -> None:
@@ -281,14 +363,18 @@ def test_a_footer_may_say_more(tmp_path: Path) -> None:
         assert segment.rows() == some_rows(5)
 
 
-def test_a_newer_version_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_newer_version_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newer = SCHEMA_VERSION + 1
-    path = with_footer(write_segment(tmp_path, RECORDING, some_rows(5)), schema=newer)
-    with pytest.raises(TooNew) as refused:
+    with monkeypatch.context() as later:
+        later.setattr(sealed, "VERSION", newer)
+        path = write_segment(tmp_path, RECORDING, some_rows(5))
+    with pytest.raises(OtherVersion) as refused:
         Segment(path)
     assert str(refused.value) == (
-        f"{path.name}: a trace of version {newer}; this ringcast reads up to {SCHEMA_VERSION}: "
-        "use a newer one"
+        f"{path.name}: a segment of version {newer}; this ringcast reads version {SCHEMA_VERSION}: "
+        "use the one that wrote it"
     )
 
 

@@ -48,6 +48,7 @@ def read_rows(spark: SparkSession, *paths: Path | str) -> DataFrame:
         spark.read.schema(_row_schema())
         .option("recursiveFileLookup", "true")
         .option("pathGlobFilter", f"*{SUFFIX}")
+        .option("parquet.page.verify-checksum.enabled", "true")
         .parquet(*(_literally(str(path)) for path in paths))
     )
     defaults: dict[str, bool | float | int | str] = {

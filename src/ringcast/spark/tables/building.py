@@ -18,6 +18,7 @@ from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
 from ringcast.spark.kept import KeptDigests
 from ringcast.spark.metrics import latency, latency_samples, read_rows, retransmissions, throughput
+from ringcast.spark.reading import damaged_files
 from ringcast.spark.tables.layout import (
     ROW_TABLES,
     TABLES,
@@ -77,6 +78,12 @@ def build(
         survey = take_survey(spark, traces, kept)
         wanted = survey.partitions()
         due = due_partitions(warehouse, wanted, only)
+        # What was whole when it was read may have been damaged since, and Spark reads it now.
+        damaged = damaged_files(spark, {path for key in due for path in wanted[key]})
+        if damaged:
+            survey = take_survey(spark, traces, kept, again=damaged)
+            wanted = survey.partitions()
+            due = due_partitions(warehouse, wanted, only)
         if due:
             _Build(spark, traces, warehouse, survey, due, tell).run()
         made = [Partition(key, wanted[key]) for key in due]

@@ -17,7 +17,8 @@ from ringcast.spark.reading import digest_files, over_items, parse_states
 from ringcast.spark.run import Run
 from ringcast.spark.tables.layout import DAY_NS
 from ringcast.spark.tables.warehouse import PartitionKey, RunKey
-from ringcast.trace.segments import SCHEMA, Segment, segment_paths
+from ringcast.trace.columns import SCHEMA
+from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -78,10 +79,13 @@ class Survey:
         return found
 
 
-def take_survey(spark: SparkSession, directory: Path, kept: KeptDigests) -> Survey:
-    """Read the segments that are new or were replaced; of the others it is known."""
+def take_survey(
+    spark: SparkSession, directory: Path, kept: KeptDigests, again: Iterable[str] = ()
+) -> Survey:
+    """Read the segments that are new or were replaced, and those that are to be read `again`; of
+    the others it is known."""
     paths = {str(path) for path in segment_paths(directory)}
-    new = {path for path in paths if path not in kept} | set(kept.stale())
+    new = {path for path in paths if path not in kept} | {*kept.stale(), *again}
     if new:
         kept.read(spark, kept.next_batch, sorted(new))
     return _put_together(kept.current(), directory)
@@ -151,12 +155,18 @@ def _overlapping(states: list[SegmentState], chosen: set[str]) -> list[Quarantin
         for state in states
         if state.path in chosen
     }
+    merged = [state for state in there.values() if state.info.visible_at is not None]
     found = []
     for state in states:
         info = state.info
         twin = there.get((info.node, info.inc, info.first_idx))
         is_copy = twin is not None and (twin.info, twin.digest) == (info, state.digest)
-        if state.path not in chosen and not is_copy:
+        is_merged = any(
+            (whole.info.node, whole.info.inc) == (info.node, info.inc)
+            and whole.info.is_merged_from(info)
+            for whole in merged
+        )
+        if state.path not in chosen and not is_copy and not is_merged:
             size = Path(state.path).stat().st_size
             found.append(
                 Quarantined(state.path, size, "has rows that another segment has otherwise")

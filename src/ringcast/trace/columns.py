@@ -1,0 +1,104 @@
+"""The columns of segments: their types, and rows as columns."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ringcast.errors import UsageError
+from ringcast.trace.rows import Row
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.trace.segments import Recording
+
+READ_ROWS = 65_536
+"""How many rows a reader takes at a time."""
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
+"""64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
+_CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
+_RANDOM = frozenset({"block_hash"})
+
+
+def _column_type(name: str) -> pa.DataType:
+    if name in _UNSIGNED:
+        return pa.uint64()
+    default = Row._field_defaults.get(name, 0)
+    if name in ("event", "node") or isinstance(default, str):
+        return _TEXT
+    return pa.list_(pa.string()) if isinstance(default, tuple) else pa.int64()
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, _TEXT) for name in ("run_id", "host", "boot_id")),
+        ("wall_ns", pa.int64()),
+        *((name, _column_type(name)) for name in Row._fields),
+    ]
+)
+"""What a run of a real cluster adds to the columns of a row: where and when in the world."""
+
+PAYLOADS = "payloads"
+ARCHIVE_SCHEMA = SCHEMA.append(pa.field(PAYLOADS, pa.list_(pa.binary())))
+"""An archive's rows also have the messages that they speak of, in order."""
+
+DELTA = [item.name for item in SCHEMA if item.type == pa.int64()]
+DICTIONARY = [
+    item.name
+    for item in SCHEMA
+    if item.name not in DELTA and item.name not in _RANDOM and not pa.types.is_list(item.type)
+]
+"""Columns that are stored as differences, and by dictionary."""
+
+
+def rows_to_batch(recording: Recording, rows: Sequence[Row], wall_offset_ns: int) -> pa.RecordBatch:
+    """Rows as columns. Their wall clock is mono_ns + `wall_offset_ns`."""
+    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    count = len(rows)
+    arrays = []
+    for item in SCHEMA:
+        if item.name in _CONSTANT:
+            arrays.append(_constant(item.name, getattr(recording, item.name), count))
+        elif item.name == "wall_ns":
+            arrays.append(pa.array([at + wall_offset_ns for at in columns["mono_ns"]], item.type))
+        else:
+            arrays.append(_column(item.name, columns[item.name]))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _column(name: str, values: Sequence[object]) -> pa.Array:
+    """Most columns have one value in most stretches; counting it is cheaper than converting."""
+    if values.count(values[0]) == len(values):
+        return _constant(name, values[0], len(values))
+    kind = SCHEMA.field(name).type
+    return (
+        pa.array(values, pa.string()).dictionary_encode()
+        if kind == _TEXT
+        else pa.array(values, kind)
+    )
+
+
+@lru_cache(maxsize=64)
+def constant_column(name: str, value: object) -> pa.Array:
+    """A column of one value, as many as a reader takes at a time: to be sliced, as row groups have
+    much in common."""
+    return _constant(name, value, READ_ROWS)
+
+
+def _constant(name: str, value: object, count: int) -> pa.Array:
+    kind = SCHEMA.field(name).type
+    if kind == _TEXT:
+        indices = pa.repeat(pa.scalar(0, pa.int32()), count)
+        return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
+    if value == ():  # Repeating an empty list appends it so many times.
+        offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+        return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type))
+    return pa.repeat(pa.scalar(value, kind), count)
