@@ -104,9 +104,10 @@ async def join(
     run of the group there (else by the group's name), `record_interval_s` how often a file of it is
     closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for Spark
     to read; while the disk is behind, reading waits for it, as `ringcast archive` does. `metrics`
-    is an address, such as "127.0.0.1:9464", where this member tells Prometheus its figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after
-    each datagram: round trips get shorter, for a core. `lose` drops what arrives whenever it
-    returns True: for tests of one's own application.
+    is an address, such as "127.0.0.1:9464", where this member tells Prometheus its figures. With
+    `spin_s`, such as 0.001, the loop does not sleep for so long after each datagram: round trips
+    get shorter, for a core. `lose` drops what arrives whenever it returns True: for tests of one's
+    own application.
 
     Leaving the block waits until everybody has delivered what was sent, for
     `membership.leave_timeout_s` at the most; so it does if the block ends with an exception or is
