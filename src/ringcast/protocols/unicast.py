@@ -134,6 +134,7 @@ class ReliableUnicast:
             "_max_message_bytes",
             "_tau",
             "_turn",
+            "_datagram",
         }
     )
 
@@ -176,6 +177,7 @@ class ReliableUnicast:
         self._nonce = 0
         self._is_loopback_blocked = False
         self._turn = 0  # who is first to be taken from, so that nobody starves
+        self._datagram = 0  # how many have come, as far as messages are in them
         self._timers: Timers[Timer] = Timers()
 
     # Inputs
@@ -525,20 +527,22 @@ class ReliableUnicast:
             current = [data for data in batch if data.conn == newest]
             self.stale += len(batch) - len(current)
             batch = sorted(current, key=lambda data: not data.opens)
+        self._datagram += 1
         for data in batch:
             self._on_data(source, data, now, out)
 
     def _on_data(self, source: Member, data: UnicastData, now: int, out: Effects) -> None:
         entry = self.receivers.get(source)
         if entry is not None and data.conn == entry.conn:
-            entry.on_data(data, now, out)
+            entry.on_data(data, now, out, self._datagram)
             return
         known = self._known(source)
         if known is None or data.conn > known:
             if not data.opens:
                 self._ask(source, data.conn, now)
             elif self._has_room(self.receivers, WINDOWS_MAX, source):
-                self._open(source, data.conn, 0, (), now).on_data(data, now, out)
+                entry = self._open(source, data.conn, 0, (), now)
+                entry.on_data(data, now, out, self._datagram)
             else:
                 self.refused += 1
         elif entry is None and data.conn == known and not self.tombstones[source].is_final:
