@@ -398,10 +398,9 @@ class AsksEveryInterval(Repair):
     def gap_tick(self) -> int:
         return self.tau
 
-    def saw_data(self, window: ReceiveWindow, first: int, last: int, now: int) -> None:
-        super().saw_data(window, first, last, now)
-        for gap in self.gaps:
-            gap.later = 0
+    def saw_data(self, *args: Any) -> None:
+        super().saw_data(*args)
+        self._marks.clear()
 
 
 # N15: at most one window per member and probe is sent again. Uncapped, a small request is an
@@ -505,8 +504,8 @@ def a_smaller_window_gets_everything(machine: Machine) -> bool:
 
 
 class TakesRefusedAsSeen(Repair):
-    def saw_data(self, window: ReceiveWindow, first: int, last: int, now: int) -> None:
-        super().saw_data(window, first, last, now)
+    def saw_data(self, window: ReceiveWindow, first: int, last: int, *args: Any) -> None:
+        super().saw_data(window, first, last, *args)
         self.known = max(self.known, last)
 
 
@@ -529,9 +528,11 @@ def duplicates_do_not_make_acks_implode(machine: Machine) -> bool:
 
 
 class AcksEachDuplicate(Inbox):
-    def on_data(self, data: Data, now: int, allowance: int, out: Effects) -> None:
+    def on_data(
+        self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
+    ) -> None:
         duplicates = self.window.dropped_low
-        super().on_data(data, now, allowance, out)
+        super().on_data(data, now, allowance, out, datagram)
         if self.window.dropped_low > duplicates:
             self._ack(allowance, out)
 

@@ -381,10 +381,10 @@ def test_what_has_a_slot_since_something_became_stable_is_asked_for() -> None:
     assert len(b.got) == 16
     repair = b.layer.inboxes[Origin(A, FIFO)].repair
     assert repair.announced == 40
-    assert not repair.gaps
+    assert not repair.has_gaps
     b.receive(A, Stable(V1, 1, ALLOWANCE, (Mark(16, 16, 0), NONE)))
     assert b.window(A).low == 16
-    assert repair.gaps
+    assert repair.has_gaps
 
 
 # Small messages, each in a datagram of its own

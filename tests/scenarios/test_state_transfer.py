@@ -305,6 +305,7 @@ def test_a_sender_dies_meanwhile(steps: int) -> None:
 )
 def test_a_provider_after_the_other_dies_while_all_send(seed: int) -> None:
     town = new_town(seed, capacity=64)
+    town.pace = 3 * MILLISECOND
     town.form("ABDE")
     town.chat("DE")
     town.run(0.02)

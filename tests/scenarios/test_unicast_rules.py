@@ -173,9 +173,11 @@ def a_connection_in_use_needs_no_sync(machine: Machine) -> bool:
 
 
 class StaysClosing(ReceiverEntry):
-    def on_data(self, data: UnicastData, now: int, out: Effects) -> None:
+    def on_data(
+        self, data: UnicastData, now: int, out: Effects, datagram: int | None = None
+    ) -> None:
         state = self.state
-        super().on_data(data, now, out)
+        super().on_data(data, now, out, datagram)
         self.state = state
 
 

@@ -101,7 +101,7 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
                 "held": inbox.window.held,
                 "high": inbox.window.high,
                 "capacity": inbox.window.capacity,
-                "gaps": len(inbox.repair.gaps),
+                "gaps": inbox.repair.gap_count,
                 "asked_again": inbox.nacked,
             }
             for origin, inbox in node.multicast.inboxes.items()

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from ringcast.model import Member, Origin, ViewId
     from ringcast.wire.frames import Commit
 
-NACK_MESSAGES_MAX = 1024
-"""Seqnos asked for in one request."""
-
 
 class Timer(Named):
     ACK = auto()
@@ -127,25 +124,27 @@ class Inbox:
 
     # Inputs
 
-    def on_data(self, data: Data, now: int, allowance: int, out: Effects) -> None:
+    def on_data(
+        self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
+    ) -> None:
+        """A run of this datagram; without a number, it is one of its own."""
         window = self.window
         self.last_data = now
         self._datagrams += 1
-        had_gaps = bool(self.repair.gaps)
-        new = accept(data, window, self.assembler, self.repair, now)
-        self._is_repaired |= had_gaps and not self.repair.gaps
+        had_gaps = self.repair.has_gaps
+        new = accept(data, window, self.assembler, self.repair, now, datagram)
+        self._is_repaired |= had_gaps and not self.repair.has_gaps
         if new < data.count:
             self._on_duplicate(now)
-        if self.repair.gaps and self._is_much(allowance):
+        if self.repair.has_gaps and self._is_much(allowance):
             self._ack(allowance, out)
         elif window.held > self._acked_held:
             if self.is_gated:  # the sender waits for it: what all hold may be delivered
                 self._ack(allowance, out)
             else:
                 self._ack_later(now)
-        if self.repair.has_proof:
-            self._ask(now, out)
-        self._arm_repair()
+        if had_gaps or self.repair.has_gaps:
+            self._arm_repair()
 
     def on_commit(self, commit: Commit, installed: ViewId, now: int) -> None:
         """Everybody holds what is up to this, if it names the view that we have installed."""
@@ -192,7 +191,6 @@ class Inbox:
                     self._ack(allowance, out)
                 case Timer.REPAIR:
                     self._ask(now, out)
-                    self._arm_repair()
 
     def on_stable(self, through: int, now: int) -> None:
         """Everybody has delivered this."""
@@ -234,7 +232,7 @@ class Inbox:
             "held": window.held,
             "high": window.high,
             "capacity": window.capacity,
-            "gaps": len(self.repair.gaps),
+            "gaps": self.repair.gap_count,
             "gap_tick_ms": self.repair.gap_tick / 1e6,
             "fragment_bytes": self.assembler.size,
             "oversized": self.assembler.oversized,
@@ -255,7 +253,8 @@ class Inbox:
         assert self._acked_delivered <= self.window.delivered
         is_told = self._acked_delivered == self.window.delivered
         assert is_told or not self._is_acking or self._timers.is_armed(Timer.ACK)
-        assert not self.repair.gaps or self._timers.is_armed(Timer.REPAIR)
+        self.repair.check_invariants(self.window)
+        assert self._timers.is_armed(Timer.REPAIR) == self.repair.has_gaps
 
     # Acknowledgement and repair
 
@@ -292,14 +291,17 @@ class Inbox:
         out.datagram(self.origin.sender, ack)
 
     def _ask(self, now: int, out: Effects) -> None:
-        due = self.repair.take_due(self.window, now, NACK_RANGES_MAX, NACK_MESSAGES_MAX)
-        if due:
-            self.nacked += sum(map(len, due))
-            out.datagram(self.origin.sender, Nack(self.origin.stream, due))
+        """Ask for what is due, if anything is."""
+        due = self.repair.take_due(self.window, now)
+        self.nacked += sum(map(len, due))
+        for start in range(0, len(due), NACK_RANGES_MAX):
+            missing = due[start : start + NACK_RANGES_MAX]
+            out.datagram(self.origin.sender, Nack(self.origin.stream, missing))
             if self.repair.is_repeated and self.helpers:
                 self._turn = (self._turn + 1) % len(self.helpers)
-                wanted = RepairWanted(self.origin.sender, tuple(due))
+                wanted = RepairWanted(self.origin.sender, tuple(missing))
                 out.datagram(self.helpers[self._turn], wanted)
+        self._arm_repair()
 
     def _arm_repair(self) -> None:
         at = self.repair.next_ask()

@@ -22,8 +22,10 @@ def accept(
     assembler: Assembler,
     repair: Repair,
     now: int,
+    datagram: int | None,
 ) -> int:
-    """Offer a run to the window and note what it shows to be missing; how many were new."""
+    """Offer a run of this datagram to the window and note what it shows to be missing; how many
+    were new."""
     first, last = data.first, data.last
     if data.more:
         acceptable_last = min(last, window.low + window.capacity_max)
@@ -31,7 +33,7 @@ def accept(
     new = 0
     if window.has_slot(first, last):
         new = window.add_run(first, data.payloads)
-    repair.saw_data(window, first, last, now)
+    repair.saw_data(window, first, last, now, datagram)
     return new
 
 
@@ -62,11 +64,15 @@ def deliver(
 def explain_window(what: str, window: ReceiveWindow, repair: Repair, now: int) -> list[str]:
     """Why messages that have arrived are not delivered yet."""
     reasons = []
-    for gap in repair.gaps[:1]:
-        seqnos = f"{gap.first}" if gap.first == gap.last else f"{gap.first}..{gap.last}"
+    at = repair.next_ask()
+    if at is not None:
+        gap = repair.gap_of(window.held + 1)
+        (missing,) = window.missing_within(gap.first, gap.last, 1)
+        first, last = missing[0], missing[-1]
+        seqnos = f"{first}" if first == last else f"{first}..{last}"
         reasons.append(
             f"{what}: {seqnos} missing for {seconds(now - gap.since)}, asked "
-            f"{gap.asked} times, next in {seconds(max(0, gap.ask_at - now))}; "
+            f"{gap.asked} times, next in {seconds(max(0, at - now))}; "
             f"{window.size - window.ready} later messages wait for it"
         )
     if window.ready:

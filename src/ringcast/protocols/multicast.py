@@ -146,6 +146,7 @@ class ReliableMulticast:
             "_slow_member_timeout_s",
             "_tau",
             "_turn",
+            "_datagram",
             "generation",
             "refused",
             "early_dropped",
@@ -205,6 +206,7 @@ class ReliableMulticast:
         self._timers: Timers[Timer] = Timers()
         self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
         self._turn = 0  # who is first to be taken from, so that nobody starves
+        self._datagram = 0  # how many have come
 
     # Inputs
 
@@ -235,6 +237,7 @@ class ReliableMulticast:
         return outbox.send(payloads, now, out) if payloads else 0
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        self._datagram += 1
         for frame in frames:
             match frame:
                 case Data():
@@ -552,7 +555,7 @@ class ReliableMulticast:
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
         inbox = self._inboxes.get(Origin(source, data.stream))
         if inbox is not None:
-            inbox.on_data(data, now, self._allowance(now), out)
+            inbox.on_data(data, now, self._allowance(now), out, self._datagram)
             if self.rounds is not None and data.stream is Stream.FIFO:
                 self.rounds.on_data(now)
         elif (
@@ -687,7 +690,7 @@ class ReliableMulticast:
         if inbox is None or not inbox.window.retain or not self._is_peer(source):
             self.refused += 1
         else:
-            inbox.on_data(relayed.data, now, self._allowance(now), out)
+            inbox.on_data(relayed.data, now, self._allowance(now), out, self._datagram)
 
     def _vote(self, now: int, out: Effects) -> None:
         """Do what the rounds of votes ask for."""
@@ -830,6 +833,7 @@ class ReliableMulticast:
         """A window has opened: perhaps for something that came before it."""
         early, self._early = self._early, deque()
         for sender, data in early:
+            self._datagram += 1
             self._on_data(sender, data, now, out)
 
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:

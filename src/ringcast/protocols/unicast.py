@@ -142,6 +142,7 @@ class ReliableUnicast:
             "_max_message_bytes",
             "_tau",
             "_turn",
+            "_datagram",
         }
     )
 
@@ -187,6 +188,7 @@ class ReliableUnicast:
         self._nonce = 0
         self._is_loopback_blocked = False
         self._turn = 0  # who is first to be taken from, so that nobody starves
+        self._datagram = 0  # how many have come, as far as messages are in them
         self._timers: Timers[Timer] = Timers()
 
     # Inputs
@@ -575,13 +577,14 @@ class ReliableUnicast:
             current = [data for data in batch if data.conn == newest]
             self.stale += len(batch) - len(current)
             batch = sorted(current, key=lambda data: not data.opens)
+        self._datagram += 1
         for data in batch:
             self._on_data(source, data, now, out)
 
     def _on_data(self, source: Member, data: UnicastData, now: int, out: Effects) -> None:
         entry = self.receivers.get(source)
         if entry is not None and data.conn == entry.conn:
-            entry.on_data(data, now, out)
+            entry.on_data(data, now, out, self._datagram)
             return
         known = self._known(source)
         if known is None or data.conn > known:
@@ -591,7 +594,8 @@ class ReliableUnicast:
             elif self._has_room(self.receivers, WINDOWS_MAX, source):
                 overtakers = self.early.take(source, data.conn)
                 entry = self._open(source, data.conn, 0, (), now)
-                for run in (data, *overtakers):
+                entry.on_data(data, now, out, self._datagram)
+                for run in overtakers:
                     entry.on_data(run, now, out)
             else:
                 self.refused += 1

@@ -120,17 +120,20 @@ class ReceiverEntry:
 
     # Inputs
 
-    def on_data(self, data: UnicastData, now: int, out: Effects) -> None:
+    def on_data(
+        self, data: UnicastData, now: int, out: Effects, datagram: int | None = None
+    ) -> None:
+        """A run of this datagram; without a number, it is one of its own."""
         self.last_data = now
-        new = accept(data, self.window, self.assembler, self.repair, now)
+        had_gaps = self.repair.has_gaps
+        new = accept(data, self.window, self.assembler, self.repair, now, datagram)
         if new:
             self._step(Input.USED)
             self._refresh(now)
         if new < data.count:
             self._on_duplicate(now)
-        if self.repair.has_proof:
-            self._ask(now, out)
-        self._arm_repair()
+        if had_gaps or self.repair.has_gaps:
+            self._arm_repair()
 
     def take_next(self, seqno: int, now: int) -> bool:
         """Whether a whole message with this seqno could be taken as soon as it is here. Then it is,
@@ -184,7 +187,6 @@ class ReceiverEntry:
                     self._ack(allowance, out)
                 case Timer.REPAIR:
                     self._ask(now, out)
-                    self._arm_repair()
                 case Timer.IDLE if self.state is State.OPEN:
                     self.end(now)
                 case Timer.IDLE:
@@ -218,7 +220,7 @@ class ReceiverEntry:
             "held": window.held,
             "high": window.high,
             "capacity": window.capacity,
-            "gaps": len(self.repair.gaps),
+            "gaps": self.repair.gap_count,
             "gap_tick_ms": self.repair.gap_tick / 1e6,
             "fragment_bytes": self.assembler.size,
             "oversized": self.assembler.oversized,
@@ -239,7 +241,8 @@ class ReceiverEntry:
         assert self.state is not State.CLOSED
         assert self._acked <= self.window.delivered
         assert self._acked == self.window.delivered or self._timers.is_armed(Timer.ACK)
-        assert not self.repair.gaps or self._timers.is_armed(Timer.REPAIR)
+        self.repair.check_invariants(self.window)
+        assert self._timers.is_armed(Timer.REPAIR) == self.repair.has_gaps
         is_reaped = self._timers.is_armed(Timer.IDLE)
         assert is_reaped or not self._expiry or self.state is State.CLOSING
         assert is_reaped or self.state is State.OPEN or self.window.ready
@@ -285,10 +288,13 @@ class ReceiverEntry:
         out.datagram(self.peer, UnicastAck(self.conn, self.window.delivered, allowance))
 
     def _ask(self, now: int, out: Effects) -> None:
-        due = self.repair.take_due(self.window, now, NACK_RANGES_MAX, self.window.capacity)
-        if due:
-            self.nacked += sum(map(len, due))
-            out.datagram(self.peer, UnicastNack(self.conn, due))
+        """Ask for what is due, if anything is."""
+        due = self.repair.take_due(self.window, now)
+        self.nacked += sum(map(len, due))
+        for start in range(0, len(due), NACK_RANGES_MAX):
+            missing = due[start : start + NACK_RANGES_MAX]
+            out.datagram(self.peer, UnicastNack(self.conn, missing))
+        self._arm_repair()
 
     def _arm_repair(self) -> None:
         at = self.repair.next_ask()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
 from ringcast.model import Address, Member
-from ringcast.protocols.inbox import NACK_MESSAGES_MAX
+from ringcast.protocols.repair import NACK_MESSAGES_MAX
 from ringcast.sim.agenda import Agenda, LocalClock, ns
 from ringcast.sim.application import Giver, Keeper
 from ringcast.sim.coordinator import Coordinator

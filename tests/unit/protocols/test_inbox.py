@@ -9,8 +9,8 @@ import pytest
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import Address, Member, Origin, Stream
-from ringcast.protocols.inbox import NACK_MESSAGES_MAX, Inbox
-from ringcast.protocols.repair import GAP_TICK_START_NS
+from ringcast.protocols.inbox import Inbox
+from ringcast.protocols.repair import GAP_TICK_START_NS, NACK_MESSAGES_MAX
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Nack
 from ringcast.wire.limits import NACK_RANGES_MAX
