@@ -80,8 +80,8 @@ def test_what_passes_by_the_window_is_what_would_have_come_out_of_it(
             assert (mine.low, mine.delivered, mine.held, mine.high) == (
                 *(its.low, its.delivered, its.held, its.high),
             )
-            assert (entry.repair.known, entry.repair.announced, len(entry.repair.gaps)) == (
-                *(other.repair.known, other.repair.announced, len(other.repair.gaps)),
+            assert (entry.repair.known, entry.repair.announced, entry.repair.gap_count) == (
+                *(other.repair.known, other.repair.announced, other.repair.gap_count),
             )
             assert (entry.state, entry.used_at, entry.conn) == (
                 *(other.state, other.used_at, other.conn),
