@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Row
 
 BLOCK_MESSAGES = 16
+SETTINGS = {"purge": "acks", "capacity": 4096}
 PIECE_ROWS = 50
 """Rows to a segment, where a trace is rewritten."""
 
@@ -100,6 +101,7 @@ class Cluster:
         self.cut = 3
 
     def install(self, *members: Member) -> None:
+        self.purge()
         counter = 1 if self.view is None else self.view.counter + 1
         self.view = View(ViewId(members[0], counter), members)
         for member in members:
@@ -110,6 +112,7 @@ class Cluster:
                     member,
                     segment_seconds=self.segment_seconds,
                     block_messages=BLOCK_MESSAGES,
+                    settings=SETTINGS,
                 )
                 self.recorders[member] = recorder
                 recorder.start(self._tick())
@@ -155,12 +158,19 @@ class Cluster:
             event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), self.view.id)
             self.recorders[member].delivered(event, self._tick())
 
+    def purge(self) -> None:
+        """All have delivered everything: senders hear of it, and say so."""
+        for (sender, stream), through in self.sent.items():
+            if sender not in self.killed:
+                self.recorders[sender].purged(stream, through, self._tick())
+
     def kill(self, member: Member) -> None:
         """What it recorded so far is kept; it will not say that it stopped."""
         self.killed.add(member)
         assert self.recorders[member].close(timeout_s=30.0)
 
     def stop(self) -> None:
+        self.purge()
         for member, recorder in self.recorders.items():
             if member not in self.killed:
                 recorder.stopped(self._tick())
@@ -209,7 +219,11 @@ def read_traces(directory: Path) -> Traces:
         with Segment(path) as segment:
             info = segment.info
             traces.recordings[info.node] = Recording(
-                run_id=info.run_id, node=info.node, inc=info.inc, level=info.level
+                run_id=info.run_id,
+                node=info.node,
+                inc=info.inc,
+                level=info.level,
+                settings=info.settings,
             )
             traces.rows.setdefault(info.node, []).extend(segment.rows())
             if info.is_last:

@@ -1,82 +1,37 @@
-"""Segments read where Spark puts them: each file once for its digest, again only for witnesses."""
+"""Work on executors, and rows that are read again there: those that show what was found."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import asdict
 from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ringcast.errors import RingcastError, UsageError
-from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState
-from ringcast.spark.digesting import BrokenSegment, digest_segment
+from ringcast.spark.digest import SPAN_BLOCKS
 from ringcast.spark.folding import row_of
-from ringcast.trace.files import TooNew
 from ringcast.trace.rows import BLOCK, SEND, Row
-from ringcast.trace.segments import Segment, SegmentInfo
+from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.digest import MemberTrace
+    from ringcast.spark.digest import MemberTrace, SegmentState
     from ringcast.trace.footers import Bounds
     from ringcast.trace.rows import OriginKey
 
 WITNESS_ROWS_MAX = 20
-TOO_NEW = "too new"
 _TASKS_PER_CORE_MAX = 4
 _TASK_BYTES = 16 << 20
 """What a core has to read before its work is split further: each task costs some 50 ms."""
 _ALONE_BYTES = 4 << 20
 """Not worth a second core: its first task starts a Python worker, for about a second."""
-
-
-def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[SegmentState], list[str]]:
-    """The digest of each file, and what is wrong with those that have none."""
-    return parse_states(digest_files(spark, paths))
-
-
-def digest_files(spark: SparkSession, paths: Iterable[Path]) -> list[str]:
-    """What a task says of each file, as `parse_states` takes it: text that may be kept."""
-    sizes = {str(path): path.stat().st_size for path in paths}
-    return over_items(spark, sizes, _state_of)
-
-
-def parse_states(lines: Iterable[str]) -> tuple[list[SegmentState], list[str]]:
-    """The digests by path, and what is wrong with files that have none. One of a version that we do
-    not know is refused: who wrote that has more to say than we could judge."""
-    states: list[SegmentState] = []
-    damaged: list[str] = []
-    for text in lines:
-        path, info, said = json.loads(text)
-        if info == TOO_NEW:
-            raise UsageError(said)
-        if info is None:
-            damaged.append(said)
-        else:
-            states.append(SegmentState(path, SegmentInfo(**info), Digest.from_json(said)))
-    return sorted(states, key=lambda state: state.path), sorted(damaged)
-
-
-def _state_of(path: str) -> list[str]:
-    """One file as JSON: its footer and digest, or what is wrong with it."""
-    try:
-        with Segment(path) as segment:
-            digest = digest_segment(segment)
-            return [json.dumps([path, asdict(segment.info), digest.to_json()])]
-    except TooNew as error:
-        return [json.dumps([path, TOO_NEW, str(error)])]
-    except BrokenSegment as error:
-        return [json.dumps([path, None, f"{Path(path).name}: {error}"])]
-    except RingcastError as error:
-        return [json.dumps([path, None, str(error)])]
 
 
 # Rows to be read again
@@ -117,13 +72,14 @@ def at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
     return trace, Want(-1, (BLOCK,), origin, "block", first, last, limit=4 * SPAN_BLOCKS)
 
 
-def fetch_rows(spark: SparkSession, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
+def fetch_rows(spark: SparkSession | None, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
     """The rows looked for, each with its finding, from the files that may have them."""
     wanted: defaultdict[str, list[Want]] = defaultdict(list)
     for trace, want in looks:
         for state in trace.states:
             if _may_have(state, want):
-                wanted[state.path].append(want)
+                for path in state.paths:
+                    wanted[path].append(want)
     if not wanted:
         return
     sizes = {
@@ -217,34 +173,47 @@ def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
 
 
 def over_items(
-    spark: SparkSession, sizes: dict[str, int], work: Callable[[str], Iterable[str]]
+    spark: SparkSession | None,
+    sizes: dict[str, int],
+    work: Callable[[str], Iterable[str]],
+    *,
+    merge: Merge | None = None,
 ) -> list[str]:
     """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
+    What is said may be brought together by what it is about, and merged, before it comes here.
+    Without Spark the work is done in this process.
 
-    The items travel with the function. What comes back is small by design.
+    What comes back is small by design. No DataFrame: Spark would compile code for one, which takes
+    longer than most audits.
     """
-    cores: int = spark.sparkContext.defaultParallelism
-    tasks = _pack(sizes, _tasks_for(sum(sizes.values()), cores))
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
-        partial(_run_tasks, tasks, work), "said string"
-    )
-    return [row.said for row in frame.collect()]
+    if spark is None:
+        said = [text for item in sizes for text in work(item)]
+        return said if merge is None else list(merge.work(said))
+    if not sizes:
+        return []
+    tasks = _pack(sizes, tasks_for(spark, sum(sizes.values())))
+    done = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
+    if merge is not None:
+        done = done.groupBy(merge.key, len(tasks)).values().flatMap(merge.work)
+    found: list[str] = done.collect()
+    return found
 
 
-def _run_tasks(
-    tasks: list[list[str]],
-    work: Callable[[str], Iterable[str]],
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for item in tasks[number]:
-                said = pa.array(list(work(item)), pa.string())
-                yield pa.RecordBatch.from_arrays([said], ["said"])
+class Merge(NamedTuple):
+    """How what tasks say becomes less."""
+
+    key: Callable[[str], str]
+    """What is to be brought together has the same."""
+    work: Callable[[Iterable[str]], Iterable[str]]
 
 
-def _tasks_for(total_bytes: int, cores: int) -> int:
+def _work_on(work: Callable[[str], Iterable[str]], items: list[str]) -> Iterator[str]:
+    return chain.from_iterable(map(work, items))
+
+
+def tasks_for(spark: SparkSession, total_bytes: int) -> int:
     """As many for each core, so that all end together."""
+    cores: int = spark.sparkContext.defaultParallelism
     if total_bytes <= _ALONE_BYTES:
         return 1
     return cores * min(_TASKS_PER_CORE_MAX, 1 + total_bytes // (cores * _TASK_BYTES))
