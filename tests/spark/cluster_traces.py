@@ -16,7 +16,9 @@ from ringcast.trace.recorder import STRETCH_NS, Recorder
 from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import Any
 
     from ringcast.trace.rows import Row
 
@@ -55,6 +57,17 @@ class Traces:
     def change(self, name: str, at: int, **columns: object) -> None:
         self.rows[name][at] = self.rows[name][at]._replace(**columns)
 
+    def drop(self, name: str, test: Callable[[Row], bool]) -> None:
+        """As if this member had never written such rows."""
+        rows = [row for row in self.rows[name] if not test(row)]
+        assert len(rows) < len(self.rows[name])
+        self.rows[name] = rows
+        self.number(name)
+
+    def insert(self, name: str, at: int, *rows: Row) -> None:
+        self.rows[name][at:at] = rows
+        self.number(name)
+
     def number(self, name: str) -> None:
         """Number the rows anew, as a recorder would have done."""
         self.rows[name] = [row._replace(idx=at) for at, row in enumerate(self.rows[name])]
@@ -89,8 +102,16 @@ class Traces:
 class Cluster:
     """Perfect members: what one sends, all present deliver, in order."""
 
-    def __init__(self, directory: Path, segment_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_seconds: float = 5.0,
+        level: str = "deliveries",
+        settings: Mapping[str, Any] = SETTINGS,
+    ) -> None:
         self.directory = directory
+        self.level = level
+        self.settings = settings
         self.segment_seconds = segment_seconds
         self.now = 0
         self.recorders: dict[Member, Recorder] = {}
@@ -112,7 +133,8 @@ class Cluster:
                     member,
                     segment_seconds=self.segment_seconds,
                     block_messages=BLOCK_MESSAGES,
-                    settings=SETTINGS,
+                    level=self.level,
+                    settings=self.settings,
                 )
                 self.recorders[member] = recorder
                 recorder.start(self._tick())

@@ -160,7 +160,11 @@ def _is_owed(run: Run, origin: Origin, receiver: MemberKey, window: Window, at: 
         return True  # They have not been apart before.
     if installed is None:
         return False
-    since = trace.views[installed - 1].idx if installed else -1
+    # The window must have opened since they have been together again, as both have seen it.
+    reunion = next(each.start for each in presence if at in each)
+    places = [trace.places.get(origin.source.views[reunion].key, installed)]
+    places += [each.start - 1 for each in together if installed in each and each.start]
+    since = max(trace.views[place].idx for place in places)
     return any(idx > since for _, idx in window.opened)
 
 
