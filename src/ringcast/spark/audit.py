@@ -24,14 +24,13 @@ from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
-
     from ringcast.spark.digest import SegmentState
+    from ringcast.spark.reading import Workers
     from ringcast.spark.report import Verdict
     from ringcast.spark.states import Refused
 
 
-def audit(spark: SparkSession | None, directory: Path | str, run_id: str | None = None) -> Report:
+def audit(spark: Workers, directory: Path | str, run_id: str | None = None) -> Report:
     """Judge the run whose segments are under the directory (shared with the executors). Without
     Spark it is judged in this process, one file after the other."""
     paths = segment_paths(directory)
@@ -41,7 +40,7 @@ def audit(spark: SparkSession | None, directory: Path | str, run_id: str | None 
 
 
 def audit_states(
-    spark: SparkSession | None,
+    spark: Workers,
     directory: Path | str,
     states: list[SegmentState],
     refused: list[Refused],
@@ -55,7 +54,7 @@ def audit_states(
     return _reports(spark, [run])[0]
 
 
-def audit_all(spark: SparkSession | None, directory: Path | str) -> list[Report]:
+def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
     """Judge every run whose segments are under the directory, by the order of their ids."""
     paths = segment_paths(directory)
     if not paths:
@@ -67,7 +66,7 @@ def audit_all(spark: SparkSession | None, directory: Path | str) -> list[Report]
     return _reports(spark, [Run(group, refused) for _, group in sorted(of_run.items())])
 
 
-def _reports(spark: SparkSession | None, runs: Sequence[Run]) -> list[Report]:
+def _reports(spark: Workers, runs: Sequence[Run]) -> list[Report]:
     """Whole simulations are judged by the folds, all at once; other runs from their digests."""
     whole = judge_simulations(spark, [run for run in runs if run.is_whole_simulation])
     return [

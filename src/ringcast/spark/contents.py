@@ -20,9 +20,8 @@ from ringcast.trace.content import hashed_every
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import SparkSession
-
     from ringcast.spark.digest import MemberTrace, Span, Track
+    from ringcast.spark.reading import Workers
     from ringcast.spark.run import Run
     from ringcast.trace.rows import MemberKey, OriginKey, Row
 
@@ -84,7 +83,7 @@ class _Holder(NamedTuple):
         return self.trace.blocks.get(self.track, {}).get(number, NOT_ONE)
 
 
-def compare_content(spark: SparkSession | None, run: Run) -> Content:
+def compare_content(spark: Workers, run: Run) -> Content:
     found = Content()
     unsure = [
         doubt
@@ -177,7 +176,7 @@ def _hashed_by(sender: MemberTrace | None) -> int:
 
 
 def _read_again(
-    spark: SparkSession | None, run: Run, unsure: list[Unsure]
+    spark: Workers, run: Run, unsure: list[Unsure]
 ) -> Iterator[tuple[Unsure, list[Row]]]:
     looks = []
     for number, doubt in enumerate(unsure):

@@ -36,9 +36,8 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
-
     from ringcast.spark.digest import MemberTrace
+    from ringcast.spark.reading import Workers
     from ringcast.trace.predicates.delivery import Present
     from ringcast.trace.predicates.findings import Fold, Verdict
 
@@ -61,7 +60,7 @@ def folds_of(purge: str) -> list[Fold]:
 
 
 def judge_details(
-    spark: SparkSession | None, traces: list[MemberTrace], capacity: dict[str, int]
+    spark: Workers, traces: list[MemberTrace], capacity: dict[str, int]
 ) -> Iterator[Verdict]:
     """What each predicate says of each of these members; `capacity` is by member key."""
     sizes = {}

@@ -20,6 +20,7 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from ringcast.spark.digest import MemberTrace, SegmentState
@@ -54,6 +55,9 @@ class Want(NamedTuple):
         return "seqno2" if self.column == "seqno" else self.column
 
 
+Workers: TypeAlias = "SparkSession | SparkContext | None"
+"""Who does the work: Spark's executors; None: this process."""
+
 Look: TypeAlias = "tuple[MemberTrace, Want]"
 """Where to look for rows, and for which."""
 
@@ -72,7 +76,7 @@ def at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
     return trace, Want(-1, (BLOCK,), origin, "block", first, last, limit=4 * SPAN_BLOCKS)
 
 
-def fetch_rows(spark: SparkSession | None, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
+def fetch_rows(spark: Workers, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
     """The rows looked for, each with its finding, from the files that may have them."""
     wanted: defaultdict[str, list[Want]] = defaultdict(list)
     for trace, want in looks:
@@ -173,7 +177,7 @@ def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
 
 
 def over_items(
-    spark: SparkSession | None,
+    spark: Workers,
     sizes: dict[str, int],
     work: Callable[[str], Iterable[str]],
     *,
@@ -181,9 +185,8 @@ def over_items(
 ) -> list[str]:
     """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
     What is said may be brought together by what it is about, and merged, before it comes here.
-    Without Spark the work is done in this process.
 
-    What comes back is small by design. No DataFrame: Spark would compile code for one, which takes
+    What comes back is small by design. No DataFrame: Spark would plan and compile one, which takes
     longer than most audits.
     """
     if spark is None:
@@ -192,7 +195,7 @@ def over_items(
     if not sizes:
         return []
     tasks = _pack(sizes, tasks_for(spark, sum(sizes.values())))
-    done = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
+    done = _context(spark).parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
     if merge is not None:
         done = done.groupBy(merge.key, len(tasks)).values().flatMap(merge.work)
     found: list[str] = done.collect()
@@ -211,9 +214,13 @@ def _work_on(work: Callable[[str], Iterable[str]], items: list[str]) -> Iterator
     return chain.from_iterable(map(work, items))
 
 
-def tasks_for(spark: SparkSession, total_bytes: int) -> int:
+def _context(spark: SparkSession | SparkContext) -> SparkContext:
+    return spark.sparkContext if hasattr(spark, "sparkContext") else spark
+
+
+def tasks_for(spark: SparkSession | SparkContext, total_bytes: int) -> int:
     """As many for each core, so that all end together."""
-    cores: int = spark.sparkContext.defaultParallelism
+    cores: int = _context(spark).defaultParallelism
     if total_bytes <= _ALONE_BYTES:
         return 1
     return cores * min(_TASKS_PER_CORE_MAX, 1 + total_bytes // (cores * _TASK_BYTES))

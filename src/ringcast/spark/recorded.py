@@ -45,15 +45,13 @@ from ringcast.trace.rows import DELIVER, SEND, VIEW
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
-
     from ringcast.spark.digest import MemberTrace, Stretch
-    from ringcast.spark.reading import Look
+    from ringcast.spark.reading import Look, Workers
     from ringcast.spark.run import Run
     from ringcast.trace.rows import MemberKey, Row
 
 
-def judge_recorded(spark: SparkSession | None, run: Run) -> list[Verdict]:
+def judge_recorded(spark: Workers, run: Run) -> list[Verdict]:
     """What every predicate says of the run."""
     return _Judge(spark, run).verdicts()
 
@@ -61,7 +59,7 @@ def judge_recorded(spark: SparkSession | None, run: Run) -> list[Verdict]:
 class _Judge:
     """Judges each predicate from the merged digests, then fetches the rows that show it."""
 
-    def __init__(self, spark: SparkSession | None, run: Run) -> None:
+    def __init__(self, spark: Workers, run: Run) -> None:
         self._spark = spark
         self._run = run
         self._names = run.names

@@ -27,13 +27,12 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
-
+    from ringcast.spark.reading import Workers
     from ringcast.spark.run import Run
     from ringcast.trace.predicates.findings import Verdict as Folded
 
 
-def judge_simulations(spark: SparkSession | None, runs: Sequence[Run]) -> Iterator[list[Verdict]]:
+def judge_simulations(spark: Workers, runs: Sequence[Run]) -> Iterator[list[Verdict]]:
     """What each predicate says of each of these whole runs, in their order."""
     sizes = {}
     for number, run in enumerate(runs):

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from pyspark.sql import SparkSession
+    from ringcast.spark.reading import Workers
 
 MERGED_FILES = 4096
 """With more files than this, what tasks hand on is merged once more, by other tasks."""
+
+TASKS_HERE = 1
+"""Without Spark."""
 
 
 class Refused(NamedTuple):
@@ -45,7 +48,7 @@ Read = tuple[list[SegmentState], list[Refused]]
 """The digests by path, and what is wrong with files that have none."""
 
 
-def read_states(spark: SparkSession | None, paths: Iterable[Path]) -> Read:
+def read_states(spark: Workers, paths: Iterable[Path]) -> Read:
     """The digests of the files, merged where they follow each other. Without Spark they are read
     in this process."""
     ordered = sorted(map(str, paths), key=_by_name)
@@ -59,7 +62,7 @@ def read_states(spark: SparkSession | None, paths: Iterable[Path]) -> Read:
     return sorted(states, key=lambda state: state.path), sorted(refused)
 
 
-def digest_files(spark: SparkSession | None, paths: Iterable[Path]) -> dict[str, str]:
+def digest_files(spark: Workers, paths: Iterable[Path]) -> dict[str, str]:
     """What is to be said of each file, as `parse_states` takes it: text that may be kept."""
     sizes = {str(path): path.stat().st_size for path in paths}
     return dict(json.loads(text) for text in over_items(spark, sizes, _said_of))
@@ -100,9 +103,10 @@ def _state_of(path: str) -> SegmentState | Refused:
 # Merged where they are read
 
 
-def _read_merged(spark: SparkSession | None, ordered: list[str]) -> Read:
+def _read_merged(spark: Workers, ordered: list[str]) -> Read:
     sizes = [Path(path).stat().st_size for path in ordered]
-    items = _stretches(ordered, sizes, 1 if spark is None else tasks_for(spark, sum(sizes)))
+    tasks = TASKS_HERE if spark is None else tasks_for(spark, sum(sizes))
+    items = _stretches(ordered, sizes, tasks)
     merge = Merge(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
     states: list[SegmentState] = []
     refused: list[Refused] = []
