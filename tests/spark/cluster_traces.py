@@ -7,13 +7,23 @@ way, receivers cut the runs differently, and all but d stop in good order.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+
 from ringcast.events import Delivered, FragmentsTaken
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
+from ringcast.trace.files import TooNew
 from ringcast.trace.recorder import STRETCH_NS, Recorder
-from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+from ringcast.trace.segments import (
+    SCHEMA_VERSION,
+    Recording,
+    Segment,
+    segment_paths,
+    write_segment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -232,6 +242,18 @@ def record_cluster(directory: Path) -> None:
         for sender in (a, b, c, e):
             cluster.send(sender, 13)
     cluster.stop()
+
+
+def make_newer(path: Path) -> str:
+    """As a newer ringcast would have written it; and what is to be said of that."""
+    info = json.loads(pq.ParquetFile(path).metadata.metadata[b"ringcast"])
+    footer = json.dumps(info | {"schema": SCHEMA_VERSION + 1}).encode()
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"ringcast": footer}), path)
+    try:
+        Segment(path)
+    except TooNew as refused:
+        return str(refused)
+    raise AssertionError(f"{path}: is read, whatever its version")
 
 
 def read_traces(directory: Path) -> Traces:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, members
+from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, make_newer, members
 
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit, audit_all
@@ -25,10 +25,9 @@ from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import ALONE, NEED_FULL, RECORDED, verdict_id
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.content import HASHED_EVERY
-from ringcast.trace.files import TooNew
 from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
-from ringcast.trace.segments import SCHEMA_VERSION, Segment, write_segment
+from ringcast.trace.segments import Segment, write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -618,16 +617,6 @@ def test_version_1_is_audited_for_ever(tmp_path: Path) -> None:
     assert verdicts(report)["N1"].premises == 1
     assert verdicts(report)["G4"].premises == 1
     assert "violated" not in statuses(report).values()
-
-
-def make_newer(path: Path) -> str:
-    """As a newer ringcast would have written it; and what is to be said of that."""
-    info = json.loads(pq.ParquetFile(path).metadata.metadata[b"ringcast"])
-    footer = json.dumps(info | {"schema": SCHEMA_VERSION + 1}).encode()
-    pq.write_table(pq.read_table(path).replace_schema_metadata({b"ringcast": footer}), path)
-    with pytest.raises(TooNew) as refused:
-        Segment(path)
-    return str(refused.value)
 
 
 def test_a_file_of_a_newer_version_is_refused_by_name_and_leaves_its_run_incomplete(
