@@ -301,23 +301,10 @@ def test_what_all_have_delivered_is_told_once_a_second_at_views_and_at_the_end(
     assert [view for view, _ in told] == [1, 1, 1, 1, 1, 2]
 
 
-def test_what_is_purged_in_a_view_stands_behind_its_row(tmp_path: Path) -> None:
-    """The view without B frees what B had not delivered: nobody may take it for B's word."""
-    t = Tapped(tmp_path, "AB", "A")
-    t.take()
-    t.cluster.stopped.add("B")
-    t.send("A", b"1", b"2", b"3")
-    t.take()
-    t.cluster.crash("B")
-    t.cluster.install("A")
-    t.look()  # it is purged, and the application has yet to hear of the view
-    assert t.cluster.nodes["A"].multicast.outboxes[Stream.FIFO].window.low == 3
-    t.take()
-    assert purged(t.rows("A")) == [(2, 3)]
-
-
-def test_at_level_full_a_purge_names_its_view(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A", "full")
+def rows_where_a_view_frees_the_window(directory: Path, level: str) -> list[Row]:
+    """B crashes without a word on what A has sent; A's application has yet to hear of the view
+    without B when the tap looks."""
+    t = Tapped(directory, "AB", "A", level)
     t.take()
     t.cluster.stopped.add("B")
     t.send("A", b"1", b"2", b"3")
@@ -325,11 +312,21 @@ def test_at_level_full_a_purge_names_its_view(tmp_path: Path) -> None:
     t.cluster.crash("B")
     t.cluster.install("A")
     t.look()
+    assert t.cluster.nodes["A"].multicast.outboxes[Stream.FIFO].window.low == 3
     t.take()
-    rows = t.rows("A")
-    (row,) = (row for row in rows if row.event == PURGE)
-    assert (row.seqno, row.view) == (3, 2)
-    assert row.idx < next(row.idx for row in rows if row.event == VIEW and row.view == 2)
+    return t.rows("A")
+
+
+def test_what_is_purged_in_a_view_stands_behind_its_row(tmp_path: Path) -> None:
+    """Nobody may take it for B's word."""
+    assert purged(rows_where_a_view_frees_the_window(tmp_path, "deliveries")) == [(2, 3)]
+
+
+def test_at_level_full_a_purge_names_its_view(tmp_path: Path) -> None:
+    rows = rows_where_a_view_frees_the_window(tmp_path, "full")
+    assert purged(rows) == [(2, 3)]
+    (at,) = (row.idx for row in rows if row.event == PURGE)
+    assert at < next(row.idx for row in rows if row.event == VIEW and row.view == 2)
 
 
 def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
