@@ -148,24 +148,24 @@ def _judge(run: Run, origin: Origin, receiver: MemberKey, window: Window, found:
 def _is_owed(run: Run, origin: Origin, receiver: MemberKey, window: Window, at: int) -> bool:
     """Whether what was purged in this view of the sender's was so by the receiver's own ack."""
     presence = origin.source.presence.get(_key(receiver), [])
-    if not _is_within(at, presence):
-        return False
+    since = next((each for each in presence if at in each), None)
+    if since is None:
+        return False  # It was purged without the receiver.
     if receiver == origin.sender:
         return True
     trace, view = run.members[receiver], origin.source.views[at]
     installed = trace.places.get(view.key)
     together = trace.presence.get(_key(origin.sender), [])
     seen = len(trace.views) - 1 if installed is None else installed
-    if _is_within(at, presence[:1]) and together and seen < together[0].stop:
+    if since == presence[0] and together and seen < together[0].stop:
         return True  # They have not been apart before.
     if installed is None:
         return False
     # The window must have opened since they have been together again, as both have seen it.
-    reunion = next(each.start for each in presence if at in each)
-    places = [trace.places.get(origin.source.views[reunion].key, installed)]
+    places = [trace.places.get(origin.source.views[since.start].key, installed)]
     places += [each.start - 1 for each in together if installed in each and each.start]
-    since = max(trace.views[place].idx for place in places)
-    return any(idx > since for _, idx in window.opened)
+    last = max(trace.views[place].idx for place in places)
+    return any(idx > last for _, idx in window.opened)
 
 
 def _add_share(found: Reached, origin: Origin, receiver: MemberKey, window: Window) -> None:
