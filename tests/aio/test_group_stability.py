@@ -131,6 +131,10 @@ def test_votes_go_out_and_acks_only_for_uniform_messages(tmp_path: Path) -> None
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:
             said.update((row.kind, row.stream) for row in segment.rows() if row.event == TX)
+            settings = segment.info.settings
+            assert settings["purge"] == VOTING.purge.name.lower()
+            assert settings["capacity"] == VOTING.capacity_max
+            assert settings["multicast"]["xmit_interval_s"] == VOTING.xmit_interval_s
     kinds = {kind for kind, _ in said}
     assert {"data", "vote", "stable"} <= kinds
     assert said["ack", Stream.FIFO] == 0

@@ -576,6 +576,32 @@ def test_a_trace_says_where_the_application_begins(tmp_path: Path) -> None:
     assert min(seqno for event, seqno in rows if event == "deliver") == 11
 
 
+def test_a_trace_says_that_what_was_put_aside_is_gone(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+    from ringcast.trace.rows import LEFT_BEHIND
+    from ringcast.trace.segments import Segment, segment_paths
+
+    async def exchange(a: Group, app: App) -> None:
+        async def take(chunks: AsyncIterator[bytes]) -> None:
+            await anext(chunks)
+            raise OSError("disk full")
+
+        async with app.reading(a):
+            with pytest.raises(OSError, match="disk full"):
+                async with joining(App("B"), a, take_state=take, record=tmp_path):
+                    raise AssertionError("it must not begin")
+            async with joining(App("C"), a, record=tmp_path):
+                pass
+
+    with_apps("A", ballast=LARGE)(exchange)
+    told = {}
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            rows = [row for row in segment.rows() if row.event.startswith("state_")]
+            told[segment.info.node] = [(row.event, row.detail) for row in rows]
+    assert told == {"B": [("state_lost", LEFT_BEHIND)], "C": [("state_received", "")]}
+
+
 def test_what_take_state_raises_join_raises() -> None:
     async def exchange(a: Group, app: App) -> None:
         async def take(chunks: AsyncIterator[bytes]) -> None:

@@ -275,6 +275,60 @@ def test_a_window_that_takes_anothers_place_opens_anew(tmp_path: Path) -> None:
 # Level full
 
 
+def purged(rows: list[Row]) -> list[tuple[int, int]]:
+    """(last view before it, how far) of each purge of plain messages."""
+    found, view = [], 0
+    for row in rows:
+        view = row.view if row.event == VIEW else view
+        if row.event == PURGE and row.stream == Stream.FIFO:
+            found.append((row.view or view, row.seqno))
+    return found
+
+
+def test_what_all_have_delivered_is_told_once_a_second_at_views_and_at_the_end(
+    tmp_path: Path,
+) -> None:
+    t = Tapped(tmp_path, "AB", "A")
+    for _ in range(5):
+        t.send("A", b"1", b"2")
+        t.until_all_is_taken()  # for a second
+    t.cluster.install("A")
+    t.until_all_is_taken()
+    t.send("A", b"1", b"2")
+    t.take()
+    told = purged(t.rows("A"))
+    assert [through for _, through in told] == [2, 4, 6, 8, 10, 12]
+    assert [view for view, _ in told] == [1, 1, 1, 1, 1, 2]
+
+
+def rows_where_a_view_frees_the_window(directory: Path, level: str) -> list[Row]:
+    """B crashes without a word on what A has sent; A's application has yet to hear of the view
+    without B when the tap looks."""
+    t = Tapped(directory, "AB", "A", level)
+    t.take()
+    t.cluster.stopped.add("B")
+    t.send("A", b"1", b"2", b"3")
+    t.take()
+    t.cluster.crash("B")
+    t.cluster.install("A")
+    t.look()
+    assert t.cluster.nodes["A"].multicast.outboxes[Stream.FIFO].window.low == 3
+    t.take()
+    return t.rows("A")
+
+
+def test_what_is_purged_in_a_view_stands_behind_its_row(tmp_path: Path) -> None:
+    """Nobody may take it for B's word."""
+    assert purged(rows_where_a_view_frees_the_window(tmp_path, "deliveries")) == [(2, 3)]
+
+
+def test_at_level_full_a_purge_names_its_view(tmp_path: Path) -> None:
+    rows = rows_where_a_view_frees_the_window(tmp_path, "full")
+    assert purged(rows) == [(2, 3)]
+    (at,) = (row.idx for row in rows if row.event == PURGE)
+    assert at < next(row.idx for row in rows if row.event == VIEW and row.view == 2)
+
+
 def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
     t = Tapped(tmp_path, "AB", "A", "full")
     tap, (a, b) = t.taps["A"], t.cluster.nodes.values()

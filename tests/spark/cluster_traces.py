@@ -10,17 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
+import pytest
+
 from ringcast.events import Delivered, FragmentsTaken
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
+from ringcast.trace import sealed
 from ringcast.trace.recorder import STRETCH_NS, Recorder
-from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+from ringcast.trace.segments import (
+    Recording,
+    Segment,
+    segment_paths,
+    write_segment,
+)
+from support.sealing import info_of, write_sealed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import Any
 
     from ringcast.trace.rows import Row
 
 BLOCK_MESSAGES = 16
+SETTINGS = {"purge": "acks", "capacity": 4096}
 PIECE_ROWS = 50
 """Rows to a segment, where a trace is rewritten."""
 
@@ -53,6 +66,17 @@ class Traces:
 
     def change(self, name: str, at: int, **columns: object) -> None:
         self.rows[name][at] = self.rows[name][at]._replace(**columns)
+
+    def drop(self, name: str, test: Callable[[Row], bool]) -> None:
+        """As if this member had never written such rows."""
+        rows = [row for row in self.rows[name] if not test(row)]
+        assert len(rows) < len(self.rows[name])
+        self.rows[name] = rows
+        self.number(name)
+
+    def insert(self, name: str, at: int, *rows: Row) -> None:
+        self.rows[name][at:at] = rows
+        self.number(name)
 
     def number(self, name: str) -> None:
         """Number the rows anew, as a recorder would have done."""
@@ -88,8 +112,16 @@ class Traces:
 class Cluster:
     """Perfect members: what one sends, all present deliver, in order."""
 
-    def __init__(self, directory: Path, segment_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_seconds: float = 5.0,
+        level: str = "deliveries",
+        settings: Mapping[str, Any] = SETTINGS,
+    ) -> None:
         self.directory = directory
+        self.level = level
+        self.settings = settings
         self.segment_seconds = segment_seconds
         self.now = 0
         self.recorders: dict[Member, Recorder] = {}
@@ -100,6 +132,7 @@ class Cluster:
         self.cut = 3
 
     def install(self, *members: Member) -> None:
+        self.purge()
         counter = 1 if self.view is None else self.view.counter + 1
         self.view = View(ViewId(members[0], counter), members)
         for member in members:
@@ -110,6 +143,8 @@ class Cluster:
                     member,
                     segment_seconds=self.segment_seconds,
                     block_messages=BLOCK_MESSAGES,
+                    level=self.level,
+                    settings=self.settings,
                 )
                 self.recorders[member] = recorder
                 recorder.start(self._tick())
@@ -155,12 +190,19 @@ class Cluster:
             event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), self.view.id)
             self.recorders[member].delivered(event, self._tick())
 
+    def purge(self) -> None:
+        """All have delivered everything: senders hear of it, and say so."""
+        for (sender, stream), through in self.sent.items():
+            if sender not in self.killed:
+                self.recorders[sender].purged(stream, through, self._tick())
+
     def kill(self, member: Member) -> None:
         """What it recorded so far is kept; it will not say that it stopped."""
         self.killed.add(member)
         assert self.recorders[member].close(timeout_s=30.0)
 
     def stop(self) -> None:
+        self.purge()
         for member, recorder in self.recorders.items():
             if member not in self.killed:
                 recorder.stopped(self._tick())
@@ -202,6 +244,18 @@ def record_cluster(directory: Path) -> None:
     cluster.stop()
 
 
+def make_newer(path: Path) -> str:
+    """As a newer ringcast would have written it; and what is to be said of that."""
+    with pytest.MonkeyPatch.context() as later:
+        later.setattr(sealed, "VERSION", sealed.VERSION + 1)
+        write_sealed(path, pq.read_table(path), info_of(path))
+    try:
+        Segment(path)
+    except sealed.Unreadable as refused:
+        return str(refused)
+    raise AssertionError(f"{path}: is read, whatever its version")
+
+
 def read_traces(directory: Path) -> Traces:
     """What is on disk, as rows to be changed."""
     traces = Traces({}, {}, set())
@@ -209,7 +263,11 @@ def read_traces(directory: Path) -> Traces:
         with Segment(path) as segment:
             info = segment.info
             traces.recordings[info.node] = Recording(
-                run_id=info.run_id, node=info.node, inc=info.inc, level=info.level
+                run_id=info.run_id,
+                node=info.node,
+                inc=info.inc,
+                level=info.level,
+                settings=info.settings,
             )
             traces.rows.setdefault(info.node, []).extend(segment.rows())
             if info.is_last:

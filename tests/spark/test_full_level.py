@@ -53,14 +53,23 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     report = audit(spark, tmp_path)
     assert report.exit_status == 0, report.to_json()
     judged = [verdict for verdict in report.verdicts if verdict.id in RECORDED]
-    assert {verdict.status for verdict in judged} == {"ok"}
+    idle = {verdict.id for verdict in judged if verdict.status != "ok"}
+    assert idle == {"N11", "U2", "U4"}  # nobody was killed, no message was uniform
+    judged = [verdict for verdict in judged if verdict.id not in idle]
     assert all(verdict.premises > 0 for verdict in judged)
-    others = {verdict.id: verdict.status for verdict in report.verdicts if verdict not in judged}
+    others = {
+        verdict.id: verdict.status for verdict in report.verdicts if verdict.id not in RECORDED
+    }
     assert others == dict.fromkeys(UNDECIDABLE_IF_RECORDED, "undecidable")
     found = {verdict.id: verdict for verdict in report.verdicts}
     assert found["content"].share is not None
     assert found["content"].share > 0.9
-    assert report.summary.startswith("All guarantees held; bytes were compared of ")
+    total = len(RECORDED) + len(UNDECIDABLE_IF_RECORDED)
+    held = sum(verdict.status == "ok" for verdict in judged)
+    assert report.summary.startswith(
+        f"{held} of {total} guarantees were judged and held, 6 of them in part; "
+        "bytes were compared of "
+    )
     assert "not recorded" not in report.summary
 
 

@@ -7,8 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from ringcast.cli.audit import print_report, print_reports
-from ringcast.spark.report import TITLES, Names, Report, Verdict, Violation
+from ringcast.spark.report import HALVES, RECORDED, TITLES, Names, Reach, Report, Verdict, Violation
 from ringcast.trace.rows import Row
+
+ALL = len(TITLES)
 
 
 def report_of(*changed: Verdict, names: Names | None = None) -> Report:
@@ -35,16 +37,31 @@ def test_a_name_that_two_incarnations_share_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("changed", "sentence", "status"),
     [
-        ([], "All guarantees held.", 0),
+        ([], f"All {ALL} guarantees were judged and held.", 0),
+        (
+            [Verdict("N5", undecidable=["needs the order"])],
+            f"{ALL - 1} of {ALL} guarantees were judged and held.",
+            0,
+        ),
+        (
+            [
+                Verdict("N3", premises=3, unjudged="that sends were held back is not recorded"),
+                Verdict("N6", inconclusive=["needs more"], is_beyond_level=True),
+            ],
+            f"{ALL - 1} of {ALL} guarantees were judged and held, 1 of them in part; "
+            "frames and windows were not recorded.",
+            0,
+        ),
         (
             [Verdict("G1", unknown={"m2"})],
-            "All guarantees held; the end of m2's trace is unknown because it was killed.",
+            f"All {ALL} guarantees were judged and held; the end of m2's trace is unknown because "
+            "it was killed.",
             0,
         ),
         (
             [Verdict("G1", unknown={"m2", "m0"}), Verdict("content", unknown={"m1"})],
-            "All guarantees held; the traces of m0, m1 and m2 have unknown ends because they "
-            "were killed.",
+            f"All {ALL} guarantees were judged and held; the traces of m0, m1 and m2 have unknown "
+            "ends because they were killed.",
             0,
         ),
         ([Verdict("G4", violation_count=2)], "1 guarantee violated.", 1),
@@ -55,12 +72,14 @@ def test_a_name_that_two_incarnations_share_is_told_apart() -> None:
         ),
         (
             [Verdict("G1", incomplete=["a file is gone"], unknown={"m2"})],
-            "No violation was found, but rows are missing from the traces.",
+            "No violation was found, but rows are missing from the traces: "
+            f"{ALL - 1} of {ALL} guarantees were judged and held.",
             3,
         ),
         (
             [Verdict("G4", inconclusive=["nothing to judge"])],
-            "No violation was found, but not everything could be judged.",
+            "No violation was found, but not everything could be judged: "
+            f"{ALL - 1} of {ALL} guarantees were judged and held.",
             3,
         ),
     ],
@@ -105,8 +124,8 @@ def test_what_cannot_be_judged_is_noted_by_its_reason_and_is_no_failure() -> Non
     lines = printed(report)
     assert [line for line in lines if line.startswith("note: ")] == [
         "note: not judged: N11: there was nothing to judge",
-        "note: not judged: N6: needs more",
         "note: not judged: N5, U3: needs the order",
+        "note: not judged: N6: needs more",
     ]
     assert not any(line.startswith("N5 ") for line in lines)
     assert report.exit_status == 0
@@ -118,6 +137,38 @@ def test_a_part_that_cannot_be_judged_hides_no_violation() -> None:
     assert report.exit_status == 1
     torn = report_of(Verdict("N5", undecidable=["needs the order"], incomplete=["a file is gone"]))
     assert torn.exit_status == 3
+
+
+def test_an_ok_of_half_a_rule_says_which_half() -> None:
+    verdict = Verdict("N3", premises=3, unjudged=HALVES["N3"])
+    assert (verdict.status, verdict.title, verdict.detail) == (
+        "ok",
+        "each send takes the next number",
+        "that sends were held back is not recorded",
+    )
+    assert set(HALVES) <= set(RECORDED)
+    assert Verdict("N3", unjudged=HALVES["N3"]).detail == ""  # nothing was judged of it at all
+
+
+def test_the_least_share_of_a_senders_messages_is_shown() -> None:
+    whole = Verdict("N5", premises=3, reaches=[])
+    assert (
+        whole.detail == "each member delivered 100 % of what each sent while both were in the view"
+    )
+    some = Verdict("N5", premises=3, reaches=[Reach("c", "a", 1, 3), Reach("b", "a", 2, 3)])
+    assert some.detail == (
+        "c delivered 33 % of what a sent while both were in the view; "
+        "2 pairs of members have less than all"
+    )
+    assert '"reach": [\n        {\n          "receiver": "c"' in report_of(some).to_json()
+
+
+def test_whom_a_verdict_is_not_of_is_told() -> None:
+    verdict = Verdict("N1", premises=3, without=["c: in a view, but has no file"])
+    assert verdict.status == "ok"
+    assert (
+        verdict.detail == "not judged of those who did not record (c: in a view, but has no file)"
+    )
 
 
 def test_the_longest_wait_is_told() -> None:
@@ -144,7 +195,10 @@ def test_many_runs_have_a_line_each_and_those_that_fail_their_table() -> None:
     command = click.command()(lambda: print_reports([good, bad]))
     lines = CliRunner().invoke(command).output.splitlines()
     assert lines[0].startswith("run seed-7: ")
-    assert lines[-2:] == ["run: All guarantees held.", "seed-7: 1 guarantee violated."]
+    assert lines[-2:] == [
+        f"run: All {ALL} guarantees were judged and held.",
+        "seed-7: 1 guarantee violated.",
+    ]
     assert sum(line.startswith("run ") for line in lines) == 1
 
 

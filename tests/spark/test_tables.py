@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from cluster_traces import PIECE_ROWS
+from cluster_traces import PIECE_ROWS, make_newer
 
 from ringcast.cli import main
 from ringcast.errors import UsageError
@@ -67,6 +67,7 @@ def built(
     written = traces.write(base / "traces")
     shutil.copy(written["a"][0], base / "traces" / COPY)
     (base / "traces" / "torn.parquet").write_bytes(b"PAR1 and no more")
+    make_newer(Path(shutil.copy(written["a"][0], base / "traces" / "newer.parquet")))
     late = written["b"][-1].rename(base / "late.parquet")
     assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
     late.rename(written["b"][-1])
@@ -122,7 +123,8 @@ def test_every_row_is_in_one_table_once_on_its_day(
         for own, run, group in ((rows, RUN, "orders"), (others, OTHER, OTHER))
         for row in own
     )
-    assert set(bronze) == {path.name for path in segment_paths(base / "traces")} - {"torn.parquet"}
+    refused = {"newer.parquet", "torn.parquet"}
+    assert set(bronze) == {path.name for path in segment_paths(base / "traces")} - refused
     assert bronze[COPY] == PIECE_ROWS  # what is there twice is there twice
     assert sum(bronze.values()) == len(rows) + PIECE_ROWS + OTHER_ROWS
     deliveries = read_table(spark, base / "tables", "silver.deliveries")
@@ -133,8 +135,9 @@ def test_every_row_is_in_one_table_once_on_its_day(
         for row in rows
         if row.event == "deliver" and row.kind != "fragment"
     )
-    (torn,) = read_table(spark, base / "tables", "quarantine").collect()
-    assert torn.file == str(base / "traces" / "torn.parquet")
+    newer, torn = sorted(read_table(spark, base / "tables", "quarantine").collect())
+    assert {newer.file, torn.file} == {str(base / "traces" / name) for name in refused}
+    assert newer.reason.startswith("newer.parquet: a trace of version ")
     assert torn.reason.startswith("torn.parquet: not a whole segment")
 
 

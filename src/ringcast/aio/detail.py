@@ -165,11 +165,20 @@ class Detail:
                 hd=window.delivered,
                 used=window.charged,
                 limit=window.max_bytes,
+                **self._in_view(),
             )
             first_sent = self._first_sent.get(origin.stream, {})
             for seqno in range(before[0] + 1, window.low + 1):
                 first_sent.pop(seqno, None)
         self._write_window(origin, window, now, held=window.high, size=window.charged, limit=-1)
+
+    def _in_view(self) -> dict[str, Any]:
+        """The view in which something was purged. Its row may follow: it is written when the
+        application hears of it."""
+        view = self._node.view
+        if view is None:
+            return {}
+        return {"view": view.counter, "view_creator": member_key(view.id.creator)}
 
     def _look_at_received(self, origin: Origin, window: ReceiveWindow, now: int) -> None:
         marks = (window.low, window.delivered, window.held, window.high, window.ahead_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from ringcast.aio.driver import Driver
@@ -15,6 +16,7 @@ from ringcast.protocols.membership import Membership, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
 
     from ringcast.aio.group import Group
     from ringcast.aio.host import Host
@@ -145,9 +147,28 @@ class Place:
                 payloads=self._record_payloads,
                 segment_seconds=self._record_interval_s,
                 group=self._group,
+                settings=_settings(self._config),
             )
         except OSError as error:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
         return Tap(node, recorder)
+
+
+def _settings(config: GroupConfig) -> dict[str, Any]:
+    """What the rules that judge this member's trace depend on."""
+    from importlib.metadata import PackageNotFoundError, version  # only who records needs it
+
+    try:
+        ringcast = version("ringcast")
+    except PackageNotFoundError:  # a tree that nobody has installed
+        ringcast = ""
+    multicast = config.multicast
+    return {
+        "ringcast": ringcast,
+        "purge": multicast.purge.name.lower(),
+        "capacity": multicast.capacity_max,
+        "multicast": asdict(multicast),
+        "membership": asdict(config.membership),
+    }

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast.aio.detail import Detail
-from ringcast.events import Delivered, FragmentsTaken, StateReceived, ViewInstalled
+from ringcast.events import Delivered, FragmentsTaken, StateLost, StateReceived, ViewInstalled
 from ringcast.model import Origin, Stream
-from ringcast.trace.rows import BACK, RESOLVED
+from ringcast.trace.rows import BACK, LEFT_BEHIND, RESOLVED, STATE_LOST, STATE_RECEIVED
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import SendWindow
 
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ringcast.events import Event
-    from ringcast.model import Address, Member
+    from ringcast.model import Address, Member, ViewId
     from ringcast.node import Node
     from ringcast.protocols.outbox import Outbox
     from ringcast.protocols.uniform import Estate
     from ringcast.trace.recorder import Recorder
     from ringcast.window.windows import ReceiveWindow
     from ringcast.wire.frames import Data
+
+
+PURGES_NS = 1_000_000_000
+"""How often a member says how far all have delivered its messages; and at each view, and its end.
+At level "full" it says so each time."""
 
 
 @dataclass(slots=True)
@@ -38,6 +43,10 @@ class _Sent:
     outbox: Outbox
     assembler: Assembler
     through: int = 0
+    purged: int = 0
+    purged_in: ViewId | None = None
+    """The view in which all have delivered so much; None: that has been told."""
+    told_at: int = 0
 
 
 class Tap:
@@ -53,6 +62,8 @@ class Tap:
         self._offsets: dict[Origin, int] = {}  # where those opened
         self._estates: dict[Member, tuple[Estate, str]] = {}  # and how far each had come
         self._generation = -1
+        self._told_view: ViewId | None = None
+        self._is_behind = False  # it waits for its state, and what comes is put aside
 
     @property
     def recorder(self) -> Recorder:
@@ -87,9 +98,14 @@ class Tap:
                 self._note_sent_before(event.sender, event.stream, event.last, now)
                 self._recorder.delivered_fragments(event, now)
         elif isinstance(event, ViewInstalled):
+            self._tell_purged(now)
             self._recorder.view(event.view, now)
+            self._told_view = event.view.id
         elif isinstance(event, StateReceived):
+            self._recorder.state(STATE_RECEIVED, now)
             self._note_cut(now)
+        elif isinstance(event, StateLost):
+            self._recorder.state(STATE_LOST, now)
 
     def look(self, now: int) -> None:
         """After each input: which windows there are, and what was sent."""
@@ -103,15 +119,46 @@ class Tap:
                 self._note_sent(sent, now)
         if self._detail is not None:
             self._detail.look(now)
+        else:
+            self._note_purged(now)
+        state = self._node.state
+        if state is not None and self._multicast.outboxes:  # none: this member is gone
+            self._is_behind = state.is_behind
         self._recorder.tick(now)
 
     def stop(self, now: int, timeout_s: float = 5.0) -> None:
         """The member stops in good order. Wait so long for what is still to be written."""
+        self._tell_purged(now)
+        if self._is_behind:
+            self._recorder.state(STATE_LOST, now, LEFT_BEHIND)
         self._recorder.stopped(now)
         self._recorder.close(timeout_s)
 
     def stats(self) -> dict[str, object]:
         return self._recorder.stats()
+
+    def _note_purged(self, now: int) -> None:
+        """What a sender purges, all members of its view have delivered: it counts their acks, or
+        votes, in that view."""
+        view = self._node.view
+        if view is None:
+            return
+        for sent in self._sent.values():
+            low = sent.outbox.window.low
+            if low > sent.purged:
+                if sent.purged_in != view.id:
+                    self._tell_purged(now)
+                sent.purged, sent.purged_in = low, view.id
+                if now - sent.told_at >= PURGES_NS:
+                    self._tell_purged(now)
+
+    def _tell_purged(self, now: int) -> None:
+        """It stands behind its view's row and before the next one's. The application may not have
+        heard of that view yet: then it is told with the next, or at the end."""
+        for sent in self._sent.values():
+            if sent.purged_in is not None and sent.purged_in == self._told_view:
+                self._recorder.purged(sent.stream, sent.purged, now)
+                sent.purged_in, sent.told_at = None, now
 
     def _note_estates(self, now: int) -> None:
         """Which departed senders are not resolved, and who has just been."""

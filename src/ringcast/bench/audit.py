@@ -3,7 +3,7 @@
 Before anything is measured both must find what is planted in small copies, and nothing in clean
 ones; and in every run that is measured both must say the same. The start of Spark and first audits,
 until they get no faster, are not counted. What is counted goes from the names of the files to the
-verdicts, on two cores.
+verdicts, on two cores. What a first audit takes, with all that, is measured apart (audit_cold.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from ringcast.bench.audit_cold import measure_cold
 from ringcast.bench.audit_sql import ALL, CORE, Questions
 from ringcast.bench.audit_traces import EVEN, SKEWED, write_traces
 from ringcast.bench.spark_usage import Usage, shuffled_bytes
@@ -75,6 +76,9 @@ def bench_audit(
                 tell(f"{size} rows, {kind}: judging them with Spark and DuckDB, {runs} times …")
                 line = measure(spark, traces, runs)
                 made[kind, size] = traces
+                tell(f"{size} rows, {kind}: judging them in a new process …")
+                cold = measure_cold(traces.directory)
+                line |= {"cold_cpu_s": cold["cold_cpu_s"], "cold": cold}
                 lines.append({"senders": kind, "on": f"local[{CORES}]", **line})
         finally:
             spark.stop()
@@ -180,7 +184,13 @@ def _on_executors(
                 line = measure(spark, traces, runs, beside=False)
             finally:
                 spark.stop()
-        yield {"senders": "even", "on": f"executors: {count}", **line}
+        yield {
+            "senders": "even",
+            "on": f"executors: {count}",
+            **line,
+            "cold_cpu_s": None,
+            "cold": None,
+        }
 
 
 # What both must find

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Iterator
+    from typing import Any, Self
 
     from pyspark.sql import SparkSession
 
@@ -47,7 +48,7 @@ class Usage:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
-        self._cpu_s = -_cpu_s()
+        self._cpu_s = -cpu_s()
         self._started = time.perf_counter()
         self._watcher.start()
         return self
@@ -56,7 +57,7 @@ class Usage:
         self.seconds = time.perf_counter() - self._started
         self._is_over.set()
         self._watcher.join()
-        self.cpu_s = self._cpu_s + _cpu_s()
+        self.cpu_s = self._cpu_s + cpu_s()
 
     def _watch(self) -> None:
         is_over = False
@@ -68,16 +69,27 @@ class Usage:
 
 def shuffled_bytes(spark: SparkSession) -> int:
     """Written to be shuffled by all stages so far, as Spark's own status store has it."""
+    return sum(stage.shuffleWriteBytes() for stage in _stages(spark))
+
+
+def result_bytes(spark: SparkSession) -> int:
+    """What tasks of all stages so far have returned to the driver."""
+    return sum(stage.resultSize() for stage in _stages(spark))
+
+
+def _stages(spark: SparkSession) -> Iterator[Any]:
     context = spark.sparkContext
     gateway = context._gateway
     assert gateway is not None
     assert context._jsc is not None
     no_quantiles = gateway.new_array(gateway.jvm.double, 0)
     stages = context._jsc.sc().statusStore().stageList(None, False, False, no_quantiles, None)
-    return sum(stages.apply(at).shuffleWriteBytes() for at in range(stages.size()))
+    for at in range(stages.size()):
+        yield stages.apply(at)
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Of this process and its descendants, so far."""
     return time.process_time() + sum(process.cpu_s for process in _descendants())
 
 

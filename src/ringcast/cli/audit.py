@@ -89,10 +89,10 @@ def audit(
     from ringcast.spark.audit import audit as audit_run
     from ringcast.spark.audit import audit_all
     from ringcast.spark.page import write_page
-    from ringcast.spark.session import session
+    from ringcast.spark.session import context, session
 
     click.echo("starting Spark …", err=True)
-    spark = session("ringcast audit", master)
+    spark = context("ringcast audit", master)
     try:
         click.echo("reading the traces …", err=True)
         if follow:
@@ -100,7 +100,7 @@ def audit(
 
             sys.exit(
                 follow_audit(
-                    *(spark, directory),
+                    *(session("ringcast audit", master), directory),
                     state=state,
                     run_id=run_id,
                     every_s=None if once else every,
@@ -123,7 +123,7 @@ def audit(
             json_file.write_text(text + "\n")
         if page is not None:
             click.echo("drawing the report …", err=True)
-            write_page(spark, reports[0], page)
+            write_page(session("ringcast audit", master), reports[0], page)
             click.echo(f"report: {page}", err=json_file == SCREEN)
     finally:
         spark.stop()

@@ -94,6 +94,12 @@ class SeedRange(click.ParamType[range]):
     f"Names: {', '.join(SETTINGS)}.",
 )
 @click.option(
+    "--audit",
+    is_flag=True,
+    help="With --spark: judge each run also as if its members had recorded it. What that finds is "
+    "a false alarm.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="With --spark: keep a row for each run as Parquet here, and traces of failures; all "
@@ -114,6 +120,7 @@ def simulate(
     spark: bool,
     master: str | None,
     grid: tuple[str, ...],
+    audit: bool,
     out: Path | None,
 ) -> None:
     """Run groups of members on a virtual clock and a faulty virtual network.
@@ -131,9 +138,12 @@ def simulate(
       ringcast simulate --economy 50
       ringcast simulate --seeds 0:500 --json
       ringcast simulate --spark --seeds 0:2000 --grid capacity=16,1024 --grid loss=0,0.05
+      ringcast simulate --spark --seeds 0:1000 --protocol group --partitions --audit
     """
-    if not spark and (master or grid or out):
-        raise click.UsageError("--master, --grid and --out go with --spark")
+    if not spark and (master or grid or audit or out):
+        raise click.UsageError("--master, --grid, --audit and --out go with --spark")
+    if audit and protocol == "unicast":
+        raise click.UsageError("--audit is about messages to a group, which alone are recorded")
     if spark and (jobs > 1 or record or economy):
         raise click.UsageError("--jobs, --record and --economy do not go with --spark")
     if economy is not None:
@@ -159,6 +169,7 @@ def simulate(
             protocol=protocol,
             partitions=partitions,
             purge=purge,
+            audit=audit,
             out=str(out.absolute()) if out else "",
             node_factory=ctx.obj,
         )

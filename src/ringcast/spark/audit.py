@@ -1,10 +1,10 @@
 """Did each guarantee hold in this run of this cluster? Judged from its segments, on Spark.
 
-Each file is read once, where Spark puts it, and becomes a digest (`ringcast.spark.digest`). Digests
-of one run are merged here. What members recorded for themselves is judged from them
-(`ringcast.spark.recorded`); only what is flagged is read again, for the rows that show it. A
-simulation is judged whole (`ringcast.spark.simulated`). What each guarantee means is defined by the
-folds in `ringcast.trace.predicates`.
+Each file is read once, where Spark puts it, and becomes a digest (`ringcast.spark.digest`); those
+that follow each other are merged there (`ringcast.spark.states`). What members recorded for
+themselves is judged from them (`ringcast.spark.recorded`); only what is flagged is read again, for
+the rows that show it. A simulation is judged whole (`ringcast.spark.simulated`). What each
+guarantee means is defined by the folds in `ringcast.trace.predicates`.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
-from ringcast.spark.reading import read_states
 from ringcast.spark.recorded import judge_recorded
 from ringcast.spark.report import Report
 from ringcast.spark.run import Run, choose_run
 from ringcast.spark.simulated import judge_simulations
+from ringcast.spark.states import read_states
 from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
-
     from ringcast.spark.digest import SegmentState
+    from ringcast.spark.reading import Workers
     from ringcast.spark.report import Verdict
+    from ringcast.spark.states import Refused
 
 
-def audit(spark: SparkSession, directory: Path | str, run_id: str | None = None) -> Report:
-    """Judge the run whose segments are under the directory (shared with the executors)."""
+def audit(spark: Workers, directory: Path | str, run_id: str | None = None) -> Report:
+    """Judge the run whose segments are under the directory (shared with the executors). Without
+    Spark it is judged in this process, one file after the other."""
     paths = segment_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: no segments (*.parquet) in it")
-    states, damaged = read_states(spark, paths)
-    return audit_states(spark, directory, states, damaged, run_id)
+    return audit_states(spark, directory, *read_states(spark, paths), run_id)
 
 
 def audit_states(
-    spark: SparkSession,
+    spark: Workers,
     directory: Path | str,
     states: list[SegmentState],
-    damaged: list[str],
+    refused: list[Refused],
     run_id: str | None = None,
 ) -> Report:
     """The same, from what was read of the segments before."""
-    run = Run(choose_run(states, run_id), damaged)
+    run = Run(choose_run(states, run_id), refused)
     unfinished = sum(1 for _ in Path(directory).rglob(f"*{TEMPORARY_SUFFIX}"))
     if unfinished:
         run.notes.append(f"{unfinished} unfinished files, left by members that were killed: unread")
     return _reports(spark, [run])[0]
 
 
-def audit_all(spark: SparkSession, directory: Path | str) -> list[Report]:
+def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
     """Judge every run whose segments are under the directory, by the order of their ids."""
     paths = segment_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: no segments (*.parquet) in it")
-    states, damaged = read_states(spark, paths)
+    states, refused = read_states(spark, paths)
     of_run: defaultdict[str, list[SegmentState]] = defaultdict(list)
     for state in states:
         of_run[state.info.run_id].append(state)
-    return _reports(spark, [Run(group, damaged) for _, group in sorted(of_run.items())])
+    return _reports(spark, [Run(group, refused) for _, group in sorted(of_run.items())])
 
 
-def _reports(spark: SparkSession, runs: Sequence[Run]) -> list[Report]:
+def _reports(spark: Workers, runs: Sequence[Run]) -> list[Report]:
     """Whole simulations are judged by the folds, all at once; other runs from their digests."""
     whole = judge_simulations(spark, [run for run in runs if run.is_whole_simulation])
     return [
@@ -80,10 +80,10 @@ def _report(run: Run, verdicts: list[Verdict]) -> Report:
     return Report(
         run_id=run.id,
         members=len(run.members),
-        segments=len(states),
+        segments=sum(len(state.paths) for state in states),
         rows=sum(state.info.rows for state in states),
         verdicts=verdicts,
         notes=run.notes,
         names=run.names,
-        paths=[state.path for state in states],
+        paths=[path for state in states for path in state.paths],
     )

@@ -3,6 +3,11 @@
 Each of these guarantees is judged from one member's rows alone, by the same folds that judge
 simulations. A task takes one member's segments in order, up to the first row that is missing: what
 a prefix shows is shown, whatever came after it.
+
+Which rule applies to whoever has left a view hangs on how the group learns what everybody has,
+which footers tell. Members that retain messages deliver what a departed one left, and what that was
+shows only in the rows of all of them. So of these, and where nobody knows, only what is asked for
+is judged.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from ringcast.trace.predicates.flow import (
     SameBytesAgain,
     WindowHonoured,
 )
+from ringcast.trace.predicates.retained import NothingAskedOfTheDeparted
 from ringcast.trace.predicates.sequential import Sequential
 from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
@@ -30,41 +36,50 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
-
     from ringcast.spark.digest import MemberTrace
+    from ringcast.spark.reading import Workers
+    from ringcast.trace.predicates.delivery import Present
     from ringcast.trace.predicates.findings import Fold, Verdict
+
+RETAINED = "retained"
 
 FOLDS: tuple[Callable[[], Fold], ...] = (
     BoundedMemory,
     WindowHonoured,
     partial(Sequential, AckHonesty()),
     partial(Sequential, AckersAreMembers()),
-    partial(Sequential, NothingOfTheDeparted()),
     SameBytesAgain,
 )
 
 
+def folds_of(purge: str) -> list[Fold]:
+    """For a member of a group that purges so."""
+    rule = NothingAskedOfTheDeparted if purge in (RETAINED, "") else NothingOfTheDeparted
+    departed: Sequential[Present | None] = Sequential(rule())
+    return [*(make() for make in FOLDS), departed]
+
+
 def judge_details(
-    spark: SparkSession, traces: list[MemberTrace], capacity: dict[str, int]
+    spark: Workers, traces: list[MemberTrace], capacity: dict[str, int]
 ) -> Iterator[Verdict]:
     """What each predicate says of each of these members; `capacity` is by member key."""
     sizes = {}
     for trace in traces:
         stop = trace.holes[0].first if trace.holes else None
-        paths = [state.path for state in trace.states]
+        paths = [path for state in trace.states for path in state.paths]
         size = sum(Path(path).stat().st_size for path in paths)
-        sizes[json.dumps([paths, stop, capacity])] = size
+        sizes[json.dumps([paths, stop, capacity, trace.purge])] = size
     yield from map(from_text, over_items(spark, sizes, _judge_member))
 
 
 def _judge_member(item: str) -> Iterator[str]:
     """One member's segments as JSON, one line for each predicate."""
-    paths, stop, capacity = json.loads(item)
-    folds = [make() for make in FOLDS]
+    paths, stop, capacity, purge = json.loads(item)
+    folds = folds_of(purge)
+    facts = Facts(capacity=capacity, purge=purge or "acks")
     events = {event for fold in folds for event in fold.events}
     for path in paths:
         with Segment(path) as segment:
             rows = segment.iter_rows(events)
             feed_all(folds, (row for row in rows if stop is None or row.idx < stop))
-    yield from (to_text(fold.finish(Facts(capacity=capacity))) for fold in folds)
+    yield from (to_text(fold.finish(facts)) for fold in folds)

@@ -6,23 +6,30 @@ of idx. A clean trace has one for each window; every further one begins at a gap
 or where rows are missing from the trace. Content folds into one number for each span of 64 blocks,
 with a bit for each block that is there: two sides with the same bits and the same number have the
 same blocks.
+
+Digests of segments that follow each other merge into one, which is no larger for it: executors hand
+on one for each stretch of a member's trace that they have read, as if it were one large segment.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from ringcast.trace.rows import MemberKey, OriginKey
     from ringcast.trace.segments import SegmentInfo
 
 SPAN_BLOCKS = 64
+
+ViewKey = tuple[str, int]
+"""A view's creator and counter."""
 
 
 class Track(NamedTuple):
@@ -33,6 +40,10 @@ class Track(NamedTuple):
     peer: str
     peer_inc: int
     stream: int
+
+    @property
+    def is_sent(self) -> bool:
+        return self.role == "sent"
 
     @property
     def origin(self) -> OriginKey:
@@ -70,11 +81,32 @@ class Installed(NamedTuple):
     counter: int
     creator: str
     members: tuple[str, ...]
+    sent: tuple[tuple[int, int], ...] = ()
+    """The last that the member had sent by then, by stream; what it sent in earlier segments only
+    is known once these are merged."""
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Installed:
-        idx, counter, creator, members = values
-        return cls(idx, counter, creator, tuple(members))
+        idx, counter, creator, members, sent = values
+        return cls(idx, counter, creator, tuple(members), tuple(map(tuple, sent)))
+
+    @property
+    def key(self) -> ViewKey:
+        return self.creator, self.counter
+
+
+class Purged(NamedTuple):
+    """A member had purged its own messages up to `through`, the last time it did in this view."""
+
+    idx: int
+    through: int
+    creator: str
+    counter: int
+    """0: in the view of the last row before."""
+
+    @property
+    def view(self) -> ViewKey:
+        return self.creator, self.counter
 
 
 class Hole(NamedTuple):
@@ -86,7 +118,8 @@ class Hole(NamedTuple):
 
 @dataclass(slots=True)
 class Digest:
-    """What one segment says. JSON on its way from the executors."""
+    """What one segment says, or several that follow each other. JSON on its way from the
+    executors."""
 
     holes: list[Hole] = field(default_factory=list)
     tracks: dict[Track, list[Stretch]] = field(default_factory=dict)
@@ -103,45 +136,82 @@ class Digest:
     """Of the member's send windows; 0: no row tells."""
     resolved: dict[MemberKey, int] = field(default_factory=dict)
     """Departed senders of whom nothing is left to be delivered, and the idx of the row."""
+    purged: dict[int, list[Purged]] = field(default_factory=dict)
+    """By stream, one for each view."""
+    caught_up: int = -1
+    """The idx of the row with which a joiner had its state; -1: none tells."""
+    is_behind: bool = False
+    """It was gone before its application got what it had put aside."""
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "holes": self.holes,
-                "tracks": list(self.tracks.items()),
-                "content": [[track, list(spans.items())] for track, spans in self.content.items()],
-                "blocks": [[track, list(spans.items())] for track, spans in self.blocks.items()],
-                "views": self.views,
-                "counts": self.counts,
-                "cut": self.cut,
-                "capacity": self.capacity,
-                "resolved": list(self.resolved.items()),
-            }
-        )
+        values = {item: getattr(self, item) for item in self.__slots__}
+        for name in ("content", "blocks"):
+            values[name] = [[track, list(spans.items())] for track, spans in values[name].items()]
+        for name in ("tracks", "resolved", "purged"):
+            values[name] = list(values[name].items())
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Digest:
         values = json.loads(text)
-        return cls(
-            [Hole(*hole) for hole in values["holes"]],
-            {
-                Track(*track): [Stretch(*stretch) for stretch in stretches]
-                for track, stretches in values["tracks"]
-            },
-            {
+        values["holes"] = [Hole(*hole) for hole in values["holes"]]
+        values["tracks"] = {
+            Track(*track): [Stretch(*stretch) for stretch in stretches]
+            for track, stretches in values["tracks"]
+        }
+        for name in ("content", "blocks"):
+            values[name] = {
                 Track(*track): {number: Span(*span) for number, span in spans}
-                for track, spans in values["content"]
-            },
-            {
-                Track(*track): {number: Span(*span) for number, span in spans}
-                for track, spans in values.get("blocks", ())  # Older ones were kept without.
-            },
-            [Installed.of(view) for view in values["views"]],
-            values["counts"],
-            values["cut"],
-            values["capacity"],
-            {(name, inc): idx for (name, inc), idx in values["resolved"]},
-        )
+                for track, spans in values[name]
+            }
+        values["views"] = [Installed.of(view) for view in values["views"]]
+        values["resolved"] = {(name, inc): idx for (name, inc), idx in values["resolved"]}
+        values["purged"] = {
+            stream: [Purged(*mark) for mark in marks] for stream, marks in values["purged"]
+        }
+        return cls(**values)
+
+    def extend(self, later: Digest) -> None:
+        """Take in what follows in the order of idx."""
+        sent = {track.stream: runs[-1].last for track, runs in self.tracks.items() if track.is_sent}
+        self.views += [
+            view._replace(sent=tuple(sorted((sent | dict(view.sent)).items())))
+            for view in later.views
+        ]
+        self.holes += later.holes
+        for track, stretches in later.tracks.items():
+            known = self.tracks.setdefault(track, [])
+            for stretch in stretches:
+                append_stretch(known, stretch)
+        for track, spans in later.content.items():
+            for at, span in spans.items():
+                mix_span(self, track, at, span)
+        for track, blocks in later.blocks.items():
+            for number, block in blocks.items():
+                add_block(self, track, number, block)
+        for event, count in later.counts.items():
+            self.counts[event] = self.counts.get(event, 0) + count
+        self.cut += later.cut
+        self.capacity = max(self.capacity, later.capacity)
+        self.resolved |= later.resolved
+        for stream, marks in later.purged.items():
+            for mark in marks:
+                self.add_purged(stream, mark)
+        self.caught_up = max(self.caught_up, later.caught_up)
+        self.is_behind |= later.is_behind
+
+    def add_purged(self, stream: int, mark: Purged) -> None:
+        """The last one of each view counts."""
+        marks = self.purged.setdefault(stream, [])
+        if marks and marks[-1].view == mark.view and not self._is_view_between(marks[-1], mark):
+            marks.pop()
+        marks.append(mark)
+
+    def _is_view_between(self, one: Purged, two: Purged) -> bool:
+        if one.counter:
+            return False
+        at = bisect_left(self.views, two.idx, key=lambda view: view.idx)
+        return at > 0 and self.views[at - 1].idx > one.idx
 
 
 def append_stretch(stretches: list[Stretch], later: Stretch) -> None:
@@ -155,7 +225,7 @@ def append_stretch(stretches: list[Stretch], later: Stretch) -> None:
     stretches.append(later)
 
 
-def mix_span(into: Digest | MemberTrace, track: Track, at: int, found: Span) -> None:
+def mix_span(into: Digest, track: Track, at: int, found: Span) -> None:
     spans = into.content.setdefault(track, {})
     known = spans.get(at, NO_SPAN)
     spans[at] = Span(
@@ -163,16 +233,16 @@ def mix_span(into: Digest | MemberTrace, track: Track, at: int, found: Span) -> 
         known.mixed ^ found.mixed,
         known.messages + found.messages,
     )
-    for number in _numbers(at, known.present & found.present):
+    for number in block_numbers(at, known.present & found.present):
         into.blocks.setdefault(track, {})[number] = NOT_ONE
 
 
-def add_block(into: Digest | MemberTrace, track: Track, number: int, found: Span) -> None:
+def add_block(into: Digest, track: Track, number: int, found: Span) -> None:
     blocks = into.blocks.setdefault(track, {})
     blocks[number] = NOT_ONE if number in blocks else found
 
 
-def _numbers(at: int, present: int) -> list[int]:
+def block_numbers(at: int, present: int) -> list[int]:
     """Of the blocks that are present in a span."""
     return [at * SPAN_BLOCKS + bit for bit in range(SPAN_BLOCKS) if present >> bit & 1]
 
@@ -182,11 +252,60 @@ def _numbers(at: int, present: int) -> list[int]:
 
 @dataclass(slots=True)
 class SegmentState:
-    """A file, its footer and its digest."""
+    """A file, its footer and its digest; or several that follow each other, as if they were one."""
 
-    path: str
+    paths: tuple[str, ...]
     info: SegmentInfo
     digest: Digest
+
+    @property
+    def path(self) -> str:
+        """Of the first."""
+        return self.paths[0]
+
+    @property
+    def member(self) -> MemberKey:
+        return self.info.node, self.info.inc
+
+    def is_same_as(self, other: SegmentState) -> bool:
+        """A copy: it says the same."""
+        return (self.info, self.digest) == (other.info, other.digest)
+
+    def is_before(self, later: SegmentState) -> bool:
+        """The other one goes on where this one ends."""
+        return (
+            self.info.last_idx + 1 == later.info.first_idx
+            and not self.info.is_last
+            and self.info.recording == later.info.recording
+        )
+
+    def extend(self, later: SegmentState) -> None:
+        self.paths += later.paths
+        self.digest.extend(later.digest)
+        self.info = replace(
+            later.info,
+            first_idx=self.info.first_idx,
+            rows=self.info.rows + later.info.rows,
+            facts=later.info.facts or self.info.facts,
+        )
+
+
+def join_states(states: Iterable[SegmentState]) -> list[SegmentState]:
+    """Those that follow each other become one; a copy of them becomes another. None may be used
+    afterwards."""
+    ends: dict[tuple[str, MemberKey, int], list[SegmentState]] = {}
+    joined: list[SegmentState] = []
+    for state in sorted(states, key=lambda state: (state.info.first_idx, state.path)):
+        info = state.info
+        earlier = ends.get((info.run_id, state.member, info.first_idx - 1), [])
+        found = next((each for each in earlier if each.is_before(state)), None)
+        if found is None:
+            joined.append(found := state)
+        else:
+            earlier.remove(found)
+            found.extend(state)
+        ends.setdefault((info.run_id, state.member, info.last_idx), []).append(found)
+    return joined
 
 
 class MemberTrace:
@@ -194,36 +313,25 @@ class MemberTrace:
 
     def __init__(self, states: Sequence[SegmentState]) -> None:
         self.states = states
-        self.holes: list[Hole] = []
-        self.tracks: dict[Track, list[Stretch]] = {}
-        self.content: dict[Track, dict[int, Span]] = {}
-        self.blocks: dict[Track, dict[int, Span]] = {}
-        self.views: list[Installed] = []
-        self.resolved: dict[MemberKey, int] = {}
+        self.digest = Digest()
         due = 0
         for state in states:
             if state.info.first_idx > due:
-                self.holes.append(Hole(due, state.info.first_idx - 1))
-            self.holes += state.digest.holes
+                self.digest.holes.append(Hole(due, state.info.first_idx - 1))
+            self.digest.extend(state.digest)
             due = state.info.last_idx + 1
-            for track, stretches in state.digest.tracks.items():
-                known = self.tracks.setdefault(track, [])
-                for stretch in stretches:
-                    append_stretch(known, stretch)
-            for track, spans in state.digest.content.items():
-                for at, span in spans.items():
-                    mix_span(self, track, at, span)
-            for track, blocks in state.digest.blocks.items():
-                for number, block in blocks.items():
-                    add_block(self, track, number, block)
-            self.views += state.digest.views
-            self.resolved |= state.digest.resolved
+        self.holes = self.digest.holes
+        self.tracks = self.digest.tracks
+        self.content = self.digest.content
+        self.blocks = self.digest.blocks
+        self.views = self.digest.views
+        self.resolved = self.digest.resolved
+        self.purged = self.digest.purged
         self._hole_firsts = [hole.first for hole in self.holes]
 
     @property
     def member(self) -> MemberKey:
-        info = self.states[0].info
-        return info.node, info.inc
+        return self.states[0].member
 
     @property
     def level(self) -> str:
@@ -231,7 +339,17 @@ class MemberTrace:
 
     @property
     def capacity(self) -> int:
-        return max(state.digest.capacity for state in self.states)
+        """Of its send windows, as its footers say, or its rows; 0: neither does."""
+        return int(self.settings.get("capacity", 0)) or self.digest.capacity
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.states[0].info.settings
+
+    @property
+    def purge(self) -> str:
+        """How its group learns what everybody has; empty: nobody knows."""
+        return str(self.settings.get("purge", ""))
 
     @property
     def lost(self) -> int:
@@ -240,11 +358,34 @@ class MemberTrace:
     @property
     def cut(self) -> int:
         """Stretches that were left out: there were too many."""
-        return sum(state.digest.cut for state in self.states)
+        return self.digest.cut
 
     @property
     def is_clean_stop(self) -> bool:
         return self.states[-1].info.is_last
+
+    @property
+    def is_whole(self) -> bool:
+        """Every row is there, the last one too."""
+        return self.is_clean_stop and not (self.holes or self.lost or self.cut)
+
+    @cached_property
+    def places(self) -> dict[ViewKey, int]:
+        """Where each view stands among this member's."""
+        return {view.key: at for at, view in enumerate(self.views)}
+
+    @cached_property
+    def presence(self) -> dict[str, list[range]]:
+        """In which of these each member was, by its key."""
+        found: dict[str, list[range]] = {}
+        for at, view in enumerate(self.views):
+            for key in view.members:
+                places = found.setdefault(key, [])
+                if places and places[-1].stop == at:
+                    places[-1] = range(places[-1].start, at + 1)
+                else:
+                    places.append(range(at, at + 1))
+        return found
 
     def has_hole(self, after_idx: int, before_idx: int) -> bool:
         """Are rows missing between these two?"""
@@ -253,6 +394,14 @@ class MemberTrace:
 
     def missing_rows(self) -> int:
         return sum(hole.last - hole.first + 1 for hole in self.holes)
+
+    def view_of(self, mark: Purged) -> Installed | None:
+        """In which it was purged; None: no row of it is here."""
+        if mark.counter:
+            place = self.places.get(mark.view)
+            return None if place is None else self.views[place]
+        at = bisect_left(self.views, mark.idx, key=lambda view: view.idx)
+        return self.views[at - 1] if at else None
 
 
 def equal_blocks(
@@ -264,7 +413,7 @@ def equal_blocks(
     sent = sender.blocks.get(track._replace(role="sent"), {})
     delivered = receiver.blocks.get(track, {})
     found = []
-    for number in _numbers(at, present):
+    for number in block_numbers(at, present):
         here, there = delivered.get(number, NOT_ONE), sent.get(number, NOT_ONE)
         if NOT_ONE in (here, there):
             return None

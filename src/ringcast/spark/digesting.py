@@ -14,6 +14,7 @@ from ringcast.spark.digest import (
     Digest,
     Hole,
     Installed,
+    Purged,
     Span,
     Stretch,
     Track,
@@ -21,7 +22,20 @@ from ringcast.spark.digest import (
     append_stretch,
     mix_span,
 )
-from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, VIEW, WIN
+from ringcast.trace.rows import (
+    BLOCK,
+    DELIVER,
+    ESTATE,
+    LEFT_BEHIND,
+    OPEN,
+    PURGE,
+    RESOLVED,
+    SEND,
+    STATE_LOST,
+    STATE_RECEIVED,
+    VIEW,
+    WIN,
+)
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:
@@ -46,13 +60,18 @@ BLOCKS_MAX = 16
 
 _COLUMNS = (
     *("event", "node", "inc", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2"),
-    *("view", "view_creator", "members", "cap", "kind", "block", "block_hash"),
+    *("view", "view_creator", "members", "cap", "kind", "block", "block_hash", "detail"),
 )
 _ONLY_FOR = {
     **dict.fromkeys(("view", "view_creator", "members"), VIEW),
     **dict.fromkeys(("block", "block_hash"), BLOCK),
     "cap": WIN,
+    "detail": STATE_LOST,
 }
+_ONLY_FOR_FULL = {
+    name: event for name, event in _ONLY_FOR.items() if name not in ("view", "view_creator")
+}
+"""There a purge names its view: its row may stand before that of the view."""
 
 
 class BrokenSegment(RingcastError):
@@ -64,7 +83,8 @@ def digest_segment(segment: Segment) -> Digest:
     info = segment.info
     digest = Digest()
     due_idx = info.first_idx
-    for batch in segment.batches(_COLUMNS, _ONLY_FOR):
+    only_for = _ONLY_FOR_FULL if info.level == "full" else _ONLY_FOR
+    for batch in segment.batches(_COLUMNS, only_for):
         if len(batch) == 0:
             continue
         if any(column.null_count for column in batch.columns):
@@ -73,11 +93,13 @@ def digest_segment(segment: Segment) -> Digest:
         _check_owner(columns, info)
         due_idx = _fold_order(columns["idx"].to_numpy(), due_idx, digest)
         events = _Events(columns["event"])
+        _fold_views(columns, events, info, digest)
         _fold_tracks(columns, events, info, digest)
         _fold_content(columns, events, info, digest)
-        _fold_views(columns, events, digest)
+        _fold_purges(columns, events, digest)
         _fold_capacity(columns, events, digest)
         _fold_estates(columns, events, digest)
+        _fold_state(columns, events, digest)
     return digest
 
 
@@ -247,15 +269,55 @@ def _fold_content(
         add_block(digest, tracks[code], at, Span(*found))
 
 
-def _fold_views(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+def _fold_views(
+    columns: dict[str, pa.Array], events: _Events, info: SegmentInfo, digest: Digest
+) -> None:
+    """With what this member had sent when it installed each."""
     places = events.where(VIEW)
     if not len(places):
         return
     digest.counts[VIEW] = digest.counts.get(VIEW, 0) + len(places)
-    taken = pa.array(places)
+    before = {
+        track.stream: stretches[-1].last
+        for track, stretches in digest.tracks.items()
+        if track.is_sent
+    }
+    sends = events.where(SEND)
+    streams, lasts = (columns[name].to_numpy()[sends] for name in ("stream", "seqno2"))
     names = ("idx", "view", "view_creator", "members")
+    taken = pa.array(places)
     rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
-    digest.views += [Installed.of(row) for row in rows]
+    for place, row in zip(places.tolist(), rows, strict=True):
+        earlier = int(np.searchsorted(sends, place))
+        for stream in np.unique(streams[:earlier]).tolist():
+            before[stream] = int(lasts[:earlier][streams[:earlier] == stream][-1])
+        digest.views.append(Installed.of((*row, sorted(before.items()))))
+
+
+def _fold_purges(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+    """The last of each stream in each view."""
+    places = events.where(PURGE)
+    if not len(places):
+        return
+    idx, stream, view = (columns[name].to_numpy()[places] for name in ("idx", "stream", "view"))
+    installed = np.searchsorted([each.idx for each in digest.views], idx)
+    order = np.lexsort((idx, stream))
+    changes = [np.diff(values[order]) != 0 for values in (stream, view, installed)]
+    last = order[np.append(np.logical_or.reduce(changes), True)]
+    taken = pa.array(places[last])
+    creators = columns["view_creator"].take(taken).to_pylist()
+    through = columns["seqno"].take(taken).to_pylist()
+    for at, creator, seqno in zip(last.tolist(), creators, through, strict=True):
+        counter = int(view[at])
+        mark = Purged(int(idx[at]), seqno, creator if counter else "", counter)
+        digest.add_purged(int(stream[at]), mark)
+
+
+def _fold_state(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:
+    for event in (STATE_RECEIVED, STATE_LOST):
+        for place in events.where(event).tolist():
+            digest.caught_up = max(digest.caught_up, columns["idx"][place].as_py())
+            digest.is_behind |= columns["detail"][place].as_py() == LEFT_BEHIND
 
 
 def _fold_capacity(columns: dict[str, pa.Array], events: _Events, digest: Digest) -> None:

@@ -30,7 +30,8 @@ from ringcast.errors import UsageError
 from ringcast.sim.dice import expand
 from ringcast.sim.grid import place, point_words
 from ringcast.sim.likeness import state_of
-from ringcast.sim.runner import run
+from ringcast.sim.runner import Judged, run
+from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ TASK_S = 10.0
 TASKS_PER_CORE = 4
 """At least: so that no core is idle while another has much left."""
 PILOT_RUNS = 4
+AUDIT = "audit"
+"""Under this name stands what the audit says, among the predicates."""
 
 _TEXT, _LONG, _FLOAT = StringType(), LongType(), DoubleType()
 
@@ -101,6 +104,8 @@ class Fleet:
     purge: str = "acks"
     out: str = ""
     """Where failures are kept, in a directory that all workers share; empty: nowhere."""
+    audit: bool = False
+    """Judge each run once more, as if its members had recorded it."""
     node_factory: NodeFactory | None = None
 
     def __post_init__(self) -> None:
@@ -156,6 +161,14 @@ def _simulate_batches(fleet: Fleet, batches: Iterator[pa.RecordBatch]) -> Iterat
 def _simulate_row(fleet: Fleet, number: int, *, is_kept: bool) -> dict[str, Any]:
     started = perf_counter()
     result = fleet.simulate(number)
+    judged, failures = dict(result.summary.judged), _failures(result)
+    if fleet.audit:
+        alarms = audit_as_recorded(result)
+        judged[AUDIT] = Judged(alarms.premises, len(alarms.found))
+        failures += [
+            {"predicate": AUDIT, "state": f"{name} as its members recorded it", "text": text}
+            for name, text in alarms.found
+        ]
     seconds = perf_counter() - started
     seed, point = fleet.locate(number)
     summary = result.summary
@@ -171,10 +184,10 @@ def _simulate_row(fleet: Fleet, number: int, *, is_kept: bool) -> dict[str, Any]
         "trace_hash": summary.hash,
         "judged": [
             (predicate, {"premises": j.premises, "violations": j.violations, "worst": j.worst})
-            for predicate, j in summary.judged.items()
+            for predicate, j in judged.items()
         ],
-        "violations": sum(judged.violations for judged in summary.judged.values()),
-        "failures": _failures(result),
+        "violations": sum(j.violations for j in judged.values()),
+        "failures": failures[:FAILURES_PER_ROW],
         "happenings": list(summary.happenings.items()),
         "matrix": [(" ".join(pair), count) for pair, count in summary.matrix.items()],
         "deliveries": summary.deliveries,
@@ -182,7 +195,7 @@ def _simulate_row(fleet: Fleet, number: int, *, is_kept: bool) -> dict[str, Any]
         "rows": summary.rows,
         "virtual_ns": result.trace.rows[-1].mono_ns if result.trace.rows else 0,
         "wall_s": seconds,
-        "kept": _keep(fleet, result, point) if is_kept and fleet.out and summary.failures else "",
+        "kept": _keep(fleet, result, point) if is_kept and fleet.out and failures else "",
     }
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
 from ringcast.spark.kept import KeptDigests
-from ringcast.spark.reading import digest_files, parse_states
+from ringcast.spark.states import Refused, digest_files, parse_states
 from ringcast.trace.segments import SUFFIX, segment_paths
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ringcast.spark.digest import SegmentState
     from ringcast.spark.report import Report
+    from ringcast.spark.states import Read
 
 STATE = ".audit"
 """Where the state is, below the segments, if nothing else is said. No reader takes it for one."""
@@ -146,12 +146,14 @@ class _Follower:
         query.stop()
 
     def judge(self, batch: int, new: int) -> Step:
-        states, damaged = self._states()
+        states, refused = self._states()
         paths = segment_paths(self._directory)
-        damaged += [hidden(path) for path in paths if is_hidden(path, self._directory)]
-        if not states and not damaged:
+        refused += [
+            Refused(str(path), hidden(path)) for path in paths if is_hidden(path, self._directory)
+        ]
+        if not states and not refused:
             raise UsageError(f"{self._directory}: no segments (*{SUFFIX}) in it")
-        report = audit_states(self._spark, self._directory, states, damaged, self._run_id)
+        report = audit_states(self._spark, self._directory, states, refused, self._run_id)
         self.is_judged = True
         return Step(batch, new, len(states), report)
 
@@ -180,8 +182,8 @@ class _Follower:
             return False
         return all(state.info.run_id != self._run_id for state in self._states()[0])
 
-    def _states(self) -> tuple[list[SegmentState], list[str]]:
-        return parse_states(kept.said for kept in self._kept.current())
+    def _states(self) -> Read:
+        return parse_states((kept.path, kept.said) for kept in self._kept.current())
 
 
 def segments_as_stream(spark: SparkSession, directory: Path, files_per_batch: int) -> DataFrame:

@@ -3,6 +3,7 @@
 Each batch leaves one file, which is there whole or not at all, and which the same batch replaces if
 it is run again. From time to time all are put together into one. What is kept of a segment counts
 while the segment is as it was read: one that is gone, or another in its place, is as if never read.
+Segments are known by where they are below their directory, which may be renamed or moved.
 
 A digest takes some hundred bytes, and a hundred more for each sender in the segment and each break
 in the order, up to the bounds in `ringcast.spark.digesting`: it does not grow with the rows.
@@ -11,6 +12,7 @@ in the order, up to the bounds in `ringcast.spark.digesting`: it does not grow w
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from contextlib import contextmanager, suppress
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    ReadFiles = Callable[[SparkSession, Sequence[Path]], list[str]]
-    """Says something of each file, as JSON: a list that begins with the path."""
+    ReadFiles = Callable[[SparkSession, Sequence[Path]], dict[str, str]]
+    """Says something of each file, by its path."""
 
 FILES_MAX = 32
 """Batches that have a file each. With one more, all before it become one file."""
@@ -70,14 +72,19 @@ class Kept(NamedTuple):
     def is_current(self) -> bool:
         return Stamp.of(self.path) == self.stamp
 
+    @property
+    def is_read(self) -> bool:
+        return NOT_READ not in self.said
+
 
 class KeptDigests:
     """The digests of the segments of one directory."""
 
-    def __init__(self, root: Path, read_files: ReadFiles) -> None:
+    def __init__(self, root: Path, directory: Path, read_files: ReadFiles) -> None:
         self.checkpoint = root / "checkpoint"
         """For Spark: which files it has handed out. It is of no use without the digests."""
         self._files = root / "digests"
+        self._directory = directory
         self._read_files = read_files
         self._kept: dict[str, Kept] = {}
 
@@ -86,8 +93,8 @@ class KeptDigests:
     def opened(cls, root: Path, directory: Path, read_files: ReadFiles) -> Iterator[KeptDigests]:
         """Those in `root`, held alone. Begun anew if other code made them."""
         with held_alone(root):
-            kept = cls(root, read_files)
-            kept._claim(root / _ABOUT, directory)
+            kept = cls(root, directory, read_files)
+            kept._claim(root / _ABOUT)
             kept._load()
             yield kept
 
@@ -100,22 +107,36 @@ class KeptDigests:
         return sorted(
             kept.path
             for kept, stamp in now
-            if stamp is not None and (stamp != kept.stamp or NOT_READ in kept.said)
+            if stamp is not None and (stamp != kept.stamp or not kept.is_read)
         )
 
-    def read(self, spark: SparkSession, batch: int, paths: Iterable[str]) -> list[Kept]:
-        """Read these segments and keep what they say, in the place of what the batch said before.
+    def read(
+        self, spark: SparkSession, batch: int, paths: Iterable[str], *, anew: bool = False
+    ) -> list[Kept]:
+        """Keep what these segments say, in the place of what the batch said before; return those
+        that had to be read: all of them, if they are to be read `anew`.
 
         A batch that begins tells that all before it are done with: these may become one file.
         """
         self._put_together(batch - 1)
         stamps = {path: Stamp.of(path) or NO_FILE for path in paths}
-        there = [Path(path) for path, stamp in stamps.items() if stamp != NO_FILE]
-        said = {json.loads(text)[0]: text for text in self._read_files(spark, there)}
-        found = [Kept(path, stamp, said.get(path, "")) for path, stamp in stamps.items()]
-        write_whole(self._file(batch), _to_text(found))
-        self._kept |= {kept.path: kept for kept in found}
-        return found
+        known = {path: self._kept.get(path) for path in stamps}
+        found = {
+            path: kept
+            for path, kept in known.items()
+            if kept and kept.is_read and kept.stamp == stamps[path] and not anew
+        }
+        there = [Path(path) for path in stamps if path not in found and stamps[path] != NO_FILE]
+        said = self._read_files(spark, there)
+        read = [
+            Kept(path, stamp, said.get(path, ""))
+            for path, stamp in stamps.items()
+            if path not in found
+        ]
+        found |= {kept.path: kept for kept in read}
+        write_whole(self._file(batch), self._to_text(found.values()))
+        self._kept |= found
+        return read
 
     def current(self) -> list[Kept]:
         """What is known of the segments that are there."""
@@ -128,15 +149,19 @@ class KeptDigests:
 
     # On disk
 
-    def _claim(self, about: Path, directory: Path) -> None:
-        """UsageError if these are of another directory."""
-        mine = {"directory": str(directory), "code": _code_hash(self._read_files)}
+    def _claim(self, about: Path) -> None:
+        """UsageError if these are of another directory. It is known by where it is from here: so
+        both may be moved. If there is none any more, this is what has become of it."""
+        directory = os.path.relpath(self._directory, about.parent)
+        mine = {"directory": directory, "code": _code_hash(self._read_files)}
         found = json.loads(about.read_text()) if about.exists() else mine | {"code": ""}
-        if found["directory"] != mine["directory"]:
-            raise UsageError(
-                f"{about.parent}: is for segments in {found['directory']}: choose another"
-            )
+        other = Path(os.path.normpath(about.parent / found["directory"]))
+        if found["directory"] != directory and other.exists():
+            raise UsageError(f"{about.parent}: is for segments in {other}: choose another")
         if found == mine:
+            return
+        if found["code"] == mine["code"]:
+            write_whole(about, json.dumps(mine))
             return
         for old in (self.checkpoint, self._files):
             if old.exists():
@@ -153,7 +178,7 @@ class KeptDigests:
                 path.unlink()
             del found[through + 1 :]
         for path in reversed(found):
-            self._kept |= {kept.path: kept for kept in _from_text(path.read_text())}
+            self._kept |= {kept.path: kept for kept in self._from_text(path.read_text())}
 
     def _put_together(self, through: int) -> None:
         files = sorted(self._files.glob("*.jsonl"))
@@ -165,7 +190,7 @@ class KeptDigests:
             for path, kept in self._kept.items()
         }
         whole = self._file(through, _WHOLE)
-        write_whole(whole, _to_text(self._kept.values()))
+        write_whole(whole, self._to_text(self._kept.values()))
         for path in files:
             if path < whole:
                 path.unlink()
@@ -174,15 +199,14 @@ class KeptDigests:
         """Names sort in the order of batches, and after the batch that a whole reaches to."""
         return self._files / f"{batch:012d}{suffix}"
 
+    def _to_text(self, kept: Iterable[Kept]) -> str:
+        below = (each._replace(path=os.path.relpath(each.path, self._directory)) for each in kept)
+        return "".join(json.dumps(each) + "\n" for each in below)
 
-def _to_text(kept: Iterable[Kept]) -> str:
-    return "".join(json.dumps(each) + "\n" for each in kept)
-
-
-def _from_text(text: str) -> Iterator[Kept]:
-    for line in text.splitlines():
-        path, stamp, said = json.loads(line)
-        yield Kept(path, Stamp(*stamp), said)
+    def _from_text(self, text: str) -> Iterator[Kept]:
+        for line in text.splitlines():
+            path, stamp, said = json.loads(line)
+            yield Kept(str(self._directory / path), Stamp(*stamp), said)
 
 
 def _code_hash(read_files: ReadFiles) -> str:

@@ -1,10 +1,9 @@
-"""Segments read where Spark puts them: each file once for its digest, again only for witnesses."""
+"""Work on executors, and rows that are read again there: those that show what was found."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import asdict
 from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -13,18 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.spark.digest import SPAN_BLOCKS, Digest, SegmentState
-from ringcast.spark.digesting import BrokenSegment, digest_segment
+from ringcast.spark.digest import SPAN_BLOCKS
 from ringcast.spark.folding import row_of
 from ringcast.trace.rows import BLOCK, SEND, Row
-from ringcast.trace.segments import Segment, SegmentInfo
+from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.digest import MemberTrace
+    from ringcast.spark.digest import MemberTrace, SegmentState
     from ringcast.trace.footers import Bounds
     from ringcast.trace.rows import OriginKey
 
@@ -40,47 +39,10 @@ _ALONE_BYTES = 4 << 20
 """Not worth a second core: its first task starts a Python worker, for about a second."""
 
 
-def read_states(spark: SparkSession, paths: Iterable[Path]) -> tuple[list[SegmentState], list[str]]:
-    """The digest of each file, and what is wrong with those that have none."""
-    return parse_states(digest_files(spark, paths))
-
-
-def digest_files(spark: SparkSession, paths: Iterable[Path]) -> list[str]:
-    """What a task says of each file, as `parse_states` takes it: text that may be kept."""
-    sizes = {str(path): path.stat().st_size for path in paths}
-    return over_items(spark, sizes, _state_of)
-
-
-def parse_states(lines: Iterable[str]) -> tuple[list[SegmentState], list[str]]:
-    """The digests by path, and what is wrong with files that have none."""
-    states: list[SegmentState] = []
-    damaged: list[str] = []
-    for text in lines:
-        path, info, said = json.loads(text)
-        if info == NOT_READ:
-            damaged.append(said)
-        else:
-            states.append(SegmentState(path, SegmentInfo(**info), Digest.from_json(said)))
-    return sorted(states, key=lambda state: state.path), sorted(damaged)
-
-
-def _state_of(path: str) -> list[str]:
-    """One file as JSON: its footer and digest, or what is wrong with it."""
-    try:
-        with Segment(path) as segment:
-            segment.check_rows()
-            digest = digest_segment(segment)
-            return [json.dumps([path, asdict(segment.info), digest.to_json()])]
-    except BrokenSegment as error:
-        return [json.dumps([path, NOT_READ, f"{Path(path).name}: {error}"])]
-    except RingcastError as error:
-        return [json.dumps([path, NOT_READ, str(error)])]
-
-
 def damaged_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
     """Which of these are not as they were written."""
     sizes = {path: Path(path).stat().st_size for path in paths}
-    return over_items(spark, sizes, _damaged) if sizes else []
+    return over_items(spark, sizes, _damaged)
 
 
 def _damaged(path: str) -> list[str]:
@@ -112,6 +74,9 @@ class Want(NamedTuple):
         return "seqno2" if self.column == "seqno" else self.column
 
 
+Workers: TypeAlias = "SparkSession | SparkContext | None"
+"""Who does the work: Spark's executors; None: this process."""
+
 Look: TypeAlias = "tuple[MemberTrace, Want]"
 """Where to look for rows, and for which."""
 
@@ -130,13 +95,14 @@ def at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
     return trace, Want(-1, (BLOCK,), origin, "block", first, last, limit=4 * SPAN_BLOCKS)
 
 
-def fetch_rows(spark: SparkSession, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
+def fetch_rows(spark: Workers, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
     """The rows looked for, each with its finding, from the files that may have them."""
     wanted: defaultdict[str, list[Want]] = defaultdict(list)
     for trace, want in looks:
         for state in trace.states:
             if _may_have(state, want):
-                wanted[state.path].append(want)
+                for path in state.paths:
+                    wanted[path].append(want)
     if not wanted:
         return
     sizes = {
@@ -230,46 +196,58 @@ def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
 
 
 def over_items(
-    spark: SparkSession, sizes: dict[str, int], work: Callable[[str], Iterable[str]]
+    spark: Workers,
+    sizes: dict[str, int],
+    work: Callable[[str], Iterable[str]],
+    *,
+    merge: Merge | None = None,
 ) -> list[str]:
     """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
+    What is said may be brought together by what it is about, and merged, before it comes here.
 
-    The items travel with the function. What comes back is small by design. UsageError: there is an
-    item of which a task could say nothing.
+    What comes back is small by design. No DataFrame: Spark would plan and compile one, which takes
+    longer than most audits. UsageError: there is an item of which a task could say nothing.
     """
-    cores: int = spark.sparkContext.defaultParallelism
-    tasks = _pack(sizes, _tasks_for(sum(sizes.values()), cores))
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
-        partial(_run_tasks, tasks, work), "said string"
-    )
-    found = [row.said for row in frame.collect()]
+    if spark is None:
+        said = [text for item in sizes for text in work(item)]
+        return said if merge is None else list(merge.work(said))
+    if not sizes:
+        return []
+    tasks = _pack(sizes, tasks_for(spark, sum(sizes.values())))
+    done = _context(spark).parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
+    if merge is not None:
+        done = done.groupBy(merge.key, len(tasks)).values().flatMap(merge.work)
+    found: list[str] = done.collect()
     for line in found:
         if line.startswith(_FAILED):
             raise UsageError(line.removeprefix(_FAILED))
     return found
 
 
-def _run_tasks(
-    tasks: list[list[str]],
-    work: Callable[[str], Iterable[str]],
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for item in tasks[number]:
-                yield pa.RecordBatch.from_arrays([_said(work, item)], ["said"])
+class Merge(NamedTuple):
+    """How what tasks say becomes less."""
+
+    key: Callable[[str], str]
+    """What is to be brought together has the same."""
+    work: Callable[[Iterable[str]], Iterable[str]]
 
 
-def _said(work: Callable[[str], Iterable[str]], item: str) -> pa.StringArray:
+def _work_on(work: Callable[[str], Iterable[str]], items: list[str]) -> Iterator[str]:
     """An error of ours is for the driver to tell: as Spark tells it nobody would read it."""
-    try:
-        return pa.array(list(work(item)), pa.string())
-    except RingcastError as error:
-        return pa.array([_FAILED + str(error)], pa.string())
+    for item in items:
+        try:
+            yield from work(item)
+        except RingcastError as error:
+            yield _FAILED + str(error)
 
 
-def _tasks_for(total_bytes: int, cores: int) -> int:
+def _context(spark: SparkSession | SparkContext) -> SparkContext:
+    return spark.sparkContext if hasattr(spark, "sparkContext") else spark
+
+
+def tasks_for(spark: SparkSession | SparkContext, total_bytes: int) -> int:
     """As many for each core, so that all end together."""
+    cores: int = _context(spark).defaultParallelism
     if total_bytes <= _ALONE_BYTES:
         return 1
     return cores * min(_TASKS_PER_CORE_MAX, 1 + total_bytes // (cores * _TASK_BYTES))

@@ -12,47 +12,46 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.spark.details import judge_details
-from ringcast.spark.digest import NO_SPAN, SPAN_BLOCKS, equal_blocks
+from ringcast.spark.contents import compare_content
+from ringcast.spark.details import RETAINED, judge_details
+from ringcast.spark.digest import Track
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.offsets import judge_offsets, minus, ranges
+from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import (
     WITNESS_ROWS_MAX,
     at_idx,
     at_seqnos,
-    at_span,
     fetch_rows,
 )
 from ringcast.spark.report import (
+    ALONE,
+    HALVES,
     IF_ANY,
     NEED_FULL,
     RECORDED,
+    Reach,
     Verdict,
     Violation,
     verdict_id,
 )
 from ringcast.spark.survivors import compare_survivors
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
-from ringcast.trace.content import hashed_every
 from ringcast.trace.facts import facts_from_values
 from ringcast.trace.folds import folds_for
+from ringcast.trace.predicates.retained import NothingAskedOfTheDeparted
 from ringcast.trace.rows import DELIVER, SEND, VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
-
-    from ringcast.spark.digest import MemberTrace, Stretch, Track
-    from ringcast.spark.reading import Look
+    from ringcast.spark.digest import MemberTrace, Stretch
+    from ringcast.spark.reading import Look, Workers
     from ringcast.spark.run import Run
-    from ringcast.trace.rows import MemberKey, OriginKey, Row
-
-SPANS_REREAD_MAX = 4096
-"""Spans of blocks compared one by one. A clean run has a few for each joiner."""
+    from ringcast.trace.rows import MemberKey, Row
 
 
-def judge_recorded(spark: SparkSession, run: Run) -> list[Verdict]:
+def judge_recorded(spark: Workers, run: Run) -> list[Verdict]:
     """What every predicate says of the run."""
     return _Judge(spark, run).verdicts()
 
@@ -60,11 +59,11 @@ def judge_recorded(spark: SparkSession, run: Run) -> list[Verdict]:
 class _Judge:
     """Judges each predicate from the merged digests, then fetches the rows that show it."""
 
-    def __init__(self, spark: SparkSession, run: Run) -> None:
+    def __init__(self, spark: Workers, run: Run) -> None:
         self._spark = spark
         self._run = run
         self._names = run.names
-        self._verdicts = {name: Verdict(name) for name in RECORDED}
+        self._verdicts = {name: Verdict(name, unjudged=HALVES.get(name, "")) for name in RECORDED}
         self._shown: list[Violation] = []
         self._looks: list[Look] = []
 
@@ -76,6 +75,7 @@ class _Judge:
         self._judge_sends()
         self._judge_offsets()
         self._judge_content()
+        self._judge_reach()
         self._judge_survivors()
         self._judge_details()
         for shown, row in fetch_rows(self._spark, self._looks):
@@ -84,12 +84,15 @@ class _Judge:
             violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
         cut = sum(trace.cut for trace in self._run.members.values())
         for name in IF_ANY:
-            if not self._verdicts[name].premises:
-                del self._verdicts[name]
+            self._verdicts[name].is_optional = True
         for verdict in self._verdicts.values():
             if verdict.is_beyond_level:
                 continue
             verdict.incomplete += self._run.defects
+            if verdict.id in ALONE:
+                verdict.without = self._run.absent
+            else:
+                verdict.incomplete += self._run.absent
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
             if not verdict.premises and not verdict.unknown and verdict.id not in NEED_FULL:
@@ -233,70 +236,46 @@ class _Judge:
                 self._violate("G4", text, *found.values())
 
     def _judge_content(self) -> None:
-        """Both sides have the same blocks. A span that differs is read again, block by block."""
+        """All have the same blocks."""
         verdict = self._verdicts["content"]
-        sent = {
-            track.origin: (trace, spans)
-            for trace in self._run.members.values()
-            for track, spans in trace.content.items()
-            if track.role == "sent"
-        }
-        compared = 0
-        unsure: list[tuple[MemberKey, OriginKey, int]] = []
-        for member, trace in self._run.members.items():
-            for track, spans in sorted(trace.content.items()):
-                if track.role == "sent":
-                    continue
-                sender = track.peer, track.peer_inc
-                originals = sent[track.origin][1] if track.origin in sent else {}
-                hashed = self._hashed_by(sender)
-                for at, span in spans.items():
-                    original = originals.get(at, NO_SPAN)
-                    common = original.present & span.present
-                    if common != span.present & hashed and sender in self._run.prefixes:
-                        verdict.unknown.add(self._name(sender))
-                    if common and original != span:
-                        alike = equal_blocks(sent[track.origin][0], trace, track, at, common)
-                        if alike is None:
-                            unsure.append((member, track.origin, at))
-                        else:
-                            verdict.premises += len(alike)
-                            compared += sum(block.messages for block in alike)
-                    elif common:
-                        verdict.premises += common.bit_count()
-                        compared += span.messages
-        if len(unsure) > SPANS_REREAD_MAX:
-            verdict.inconclusive.append(f"{len(unsure) - SPANS_REREAD_MAX} spans not compared")
-        del unsure[SPANS_REREAD_MAX:]
-        looks = []
-        for number, (member, origin, at) in enumerate(unsure):
-            for side in (sent[origin][0], self._run.members[member]):
-                trace, want = at_span(side, origin, at)
-                looks.append((trace, want._replace(finding=number)))
-        blocks: defaultdict[tuple[int, int, int], set[Row]] = defaultdict(set)
-        for number, row in fetch_rows(self._spark, looks):
-            # A block that its sender's or receiver's stop cut short ends elsewhere: another block.
-            if row.kind == "sent" or (row.node, row.inc) == unsure[number][0]:
-                blocks[number, row.block, row.seqno2].add(row)
-        for (number, block, _), rows in sorted(blocks.items()):
-            member, origin, _ = unsure[number]
-            if len({row.kind for row in rows}) < 2:
-                continue
-            verdict.premises += 1
-            compared += max(row.seqno2 - row.seqno + 1 for row in rows)
-            if len({row.block_hash for row in rows}) > 1:
-                text = (
-                    f"block {block} of {self._names.of_origin(origin)} has other bytes at "
-                    f"{self._name(member)}"
-                )
-                self._violate("content", text)
-                if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
-                    verdict.violations[-1].rows += rows
+        found = compare_content(self._spark, self._run)
+        verdict.premises, verdict.share = found.blocks, found.share
+        verdict.unknown |= set(map(self._name, found.unknown))
+        if found.left_out:
+            verdict.inconclusive.append(f"{found.left_out} spans not compared")
+        for text, rows in found.differing:
+            self._violate("content", text)
+            if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
+                verdict.violations[-1].rows += rows
 
-        delivered = sum(
-            _messages(stretches) for _, _, _, stretches in self._run.tracks("delivered")
-        )
-        verdict.share = min(1.0, compared / delivered) if delivered else None
+    def _judge_reach(self) -> None:
+        """N5: of what a sender has purged, each member of its view has everything."""
+        verdict = self._verdicts["N5"]
+        found = judge_reach(self._run)
+        verdict.premises = found.judged
+        verdict.unknown |= set(map(self._name, found.unknown))
+        for origin, receiver, through, mark in found.lacking:
+            source, trace = self._run.members[origin[:2]], self._run.members[receiver]
+            self._violate(
+                "N5",
+                f"{self._name(receiver)} has delivered {self._names.of_origin(origin)} through "
+                f"{through}, which purged through {mark.through} with {self._name(receiver)} in "
+                "its view",
+                at_idx(source, mark.idx),
+                at_seqnos(trace, DELIVER, origin, through, through),
+                *(
+                    at_idx(trace, stretch.first_idx)
+                    for stretch in trace.tracks.get(Track("delivered", *origin), [])
+                    if stretch.is_opened
+                ),
+            )
+        verdict.reaches = [
+            Reach(
+                *(self._name(share.receiver), self._names.of_origin(share.origin)),
+                *(share.delivered, share.sent),
+            )
+            for share in found.shares
+        ]
 
     def _judge_offsets(self) -> None:
         """N9, N11 and U2: delivery begins where a window opened."""
@@ -325,12 +304,6 @@ class _Judge:
                 at_idx(lacking, lacking.resolved[origin[:2]]),
             )
 
-    def _hashed_by(self, sender: MemberKey) -> int:
-        """Which blocks of a span it hashes, as bits: one it does not hash is not missing."""
-        trace = self._run.members.get(sender)
-        every = 1 if trace is None else hashed_every(trace.level)
-        return sum(1 << at for at in range(0, SPAN_BLOCKS, every))
-
     def _judge_details(self) -> None:
         """What frames and windows show, of the members that recorded them."""
         members = self._run.members
@@ -347,6 +320,7 @@ class _Judge:
             _key(member): trace.capacity for member, trace in members.items() if trace.capacity
         }
         full = [trace for member, trace in members.items() if is_full[member]]
+        self._tell_purge_rules(full)
         for found in judge_details(self._spark, full, capacity) if full else ():
             verdict = self._verdicts[found.id]
             verdict.premises += found.premises
@@ -356,6 +330,18 @@ class _Judge:
             verdict.violations += [Violation(text, list(rows)) for text, rows in shown]
             if found.undecidable is not None:
                 verdict.inconclusive.append(found.undecidable)
+
+    def _tell_purge_rules(self, full: list[MemberTrace]) -> None:
+        """Which half of N8 and N11 applies hangs on how a group learns what everybody has."""
+        rules = {trace.purge for trace in self._run.members.values()}
+        if RETAINED in rules:
+            self._verdicts["N11"].unjudged = "that all who retain it deliver the same is not judged"
+        rules = {trace.purge for trace in full}
+        if rules & {RETAINED, ""}:
+            why = "members retain it" if RETAINED in rules else "traces do not say how they purge"
+            self._verdicts["N8"].unjudged = f"what is delivered of it is not judged: {why}"
+            if rules <= {RETAINED, ""}:
+                self._verdicts["N8"].title = NothingAskedOfTheDeparted.title
 
     def _name(self, member: MemberKey) -> str:
         return self._names.of(member)

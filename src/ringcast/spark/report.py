@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import Stream
 from ringcast.trace.folds import BY_PROTOCOL
@@ -30,6 +30,7 @@ _RECORDED_TITLES = {
     "N3": "each send takes the next number",
     "N9": "a joiner delivers exactly what comes after its offset",
     "N11": "of a crashed sender everyone delivers a prefix",
+    "N5": "what a sender has purged, every member of its view has delivered",
     "content": "what is delivered has the bytes that were sent",
     "U1": "what a departed member has delivered of uniform messages, all survivors deliver",
     "U2": "a uniform message is delivered once, and only to those it was for",
@@ -64,8 +65,42 @@ TITLES = _RECORDED_TITLES | {
 NEED_FULL = ("G5", "N4", "N6", "N7", "N8", "N10")
 """Judged from frames and windows, which only members that record at level "full" write down."""
 
-IF_ANY = ("N9", "N11", "U1", "U2", "U4", "U6")
-"""Left out where there is nothing to judge: in many runs nobody dies, and no message is uniform."""
+IF_ANY = ("N5", "N9", "N11", "U1", "U2", "U4", "U6")
+"""No reason to fail where there is nothing to judge: in many runs nobody dies, and no message is
+uniform."""
+
+ALONE = ("G2 N2", "N1", "N3", "N9", "U2", "U4", *NEED_FULL)
+"""Judged of each member by its own rows alone: of those who recorded, whoever did not."""
+
+HALVES = {
+    "N3": "that sends were held back is not recorded",
+    "N5": "that they had when it was purged is not judged, as members' rows have no common order",
+    "G5": "windows of messages to one member are not recorded",
+    "N9": "that its sender had kept what comes after it is not judged",
+    "U1": "members of parts that went on by themselves are not compared",
+    "U6": "that they deliver all that any of them held is not recorded",
+}
+"""What of a guarantee is not judged where members record for themselves. The rest is: an "ok" of
+these is of half a rule."""
+
+REACHES_SHOWN_MAX = 20
+
+
+class Reach(NamedTuple):
+    """How much a receiver delivered of what a sender sent while both were in the view."""
+
+    receiver: str
+    sender: str
+    delivered: int
+    sent: int
+
+    @property
+    def text(self) -> str:
+        share = _percent(self.delivered / self.sent)
+        return (
+            f"{self.receiver} delivered {share} of what {self.sender} sent while both were in the "
+            "view"
+        )
 
 
 class Names:
@@ -123,6 +158,13 @@ class Verdict:
     """Not every run has a case for it."""
     worst: float | None = None
     """The longest wait, as a share of its bound."""
+    unjudged: str = ""
+    """What of the guarantee is not judged, whatever the traces show."""
+    without: list[str] = field(default_factory=list)
+    """Members that it is not judged of: they recorded nothing."""
+    reaches: list[Reach] | None = None
+    """Pairs of members of which not all messages came from one to the other, the least first; None:
+    that is not what it speaks of."""
     title: str = ""
     """If not given, what it is called of members that record for themselves."""
 
@@ -162,7 +204,22 @@ class Verdict:
             parts = [*parts, f"{_percent(self.share)} of the messages compared"]
         if self.worst is not None:
             parts = [*parts, f"the longest wait took {self.worst:.2f} of its bound"]
+        if self.premises:
+            parts = [*parts, *self._reservations()]
         return "; ".join(parts)
+
+    def _reservations(self) -> Iterator[str]:
+        """What it does not speak of, though it was judged."""
+        if self.reaches:
+            yield self.reaches[0].text
+            if len(self.reaches) > 1:
+                yield f"{len(self.reaches)} pairs of members have less than all"
+        elif self.reaches is not None:
+            yield "each member delivered 100 % of what each sent while both were in the view"
+        if self.without:
+            yield f"not judged of those who did not record ({', '.join(self.without)})"
+        if self.unjudged:
+            yield self.unjudged
 
     def _reasons(self) -> list[str]:
         match self.status:
@@ -212,10 +269,24 @@ class Report:
         if found[VIOLATED]:
             return f"{found[VIOLATED]} guarantee{'s' * (found[VIOLATED] > 1)} violated."
         if found[INCOMPLETE]:
-            return "No violation was found, but rows are missing from the traces."
+            why = "but rows are missing from the traces"
+            return f"No violation was found, {why}: {self._held()}."
         if found[INCONCLUSIVE]:
-            return "No violation was found, but not everything could be judged."
-        return f"{'; '.join(['All guarantees held', *self._reservations()])}."
+            return f"No violation was found, but not everything could be judged: {self._held()}."
+        return f"{'; '.join([self._held(), *self._reservations()])}."
+
+    def _held(self) -> str:
+        """How many of how many."""
+        held = [
+            verdict
+            for verdict in self.verdicts
+            if verdict.status in (OK, UNKNOWN_TAIL) and not verdict.is_excused
+        ]
+        in_part = sum(bool(verdict.unjudged) for verdict in held)
+        if len(held) == len(self.verdicts) and not in_part:
+            return f"All {len(held)} guarantees were judged and held"
+        some = f"{len(held)} of {len(self.verdicts)} guarantees were judged and held"
+        return f"{some}, {in_part} of them in part" if in_part else some
 
     def unseen(self) -> dict[str, list[str]]:
         """Which guarantees were not judged, by the reason: one line says so of all such."""
@@ -250,6 +321,8 @@ class Report:
                 "premises": verdict.premises,
                 "detail": verdict.detail,
                 "share": verdict.share,
+                "not_judged": verdict.unjudged,
+                "reach": [reach._asdict() for reach in (verdict.reaches or ())[:REACHES_SHOWN_MAX]],
                 "worst": verdict.worst,
                 "violations": verdict.violation_count,
                 "witnesses": [

@@ -5,6 +5,7 @@ A simulation has one more trace, of the run itself, and its facts.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,19 @@ from ringcast.errors import UsageError
 from ringcast.spark.digest import MemberTrace
 from ringcast.spark.report import Names
 from ringcast.trace.rows import split_key
-from ringcast.trace.segments import THE_RUN
+from ringcast.trace.segments import SUFFIX, THE_RUN, Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from ringcast.spark.digest import SegmentState, Stretch, Track
+    from ringcast.spark.states import Refused
     from ringcast.trace.rows import MemberKey
+
+REFUSED_SHOWN_MAX = 20
+_RECORDED = re.compile(rf"(.+-[0-9a-f]{{16}}-[0-9a-f]{{16}})-[0-9]+{re.escape(SUFFIX)}")
+"""The name of a segment: whose it is, and its first row."""
 
 
 def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentState]:
@@ -36,10 +42,12 @@ def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentSt
 class Run:
     """The members' traces, and what is missing from them."""
 
-    def __init__(self, states: list[SegmentState], damaged: list[str]) -> None:
+    def __init__(self, states: list[SegmentState], refused: Iterable[Refused]) -> None:
         self.notes: list[str] = []
-        self.defects = list(damaged)
+        self.defects: list[str] = []
         """Why the traces of survivors are not whole."""
+        self.absent: list[str] = []
+        """Members that recorded nothing, or whose files are all gone."""
         self.members: dict[MemberKey, MemberTrace] = {}
         groups: defaultdict[MemberKey, list[SegmentState]] = defaultdict(list)
         for state in states:
@@ -71,6 +79,7 @@ class Run:
             for track in trace.tracks
         }
         self.names = Names(self.mentioned | senders | set(self.members))
+        self._find_refused(list(refused))
         self._find_defects()
 
     @property
@@ -115,12 +124,26 @@ class Run:
             if not kept or state.info.first_idx > kept[-1].info.last_idx:
                 kept.append(state)
             elif kept[-1].info.is_merged_from(state.info):
-                self.notes.append(f"{_file_name(state)} was merged into {_file_name(kept[-1])}")
-            elif (state.info, state.digest) == (kept[-1].info, kept[-1].digest):
-                self.notes.append(f"a copy of {_file_name(kept[-1])} is ignored")
+                names = f"{_name_of(state.path)} was merged into {_name_of(kept[-1].path)}"
+                self.notes.append(names)
+            elif state.is_same_as(kept[-1]):
+                self.notes += [f"a copy of {_name_of(path)} is ignored" for path in kept[-1].paths]
             else:
-                self.defects.append(f"{_file_name(state)} and {_file_name(kept[-1])} overlap")
+                names = f"{_name_of(state.path)} and {_name_of(kept[-1].path)}"
+                self.defects.append(f"{names} overlap")
         return kept
+
+    def _find_refused(self, refused: list[Refused]) -> None:
+        """A file that cannot be read may have rows of this run, unless its name says otherwise."""
+        stems = {
+            Recording(run_id=self.id, node=node, inc=inc).file_stem
+            for node, inc in (*self.mentioned, *self.members, THE_RUN)
+        }
+        others = [each for each in refused if self.id and _is_of_others(each.path, stems)]
+        self.defects += [each.reason for each in refused if each not in others]
+        self.notes += [f"of another run: {each.reason}" for each in others[:REFUSED_SHOWN_MAX]]
+        if len(others) > REFUSED_SHOWN_MAX:
+            self.notes.append(f"and {len(others) - REFUSED_SHOWN_MAX} more files of other runs")
 
     def _find_defects(self) -> None:
         traces = dict(self.members)
@@ -135,8 +158,9 @@ class Run:
                 self.defects.append(f"{name}: rows {gaps} are in no file")
             if not trace.is_clean_stop and member not in self.prefixes:
                 self.defects.append(f"{name}: the end of its trace is missing")
+        missed = self.absent if self.facts is None else self.defects
         for member in sorted(self._due() - set(self.members)):
-            self.defects.append(f"{self.names.of(member)}: in a view, but has no file")
+            missed.append(f"{self.names.of(member)}: in a view, but has no file")
 
     def _due(self) -> set[MemberKey]:
         """Who must have left a trace: of a simulation it is known, else by what others say."""
@@ -145,5 +169,11 @@ class Run:
         return set(map(split_key, self.facts["capacity"]))
 
 
-def _file_name(state: SegmentState) -> str:
-    return state.path.rpartition("/")[2]
+def _is_of_others(path: str, stems: set[str]) -> bool:
+    """Its name is one that a recorder gives, and of none of these."""
+    stem = _RECORDED.fullmatch(_name_of(path))
+    return stem is not None and stem[1] not in stems
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]

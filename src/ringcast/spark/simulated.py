@@ -27,17 +27,16 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
-
+    from ringcast.spark.reading import Workers
     from ringcast.spark.run import Run
     from ringcast.trace.predicates.findings import Verdict as Folded
 
 
-def judge_simulations(spark: SparkSession, runs: Sequence[Run]) -> Iterator[list[Verdict]]:
+def judge_simulations(spark: Workers, runs: Sequence[Run]) -> Iterator[list[Verdict]]:
     """What each predicate says of each of these whole runs, in their order."""
     sizes = {}
     for number, run in enumerate(runs):
-        paths = [[state.path for state in states] for states in run.parts]
+        paths = [[path for state in states for path in state.paths] for states in run.parts]
         size = sum(Path(path).stat().st_size for path in chain.from_iterable(paths))
         sizes[json.dumps([number, run.facts, paths])] = size
     found: list[list[Folded]] = [[] for _ in runs]

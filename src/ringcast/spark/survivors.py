@@ -16,12 +16,9 @@ from ringcast.model import Stream
 from ringcast.spark.digest import Track
 
 if TYPE_CHECKING:
-    from ringcast.spark.digest import Installed, MemberTrace
+    from ringcast.spark.digest import Installed, MemberTrace, ViewKey
     from ringcast.spark.run import Run
     from ringcast.trace.rows import MemberKey, OriginKey
-
-ViewKey = tuple[str, int]
-"""A view's creator and counter."""
 
 
 class Share(NamedTuple):
@@ -42,7 +39,7 @@ class Share(NamedTuple):
         for view in (self.together, *self.without):
             if name not in view.members:
                 return False
-            if _key(view) == through:
+            if view.key == through:
                 break
         return True
 
@@ -101,9 +98,9 @@ def _goes_on_with(survivor: Share, other: Share) -> bool:
     if other.member == survivor.member:
         return False
     if not other.without:
-        return _key(other.together) == _key(survivor.together)
-    theirs = set(map(_key, other.without))
-    meeting = next((key for key in map(_key, survivor.without) if key in theirs), None)
+        return other.together.key == survivor.together.key
+    theirs = {view.key for view in other.without}
+    meeting = next((view.key for view in survivor.without if view.key in theirs), None)
     if meeting is None:
         return False
     return survivor.sees(other, meeting) and other.sees(survivor, meeting)
@@ -137,7 +134,3 @@ def _parting(trace: MemberTrace, sender: MemberKey) -> tuple[Installed | None, l
 
 def _name(member: MemberKey) -> str:
     return f"{member[0]}#{member[1]}"
-
-
-def _key(view: Installed) -> ViewKey:
-    return view.creator, view.counter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 _WHY = {
     "a member that is killed writes nothing down any more": "G3",
-    "needs the order of the whole run, which only a simulation has": "N5 N18 U3 V1 V2",
+    "needs the order of the whole run, which only a simulation has": "N18 U3 V1 V2",
     "counts from the end of the faults, which only a simulation knows": (
         "G8 N-L1 N-L2 U5 U7 U-L1 U-L2 U-L3 V-L1 V-L2 V-L3 V-L4"
     ),

@@ -30,6 +30,7 @@ from ringcast.trace.rows import (
     DROP_WINDOW,
     ESTATE,
     OPEN,
+    PURGE,
     SEND,
     START,
     STOP,
@@ -40,7 +41,7 @@ from ringcast.trace.rows import (
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ringcast.events import Delivered, FragmentsTaken
     from ringcast.model import Member, Stream, View, ViewId
@@ -94,6 +95,7 @@ class Recorder:
         queue_rows: int = QUEUE_ROWS_MAX,
         block_messages: int = BLOCK_MESSAGES,
         group: str = "",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         from ringcast.trace.segments import Recording  # Members that do not record need no pyarrow.
 
@@ -128,6 +130,7 @@ class Recorder:
             boot_id=_boot_id(),
             payloads=payloads,
             group=group,
+            settings=settings or {},
         )
         self._scribe = Scribe(
             self._queue, Path(directory), recording, segment_rows, segment_seconds
@@ -161,6 +164,15 @@ class Recorder:
     def estate(self, origin: Origin, now: int, **columns: Any) -> None:
         """What departed senders left has come this far: kept at any level, there is little."""
         self._write(ESTATE, now, **naming(origin), **columns)
+
+    def purged(self, stream: Stream, through: int, now: int) -> None:
+        """In the view that was told last, all members have delivered the member's own messages up
+        to there."""
+        self._write(PURGE, now, stream=int(stream), seqno=through, hd=through)
+
+    def state(self, event: str, now: int, detail: str = "") -> None:
+        """The application's state has come, or is not to come any more."""
+        self._write(event, now, detail=detail)
 
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""

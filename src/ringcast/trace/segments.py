@@ -21,7 +21,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -100,6 +100,10 @@ class Recording:
     """It is an archive: the messages themselves are kept."""
     group: str = ""
     """Empty: written before this was recorded, or by nobody's group."""
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What the rules that judge the rows depend on: how the group purges ("purge"), the most
+    messages that a send window may have ("capacity"), and as what else the member was configured.
+    Empty: nobody knows."""
 
     @property
     def file_stem(self) -> str:
@@ -316,7 +320,11 @@ def write_segment(
 
 
 def write_trace_segments(
-    directory: Path, run_id: str, rows: Iterable[Row], facts: Facts | None = None
+    directory: Path,
+    run_id: str,
+    rows: Iterable[Row],
+    facts: Facts | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a whole simulation: each member's rows, and beside the facts those of the run itself.
 
@@ -330,7 +338,9 @@ def write_trace_segments(
     of_the_run = by_member.pop(THE_RUN, [])
     for (node, inc), own in by_member.items():
         has_end = facts is not None or not any(row.event == CRASH for row in own)
-        recording = Recording(run_id=run_id, node=node, inc=inc, level="full")
+        recording = Recording(
+            run_id=run_id, node=node, inc=inc, level="full", settings=settings or {}
+        )
         write_segment(directory, recording, own, is_last=has_end)
     if facts is not None:
         node, inc = THE_RUN

@@ -208,7 +208,7 @@ class _Build:
             if key.date != run.first_day(self._warehouse.pruned_before):
                 continue
             self._tell(f"{group}: judging {key.run} …")
-            report = audit_states(self._spark, self._traces, run.states, self._survey.damaged)
+            report = audit_states(self._spark, self._traces, run.states, self._survey.refused)
             rows += _verdict_rows(report, key)
         frame = self._spark.createDataFrame(rows, whole_schema("gold.verdicts"))
         self._stage("gold.verdicts", frame.coalesce(1))

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError
 from ringcast.spark.follow import hidden, is_hidden
-from ringcast.spark.reading import digest_files, over_items, parse_states
+from ringcast.spark.reading import over_items
 from ringcast.spark.run import Run
+from ringcast.spark.states import Refused, digest_files, parse_states
 from ringcast.spark.tables.layout import DAY_NS
 from ringcast.spark.tables.warehouse import PartitionKey, RunKey
 from ringcast.trace.columns import SCHEMA
@@ -64,7 +65,7 @@ class SurveyedRun:
 class Survey:
     runs: dict[RunKey, SurveyedRun] = field(default_factory=dict)
     quarantine: list[Quarantined] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
     """What an audit is to know of segments that cannot be read."""
     sources: dict[str, list[int]] = field(default_factory=dict)
     """By what each segment is known to be the same."""
@@ -87,17 +88,17 @@ def take_survey(
     paths = {str(path) for path in segment_paths(directory)}
     new = {path for path in paths if path not in kept} | {*kept.stale(), *again}
     if new:
-        kept.read(spark, kept.next_batch, sorted(new))
+        kept.read(spark, kept.next_batch, sorted(new), anew=True)
     return _put_together(kept.current(), directory)
 
 
-def survey_files(spark: SparkSession, paths: Sequence[Path]) -> list[str]:
-    """As JSON for each file: its path, what the audit's reader says of it, and its first and last
-    day, or what is wrong with its rows."""
+def survey_files(spark: SparkSession, paths: Sequence[Path]) -> dict[str, str]:
+    """As JSON for each file: what the audit's reader says of it, and its first and last day, or
+    what is wrong with its rows."""
     sizes = {str(path): path.stat().st_size for path in paths}
     spans = dict(json.loads(text) for text in over_items(spark, sizes, _span_of))
-    said = {json.loads(text)[0]: text for text in digest_files(spark, paths)}
-    return [json.dumps([path, said[path], spans[path]]) for path in sizes]
+    said = digest_files(spark, paths)
+    return {path: json.dumps([said[path], spans[path]]) for path in sizes}
 
 
 def _span_of(path: str) -> list[str]:
@@ -119,14 +120,15 @@ def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
     by_run: defaultdict[RunKey, list[SegmentState]] = defaultdict(list)
     days: dict[str, list[date]] = {}
     for each in sorted(kept):
-        _, line, span = json.loads(each.said)
-        states, wrong = parse_states([line])
+        said, span = json.loads(each.said)
+        states, refused = parse_states([(each.path, said)])
+        wrong = [found.reason for found in refused]
         if isinstance(span, str):
             wrong.append(span)
         if is_hidden(Path(each.path), directory):
             wrong.append(hidden(Path(each.path)))
         if wrong:
-            survey.damaged.append(wrong[0])
+            survey.refused.append(Refused(each.path, wrong[0]))
             survey.quarantine.append(Quarantined(each.path, each.stamp.size, wrong[0]))
             continue
         (state,) = states

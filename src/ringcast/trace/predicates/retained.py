@@ -75,6 +75,8 @@ class Joint:
 class NothingAskedOfTheDeparted(NothingOfTheDeparted):
     """The half of N8 that is the same where messages are retained."""
 
+    title = "nothing is asked of a member that has left the view"
+
     def key(self, row: Row) -> MemberKey | None:
         return None if row.event == DELIVER else super().key(row)
 

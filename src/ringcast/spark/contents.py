@@ -1,0 +1,234 @@
+"""Does everybody have the same bytes? Blocks of messages, compared by their hashes.
+
+What a member delivered is compared with what the sender hashed. Where the sender has no hash of a
+block (it was killed, it does not record, rows are lost) its receivers are compared with each other:
+whatever it sent, it was the same for all. A span of blocks that differs is looked into block by
+block, and where blocks are not known one by one their rows are read again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.spark.digest import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
+from ringcast.spark.offsets import ranges
+from ringcast.spark.reading import at_span, fetch_rows
+from ringcast.trace.content import hashed_every
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ringcast.spark.digest import MemberTrace, Span, Track
+    from ringcast.spark.reading import Workers
+    from ringcast.spark.run import Run
+    from ringcast.trace.rows import MemberKey, OriginKey, Row
+
+SPANS_REREAD_MAX = 4096
+"""Spans of blocks compared one by one. A clean run has a few for each joiner."""
+
+
+class Unsure(NamedTuple):
+    """A span whose rows tell: at these members, and at the sender or among themselves."""
+
+    origin: OriginKey
+    at: int
+    members: tuple[MemberKey, ...]
+    is_by_sender: bool
+    known: int = 0
+    """Blocks that the sender has, as bits: these are not compared among receivers."""
+
+
+class Differing(NamedTuple):
+    """One block has other bytes at one member than elsewhere."""
+
+    text: str
+    rows: list[Row]
+
+
+@dataclass(slots=True)
+class Content:
+    """What was compared."""
+
+    blocks: int = 0
+    """As delivered, that were compared with the sender's or another member's."""
+    messages: int = 0
+    delivered: int = 0
+    """Messages in all."""
+    unknown: set[MemberKey] = field(default_factory=set)
+    """Killed senders without all hashes."""
+    differing: list[Differing] = field(default_factory=list)
+    left_out: int = 0
+    """Spans that were not compared: there were too many."""
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.messages / self.delivered) if self.delivered else None
+
+    def count(self, blocks: int, messages: int) -> None:
+        self.blocks += blocks
+        self.messages += messages
+
+
+class _Holder(NamedTuple):
+    """One member's blocks of one span."""
+
+    member: MemberKey
+    trace: MemberTrace
+    track: Track
+    span: Span
+
+    def block(self, number: int) -> Span:
+        return self.trace.blocks.get(self.track, {}).get(number, NOT_ONE)
+
+
+def compare_content(spark: Workers, run: Run) -> Content:
+    found = Content()
+    unsure = [
+        doubt
+        for origin, spans in _delivered(run).items()
+        for at, holders in sorted(spans.items())
+        for doubt in _compare_span(run, origin, at, holders, found)
+    ]
+    found.left_out = max(0, len(unsure) - SPANS_REREAD_MAX)
+    del unsure[SPANS_REREAD_MAX:]
+    for doubt, rows in _read_again(spark, run, unsure):
+        judge = _judge_by_sender if doubt.is_by_sender else _judge_by_receivers
+        judge(run, doubt, rows, found)
+    found.delivered = sum(
+        last - first + 1
+        for _, _, _, stretches in run.tracks("delivered")
+        for first, last in ranges(stretches)
+    )
+    return found
+
+
+def _delivered(run: Run) -> dict[OriginKey, dict[int, list[_Holder]]]:
+    """Who delivered what of each origin, span by span."""
+    found: dict[OriginKey, dict[int, list[_Holder]]] = {}
+    for member, trace in run.members.items():
+        for track, spans in sorted(trace.content.items()):
+            if not track.is_sent:
+                holders = found.setdefault(track.origin, defaultdict(list))
+                for at, span in spans.items():
+                    holders[at].append(_Holder(member, trace, track, span))
+    return found
+
+
+def _compare_span(
+    run: Run, origin: OriginKey, at: int, holders: list[_Holder], found: Content
+) -> Iterator[Unsure]:
+    sender = run.members.get(origin[:2])
+    original = NO_SPAN
+    if sender is not None:
+        sent = holders[0].track._replace(role="sent")
+        original = sender.content.get(sent, {}).get(at, NO_SPAN)
+    hashed = _hashed_by(sender)
+    for holder in holders:
+        common = original.present & holder.span.present
+        if common != holder.span.present & hashed and origin[:2] in run.prefixes:
+            found.unknown.add(origin[:2])
+        if common and holder.span == original:
+            found.count(common.bit_count(), holder.span.messages)
+        elif common:
+            assert sender is not None
+            alike = equal_blocks(sender, holder.trace, holder.track, at, common)
+            if alike is None:
+                yield Unsure(origin, at, (holder.member,), is_by_sender=True)
+            else:
+                found.count(len(alike), sum(block.messages for block in alike))
+    others = [holder for holder in holders if holder.span.present & ~original.present]
+    if len(others) > 1 and not _are_alike(at, others, original.present, found):
+        members = tuple(holder.member for holder in others)
+        yield Unsure(origin, at, members, is_by_sender=False, known=original.present)
+
+
+def _are_alike(at: int, holders: list[_Holder], known: int, found: Content) -> bool:
+    """Whether these have the same blocks, of those that the sender lacks; no, also if that is not
+    to be seen. One that a stop cut short is another block."""
+    if not known and len({holder.span for holder in holders}) == 1:
+        span = holders[0].span
+        found.count(len(holders) * span.present.bit_count(), len(holders) * span.messages)
+        return True
+    seen: Counter[Span] = Counter()
+    for holder in holders:
+        for number in block_numbers(at, holder.span.present & ~known):
+            block = holder.block(number)
+            if block == NOT_ONE:
+                return False
+            seen[block] += 1
+    if len({(block.present, block.messages) for block in seen}) < len(seen):
+        return False
+    for block, count in seen.items():
+        if count > 1:
+            found.count(count, count * block.messages)
+    return True
+
+
+def _hashed_by(sender: MemberTrace | None) -> int:
+    """Which blocks of a span it hashes, as bits: one it does not hash is not missing."""
+    every = 1 if sender is None else hashed_every(sender.level)
+    return sum(1 << at for at in range(0, SPAN_BLOCKS, every))
+
+
+# Rows
+
+
+def _read_again(
+    spark: Workers, run: Run, unsure: list[Unsure]
+) -> Iterator[tuple[Unsure, list[Row]]]:
+    looks = []
+    for number, doubt in enumerate(unsure):
+        senders = [doubt.origin[:2]] * doubt.is_by_sender
+        for member in dict.fromkeys([*senders, *doubt.members]):
+            trace, want = at_span(run.members[member], doubt.origin, doubt.at)
+            looks.append((trace, want._replace(finding=number)))
+    found: defaultdict[int, list[Row]] = defaultdict(list)
+    for number, row in fetch_rows(spark, looks):
+        found[number].append(row)
+    for number, rows in sorted(found.items()):
+        yield unsure[number], rows
+
+
+def _blocks(rows: Iterable[Row]) -> Iterator[tuple[int, list[Row]]]:
+    """By number. One that its sender's or receiver's stop cut short ends elsewhere: another one."""
+    found: defaultdict[tuple[int, int], set[Row]] = defaultdict(set)
+    for row in rows:
+        found[row.block, row.seqno2].add(row)
+    for (number, _), block in sorted(found.items()):
+        yield number, sorted(block, key=lambda row: (row.node, row.inc, row.idx))
+
+
+def _judge_by_sender(run: Run, doubt: Unsure, rows: list[Row], found: Content) -> None:
+    (member,) = doubt.members
+    theirs = (row for row in rows if row.kind == "sent" or (row.node, row.inc) == member)
+    for number, block in _blocks(theirs):
+        if len({row.kind for row in block}) < 2:
+            continue
+        found.count(1, max(row.seqno2 - row.seqno + 1 for row in block))
+        if len({row.block_hash for row in block}) > 1:
+            name, origin = run.names.of(member), run.names.of_origin(doubt.origin)
+            text = f"block {number} of {origin} has other bytes at {name}"
+            found.differing.append(Differing(text, block))
+
+
+def _judge_by_receivers(run: Run, doubt: Unsure, rows: list[Row], found: Content) -> None:
+    delivered = (
+        row for row in rows if row.kind != "sent" and not doubt.known >> row.block % SPAN_BLOCKS & 1
+    )
+    for number, block in _blocks(delivered):
+        at: defaultdict[int, list[str]] = defaultdict(list)
+        for row in block:
+            at[row.block_hash].append(run.names.of((row.node, row.inc)))
+        members = {(row.node, row.inc) for row in block}
+        if len(members) > 1:
+            each = max(row.seqno2 - row.seqno + 1 for row in block)
+            found.count(len(members), len(members) * each)
+        if len(at) > 1:
+            one, *others = sorted(at.values(), key=lambda names: (-len(names), names))
+            text = (
+                f"block {number} of {run.names.of_origin(doubt.origin)} has other bytes at "
+                f"{', '.join(name for names in others for name in names)} than at {', '.join(one)}"
+            )
+            found.differing.append(Differing(text, block))

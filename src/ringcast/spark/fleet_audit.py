@@ -1,0 +1,95 @@
+"""Simulated runs judged as if their members had recorded them: whatever is found is a false alarm.
+
+A simulation that breaks no rule is written down as real members would have done it: nobody knows
+the order of the whole run, nothing is told of faults, and the last rows of a member that crashed
+are lost. Every other run is as level "deliveries" has it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.spark.audit import audit
+from ringcast.spark.report import RECORDED, VIOLATED
+from ringcast.trace.rows import (
+    BLOCK,
+    CRASH,
+    DELIVER,
+    ESTATE,
+    OPEN,
+    PURGE,
+    SEND,
+    START,
+    STATE_LOST,
+    STATE_RECEIVED,
+    STOP,
+    VIEW,
+)
+from ringcast.trace.segments import Recording, write_segment
+
+if TYPE_CHECKING:
+    from ringcast.sim.runner import Result
+    from ringcast.trace.rows import MemberKey, Row
+
+DELIVERIES = frozenset(
+    {START, STOP, CRASH, VIEW, OPEN, SEND, DELIVER, BLOCK, PURGE, ESTATE}
+    | {STATE_LOST, STATE_RECEIVED}
+)
+"""What members record at that level, and how their traces end."""
+NOBODY_NOTICED = "the end of its trace is missing"
+"""What is said of a member that crashed so late that no view went on without it."""
+TAIL_ROWS_MAX = 50
+SEGMENTS = 3
+
+
+class Alarms(NamedTuple):
+    """What the audit of one run found: how often it had a case, and what is wrong."""
+
+    premises: int
+    found: list[tuple[str, str]]
+    """Which guarantee, and why."""
+
+
+def audit_as_recorded(result: Result) -> Alarms:
+    with tempfile.TemporaryDirectory(prefix="ringcast-fleet-") as name:
+        write_as_recorded(Path(name), result)
+        report = audit(None, name)
+    found = []
+    for verdict in report.verdicts:
+        if verdict.id not in RECORDED:
+            continue
+        if verdict.status == VIOLATED:
+            found.append((verdict.id, "; ".join(each.text for each in verdict.violations)))
+        odd = [why for why in verdict.incomplete if not why.endswith(NOBODY_NOTICED)]
+        found += [(verdict.id, why) for why in odd]
+    return Alarms(sum(verdict.premises for verdict in report.verdicts), found)
+
+
+def write_as_recorded(directory: Path, result: Result) -> None:
+    seed, facts = result.options.seed, result.trace.facts
+    level = "deliveries" if seed % 2 else "full"
+    members: dict[MemberKey, list[Row]] = {}
+    for row in result.trace.rows:
+        if row.node and (level == "full" or row.event in DELIVERIES):
+            members.setdefault((row.node, row.inc), []).append(row)
+    for at, ((node, inc), rows) in enumerate(members.items()):
+        is_crashed = any(row.event == CRASH for row in rows)
+        lost = (seed // 2 + at) % TAIL_ROWS_MAX if is_crashed else 0
+        rows = [
+            row._replace(idx=idx, run_idx=-1)
+            for idx, row in enumerate(rows[: max(1, len(rows) - lost)])
+        ]
+        capacity = facts.capacity.get(f"{node}#{inc}", 0)
+        recording = Recording(
+            run_id=f"seed-{seed}",
+            node=node,
+            inc=inc,
+            level=level,
+            settings={"purge": facts.purge, "capacity": capacity},
+        )
+        step = len(rows) // SEGMENTS + 1
+        for start in range(0, len(rows), step):
+            is_last = start + step >= len(rows) and not is_crashed
+            write_segment(directory, recording, rows[start : start + step], is_last=is_last)

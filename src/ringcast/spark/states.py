@@ -1,0 +1,226 @@
+"""Segments as digests: each file is read once, by some executor, and merged there with its
+neighbours.
+
+A task takes files whose names follow each other, and a recorder's names follow each other as its
+rows do: so a task hands on one digest for each member, or part of one. Where there are very many
+files the parts of each member are merged by another task. What the driver gets grows with the
+members, and with what is odd; not with the segments. Files of which it gets digests are told by
+their places in the list that it has.
+
+Reading a file twice gives the same digest, so lost executors and repeated tasks change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import chain, groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.errors import RingcastError
+from ringcast.spark.digest import Digest, SegmentState, join_states
+from ringcast.spark.digesting import BrokenSegment, digest_segment
+from ringcast.spark.reading import NOT_READ, Merge, over_items, tasks_for
+from ringcast.trace.segments import Segment, SegmentInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from ringcast.spark.reading import Workers
+
+MERGED_FILES = 4096
+"""With more files than this, what tasks hand on is merged once more, by other tasks."""
+
+TASKS_HERE = 1
+"""Without Spark."""
+
+
+class Refused(NamedTuple):
+    """A file that says nothing here, and why: it is damaged, or of a version that is not known."""
+
+    path: str
+    reason: str
+
+
+Read = tuple[list[SegmentState], list[Refused]]
+"""The digests by path, and what is wrong with files that have none."""
+
+
+def read_states(spark: Workers, paths: Iterable[Path]) -> Read:
+    """The digests of the files, merged where they follow each other. Without Spark they are read
+    in this process."""
+    ordered = sorted(map(str, paths), key=_by_name)
+    states, refused = _read_merged(spark, ordered)
+    tangled = _tangled(states)
+    if tangled:
+        # Files that have the same rows in part: which of them are copies is to be seen one by one.
+        apart = [Path(path) for state in states if _owner(state) in tangled for path in state.paths]
+        states = [state for state in states if _owner(state) not in tangled]
+        states += parse_states(digest_files(spark, apart).items())[0]
+    return sorted(states, key=lambda state: state.path), sorted(refused)
+
+
+def digest_files(spark: Workers, paths: Iterable[Path]) -> dict[str, str]:
+    """What is to be said of each file, as `parse_states` takes it: text that may be kept."""
+    sizes = {str(path): path.stat().st_size for path in paths}
+    return dict(json.loads(text) for text in over_items(spark, sizes, _said_of))
+
+
+def parse_states(said: Iterable[tuple[str, str]]) -> Read:
+    states: list[SegmentState] = []
+    refused: list[Refused] = []
+    for path, text in said:
+        info, rest = json.loads(text)
+        if info == NOT_READ:
+            refused.append(Refused(path, rest))
+        else:
+            states.append(SegmentState((path,), _info(info), Digest.from_json(rest)))
+    return sorted(states, key=lambda state: state.path), sorted(refused)
+
+
+def _said_of(path: str) -> Iterator[str]:
+    found = _state_of(path)
+    if isinstance(found, Refused):
+        text = json.dumps([NOT_READ, found.reason])
+    else:
+        text = json.dumps([asdict(found.info), found.digest.to_json()])
+    yield json.dumps([path, text])
+
+
+def _state_of(path: str) -> SegmentState | Refused:
+    """One file: its footer and digest, or what is wrong with it."""
+    try:
+        with Segment(path) as segment:
+            segment.check_rows()
+            return SegmentState((path,), segment.info, digest_segment(segment))
+    except BrokenSegment as error:
+        return Refused(path, f"{Path(path).name}: {error}")
+    except RingcastError as error:
+        return Refused(path, str(error))
+
+
+# Merged where they are read
+
+
+def _read_merged(spark: Workers, ordered: list[str]) -> Read:
+    sizes = [Path(path).stat().st_size for path in ordered]
+    tasks = TASKS_HERE if spark is None else tasks_for(spark, sum(sizes))
+    items = _stretches(ordered, sizes, tasks)
+    merge = Merge(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
+    states: list[SegmentState] = []
+    refused: list[Refused] = []
+    for line in over_items(spark, items, _states_of, merge=merge):
+        numbers, info, rest = json.loads(line)
+        paths = tuple(ordered[at] for at in _spread(numbers))
+        if info is None:
+            refused.append(Refused(paths[0], rest))
+        else:
+            states.append(SegmentState(paths, _info(info), Digest.from_json(rest)))
+    return join_states(states), refused
+
+
+def _stretches(ordered: list[str], sizes: list[int], tasks: int) -> dict[str, int]:
+    """As many stretches of the list as there are tasks, of about the same size: each as JSON, and
+    the bytes it makes a task read. Files of one name stay together: one may be a copy."""
+    share = sum(sizes) / max(tasks, 1)
+    found: dict[str, int] = {}
+    start, size, through = 0, 0, 0
+    for at in range(len(ordered)):
+        size += sizes[at]
+        is_end = at + 1 == len(ordered)
+        if is_end or (through + size >= share * (len(found) + 1) and not _is_pair(ordered, at)):
+            found[json.dumps([start, ordered[start : at + 1]])] = size
+            start, size, through = at + 1, 0, through + size
+    return found
+
+
+def _is_pair(ordered: list[str], at: int) -> bool:
+    return _by_name(ordered[at])[0] == _by_name(ordered[at + 1])[0]
+
+
+def _states_of(item: str) -> Iterator[str]:
+    """The files of one stretch of the list, a line for each that is refused and for each part of a
+    member's trace: the places of the files, the footer and the digest."""
+    start, paths = json.loads(item)
+    numbers = {path: at for at, path in enumerate(paths, start)}
+    states: list[SegmentState] = []
+    for path in paths:
+        found = _state_of(path)
+        if isinstance(found, Refused):
+            yield json.dumps([[[numbers[path], 1]], None, found.reason])
+        elif states and states[-1].is_before(found):
+            states[-1].extend(found)
+        else:
+            states.append(found)
+    for state in join_states(states):
+        yield _line([numbers[path] for path in state.paths], state)
+
+
+def _merge_lines(lines: Iterable[str]) -> Iterator[str]:
+    """The same for lines of many tasks."""
+    states: list[SegmentState] = []
+    for line in lines:
+        numbers, info, rest = json.loads(line)
+        if info is None:
+            yield line
+        else:
+            # Numbers stand for the paths, which only the driver has.
+            paths = tuple(f"{at:09}" for at in _spread(numbers))
+            states.append(SegmentState(paths, _info(info), Digest.from_json(rest)))
+    for state in join_states(states):
+        yield _line(map(int, state.paths), state)
+
+
+def _line(numbers: Iterable[int], state: SegmentState) -> str:
+    return json.dumps([_gathered(numbers), asdict(state.info), state.digest.to_json()])
+
+
+def _gathered(numbers: Iterable[int]) -> list[list[int]]:
+    """Consecutive ones as (first, how many)."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and sum(runs[-1]) == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return runs
+
+
+def _spread(runs: Iterable[Sequence[int]]) -> Iterator[int]:
+    return chain.from_iterable(range(first, first + count) for first, count in runs)
+
+
+def _owner_of_line(line: str) -> str:
+    """By what lines are brought together: whose trace it is of."""
+    _, info, _ = json.loads(line)
+    return "" if info is None else json.dumps([info["run_id"], info["node"], info["inc"]])
+
+
+def _info(values: dict[str, Any]) -> SegmentInfo:
+    return SegmentInfo(**values)
+
+
+def _by_name(path: str) -> tuple[str, str]:
+    return path.rpartition("/")[2], path
+
+
+def _owner(state: SegmentState) -> tuple[str, str, int]:
+    return state.info.run_id, *state.member
+
+
+def _tangled(states: Iterable[SegmentState]) -> set[tuple[str, str, int]]:
+    """Whose files have the same rows, and not as whole copies of what was merged."""
+    found = set()
+    for owner, group in groupby(sorted(states, key=_place), key=_owner):
+        for one, two in pairwise(group):
+            is_merged = len(one.paths) > 1 or len(two.paths) > 1
+            is_apart = one.info.last_idx < two.info.first_idx
+            if is_merged and not is_apart and not one.is_same_as(two):
+                found.add(owner)
+    return found
+
+
+def _place(state: SegmentState) -> tuple[tuple[str, str, int], int, str]:
+    return _owner(state), state.info.first_idx, state.path

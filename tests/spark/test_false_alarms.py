@@ -1,0 +1,134 @@
+"""Clean runs, judged from what their members recorded: nothing may be found.
+
+Simulated ones have every fault that the simulator knows. Real ones have processes that are killed,
+that leave and that join on the way, under both levels and all purge rules.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringcast.bench.cluster import Cluster, hear, tell
+from ringcast.sim.dice import expand
+from ringcast.sim.runner import run
+from ringcast.spark.audit import audit
+from ringcast.spark.fleet import AUDIT, Fleet, fleet_rows, tasks_for
+from ringcast.spark.fleet_audit import audit_as_recorded
+from ringcast.spark.report import NEED_FULL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+RUNS = [
+    ("multicast", "acks", False),
+    ("multicast", "stability", False),
+    ("group", "acks", False),
+    ("group", "acks", True),
+    ("group", "stability", False),
+    ("group", "stability", True),
+    ("uniform", "acks", False),
+    ("uniform", "acks", True),
+    ("uniform", "stability", False),
+    ("uniform", "stability", True),
+]
+"""Protocol, purge rule, and whether the network parts."""
+
+
+@pytest.mark.parametrize(("protocol", "purge", "partitions"), RUNS)
+def test_a_clean_simulation_raises_no_alarm(protocol: str, purge: str, partitions: bool) -> None:
+    for seed in (0, 1):
+        options = expand(seed, protocol, partitions=partitions, purge=purge)
+        alarms = audit_as_recorded(run(options))
+        assert alarms.found == []
+        assert alarms.premises > 50
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("protocol", "purge", "partitions"), RUNS)
+def test_a_thousand_clean_simulations_raise_no_alarm(
+    spark: SparkSession, protocol: str, purge: str, partitions: bool
+) -> None:
+    fleet = Fleet(
+        seeds=range(1000), protocol=protocol, purge=purge, partitions=partitions, audit=True
+    )
+    rows = fleet_rows(spark, fleet, tasks_for(spark, fleet)).select("seed", "judged", "failures")
+    judged = rows.collect()
+    assert len(judged) == 1000
+    assert {row.seed: row.failures for row in judged if row.failures} == {}
+    assert all(row.judged[AUDIT].premises > 50 for row in judged)
+
+
+# Real processes
+
+PATIENT = {"suspect_after_s": 60.0, "verify_s": 10.0}
+"""Who is killed refuses datagrams; nobody is to be missed because the machine is busy."""
+
+TRADE = {
+    "op": "trade",
+    "seconds": 1.5,
+    "batch": 20,
+    "rate": 2000,
+    "guarantees": ["fifo", "fifo", "uniform"],
+}
+CONFIGS: list[dict[str, Any]] = [{}, {"stability": {}}, {"stability": {"retain_delivered": False}}]
+
+
+def check_real_run(spark: SparkSession | None, directory: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    level = ("deliveries", "full")[seed % 2]
+    config = CONFIGS[seed % len(CONFIGS)]
+    killed: set[str] = set()
+    with Cluster(
+        members=4,
+        loss=0.02,
+        seed=seed,
+        record=directory,
+        record_level=level,
+        config=config,
+        membership=PATIENT,
+    ) as cluster:
+        cluster.tell_all(TRADE)
+        for _ in range(dice.randrange(3)):
+            at = dice.randrange(len(cluster.names))
+            await_more(cluster, at)
+            killed.add(cluster.kill(at))
+        cluster.hear_all()
+        if dice.random() < 0.5:
+            cluster.leave(dice.randrange(len(cluster.names)))
+        if dice.random() < 0.5:
+            cluster.enter(cluster.start())
+        cluster.tell_all({**TRADE, "seconds": 0.3})
+        cluster.hear_all()
+    report = audit(spark, directory)
+    assert report.exit_status == 0, report.to_json()
+    found = {verdict.id: verdict for verdict in report.verdicts}
+    assert found["N5"].premises > 0
+    assert found["N5"].unknown <= killed
+    for name in NEED_FULL if level == "full" else ():
+        assert found[name].status == "ok", found[name].detail
+
+
+def await_more(cluster: Cluster, at: int) -> None:
+    """Return when this member has sent 100 messages more. Each look is a round trip to it."""
+    before = sent(cluster, at)
+    while sent(cluster, at) < before + 100:
+        pass
+
+
+def sent(cluster: Cluster, at: int) -> int:
+    tell(cluster.processes[at], {"op": "stats"})
+    stats = hear(cluster.processes[at])
+    assert "ReliableMulticast" in stats, "the trade was over before the kill"
+    high: int = stats["ReliableMulticast"]["sent"]["fifo"]["high"]
+    return high
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(100))
+def test_a_clean_real_run_raises_no_alarm(tmp_path: Path, seed: int) -> None:
+    check_real_run(None, tmp_path, seed)
