@@ -101,7 +101,7 @@ def test_a_clean_run_is_ok_but_for_the_tail_of_the_killed_member(
     assert report.notes == []
     total = len(RECORDED) + len(UNDECIDABLE_IF_RECORDED)
     assert report.summary == (
-        f"10 of {total} guarantees were judged and held, 3 of them in part; "
+        f"11 of {total} guarantees were judged and held, 3 of them in part; "
         "the end of d's trace is unknown because it was killed; "
         f"bytes were compared of {int(100 * share)} % of the messages; "
         "frames and windows were not recorded."
