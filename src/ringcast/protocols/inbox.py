@@ -14,7 +14,8 @@ On Commit, on a stream that has a gate: what is up to it may be taken. There eac
     may lack what is committed. If that view is still to come, the Commit waits for it.
 On Highest: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
     sender asks because it stands still, and paces its questions.
-Every gap-tick: ask for what is missing (repair.py). Where members retain what they have delivered,
+Whenever repair.py says so: ask for what is missing, by timer, so that all that is proved in one
+    turn shares a request. Where members retain what they have delivered,
     somebody else is asked, too, from the second time on: the sender may be out of reach.
 
 An ack tells two watermarks, neither ever ahead of the truth (N6): `held` is contiguously

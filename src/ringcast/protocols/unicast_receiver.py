@@ -8,7 +8,8 @@ On UnicastData of one whole message that is next, where nothing waits and nothin
     reads it takes it at once: arrival and take are one step, and the window only counts it.
 One ack per `ack_interval_s`, cumulative, for what was taken, however many causes there are. (The
     note's "min time between successive acks"; below half a tick, or the sender would resend.)
-Every gap-tick: ask for what is missing (repair.py).
+Whenever repair.py says so: ask for what is missing, by timer, so that all that is proved in one
+    turn shares a request.
 On SyncOk, if it answers our question: go on after `low` on the new connection, keep what is
     buffered above, acknowledge at once.
 When idle: close (connection.py), but not while messages wait for the application. What remains is

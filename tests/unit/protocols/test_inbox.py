@@ -243,6 +243,7 @@ def test_three_later_datagrams_ask_at_once() -> None:
     r.timeout(0)
     assert r.sent() == []
     r.data(5)
+    assert r.box.next_timeout() == 0  # at the end of this turn: others may be proved in it
     r.timeout(0)
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
 
@@ -253,11 +254,8 @@ def test_an_answer_that_overtakes_another_asks_for_that_at_once() -> None:
     r.data(4)
     r.timeout(GAP_TICK_START_NS)
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2), range(3, 4)])]
-    r.data(3, now=GAP_TICK_START_NS + 1)
-    at = r.box.next_timeout()
-    assert at is not None
-    assert at < 2 * GAP_TICK_START_NS
-    r.timeout(at)
+    r.data(3, now=2 * GAP_TICK_START_NS)
+    r.timeout(2 * GAP_TICK_START_NS)
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
     assert r.box.nacked == 3
 
@@ -284,7 +282,7 @@ def test_requests_are_bounded() -> None:
     r.highest(4 * NACK_RANGES_MAX)
     r.timeout(GAP_TICK_START_NS)
     nacks = [frame for frame in r.sent() if isinstance(frame, Nack)]
-    assert [len(nack.missing) for nack in nacks] == [NACK_RANGES_MAX, NACK_RANGES_MAX]
+    assert [len(nack.missing) for nack in nacks] == [NACK_RANGES_MAX] * 2
 
 
 def test_what_found_no_slot_is_asked_for_when_the_window_moves() -> None:

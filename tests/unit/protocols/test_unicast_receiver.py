@@ -130,7 +130,7 @@ def test_three_later_datagrams_prove_a_loss() -> None:
         e.data(seqno)
         assert e.at(0) == []
     e.data(6)
-    assert e.at(0) == [UnicastNack(ONE, [range(2, 3)])]
+    assert e.at(0) == [UnicastNack(ONE, [range(2, 3)])]  # at the end of the turn
 
 
 def test_no_gap_no_question() -> None:
