@@ -219,10 +219,10 @@ def test_what_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
     path.write_bytes(b"whatever")
     reads: list[str] = []
 
-    def read_files(_: object, paths: Sequence[Path]) -> list[str]:
+    def read_files(_: object, paths: Sequence[Path]) -> dict[str, str]:
         said = NOT_READ if not reads else {}
         reads.extend(map(str, paths))
-        return [json.dumps([str(path), said, "busy"]) for path in paths]
+        return {str(path): json.dumps([said, "busy"]) for path in paths}
 
     with KeptDigests.opened(tmp_path / "state", tmp_path, read_files) as digests:
         digests.read(cast("SparkSession", None), 0, [str(path)])

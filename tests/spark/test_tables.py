@@ -137,7 +137,7 @@ def test_every_row_is_in_one_table_once_on_its_day(
     )
     newer, torn = sorted(read_table(spark, base / "tables", "quarantine").collect())
     assert {newer.file, torn.file} == {str(base / "traces" / name) for name in refused}
-    assert newer.reason.startswith("newer.parquet: a trace of version ")
+    assert newer.reason.startswith("newer.parquet: a segment of version ")
     assert torn.reason.startswith("torn.parquet: not a whole segment")
 
 
