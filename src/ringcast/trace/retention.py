@@ -97,9 +97,12 @@ class Query:
     def _write(self, position: Position) -> None:
         """Whole or not at all, and there after a crash."""
         text = json.dumps({"committed": position.to_dict()})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        patiently(lambda: write_whole(self.path, text, f".{os.getpid()}{TEMPORARY_SUFFIX}"))
+        patiently(lambda: self._write_once(text))
         self._written = text
+
+    def _write_once(self, text: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path, text, f".{os.getpid()}{TEMPORARY_SUFFIX}")
 
 
 def queries(directory: Path | str) -> list[Query]:
