@@ -19,7 +19,7 @@ from ringcast.model import View
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.inbox import Inbox
-from ringcast.protocols.membership import Membership
+from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.outbox import Outbox
 from ringcast.sim.dice import GROUP_TARGETS, expand
 from ringcast.sim.fleet import Tally, run_seeds
@@ -291,7 +291,9 @@ class WaitsForEver(Membership):
     """Does not leave as long as somebody has not taken what it sent (V-L3)."""
 
     def _lose_patience(self, now: int, out: Effects) -> None:
-        if not self.is_leaving:
+        if self.is_leaving:
+            self._timers.arm(Timer.PATIENCE, now + 10**9)
+        else:
             super()._lose_patience(now, out)
 
 

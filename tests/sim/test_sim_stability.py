@@ -206,10 +206,15 @@ def test_windows_grow_under_a_burst_and_shrink_again() -> None:
     assert grown.happenings[GREW] == grown.happenings[SHRANK] > 0
 
 
-def test_another_member_repairs_what_the_sender_cannot_reach() -> None:
-    cut = Incident(fault="F9", at_ms=5.0, ms=400.0, nodes=(0, 2))
+def test_another_member_repairs_where_no_request_reaches_the_sender() -> None:
     options = quiet(
-        senders=(0,), capacities=(64,) * 3, faults=("F9",), incidents=(cut,), safety_ms=450.0
+        senders=(0,),
+        capacities=(64,) * 3,
+        faults=("F1", "F2"),
+        loss=0.3,
+        target="nack",
+        target_loss=1.0,
+        safety_ms=450.0,
     )
     for retain in (True, False):
         result = run(replace(options, retain=retain))

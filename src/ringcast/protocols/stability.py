@@ -88,7 +88,7 @@ class StabilityRounds:
         """What has become stable, for the owner of the windows to take from here."""
         self.votes_sent = 0
         self._interval_usual = self._interval_min = round(config.stability.interval_s * 1e9)
-        self._ample = config.in_flight_bytes // 2  # an allowance with which that is soon enough
+        self._ample = config.window_bytes  # for all senders together: then that is soon enough
         self._interval_max = max(self._interval_min, round(config.xmit_interval_s * 1e9))
         self._interval = self._interval_min
         self._threshold = config.stability.threshold_bytes or config.window_bytes // 8
@@ -316,7 +316,8 @@ class StabilityRounds:
         return self._last
 
     def _hear(self, stable: Stable) -> None:
-        share = min(stable.allowance, self._ample)
+        assert self._view is not None
+        share = min(stable.allowance * len(self._view), self._ample)
         self._interval_min = max(INTERVAL_MIN_NS, self._interval_usual * share // self._ample)
         if stable.marks != self._marks:
             self._interval = self._interval_min

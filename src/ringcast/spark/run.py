@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey
 
 REFUSED_SHOWN_MAX = 20
-_RECORDED = re.compile(rf"(.+-[0-9a-f]{{16}}-[0-9a-f]{{16}})-[0-9]+{re.escape(SUFFIX)}")
-"""The name of a segment: whose it is, and its first row."""
+_RECORDED = re.compile(rf"(.+-[0-9a-f]{{16}}-[0-9a-f]{{16}})(-[0-9]+){{1,2}}{re.escape(SUFFIX)}")
+"""The name of a segment: whose it is, and its first row; of a compacted one its last row too."""
 
 
 def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentState]:

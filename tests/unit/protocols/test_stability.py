@@ -138,7 +138,7 @@ def test_whoever_has_something_new_to_say_waits_one_interval_again() -> None:
 
 
 def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
-    r = Rounds(B, A, B)  # half of 32 KiB under way is ample
+    r = Rounds(B, A, B)  # a window of 64 KiB for both together is ample
     pauses = []
     for number, allowance in enumerate((1 << 15, 1 << 14, 1 << 13, 1 << 12, 1), 1):
         r.machine.is_due = True
@@ -146,7 +146,7 @@ def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
         r.hear_stable(number, number - 1, 0, allowance=allowance)
         r.machine.took(A, number, 1, BUFFER, r.now)
         pauses.append(r.timeout())
-    assert pauses == [INTERVAL, INTERVAL, INTERVAL // 2, INTERVAL // 4, 1_000_000]
+    assert pauses == [INTERVAL, INTERVAL // 2, INTERVAL // 4, INTERVAL // 8, 1_000_000]
 
 
 def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:

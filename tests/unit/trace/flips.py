@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from ringcast.bench.audit_traces import write_traces
 from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
-from ringcast.spark.reading import NOT_READ, _state_of
+from ringcast.spark.reading import NOT_READ
+from ringcast.spark.states import _said_of
 from ringcast.trace import sealed
 from ringcast.trace.archive import Index
 from ringcast.trace.rows import DELIVER, Row
@@ -64,8 +65,8 @@ def messages_in(directory: Path) -> Counter[tuple[int, bytes]]:
 
 def digest_of(path: Path) -> object:
     """What the audit takes of a file."""
-    (line,) = _state_of(str(path))
-    _, info, said = json.loads(line)
+    (line,) = _said_of(str(path))
+    info, said = json.loads(json.loads(line)[1])
     if info == NOT_READ:
         raise UsageError(said)
     return info, said
