@@ -153,6 +153,7 @@ def test_a_merge_is_an_event_that_says_of_what() -> None:
 def test_what_is_sent_apart_stays_on_its_side_but_for_messages_to_one_member() -> None:
     async def exchange(*groups: Group) -> None:
         a, b, c = groups
+        await a.send(b"before", to=c.me)  # the stream that goes on
         proxy.part("AB", "C")
         await await_views([a, b], [c])
         await a.send(b"apart")
@@ -170,7 +171,10 @@ def test_what_is_sent_apart_stays_on_its_side_but_for_messages_to_one_member() -
         assert found == {
             "A": ([("A", b"apart"), *of_all], [("B", LAST), ("C", LAST)]),
             "B": ([("A", b"apart"), *of_all], [("A", LAST), ("C", LAST)]),
-            "C": ([*of_all[:2], ("C", b"alone"), of_all[2]], [("A", b"to C"), *of_all[:2]]),
+            "C": (
+                [*of_all[:2], ("C", b"alone"), of_all[2]],
+                [("A", b"before"), ("A", b"to C"), *of_all[:2]],
+            ),
         }
 
     with Proxy("ABC") as proxy:

@@ -260,7 +260,7 @@ def buffer_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             f"by {row['transport']}",
         )
         for row in rows
-        if row["receive_buffer"] and not row.get("failed")
+        if row.get("receive_buffer") and not row.get("failed")
     ]
 
 
@@ -277,7 +277,7 @@ def has_collapsed(row: dict[str, Any]) -> bool:
 
 def _whole(rows: Sequence[dict[str, Any]], *, lossy: bool = False) -> Iterator[dict[str, Any]]:
     """Those that have figures, with or without datagrams lost on purpose, and usual buffers."""
-    found = (row for row in rows if not row.get("failed") and not row["receive_buffer"])
+    found = (row for row in rows if not row.get("failed") and not row.get("receive_buffer"))
     return (row for row in found if bool(row["loss"]) == lossy)
 
 
