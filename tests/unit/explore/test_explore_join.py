@@ -72,9 +72,13 @@ class SaidOnce(Membership):
 class AskedOnce(Membership):
     """BROKEN on purpose: what was asked of the coordinator is not asked again."""
 
+    has_asked = False
+
     def _request(self, now: int, out: Effects) -> None:
-        super()._request(now, out)
-        self._timers.disarm(Timer.REQUEST)
+        if not self.has_asked:
+            super()._request(now, out)
+        self.has_asked = True
+        self._timers.arm(Timer.REQUEST, now + 1)
 
 
 class Forgetful(Membership):
