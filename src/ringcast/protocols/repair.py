@@ -287,6 +287,8 @@ class Repair:
         """Ask for what is missing of this gap. It keeps what there is no room for, if anything."""
         room = NACK_MESSAGES_MAX - self._awaited
         for seqnos in window.missing_within(gap.first, gap.last, room):
+            if not room:
+                break
             last = min(seqnos.stop, seqnos.start + room) - 1
             asked.append(Gap(seqnos.start, last, gap.since, gap.asked + 1, gap.is_doubtful))
             room -= asked[-1].count

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from ringcast.protocols import repair
 from ringcast.protocols.repair import (
     ANSWER_TIME_START_NS,
     GAP_TICK_MIN_NS,
@@ -548,3 +551,54 @@ def test_nothing_is_asked_for_twice_in_one_request() -> None:
     s.data(6)
     asked = [seqno for seqnos in s.due(TICK) for seqno in seqnos]
     assert asked == [1, 2, 4, 5, 7, 8, 9]
+
+
+def test_a_wide_gap_with_late_arrivals_in_it_is_asked_for_whole() -> None:
+    """There is no room for all of it at once, and it has holes that are filled."""
+    s = Stream(capacity=4096)
+    s.data(2000)
+    s.data(1500)
+    s.data(1600)
+    assert s.due(TICK) == [range(1, 1 + NACK_MESSAGES_MAX)]
+    for seqno in range(1, 1 + NACK_MESSAGES_MAX):
+        s.data(seqno, now=TICK + MS)
+    missing = [range(1 + NACK_MESSAGES_MAX, 1500), range(1501, 1600), range(1601, 2000)]
+    assert s.due(TICK + 2 * MS) == missing
+
+
+@pytest.mark.parametrize("most", [8, NACK_MESSAGES_MAX])
+def test_whatever_is_lost_is_asked_for_until_it_has_come(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss both ways, reordering, copies, and an application that falls behind."""
+    monkeypatch.setattr(repair, "NACK_MESSAGES_MAX", most)
+    for seed in range(60):
+        _send_over_a_bad_network(Random(seed))
+
+
+def _send_over_a_bad_network(dice: Random, count: int = 200) -> None:
+    s = Stream()
+    now, sent, under_way = 0, 0, list[range]()
+    for step in range(10_000):
+        if s.window.delivered == count:
+            return
+        is_bad = step < 400
+        now += dice.randrange(2 * MS)
+        room = min(count, s.window.low + s.window.capacity_max) - sent
+        if room > 0:
+            run = range(sent + 1, sent + 1 + min(room, dice.randint(1, 3)))
+            sent = run[-1]
+            under_way.append(run)
+        elif s.window.held < sent and step % 20 == 0:
+            s.highest(sent, now)
+        under_way += s.due(now) if not is_bad or dice.random() < 0.7 else []
+        dice.shuffle(under_way)
+        while under_way and (not is_bad or dice.random() < 0.6):
+            run = under_way.pop()
+            if not is_bad or dice.random() < 0.7:
+                s.data(*run, now=now)
+                under_way += [run] * (is_bad and dice.random() < 0.1)
+        s.window.take_ready(dice.randint(0, 20))
+        s.repair.window_moved(s.window, now)
+        assert (s.repair.next_ask() is None) == (not s.repair.has_gaps)
+    raise AssertionError(f"{s.window.delivered} of {count} have come")
