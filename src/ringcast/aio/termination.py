@@ -99,10 +99,12 @@ class Termination:
 
     async def wait_for_others(self, block: Block) -> None:
         """If SIGTERM has come while this one was open, and it was the last of its task: until other
-        tasks of this loop have closed theirs."""
+        tasks of this loop that were told have closed theirs. Blocks opened since then end with the
+        process."""
         loop = asyncio.get_running_loop()
         while block.is_told:
-            tasks = [other.task for other in self._blocks if other.task is not None]
+            told = (other for other in self._blocks if other.is_told)
+            tasks = [other.task for other in told if other.task is not None]
             others = [task for task in tasks if not task.done() and task.get_loop() is loop]
             if block.task in tasks or not others:
                 return
