@@ -529,7 +529,11 @@ def join(
         yield handle
         handle.leave()
     except BaseException as error:
-        _leave_after(error, handle)
+        try:  # at once: the second Ctrl-C may come any time from here on
+            _leave_after(error, handle)
+        except BaseException as second:
+            _go_at_once(second, handle)
+            raise
         raise
     finally:
         for block in blocks:
@@ -537,21 +541,21 @@ def join(
 
 
 def _leave_after(error: BaseException, handle: Group) -> None:
-    """In good order; only who is interrupted again while leaving, as by a second Ctrl-C, is gone at
-    once. What may not have been delivered is said on what is raised."""
-    group, engine = handle._group, handle._engine
-    try:
-        if is_urgent(error):
-            engine.soon(group._hurry)
-            engine.abort()
-        else:
-            handle.leave()
-    except BaseException as second:
-        engine.soon(group._hurry)
-        engine.abort()
-        note_losses(urgent(second), group._losses)
-        raise
-    note_losses(error, group._losses)
+    """In good order, unless it was interrupted before. What may not have been delivered is said on
+    what is raised."""
+    if is_urgent(error):
+        handle._engine.soon(handle._group._hurry)
+        handle._engine.abort()
+    else:
+        handle.leave()
+    note_losses(error, handle._group._losses)
+
+
+def _go_at_once(second: BaseException, handle: Group) -> None:
+    """It was interrupted again while leaving, as by a second Ctrl-C."""
+    handle._engine.soon(handle._group._hurry)
+    handle._engine.abort()
+    note_losses(urgent(second), handle._group._losses)
 
 
 def _check_timeout(timeout: float | None) -> None:
