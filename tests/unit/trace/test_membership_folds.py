@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trace_builder import Script
 
 from ringcast.trace.folds import feed_all
-from ringcast.trace.predicates.membership import Agreement, GroupFacts, OneView
+from ringcast.trace.predicates.membership import Agreement, GroupFacts, OneView, ServedByItsView
 from ringcast.trace.predicates.merging import BeginsWhereNamed, Restful, WindowsStay
 from ringcast.trace.rows import PART, PHASE, START, VIEW, Facts
 
@@ -216,6 +216,28 @@ def test_views_without_end() -> None:
         story.installs("a", counter, "a", "a")
     assert violated(story) == {"V-L4"}
     assert verdicts(story, Facts())["V-L4"].status == "vacuous"
+
+
+@pytest.mark.parametrize(("starts", "violations"), [(0, 0), (1, 1)])
+def test_a_window_of_a_member_that_was_left_out_is_where_its_delivery_starts(
+    starts: int, violations: int
+) -> None:
+    """b joins a's view late, when a has gone on without it: a has purged what b would need."""
+    story = Story()
+    story.installs("a", 1, "a", "ab")
+    story.send("a", 1, 3, low=0)
+    story.installs("a", 2, "a", "a")
+    story("purge", "a", stream=0, seqno=3)
+    story.installs("b", 1, "a", "ab")
+    story.open("b", "a", 0)
+    story.deliver("b", "a", starts + 1, 3)  # recovered from a third member
+    story.send("a", 4, 7, low=3)
+    story.merges("b", 3, "a", "a2a", "b2b")
+    story.open("b", "a", 7)
+    rule = ServedByItsView()
+    feed_all([rule], story.rows)
+    verdict = rule.finish(FACTS)
+    assert (verdict.premises, verdict.violation_count) == (1, violations)
 
 
 def test_without_run_order_nothing_of_merges_is_decided() -> None:

@@ -252,45 +252,38 @@ class Agreement:
             )
 
 
-class ServedByItsView:
+class ServedByItsView(JoinerServed):
     """N9 where members make their own views: what a sender keeps, it keeps for its view.
 
     A member that was left out and has not heard of it may still open windows: nobody waits for it.
+    Where such a window opens, delivery may start: the survivors may yet recover the stream.
     """
 
-    id = JoinerServed.id
-    title = JoinerServed.title
     events = (*JoinerServed.events, VIEW)
 
     def __init__(self) -> None:
-        self.served = JoinerServed()
+        super().__init__()
         self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
 
     def feed(self, row: Row) -> None:
         if row.event == VIEW:
             self.views[row.node, row.inc].append(row)
         else:
-            self.served.feed(row)
+            super().feed(row)
 
-    def merge(self, other: ServedByItsView) -> None:
-        self.served.merge(other.served)
+    def merge(self, other: JoinerServed) -> None:
+        super().merge(other)
+        assert isinstance(other, ServedByItsView)
         for member, views in other.views.items():
             self.views[member] += views
 
-    def finish(self, facts: Facts) -> Verdict:
-        counted = JoinerServed()
-        counted.opened = [row for row in self.served.opened if not self._is_left_out(row)]
-        counted.delivered = self.served.delivered
-        counted.low = self.served.low
-        return counted.finish(facts)
-
-    def _is_left_out(self, opening: Row) -> bool:
-        """Whether the sender has gone on to a view without the member when the window opens."""
+    def must_serve(self, opening: Row) -> bool:
+        """Unless the sender has gone on to a view without the member when the window opens."""
         mine = self._view_at((opening.node, opening.inc), opening.run_idx)
         theirs = self._view_at((opening.peer, opening.peer_inc), opening.run_idx)
         if mine is None or theirs is None:
-            return False
-        return theirs.view > mine.view and opening.member not in theirs.members
+            return True
+        return theirs.view <= mine.view or opening.member in theirs.members
 
     def _view_at(self, member: MemberKey, run_idx: int) -> Row | None:
         views = self.views.get(member, [])
