@@ -113,3 +113,9 @@ def test_requirements_name_versions_and_hashes_only() -> None:
 
 def test_readme_fits() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest collects the whole tree at once in `make proof`, and takes them for one module."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
