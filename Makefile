@@ -57,8 +57,8 @@ proof: $(READY) ## the long runs: full seeds and explorations
 	@$(BIN)/pytest -q -m proof
 	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
 
-golden: $(READY) ## is behaviour as recorded? RENEW="why" accepts it as it is, LIST=1 lists renewals
-	@$(BIN)/python tools/golden.py $(if $(LIST),--list) $(if $(RENEW),--renew "$(RENEW)")
+golden: $(READY) ## is behaviour as recorded? RENEW="why" accepts it as it is, LIST=1 lists renewals, FIRST=3 runs few seeds
+	@$(BIN)/python tools/golden.py $(if $(LIST),--list) $(if $(FIRST),--first $(FIRST)) $(if $(RENEW),--renew "$(RENEW)")
 
 bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench codec
