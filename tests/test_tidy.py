@@ -18,7 +18,7 @@ LEVELS = [
     {"config", "config_file", "events"},
     {"wire", "window", "core"},
     {"protocols"},
-    {"trace"},
+    {"trace", "rules"},
     {"node"},
     {"aio", "sim"},
     {"blocking"},

@@ -48,8 +48,8 @@ from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.sim.cluster import GROUP
-from ringcast.sim.dice import expand
 from ringcast.sim.network import Network
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.seal import ChecksumSeal
 from ringcast.wire.codec import Codec

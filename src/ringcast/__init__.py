@@ -3,10 +3,10 @@
 from ringcast import blocking
 from ringcast.aio.group import Group
 from ringcast.aio.joining import join
+from ringcast.aio.read_queue import Message
 from ringcast.aio.receipts import Receipt
 from ringcast.aio.requests import Request
 from ringcast.aio.sources import DirectorySource, Source
-from ringcast.aio.unread import Message
 from ringcast.config import (
     GroupConfig,
     MembershipConfig,

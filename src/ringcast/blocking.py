@@ -21,11 +21,11 @@ from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.joining import join as join_on_loop
-from ringcast.aio.lane import LOOK_S, Lane
+from ringcast.aio.read_queue import ReadQueue
 from ringcast.aio.requests import Request
+from ringcast.aio.send_queue import LOOK_S, SendQueue
 from ringcast.aio.state_threads import giving, taking
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
-from ringcast.aio.unread import Unread
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
+    from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
-    from ringcast.aio.unread import Guarantee, Message, Notice
     from ringcast.config import MembershipConfig, MulticastConfig, TransportName, UnicastConfig
     from ringcast.model import Member, View
 
@@ -117,13 +117,13 @@ class Group:
         self._engine = engine
         self._group = group
         self._leaving = asyncio.Event()
-        self._lanes: dict[Guarantee, Lane] = {
-            "fifo": Lane(engine, group, "fifo"),
-            "uniform": Lane(engine, group, "uniform"),
+        self._queues: dict[Guarantee, SendQueue] = {
+            "fifo": SendQueue(engine, group, "fifo"),
+            "uniform": SendQueue(engine, group, "uniform"),
         }
-        group._lanes.extend(self._lanes.values())
+        group._queues.extend(self._queues.values())
         self._reading = RLock()
-        self._unread = Unread(group.me)  # messages on their way to readers, under the lock
+        self._read_queue = ReadQueue(group.me)  # messages on their way to readers, under the lock
         self._notice: Notice | None = None  # after them, for who reads events
         self._asked: deque[Request] = deque()
         _groups.add(self)
@@ -233,7 +233,7 @@ class Group:
             few = None if group._waits_for_members else node.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
-            return self._lanes[guarantee].send(payloads, timeout, wants_receipt=wants_receipt)
+            return self._queues[guarantee].send(payloads, timeout, wants_receipt=wants_receipt)
         outgoing = Outgoing(payloads, wants_receipt=wants_receipt)
         try:
             self._engine.call(partial(group._send, outgoing, stream, to), timeout)
@@ -249,7 +249,7 @@ class Group:
         so is Undeliverable."""
 
         def attempt() -> bool:
-            if to is None and guarantee in self._lanes and not self._lanes[guarantee].is_empty:
+            if to is None and guarantee in self._queues and not self._queues[guarantee].is_empty:
                 return False  # others come before it
             return self._group.try_send(payload, to=to, guarantee=guarantee)
 
@@ -281,12 +281,12 @@ class Group:
         """Messages one by one, in each sender's order. Reading may stop and go on at any time, and
         several threads may read: each message comes to one of them."""
         self._group._check_receiving()
-        return self._read(self._unread.take_message, PREFETCH)
+        return self._read(self._read_queue.take_message, PREFETCH)
 
     def batches(self) -> Iterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read."""
         self._group._check_receiving()
-        return self._read(self._unread.take_run, BATCH_MAX)
+        return self._read(self._read_queue.take_run, BATCH_MAX)
 
     def events(self) -> Generator[Delivered | Notice | Closed, None, None]:
         """Everything in one order: messages as runs, views, losses, and at last the end.
@@ -315,16 +315,16 @@ class Group:
 
         self._check_open()
         try:
-            for lane in self._lanes.values():
-                lane.wait_for_sent(left())
+            for queue in self._queues.values():
+                queue.wait_for_sent(left())
             self._engine.call(self._group.flush, left())
         except TimedOut:
-            raise TimedOut(f"not everybody has taken all within {timeout:g} s") from None
+            raise TimedOut(f"not everybody has delivered all within {timeout:g} s") from None
 
     def leave(self) -> None:
         """Leave before the block ends, as its end would: what was sent is sent, and threads that
-        wait are told with GroupClosed. What this member has sent, and the others have taken, can
-        still be read afterwards. Once more changes nothing."""
+        wait are told with GroupClosed. What this member has sent, and the others have delivered,
+        can still be read afterwards. Once more changes nothing."""
         self._engine.check_thread()  # a mistake changes nothing
         self._engine.soon(self._leaving.set)
         self._engine.join()
@@ -337,9 +337,9 @@ class Group:
         """Ask a member where its messages to this one stand, and go on from there."""
         self._do(partial(self._group.sync, peer))
 
-    def vote_now(self) -> None:
-        """Find out at once which plain messages everybody has taken, and let go of those."""
-        self._do(self._group.vote_now)
+    def stabilize(self) -> None:
+        """Find out at once which plain messages everybody has delivered, and purge those."""
+        self._do(self._group.stabilize)
 
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
@@ -349,8 +349,8 @@ class Group:
         """Every table with its size, and every counter."""
 
         def collect() -> dict[str, object]:
-            lanes = {guarantee: lane.stats() for guarantee, lane in self._lanes.items()}
-            return {**self._group.stats(), "lanes": lanes}
+            queues = {guarantee: queue.stats() for guarantee, queue in self._queues.items()}
+            return {**self._group.stats(), "queues": queues}
 
         return self._do(collect)
 
@@ -358,7 +358,10 @@ class Group:
         """This process is a copy, made by fork in the middle of whatever other threads did."""
         self._engine.disown(FORKED)
         self._group._closed = Closed(FORKED)
-        self._group._unread, self._unread = Unread(self.me), Unread(self.me)  # it is the parent's
+        self._group._read_queue, self._read_queue = (
+            ReadQueue(self.me),
+            ReadQueue(self.me),
+        )  # it is the parent's
         self._notice = None
         self._asked.clear()
         self._reading = RLock()
@@ -404,7 +407,7 @@ class Group:
             return self._move(with_notices)  # what had been taken and not read
 
     def _take_event(self) -> Delivered | Notice | None:
-        delivered = self._unread.take_run()
+        delivered = self._read_queue.take_run()
         if delivered is not None:
             return delivered
         notice, self._notice = self._notice, None
@@ -414,17 +417,17 @@ class Group:
 
     async def _serve(self) -> None:
         """Until this member is to leave, and all that was sent is in the window."""
-        pumps = [asyncio.create_task(lane.pump()) for lane in self._lanes.values()]
+        pumps = [asyncio.create_task(queue.pump()) for queue in self._queues.values()]
         leaving = asyncio.create_task(self._leaving.wait())
         try:
             while not leaving.done():
                 await asyncio.wait([leaving], timeout=LOOK_S)
-                for lane, pump in zip(self._lanes.values(), pumps, strict=True):
+                for queue, pump in zip(self._queues.values(), pumps, strict=True):
                     if pump.done():
                         pump.result()  # raised, if it has failed
-                    lane.look()
-            for lane in self._lanes.values():
-                lane.close()
+                    queue.look()
+            for queue in self._queues.values():
+                queue.close()
             limit_s = self._group._driver.node.config.membership.leave_timeout_s
             goodbye_s = limit_s / GOODBYE_SHARE  # kept for the others to learn of it
             await asyncio.wait(pumps, timeout=max(0.0, self._group._leave_within() - goodbye_s))
@@ -445,13 +448,13 @@ class Group:
 
     def _move(self, with_notices: bool) -> bool:
         """To where threads read, up to the next notice if those are wanted; False: nothing was."""
-        unread = self._group._unread
-        take = unread.take if with_notices else unread.take_run
+        queue = self._group._read_queue
+        take = queue.take if with_notices else queue.take_run
         has_moved = False
         while self._notice is None and (item := take()) is not None:
             has_moved = True
             if isinstance(item, Delivered):
-                self._unread.add(item)
+                self._read_queue.add(item)
             else:
                 self._notice = item
         return has_moved
@@ -468,10 +471,10 @@ class Group:
         return True
 
     def _watch(self, change: int) -> None:
-        unread = self._group._unread
-        unread.watchers += change
-        if not unread.watchers:
-            unread.tell_losses()
+        queue = self._group._read_queue
+        queue.watchers += change
+        if not queue.watchers:
+            queue.tell_losses()
 
 
 @contextmanager

@@ -104,11 +104,12 @@ def check_address(field_name: str, value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityConfig:
-    """How a group that votes on what everybody has goes about it. For large groups, where an ack
-    from everyone to every sender costs too much; uniform messages are acknowledged all the same."""
+    """How a group with stability rounds on what everybody has goes about it. For large groups,
+    where an ack from everyone to every sender costs too much; uniform messages are acknowledged all
+    the same."""
 
     interval_s: float = 0.05
-    """Vote at the latest this long after a message was taken."""
+    """StabilityReport at the latest this long after a message was taken."""
 
     retain_delivered: bool = True
     """Keep messages after they were taken until everybody has them. Then any member can repair for
@@ -117,10 +118,10 @@ class StabilityConfig:
     # Internal
 
     threshold_bytes: int | None = internal(None)
-    """Vote after so many bytes were taken of each sender, on average; None means an eighth of
-    `window_bytes`. A member votes in any case after an eighth of what its socket buffer holds, and
-    after `ack_threshold` messages of one sender; if that is None, after a quarter of `capacity` or
-    a 16th of `capacity_max`, whichever is more."""
+    """StabilityReport after so many bytes were taken of each sender, on average; None means an
+    eighth of `window_bytes`. A member reports in any case after an eighth of what its socket buffer
+    holds, and after `ack_threshold` messages of one sender; if that is None, after a quarter of
+    `capacity` or a 16th of `capacity_max`, whichever is more."""
 
     capacity_max: int = internal(65_536)
     """How far a sender's window may grow, in messages, from `capacity`. There the sender waits."""
@@ -143,7 +144,7 @@ class MulticastConfig:
     out longer pauses; each member holds this many slots per sender."""
 
     window_bytes: int = 4 << 20
-    """Bytes a sender may have out before all have taken them. Half of it may be under way, or
+    """Bytes a sender may have out before all have delivered them. Half of it may be under way, or
     less, as far as receivers' socket buffers go; the rest is for what has arrived and waits
     behind a gap."""
 
@@ -158,8 +159,8 @@ class MulticastConfig:
     """The largest message; larger than a datagram travels in fragments."""
 
     stability: StabilityConfig | None = None
-    """How senders learn what everybody has: None, from an ack of each to each; otherwise by votes.
-    All members of a group must choose alike."""
+    """How senders learn what everybody has: None, from an ack of each to each; otherwise by
+    reports. All members of a group must choose alike."""
 
     # Internal
 
@@ -200,7 +201,7 @@ class MulticastConfig:
             if not isinstance(self.stability, StabilityConfig):
                 raise ConfigError("stability", self.stability, "a StabilityConfig, or None")
             if self.capacity > self.stability.capacity_max:
-                allowed = f"at most {self.stability.capacity_max} where members vote"
+                allowed = f"at most {self.stability.capacity_max} where members report"
                 raise ConfigError("capacity", self.capacity, allowed)
 
     @property
@@ -248,7 +249,7 @@ class UnicastConfig:
     taken. Longer saves acks; the window must last that long."""
 
     xmit_interval_s: float = internal(0.5)
-    """The repair tick τ: on every second one without progress the last message is sent again."""
+    """The repair tick τ: on every second one without progress the last message is retransmitted."""
 
     expiry_s: float = internal(120.0)
     """A connection on which nothing has moved for so long begins to close; 0: never."""
@@ -286,7 +287,7 @@ class MembershipConfig:
     datagram in twenty is lost, all eight are lost once in centuries."""
 
     leave_timeout_s: float = 5.0
-    """How long leaving may take: until everybody has taken what was sent, and until the others
+    """How long leaving may take: until everybody has delivered what was sent, and until the others
     have gone on. After that the member is gone all the same."""
 
     slow_member_timeout_s: float = 0.0

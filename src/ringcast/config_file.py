@@ -12,7 +12,7 @@ told with its place. An option is a line of such a file with the section before 
     [multicast]
     capacity = 8192
 
-    [multicast.stability]       # its mere presence makes the group vote
+    [multicast.stability]       # its mere presence makes the group report
     interval_s = 0.1
 
     [unicast]

@@ -71,7 +71,7 @@ class TooFewMembers(RingcastError):
 class Undeliverable(RingcastError):
     """Messages first..last to one member are unacknowledged: it may or may not have got them.
 
-    As an event: they were given up, and `half_sent` counts the bytes of a large message that had
+    As an event: they were given up, and `unsent_bytes` counts the bytes of a large message that had
     not been sent at all. Raised by a send: the member is not in the view, and what this call has
     still to send is not accepted. What was accepted before is kept, and goes on if that very member
     answers again; the event follows if it does not. `last` is below `first` if there is none of it.
@@ -83,7 +83,7 @@ class Undeliverable(RingcastError):
     first: int
     last: int
     reason: str
-    half_sent: int = 0
+    unsent_bytes: int = 0
     sent: int = 0
     stateless: ClassVar[bool] = True  # as an event it is shared, never changed
 

@@ -26,7 +26,7 @@ class Delivered:
 
 
 @dataclass(slots=True)
-class FragmentsTaken:
+class FragmentsDelivered:
     """Fragments first..last of a large message have left the window; the message is not whole."""
 
     sender: Member
@@ -71,14 +71,14 @@ class GapSkipped:
 class Closed:
     """This member is out of the group. `reason` is a sentence for people.
 
-    `half_sent` counts the bytes of a large message of which only the beginning had been sent:
+    `unsent_bytes` counts the bytes of a large message of which only the beginning had been sent:
     nobody will deliver it. `unacked` are this member's own messages to the group, as (stream,
     first, last), that somebody may not have got. The last `unsent` of them, over all streams, were
     accepted from threads and have not been sent to anybody; each counts as one seqno.
     """
 
     reason: str
-    half_sent: int = 0
+    unsent_bytes: int = 0
     unacked: tuple[tuple[Stream, int, int], ...] = ()
     unsent: int = 0
 
@@ -87,12 +87,12 @@ class Closed:
 class Excluded:
     """The group went on without this member, which is on its way back as another incarnation.
 
-    `half_sent` and `unacked` are as in Closed. What others sent while it was out, and what had
+    `unsent_bytes` and `unacked` are as in Closed. What others sent while it was out, and what had
     arrived and was not taken, is not delivered here. Its next ViewInstalled says that it is back.
     """
 
     reason: str
-    half_sent: int = 0
+    unsent_bytes: int = 0
     unacked: tuple[tuple[Stream, int, int], ...] = ()
 
 
@@ -110,7 +110,7 @@ class Confirmed:
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestReceived:
     """A member asks this member's application something. Node.answer takes what it says."""
 
     sender: Member
@@ -119,7 +119,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Answered:
+class ReplyReceived:
     """What a member says to the request of this number; if it `is_refused`, why it says nothing."""
 
     sender: Member
@@ -205,14 +205,14 @@ StateEvent: TypeAlias = (
 
 Event: TypeAlias = (
     Delivered
-    | FragmentsTaken
+    | FragmentsDelivered
     | ViewInstalled
     | Writable
     | Undeliverable
     | GapSkipped
     | Closed
     | Confirmed
-    | Asked
-    | Answered
+    | RequestReceived
+    | ReplyReceived
     | StateEvent
 )

@@ -117,7 +117,7 @@ class Stream(IntEnum):
 
 
 class Purge(IntEnum):
-    """How a group learns which plain messages everybody has, so that they can be let go of. All its
+    """How a group learns which plain messages everybody has, so that they can be purged. All its
     members must agree on that."""
 
     ACKS = 0

@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
-from ringcast.events import Answered, Asked, Delivered, StateChunk, ViewInstalled, Writable
+from ringcast.events import (
+    Delivered,
+    ReplyReceived,
+    RequestReceived,
+    StateChunk,
+    ViewInstalled,
+    Writable,
+)
 from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
-from ringcast.protocols.channel import SystemChannel
+from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.membership import Membership
@@ -108,7 +115,7 @@ class Node:
         has_membership = any(isinstance(layer, Membership) for layer in layers)
         if has_membership or config.multicast.purge is Purge.RETAINED:
             self._layers.append(
-                SystemChannel(
+                ControlChannel(
                     me,
                     config.unicast,
                     fragment_bytes=self.codec.payload_bytes_max,
@@ -130,7 +137,7 @@ class Node:
         self._owner = _owners(self._layers)
         self._places: dict[type, int] = {
             kind: place
-            for kind in (Membership, FailureDetector, SystemChannel, StateTransfer)
+            for kind in (Membership, FailureDetector, ControlChannel, StateTransfer)
             for place, layer in enumerate(self._layers)
             if isinstance(layer, kind)
         }
@@ -158,7 +165,7 @@ class Node:
         """None: nobody here notices that a member is gone."""
         self.state = self._find(StateTransfer)
         """Who gets and gives the application's state, to be read only: for traces and tests."""
-        self._channel = self._find(SystemChannel)
+        self._channel = self._find(ControlChannel)
 
     def set_receive_buffer(self, size: int) -> None:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
@@ -191,10 +198,10 @@ class Node:
         """Begin. Only membership has something to do then."""
         for layer in self._layers:
             layer.start(now, self._out)
-        self._settle(now)
+        self._run_to_completion(now)
 
-    def take_request(self, datagram: Buffer, now: int) -> Asked | Answered | None:
-        """The short way for a request or an answer that comes alone and next in turn: it concerns
+    def take_request(self, datagram: Buffer, now: int) -> RequestReceived | ReplyReceived | None:
+        """The fast path for a request or an answer that comes alone and next in turn: it concerns
         no layer but the channel, and the application at once. None: nothing has happened, and it is
         for `receive_datagrams`."""
         message = self.codec.unpack_message(datagram)
@@ -231,8 +238,8 @@ class Node:
                 detector.heard(source, now)
             self._route(source, frames, now)
             if self._out.signals:
-                self._settle(now)
-        self._settle(now)
+                self._run_to_completion(now)
+        self._run_to_completion(now)
 
     def send(
         self,
@@ -257,7 +264,7 @@ class Node:
             accepted = self.unicast.send(payloads, to, now, self._out)
         else:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
-        self._settle(now)
+        self._run_to_completion(now)
         return accepted
 
     def provide_state(
@@ -269,16 +276,17 @@ class Node:
         Fewer than all: StateWritable follows when there is room for more, or StateAbandoned.
         """
         accepted = self._with_state().provide(transfer, chunks, self._out, is_last=is_last)
-        self._settle(now)
+        self._run_to_completion(now)
         return accepted
 
     def refuse_state(self, transfer: int, now: int) -> None:
         """This member cannot provide the state, or not the rest of it: another is to do it."""
         self._with_state().give_up(transfer, self._out)
-        self._settle(now)
+        self._run_to_completion(now)
 
     def ask(self, to: Member, number: int, payload: bytes, now: int) -> None:
-        """Ask the application of a member of the view; Answered follows, or that member departs.
+        """Ask the application of a member of the view; ReplyReceived follows, or that member
+        departs.
 
         There is no telling if it never answers: whoever asks waits for so long, and for so many
         answers at once.
@@ -293,7 +301,7 @@ class Node:
     def answer(
         self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
     ) -> None:
-        """What the application says to a member that has Asked, once."""
+        """What the application says to a member that has RequestReceived, once."""
         said = encode_answer(number, payload, is_refused=is_refused)
         self._say(said, to, now, is_awaited=True)
 
@@ -321,68 +329,68 @@ class Node:
             return self.multicast.ask_receipt(number, stream, is_flush=is_flush)
         return self.unicast.ask_receipt(number, to, is_flush=is_flush)
 
-    def vote_now(self, now: int) -> None:
-        """In a group that votes: find out at once what everybody has, and let go of it."""
-        self.multicast.vote_now(now, self._out)
-        self._settle(now)
+    def stabilize(self, now: int) -> None:
+        """In a group with stability rounds: find out at once what everybody has, and purge it."""
+        self.multicast.stabilize(now, self._out)
+        self._run_to_completion(now)
 
     def sync(self, peer: Member, now: int) -> None:
         """Ask a sender where its messages to this member stand, and go on from there."""
         self.unicast.sync(peer, now)
-        self._settle(now)
+        self._run_to_completion(now)
 
     def close_to(self, peer: Member, now: int) -> None:
         """Begin to close the connection to this peer, once everything is acknowledged."""
         self.unicast.close_to(peer, now)
-        self._settle(now)
+        self._run_to_completion(now)
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what this peer sends to us alone."""
         self.unicast.drop_from(peer, now)
-        self._settle(now)
+        self._run_to_completion(now)
 
     def transport_hint(self, address: Address, now: int) -> None:
         """A datagram was refused: nobody listened at this address."""
         detector = self.detector
         if detector is not None:
             detector.transport_hint(address, now, self._out)
-            self._settle(now)
+            self._run_to_completion(now)
 
     def install_view(self, view: View, now: int) -> None:
         """The group is now this. Older views than the current one change nothing."""
         self._out.signal(ViewAgreed(view))
-        self._settle(now)
+        self._run_to_completion(now)
 
     def install_digest(self, digest: Digest, now: int) -> None:
         """Where the windows of members new to me open."""
         self._out.signal(DigestAgreed(digest))
-        self._settle(now)
+        self._run_to_completion(now)
 
     def handle_timeout(self, now: int) -> None:
         """Some deadline has come. Harmless when none has."""
         for layer in self._layers:
             layer.handle_timeout(now, self._out)
-        self._settle(now)
+        self._run_to_completion(now)
 
     def leave(self, now: int, by: int | None = None) -> None:
-        """Go in good order: no more sends; Closed follows when the others have taken everything
+        """Go in good order: no more sends; Closed follows when the others have delivered everything
         and know, or `by` then; if that is not given, after `leave_timeout_s`. One's own messages
         that they have taken, and one's own application has not, come before it."""
         self._joined_by_name().leave(now, self._out, by)
         self._has_said_goodbye = True
         if self.config.multicast.stability is not None:
-            self.multicast.vote_now(now, self._out)  # not after the interval: somebody waits
-        self._settle(now)
+            self.multicast.stabilize(now, self._out)  # not after the interval: somebody waits
+        self._run_to_completion(now)
 
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
         """Addresses where members of the group may be found."""
         self._joined_by_name().add_candidates(addresses, now, self._out)
-        self._settle(now)
+        self._run_to_completion(now)
 
     def close(self, now: int) -> None:
         """Be gone at once. Sends raise GroupClosed from now on, and views change nothing."""
         self._out.signal(Left("closed"))
-        self._settle(now)
+        self._run_to_completion(now)
 
     # Outputs
 
@@ -423,7 +431,7 @@ class Node:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
         nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
-        the rest of its own messages that the others have taken, and then Closed."""
+        the rest of its own messages that the others have delivered, and then Closed."""
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state
@@ -439,7 +447,7 @@ class Node:
                 ready = layer.take_ready(limit, now, self._out)
                 limit -= sum(map(_count, ready))
                 events += ready if state is None else state.sift(ready)
-        self._settle(now)
+        self._run_to_completion(now)
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
         return events
@@ -452,7 +460,7 @@ class Node:
         if self.has_own_ready:
             ready = self.multicast.take_ready(limit, now, self._out, only_own=True)
             events += ready if self.state is None else self.state.sift(ready)
-            self._settle(now)
+            self._run_to_completion(now)
             events += self._out.events
             self._out.events.clear()
         return events
@@ -569,10 +577,10 @@ class Node:
         """Whose it is. The system's own connections are told by their epochs."""
         place = self._owner.get(type(frame))
         if place == UNICAST and isinstance(frame, UNICAST_FRAMES):
-            return place if frame.conn.epoch < SYSTEM_EPOCH else self._places.get(SystemChannel)
+            return place if frame.conn.epoch < SYSTEM_EPOCH else self._places.get(ControlChannel)
         return place
 
-    def _settle(self, now: int) -> None:
+    def _run_to_completion(self, now: int) -> None:
         """After every input but `take_request`: that concerns no layer but the channel."""
         self._is_next_known = False
         out = self._out
@@ -601,7 +609,7 @@ class Node:
         while self._out.signals:
             self._react(self._out.signals.popleft(), now)
 
-    def _take_messages(self, channel: SystemChannel, now: int) -> None:
+    def _take_messages(self, channel: ControlChannel, now: int) -> None:
         """What layers of other members have to say."""
         is_more = True
         while is_more:
@@ -617,14 +625,14 @@ class Node:
         except DecodeError as error:
             self._reject(error)
             return
-        if isinstance(message, Asked | Answered):
+        if isinstance(message, RequestReceived | ReplyReceived):
             self._out.event(message)
         elif isinstance(message, EstateWanted | EstateRun):
             self.multicast.receive_message(source, message, now, self._out)
         elif self.state is not None:
             self.state.receive_message(source, message, now, self._out)
 
-    def _send_messages(self, channel: SystemChannel, now: int) -> bool:
+    def _send_messages(self, channel: ControlChannel, now: int) -> bool:
         """Whether some were for this member itself."""
         messages, self._out.messages = self._out.messages, []
         for dest, message in messages:
@@ -638,7 +646,7 @@ class Node:
             raise UsageError("this node has no membership: nobody can be asked here")
         channel.send(message, to, now, self._out, is_awaited=is_awaited)
         if to == self.me:
-            self._settle(now)
+            self._run_to_completion(now)
 
     def _reject(self, error: DecodeError) -> None:
         reason = error.reason.value

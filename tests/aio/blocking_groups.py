@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from loopback_groups import DEADLINE_S, PATIENT
 
 from ringcast import blocking
-from ringcast.aio.lane import PARCEL_BYTES
+from ringcast.aio.send_queue import PARCEL_BYTES
 from ringcast.aio.sources import ListSource
 from ringcast.config import DISCOVERY_WAIT_MIN_S
 

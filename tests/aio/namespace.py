@@ -110,7 +110,7 @@ def hold_back(rate: int, burst: int, waiting: int) -> None:
         give_up(f"no token bucket: {os.strerror(code)}")
 
 
-def let_go() -> None:
+def release() -> None:
     """Hold nothing back any more; what waited is lost."""
     assert not _queue(_DELETE_QUEUE, b"")
 

@@ -37,15 +37,15 @@ from ringcast import (
     ViewInstalled,
     blocking,
 )
-from ringcast.aio.lane import RING_CAPACITY
-from ringcast.aio.place import STREAMS
+from ringcast.aio.member_host import STREAMS
+from ringcast.aio.send_queue import RING_CAPACITY
 from ringcast.aio.sources import ListSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ringcast.aio.unread import Guarantee
+    from ringcast.aio.read_queue import Guarantee
 
 # Sending
 
@@ -107,8 +107,8 @@ def fill(group: blocking.Group) -> int:
             group.send(b"%d" % sent, timeout=0.0)
             sent += 1
         except TimedOut:
-            lanes: Any = group.stats()["lanes"]
-            is_full = lanes["fifo"]["waiting"] == RING_CAPACITY
+            queues: Any = group.stats()["queues"]
+            is_full = queues["fifo"]["waiting"] == RING_CAPACITY
             if is_full and any("pinned by" in reason for reason in group.explain()):
                 return sent
 
@@ -134,7 +134,7 @@ def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() ->
             assert got[:sent] == [b"%d" % number for number in range(sent)]
             assert sorted(got[sent:-1]) == [b"waits%d" % number for number in range(4)]
             assert got[-1] == b"end"
-        assert a.stats()["lanes"] == {
+        assert a.stats()["queues"] == {
             "fifo": {"waiting": 0, "given_up": 0},
             "uniform": {"waiting": 0, "given_up": 0},
         }
@@ -206,7 +206,7 @@ def test_flush_waits_for_what_is_in_the_ring_too() -> None:
         (lambda g: g.send(b"x" * 2000), "a message of 2000 bytes: max_message_bytes is 1000"),
         (lambda g: g.send(b"x", timeout=-1.0), "timeout = -1.0: must be from 0"),
         (lambda g: g.flush(timeout="soon"), "timeout = 'soon'"),
-        (lambda g: g.vote_now(), "acknowledges"),
+        (lambda g: g.stabilize(), "acknowledges"),
         (lambda g: g.request(g.me, "text"), "requests and answers are bytes"),
         (lambda g: g.wait_for_view(lambda _: g.explain()), "cannot wait for itself"),
         (lambda g: g.wait_for_view(lambda _: g.send(b"x")), "cannot wait for itself"),
@@ -397,7 +397,7 @@ def test_what_there_is_to_see() -> None:
             a.wait_for_view(lambda view: len(view) == 3, timeout=0.01)
         assert a.wait_for_view(lambda view: len(view) == 2) == a.view
     assert isinstance(a.explain(), list)
-    assert a.stats()["lanes"]
+    assert a.stats()["queues"]
     assert engines() == []
 
 
@@ -405,7 +405,7 @@ def test_a_group_that_votes() -> None:
     with members(1, config=MulticastConfig(stability=StabilityConfig())) as (a,):
         a.send(b"x")
         read(a, 1)
-        a.vote_now()
+        a.stabilize()
         a.flush()
 
 
@@ -565,8 +565,8 @@ def test_a_group_that_fails_says_so_to_everybody() -> None:
         waiting = pool.submit(a.wait_for_view, lambda view: len(view) == 9)
         a.send(b"fine")
         assert read(a, 1) == [("A", b"fine")]
-        lane = a._lanes["fifo"]
-        lane._ring.add(lane._ring.ticket(), [None])  # type: ignore[list-item]
+        queue = a._queues["fifo"]
+        queue._ring.add(queue._ring.ticket(), [None])  # type: ignore[list-item]
         with suppress(GroupClosed):  # it may have been found without that
             a.send(b"wakes the pump")
         why = r"^this member has failed and is gone; leaving raises \w+Error\("

@@ -225,7 +225,7 @@ def test_who_was_left_out_comes_back_as_another_one() -> None:
         excluded, view = await told(b, Excluded, ViewInstalled)
         assert isinstance(excluded, Excluded)
         assert "goes on without this member" in excluded.reason
-        assert (excluded.unacked, excluded.half_sent) == ((), 0)
+        assert (excluded.unacked, excluded.unsent_bytes) == ((), 0)
         assert isinstance(view, ViewInstalled)
         assert [member.name for member in view.view] == ["A", "C", "B"]
         assert (b.me.address, b.me.name) == (was.address, was.name)
@@ -265,7 +265,7 @@ def test_what_may_be_lost_is_told() -> None:
         ((stream, first, last),) = excluded.unacked
         assert (stream, first) == (Stream.FIFO, 1)
         assert last == 8  # as much as the window holds
-        assert 0 < excluded.half_sent < 100_000
+        assert 0 < excluded.unsent_bytes < 100_000
 
     with_members(2, config=MulticastConfig(capacity=8, datagram_bytes=1000))(exchange)
 

@@ -15,7 +15,7 @@ from ringcast import GroupClosed, MulticastConfig, NotDelivered, Stream, TimedOu
 
 if TYPE_CHECKING:
     from ringcast import Group
-    from ringcast.aio.unread import Guarantee
+    from ringcast.aio.read_queue import Guarantee
 
 
 @pytest.mark.parametrize("transport", ["udp", "tcp"])

@@ -36,7 +36,7 @@ from ringcast import (
 from ringcast.aio.joining import join
 from ringcast.aio.requests import OPEN_MAX, PAYLOAD_BYTES_MAX, UNANSWERED_MAX
 from ringcast.aio.sources import ListSource
-from ringcast.events import Answered, Asked
+from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.testing import cluster
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ def test_requests_to_who_takes_nothing_do_not_pile_up() -> None:
                 told.update(await asyncio.gather(*(give_up() for _ in range(OPEN_MAX))))
 
         group.run(give_up_often())
-        channel: Any = asking.stats()["SystemChannel"]
+        channel: Any = asking.stats()["ControlChannel"]
         assert list(channel["waiting"].values()) == [OPEN_MAX]
         assert channel["dropped"] == 0
 
@@ -394,8 +394,8 @@ def test_requests_to_who_takes_nothing_do_not_pile_up() -> None:
 def test_what_is_asked_twice_under_one_number_counts_once() -> None:
     async def exchange(a: Group, b: Group) -> None:
         for _ in range(3):
-            a._requests.on_asked(Asked(b.me, 7, b"once"))
-        a._requests.on_asked(Asked(b.me, 8, bytes(PAYLOAD_BYTES_MAX + 1)))
+            a._requests.on_request(RequestReceived(b.me, 7, b"once"))
+        a._requests.on_request(RequestReceived(b.me, 8, bytes(PAYLOAD_BYTES_MAX + 1)))
         assert (counted(a)["unread"], counted(a)["refused"]) == (1, 3)
 
     with_members(2)(exchange)
@@ -414,8 +414,8 @@ def test_only_the_member_that_was_asked_can_answer() -> None:
     async def exchange(a: Group, b: Group, c: Group) -> None:
         asking = asyncio.create_task(a.request(b.me, b"?"))
         request = await anext(b.requests())
-        a.on_event(Answered(c.me, 1, b"forged", is_refused=False))
-        a.on_event(Answered(b.me, 2, b"of another request", is_refused=False))
+        a.on_event(ReplyReceived(c.me, 1, b"forged", is_refused=False))
+        a.on_event(ReplyReceived(b.me, 2, b"of another request", is_refused=False))
         request.reply(b"genuine")
         assert await asking == b"genuine"
 

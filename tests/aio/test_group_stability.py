@@ -1,4 +1,4 @@
-"""Groups on real sockets that vote on what everybody has, instead of acknowledging it."""
+"""Groups on real sockets that report on what everybody has, instead of acknowledging it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def kept(*groups: Group) -> int:
 
 
 async def agree(*groups: Group, rounds: int = 1) -> None:
-    """Wait until so many rounds of votes have ended in their view."""
+    """Wait until so many stability rounds have ended in their view."""
     await until(lambda: all(multicast(group)["rounds"]["round"] >= rounds for group in groups))
 
 
@@ -93,8 +93,8 @@ def test_everybody_gets_everything_and_then_keeps_nothing(retain: bool) -> None:
             assert sent(group)["low"] == 2000
             assert multicast(group)["rounds"]["round"] > 0
 
-    votes = StabilityConfig(retain_delivered=retain)
-    with_members(3, config=MulticastConfig(stability=votes))(exchange)
+    reports = StabilityConfig(retain_delivered=retain)
+    with_members(3, config=MulticastConfig(stability=reports))(exchange)
 
 
 @RETAIN
@@ -107,8 +107,8 @@ def test_receivers_keep_what_was_taken_if_they_are_to(retain: bool) -> None:
         assert received(b, a)["low"] == (0 if retain else 5)
         assert sent(a)["low"] == 0
 
-    votes = StabilityConfig(retain_delivered=retain)
-    with_members(3, config=MulticastConfig(stability=votes))(exchange)
+    reports = StabilityConfig(retain_delivered=retain)
+    with_members(3, config=MulticastConfig(stability=reports))(exchange)
 
 
 def test_votes_go_out_and_acks_only_for_uniform_messages(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_votes_go_out_and_acks_only_for_uniform_messages(tmp_path: Path) -> None
             assert settings["capacity"] == VOTING.capacity_max
             assert settings["multicast"]["xmit_interval_s"] == VOTING.xmit_interval_s
     kinds = {kind for kind, _ in said}
-    assert {"data", "vote", "stable"} <= kinds
+    assert {"data", "report", "stable"} <= kinds
     assert said["ack", Stream.FIFO] == 0
     assert said["ack", Stream.UNIFORM] > 0
 
@@ -162,14 +162,14 @@ def test_a_fifth_of_all_datagrams_is_lost_and_still_nothing_is_kept(retain: bool
         await exchange_all(*groups, count=300)
         await until(lambda: kept(*groups) == 0)
 
-    votes = StabilityConfig(interval_s=0.01, retain_delivered=retain)
-    config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05, stability=votes)
+    reports = StabilityConfig(interval_s=0.01, retain_delivered=retain)
+    config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05, stability=reports)
     with_members(3, config=config, lose=lambda: generator.random() < 0.2)(exchange)
 
 
 def test_a_member_that_does_not_read_holds_the_sender_back_at_the_largest_window() -> None:
     async def exchange(a: Group, b: Group, c: Group) -> None:
-        await agree(a, b, c, rounds=2)  # so that nobody has anything to vote about
+        await agree(a, b, c, rounds=2)  # so that nobody has anything to report about
         sending = asyncio.create_task(b.send_many(numbered("B", 40)))
         reading = asyncio.gather(read(a, 40), read(b, 40))
         await until(lambda: any("pinned by C" in reason for reason in b.explain()))
@@ -205,10 +205,10 @@ def test_who_is_too_slow_is_left_out_and_nobody_else() -> None:
 @pytest.mark.parametrize("asks", [0, 1, 2], ids="ABC")
 def test_voting_now_frees_the_windows_long_before_the_interval(asks: int) -> None:
     async def exchange(*groups: Group) -> None:
-        await agree(*groups)  # the view alone makes everybody vote
+        await agree(*groups)  # the view alone makes everybody report
         await exchange_all(*groups, count=10)
         assert kept(*groups) > 0
-        groups[asks].vote_now()
+        groups[asks].stabilize()
         await until(lambda: kept(*groups) == 0)
 
     with_members(3, config=SELDOM)(exchange)
@@ -216,17 +216,17 @@ def test_voting_now_frees_the_windows_long_before_the_interval(asks: int) -> Non
 
 @pytest.mark.parametrize("asks", [0, 1, 2], ids="ABC")
 def test_voting_now_does_not_go_by_what_somebody_said_before(asks: int) -> None:
-    """B votes after each fourth message, and not again after the next two."""
+    """B reports after each fourth message, and not again after the next two."""
 
     async def exchange(*groups: Group) -> None:
         a, b, c = groups
         await agree(*groups)
         await a.send_many(numbered("A", 4))
         assert len(await read(b, 4)) == 4
-        await until(lambda: any("votes waits for A, C" in reason for reason in a.explain()))
+        await until(lambda: any("reports waits for A, C" in reason for reason in a.explain()))
         await a.send_many([b"more", b"and more"])
         await asyncio.gather(read(a, 6), read(b, 2), read(c, 6))
-        groups[asks].vote_now()
+        groups[asks].stabilize()
         await until(lambda: kept(*groups) == 0)
 
     often = {"config": replace(SELDOM, ack_threshold=4)}
@@ -240,12 +240,12 @@ def test_voting_now_keeps_what_somebody_has_not_taken() -> None:
         await a.send_many(numbered("A", 10))
         await asyncio.gather(read(a, 10), read(b, 10))
         before = multicast(a)["rounds"]["round"]
-        b.vote_now()
+        b.stabilize()
         await agree(*groups, rounds=before + 1)
         assert sent(a)["low"] == 0
         assert received(b, a)["low"] == 0
         assert len(await read(c, 10)) == 10
-        b.vote_now()
+        b.stabilize()
         await until(lambda: kept(*groups) == 0)
 
     with_members(3, config=SELDOM)(exchange)
@@ -260,7 +260,7 @@ def test_whoever_waits_for_all_to_have_it_need_not_wait_for_the_interval() -> No
         for group in groups:
             assert await read(group, 1) == [("B", b"x")]
         assert not flushing.done()
-        a.vote_now()
+        a.stabilize()
         await flushing
 
     with_members(3, config=SELDOM)(exchange)
@@ -284,7 +284,7 @@ def test_alone_one_has_it_all() -> None:
     async def exchange(a: Group) -> None:
         await a.send(b"x")
         assert await read(a, 1) == [("A", b"x")]
-        a.vote_now()
+        a.stabilize()
         assert kept(a) == 0
 
     with_members(1, config=SELDOM)(exchange)
@@ -293,7 +293,7 @@ def test_alone_one_has_it_all() -> None:
 def test_a_group_that_acknowledges_has_no_votes() -> None:
     async def exchange(a: Group) -> None:
         with pytest.raises(UsageError, match="acknowledges messages: give it `stability`"):
-            a.vote_now()
+            a.stabilize()
 
     with_members(1)(exchange)
 
@@ -302,7 +302,7 @@ def test_who_is_gone_does_not_vote() -> None:
     async def exchange(a: Group, b: Group) -> None:
         await b._leave(10.0)
         with pytest.raises(GroupClosed):
-            b.vote_now()
+            b.stabilize()
 
     with_members(2, config=VOTING)(exchange)
 
@@ -335,8 +335,8 @@ def test_what_a_dead_sender_has_left_reaches_all_survivors_if_it_is_retained(ret
         await until(lambda: kept(b, c) == 0)
         await until(lambda: all(not multicast(g)["retained"]["estates"] for g in (b, c)))
 
-    votes = StabilityConfig(interval_s=0.01, retain_delivered=retain)
-    with_deaf_third(exchange, MulticastConfig(stability=votes))
+    reports = StabilityConfig(interval_s=0.01, retain_delivered=retain)
+    with_deaf_third(exchange, MulticastConfig(stability=reports))
 
 
 def test_who_cannot_reach_the_sender_is_repaired_by_another() -> None:
@@ -349,8 +349,8 @@ def test_who_cannot_reach_the_sender_is_repaired_by_another() -> None:
         await until(lambda: proxy.dropped["A", "C"] > dropped)  # with what went to B, or after it
         proxy.set("A", "C", Link())  # A can tell C what there is; what C lacks it cannot tell A
         assert await read(c, 5) == [("A", payload) for payload in numbered("A", 5)]
-        assert multicast(b)["relayed"] >= 5
-        assert sent(a)["resent"] == 0
+        assert multicast(b)["peer_repaired"] >= 5
+        assert sent(a)["retransmitted"] == 0
         proxy.heal()
         assert len(await read(a, 5)) == 5
         await until(lambda: kept(a, b, c) == 0)

@@ -36,7 +36,7 @@ def within(test: Any) -> None:
         (RETAINED, VOTES, "stability with retained messages, and this member by stability"),
         (VOTES, ACKS, "stability, and this member by acks"),
     ],
-    ids=["acks", "retained", "votes"],
+    ids=["acks", "retained", "reports"],
 )
 def test_a_group_that_purges_otherwise_refuses_to_be_joined(
     theirs: MulticastConfig, ours: MulticastConfig, text: str, must_exist: bool
@@ -66,12 +66,12 @@ def test_a_group_that_purges_otherwise_refuses_to_be_joined(
             assert line.startswith("B at 127.0.0.1:")
             membership = a.stats()["Membership"]
             assert isinstance(membership, dict)
-            assert membership["misfits"] > 0
+            assert membership["incompatible_peers"] > 0
 
     within(main())
 
 
-@pytest.mark.parametrize("config", [ACKS, VOTES, RETAINED], ids=["acks", "votes", "retained"])
+@pytest.mark.parametrize("config", [ACKS, VOTES, RETAINED], ids=["acks", "reports", "retained"])
 def test_those_who_agree_are_let_in(config: MulticastConfig) -> None:
     async def main() -> None:
         async with (

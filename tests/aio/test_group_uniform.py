@@ -62,9 +62,9 @@ def sent(group: Group, guarantee: str) -> dict[str, Any]:
     return entry
 
 
-def held(group: Group, sender: Group) -> int:
+def received(group: Group, sender: Group) -> int:
     stats: Any = group.stats()["ReliableMulticast"]
-    through: int = stats["received"][str(Origin(sender.me, Stream.UNIFORM))]["held"]
+    through: int = stats["received"][str(Origin(sender.me, Stream.UNIFORM))]["received"]
     return through
 
 
@@ -159,7 +159,7 @@ def test_nobody_takes_a_message_before_everybody_holds_it() -> None:
     async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
         deafness.is_on = True
         await a.send_many(numbered("A", 5), guarantee="uniform")
-        await until(lambda: held(b, a) == 5)
+        await until(lambda: received(b, a) == 5)
         await a.send(b"plain")
         # What is plain comes after and is taken first: C does not hold the others.
         assert await read(a, 1) == [("A", b"plain")]
@@ -209,7 +209,7 @@ def test_flush_waits_for_uniform_messages() -> None:
         deafness.is_on = True
         await a.send(b"x", guarantee="uniform")
         flushing = asyncio.create_task(a.flush())
-        await until(lambda: held(b, a) == 1)
+        await until(lambda: received(b, a) == 1)
         assert not flushing.done()
         deafness.is_on = False
         assert await read(b, 1) == await read(c, 1) == [("A", b"x")]
@@ -239,8 +239,8 @@ def test_what_one_survivor_holds_of_a_dead_sender_all_deliver() -> None:
     async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
         deafness.is_on = True
         await a.send_many(numbered("A", 5), guarantee="uniform")
-        await until(lambda: held(b, a) == 5)
-        assert held(c, a) == 0
+        await until(lambda: received(b, a) == 5)
+        assert received(c, a) == 0
         gone = a.me
         vanish(a)
         await take_turns()
@@ -283,7 +283,7 @@ def test_what_no_survivor_holds_nobody_delivers() -> None:
 def test_explain_says_who_sees_to_what_the_dead_have_left() -> None:
     async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
         await c.send(b"x", guarantee="uniform")
-        await until(lambda: held(a, c) == held(b, c) == 1)
+        await until(lambda: received(a, c) == received(b, c) == 1)
         vanish(c)
         # A does not read: B waits for it, and says so.
         await until(lambda: any("has departed" in reason for reason in a.explain()))
@@ -307,7 +307,7 @@ def test_the_trace_shows_how_the_dead_were_taken_over(tmp_path: Path, level: str
         members[:] = [b.me, c.me]
         deafness.is_on = True
         await a.send_many(numbered("A", count), guarantee="uniform")
-        await until(lambda: held(b, a) == count)
+        await until(lambda: received(b, a) == count)
         vanish(a)
         await take_turns()
         deafness.is_on = False
@@ -321,8 +321,8 @@ def test_the_trace_shows_how_the_dead_were_taken_over(tmp_path: Path, level: str
         kinds = [row.kind for row in estate]
         assert kinds[0] == "collect"
         assert kinds[-2:] == ["commit", "resolved"]
-        assert estate[0].held == (count if member.name == "B" else 0)
-        assert (estate[-1].hd, estate[-1].held) == (count, count)
+        assert estate[0].received == (count if member.name == "B" else 0)
+        assert (estate[-1].hd, estate[-1].received) == (count, count)
         delivered = [row for row in rows if row.event == "deliver"]
         assert delivered[0].seqno == 1
         assert all(later.seqno == row.seqno2 + 1 for row, later in pairwise(delivered))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from loopback_groups import numbered, read, with_members
-from namespace import give_up, hold_back, in_own_network, let_go, open_tunnel, set_mtu, set_up
+from namespace import give_up, hold_back, in_own_network, open_tunnel, release, set_mtu, set_up
 
 from ringcast.aio.multicast_socket import MulticastSocket, group_address
 from ringcast.aio.udp import UdpSocket
@@ -163,7 +163,7 @@ def test_what_a_full_queue_does_not_take_is_counted_and_nobody_waits(kind: str) 
         with pytest.raises(OSError, match=r"\[Errno \d+\]") as caught:
             a._socket.sendto(bytes(1000), b.address)
         assert caught.value.errno == getattr(errno, kind)
-        let_go()
+        release()
         dropped = a.dropped
         a.send(b"there is room", b.address)
         assert a.dropped == dropped

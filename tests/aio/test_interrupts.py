@@ -14,7 +14,7 @@ from loopback_groups import DEADLINE_S, FIRST
 
 from ringcast import blocking
 from ringcast.aio.engine import Engine
-from ringcast.aio.lane import RING_CAPACITY
+from ringcast.aio.send_queue import RING_CAPACITY
 from ringcast.aio.sources import ListSource
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def check_lane(group: blocking.Group) -> None:
     """Nothing is left in it, and no room is lost."""
-    lane = group._lanes["fifo"]
-    until(lambda: lane._room.qsize() == RING_CAPACITY)
-    assert lane.is_empty
-    assert lane.stats() == {"waiting": 0, "given_up": 0}
+    queue = group._queues["fifo"]
+    until(lambda: queue._room.qsize() == RING_CAPACITY)
+    assert queue.is_empty
+    assert queue.stats() == {"waiting": 0, "given_up": 0}
 
 
 def read_all(group: blocking.Group) -> list[Message]:
@@ -50,7 +50,7 @@ def check_seqnos(messages: list[Message]) -> None:
 def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> None:
     with threads(1) as pool, members(1) as (a,):
         reading = pool.submit(read_all, a)
-        lane = a._lanes["fifo"]
+        queue = a._queues["fifo"]
         numbers = count()
         sent: list[bytes] = []
 
@@ -65,7 +65,7 @@ def test_a_send_that_is_interrupted_at_any_point_leaves_no_hole(large: bool) -> 
         for is_done in interrupted_everywhere(send):
             interrupts += not is_done
             # The next one is to find a pump that sleeps, unless this one could not wake it.
-            until(lambda: lane._asleep)
+            until(lambda: queue._asleep)
         assert interrupts > 50
         a.send(b"end", timeout=DEADLINE_S)
         messages = reading.result(DEADLINE_S)
@@ -100,7 +100,7 @@ def test_what_was_put_by_who_could_not_say_so_is_sent_all_the_same() -> None:
         return frame.f_code.co_name == "_wake"
 
     with threads(1) as pool, members(1) as (a,):
-        until(lambda: a._lanes["fifo"]._asleep)
+        until(lambda: a._queues["fifo"]._asleep)
         interrupter = Interrupter(0, where=is_wake)
         assert not interrupter.run(lambda: a.send(b"in the ring"))
         reading = pool.submit(read, a, 1)

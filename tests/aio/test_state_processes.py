@@ -47,8 +47,8 @@ def test_two_joiners_get_their_state_though_the_provider_is_killed() -> None:
         known: dict[str, Any] = {
             name: end["known"] for name, end in zip(cluster.names, cluster.hear_all(), strict=True)
         }
-        for name, folds in known.items():
-            check_known(name, folds, sent, MESSAGE_BYTES)
+        for name, rules in known.items():
+            check_known(name, rules, sent, MESSAGE_BYTES)
         # Of the dead, survivors may know more or less; a joiner what some survivor does.
         survivors = [known["m1"]["m0"], known["m2"]["m0"]]
         assert known["m3"]["m0"] in survivors

@@ -176,7 +176,7 @@ def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> N
     t.until_all_is_taken()
     assert t.send("A", b"after") == 1
     t.until_all_is_taken()
-    high = t.cluster.outbox("A").window.high
+    high = t.cluster.sending("A").window.high
     at_a, at_b = t.rows("A"), t.rows("B")
     for rows, event in ((at_a, SEND), (at_a, DELIVER), (at_b, DELIVER)):
         found = runs(rows, event)
@@ -312,7 +312,7 @@ def rows_where_a_view_frees_the_window(directory: Path, level: str) -> list[Row]
     t.cluster.crash("B")
     t.cluster.install("A")
     t.look()
-    assert t.cluster.nodes["A"].multicast.outboxes[Stream.FIFO].window.low == 3
+    assert t.cluster.nodes["A"].multicast.senders[Stream.FIFO].window.low == 3
     t.take()
     return t.rows("A")
 
@@ -344,7 +344,7 @@ def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
     t.take()
     rows = t.rows("A")
     frames = [
-        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.held, row.hd, row.size)
+        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.received, row.hd, row.size)
         for row in rows
         if row.event in (TX, RX)
     ]
@@ -355,7 +355,9 @@ def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
     (ackmap,) = (row for row in rows if row.event == ACKMAP)
     assert ackmap.members == (member_key(a.me), member_key(b.me))
     windows = [
-        (row.peer, row.kind, row.low, row.hd, row.held, row.hr) for row in rows if row.event == WIN
+        (row.peer, row.kind, row.low, row.hd, row.received, row.hr)
+        for row in rows
+        if row.event == WIN
     ]
     assert windows == [
         ("A", "send", 0, 0, 0, 0),

@@ -689,7 +689,7 @@ def test_where_nobody_listens_is_told_and_tried_again() -> None:
         gone = nobody()
         mesh.send(b"anybody?", gone)
         await until(lambda: mesh.told == [gone])
-        mesh.send(b"really?", gone)  # the probe that follows is not held back
+        mesh.send(b"really?", gone)  # the probe that follows is not blocked
         await until(lambda: mesh.told == [gone] * 2)
         mesh.send(b"and now?", gone)
         while not (explained := mesh.explain({gone: "B"}, time.monotonic_ns())):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast import Address, Delivered, GapSkipped, Member, Run, Stream, Undeliverable, ViewId
-from ringcast.aio.unread import NOTICES_MAX, Unread
+from ringcast.aio.read_queue import NOTICES_MAX, ReadQueue
 from ringcast.events import ViewInstalled
 from ringcast.model import View
 
@@ -34,7 +34,7 @@ def lost(seqno: int) -> GapSkipped:
 
 
 def test_everything_in_the_order_it_came() -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     items = [ViewInstalled(VIEW), messages(1, b"1"), lost(2), messages(3, b"3")]
     unread.watchers += 1
     for item in items:
@@ -45,7 +45,7 @@ def test_everything_in_the_order_it_came() -> None:
 
 
 def test_the_three_ways_to_read_share_one_place() -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     unread.add(messages(1, b"1", b"2", b"3", epoch=5))
     unread.add(messages(4, b"4", b"5"))
     first = unread.take_message()
@@ -61,7 +61,7 @@ def test_the_three_ways_to_read_share_one_place() -> None:
 
 
 def test_readers_of_messages_pass_over_notices() -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     for _ in range(2):
         unread.add_notice(ViewInstalled(VIEW))
         unread.add(messages(1, b"1"))
@@ -73,7 +73,7 @@ def test_readers_of_messages_pass_over_notices() -> None:
 
 
 def test_a_loss_that_nobody_watches_for_is_logged_once(warnings: pytest.LogCaptureFixture) -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     unread.add_notice(Undeliverable(B, 2, 4, 7, "B has answered nothing"))
     unread.add_notice(lost(9))
     texts = [
@@ -87,7 +87,7 @@ def test_a_loss_that_nobody_watches_for_is_logged_once(warnings: pytest.LogCaptu
 
 
 def test_a_loss_that_was_read_is_not_logged(warnings: pytest.LogCaptureFixture) -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     unread.watchers += 1
     unread.add_notice(lost(1))
     unread.add_notice(lost(2))
@@ -103,7 +103,7 @@ def test_a_loss_that_was_read_is_not_logged(warnings: pytest.LogCaptureFixture) 
 def test_a_loss_that_a_reader_of_messages_passes_over_is_logged(
     warnings: pytest.LogCaptureFixture,
 ) -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     unread.watchers += 1
     unread.add_notice(lost(1))
     unread.add(messages(2, b"2"))
@@ -112,7 +112,7 @@ def test_a_loss_that_a_reader_of_messages_passes_over_is_logged(
 
 
 def test_notices_are_bounded_and_the_oldest_go(warnings: pytest.LogCaptureFixture) -> None:
-    unread = Unread(A)
+    unread = ReadQueue(A)
     unread.watchers += 1
     unread.add(messages(1, b"1", b"2"))
     assert unread.take_message() is not None

@@ -46,7 +46,7 @@ def test_every_command_has_it() -> None:
 @pytest.mark.parametrize(
     ("args", "keys"),
     [
-        ("simulate --seeds 0:2 --json", {"protocol", "seeds", "violations", "predicates"}),
+        ("simulate --seeds 0:2 --json", {"protocol", "seeds", "violations", "rules"}),
         ("simulate --economy 2 --json", {"members", "way"}),
         ("explore ring --scenario A --json", {"variant", "scenarios"}),
         ("explore sync --seconds 0 --json", {"states", "complete", "violations"}),
@@ -66,5 +66,5 @@ def test_all_that_is_printed_is_json(args: str, keys: set[str]) -> None:
 def test_figures_in_a_file_leave_the_table_on_the_screen(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     result = ringcast("simulate", "--json", str(path), "--seeds", "0:2")
-    assert result.stdout.startswith("predicate ")
+    assert result.stdout.startswith("rule ")
     assert json.loads(path.read_text())["seeds"] == [0, 2]

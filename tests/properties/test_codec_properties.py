@@ -27,30 +27,31 @@ from ringcast.model import (
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
-    Alive,
-    Beat,
     Begin,
     Begun,
-    Claim,
     Close,
     Commit,
     CommitWanted,
     Data,
     Discover,
+    DiscoverReply,
     Half,
     HalfWanted,
-    Highest,
+    Heartbeat,
     Join,
     Leave,
     Mark,
-    Merge,
     Merged,
+    MergeRequest,
     Nack,
-    Present,
-    Probe,
-    Relayed,
-    RepairWanted,
-    Share,
+    PeerRepair,
+    PeerRepairRequest,
+    Ping,
+    Pong,
+    ReceivedRange,
+    RecoveryTarget,
+    StabilityQuery,
+    StabilityReport,
     Stable,
     Stage,
     Standing,
@@ -64,8 +65,7 @@ from ringcast.wire.frames import (
     UnicastNack,
     ViewAck,
     ViewIs,
-    Vote,
-    VoteWanted,
+    Watermark,
     Welcome,
 )
 from ringcast.wire.limits import ALLOWANCE_MAX, COUNTER_MAX, NACK_RANGES_MAX, VIEW_MEMBERS_MAX
@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
-HEADER = Codec("orders", ME, 512).pack([Highest(Stream.FIFO, 0)])[0][:-12]
-TO_ME = Codec("orders", ME, 512).pack([Highest(Stream.FIFO, 0)], to=ME)[0][:-12]
+HEADER = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
+TO_ME = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
 
 streams = st.sampled_from(Stream)
@@ -132,12 +132,12 @@ def gaps(draw: st.DrawFn) -> list[range]:
 
 
 @st.composite
-def passed_on(draw: st.DrawFn) -> Relayed:
+def passed_on(draw: st.DrawFn) -> PeerRepair:
     """A run of somebody else, some of whose messages came in a larger datagram."""
     run = draw(runs())
     payloads = [*run.payloads, *draw(st.lists(st.just(bytes(600)), max_size=3))]
     first = min(run.first, SEQNO_MAX + 1 - len(payloads))
-    return Relayed(draw(members), Data(Stream.FIFO, first, payloads, more=run.more))
+    return PeerRepair(draw(members), Data(Stream.FIFO, first, payloads, more=run.more))
 
 
 @st.composite
@@ -179,7 +179,7 @@ departed = st.lists(members, max_size=9, unique_by=lambda member: member[:2])
 @st.composite
 def takeovers(draw: st.DrawFn) -> Takeover:
     stages = st.sampled_from(Stage)
-    claims = [Claim(sender, draw(stages), draw(seqnos)) for sender in draw(departed)]
+    claims = [RecoveryTarget(sender, draw(stages), draw(seqnos)) for sender in draw(departed)]
     return Takeover(draw(view_ids), tuple(claims), draw(streams))
 
 
@@ -188,7 +188,7 @@ def standings(draw: st.DrawFn) -> Standing:
     shares = []
     for sender in draw(departed):
         low, delivered, held = sorted([draw(seqnos), draw(seqnos), draw(seqnos)])
-        shares.append(Share(sender, delivered, held, draw(st.booleans()), low))
+        shares.append(ReceivedRange(sender, delivered, held, draw(st.booleans()), low))
     return Standing(draw(view_ids), draw(st.booleans()), tuple(shares), draw(streams))
 
 
@@ -221,10 +221,10 @@ pieces = st.one_of(
     st.one_of(
         st.builds(Nack, streams, gaps()),
         st.builds(UnicastNack, conns, gaps()),
-        st.builds(RepairWanted, members, gaps().map(tuple)),
+        st.builds(PeerRepairRequest, members, gaps().map(tuple)),
     ).map(lambda nack: [nack]),
     passed_on().map(lambda relayed: [relayed]),
-    st.builds(Highest, streams, seqnos).map(lambda highest: [highest]),
+    st.builds(Watermark, streams, seqnos).map(lambda highest: [highest]),
     st.builds(UnicastAck, conns, seqnos, allowances).map(lambda ack: [ack]),
     st.builds(Close, conns).map(lambda close: [close]),
     st.builds(Sync, conns, counters).map(lambda sync: [sync]),
@@ -233,14 +233,14 @@ pieces = st.one_of(
     st.one_of(
         st.sampled_from([Join(), Leave()]),
         st.builds(Discover, purges),
-        st.builds(Present, st.none() | members, st.integers(0, VIEW_MEMBERS_MAX), purges),
+        st.builds(DiscoverReply, st.none() | members, st.integers(0, VIEW_MEMBERS_MAX), purges),
         st.builds(ViewIs, views),
         st.builds(ViewAck, view_ids),
         welcomes(),
         st.builds(Suspect, members, st.booleans()),
-        st.builds(Beat, counters),
-        st.builds(Probe, counters),
-        st.builds(Alive, counters),
+        st.builds(Heartbeat, counters),
+        st.builds(Ping, counters),
+        st.builds(Pong, counters),
         st.builds(HalfWanted, counters, places, streams, st.integers(0, 2**32 - 2)),
         st.builds(
             Half,
@@ -251,7 +251,7 @@ pieces = st.one_of(
             st.binary(max_size=300),
             st.booleans(),
         ),
-        st.builds(Merge, views),
+        st.builds(MergeRequest, views),
         merges(),
         st.builds(Begin, streams, counters, seqnos, st.booleans()),
         st.builds(Begun, streams, counters),
@@ -260,13 +260,13 @@ pieces = st.one_of(
         takeovers(),
         standings(),
         st.builds(
-            Vote,
+            StabilityReport,
             view_ids,
             st.integers(0, COUNTER_MAX),
             allowances,
             st.lists(seqnos, min_size=1, max_size=VIEW_MEMBERS_MAX).map(tuple),
         ),
-        st.builds(VoteWanted, view_ids, seqnos),
+        st.builds(StabilityQuery, view_ids, seqnos),
         rounds(),
     ).map(lambda frame: [frame]),
 )
@@ -288,22 +288,22 @@ def itemised(frames: list[Frame]) -> list[object]:
                 (whose, frame.more, seqno, payload)
                 for seqno, payload in enumerate(frame.payloads, frame.first)
             ]
-        elif isinstance(frame, Nack | UnicastNack | RepairWanted):
+        elif isinstance(frame, Nack | UnicastNack | PeerRepairRequest):
             items += [(type(frame), whose_gaps(frame), gap) for gap in frame.missing]
-        elif isinstance(frame, Relayed):
+        elif isinstance(frame, PeerRepair):
             items += [(frame.sender, item) for item in itemised([frame.data])]
         else:
             items.append(frame)
     return items
 
 
-def whose_gaps(frame: Nack | UnicastNack | RepairWanted) -> object:
+def whose_gaps(frame: Nack | UnicastNack | PeerRepairRequest) -> object:
     match frame:
         case Nack():
             return frame.stream
         case UnicastNack():
             return frame.conn
-        case RepairWanted():
+        case PeerRepairRequest():
             return frame.sender
 
 
@@ -316,7 +316,7 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 1 + 12
         case Ack():
             return 3 + 25
-        case Highest():
+        case Watermark():
             return 3 + 9
         case UnicastData():
             return 3 + 12 + 11 + 2 + len(frame.payloads[0])
@@ -330,19 +330,19 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 12 + 8
         case SyncOk():
             return 3 + 12 + 25
-        case RepairWanted():
+        case PeerRepairRequest():
             return 3 + bytes_of_member(frame.sender) + 12
         case Join() | Leave():
             return 3
         case Discover():
             return 3 + 1
-        case Present():
+        case DiscoverReply():
             return 3 + 3 + (bytes_of_member(frame.coordinator) if frame.coordinator else 0)
         case ViewAck():
             return 3 + 8 + bytes_of_member(frame.view_id.creator)
         case Suspect():
             return 3 + 1 + bytes_of_member(frame.member)
-        case Beat() | Probe() | Alive():
+        case Heartbeat() | Ping() | Pong():
             return 3 + 8
         case HalfWanted():
             return 3 + 15
@@ -352,13 +352,13 @@ def bytes_of_first_item(frame: Frame) -> int:
             return 3 + 18
         case Begun():
             return 3 + 9
-        case Commit() | VoteWanted():
+        case Commit() | StabilityQuery():
             return 3 + 8 + 8 + bytes_of_member(frame.view_id.creator)
         case CommitWanted():
             return 3 + 8 + bytes_of_member(frame.view_id.creator)
-        case ViewIs() | Welcome() | Merge() | Merged() | Takeover() | Standing():
+        case ViewIs() | Welcome() | MergeRequest() | Merged() | Takeover() | Standing():
             raise AssertionError("it shares its datagram with nothing")
-        case Vote() | Stable() | Relayed():
+        case StabilityReport() | Stable() | PeerRepair():
             raise AssertionError("nor does this")
 
 
@@ -367,8 +367,8 @@ def bytes_of_member(member: Member) -> int:
 
 
 def is_alone(frame: Frame) -> bool:
-    views = isinstance(frame, ViewIs | Welcome | Merge | Merged)
-    return views or isinstance(frame, Takeover | Standing | Vote | Stable | Relayed)
+    views = isinstance(frame, ViewIs | Welcome | MergeRequest | Merged)
+    return views or isinstance(frame, Takeover | Standing | StabilityReport | Stable | PeerRepair)
 
 
 @settings(deadline=None)
@@ -396,9 +396,11 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
         _, (there, *_) = codec.unpack(after)
         if is_alone(here[0]) or is_alone(there):
             continue
-        nacks = [frame for frame in here if isinstance(frame, Nack | UnicastNack | RepairWanted)]
+        nacks = [
+            frame for frame in here if isinstance(frame, Nack | UnicastNack | PeerRepairRequest)
+        ]
         ranges = sum(len(nack.missing) for nack in nacks)
-        asks = isinstance(there, Nack | UnicastNack | RepairWanted)
+        asks = isinstance(there, Nack | UnicastNack | PeerRepairRequest)
         if not (asks and ranges == NACK_RANGES_MAX):
             assert len(datagram) + bytes_of_first_item(there) > datagram_bytes
 

@@ -22,15 +22,15 @@ from ringcast.model import (
 from ringcast.wire.frames import (
     EstateRun,
     EstateWanted,
-    HeldUp,
+    JoinerBlocked,
     Refusal,
-    StateAsk,
+    StateAck,
     StateBegin,
+    StateCancel,
+    StateData,
     StateEnd,
-    StatePart,
     StateRefused,
-    StateStop,
-    StateTaken,
+    StateRequest,
 )
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.messages import decode_message, encode_message
@@ -73,14 +73,14 @@ def estates(draw: st.DrawFn) -> EstateRun:
 
 
 messages: st.SearchStrategy[SystemMessage] = st.one_of(
-    st.builds(StateAsk, counters, view_ids, digests),
+    st.builds(StateRequest, counters, view_ids, digests),
     st.builds(StateRefused, counters, st.sampled_from(Refusal)),
     st.builds(StateBegin, counters, counters, digests),
-    st.builds(StatePart, counters, numbers, st.binary(max_size=300)),
+    st.builds(StateData, counters, numbers, st.binary(max_size=300)),
     st.builds(StateEnd, counters, numbers),
-    st.builds(StateTaken, counters, numbers),
-    st.builds(StateStop, counters),
-    st.builds(HeldUp, st.booleans()),
+    st.builds(StateAck, counters, numbers),
+    st.builds(StateCancel, counters),
+    st.builds(JoinerBlocked, st.booleans()),
     wants(),
     estates(),
 )

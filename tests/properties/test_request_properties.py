@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringcast.errors import DecodeError
-from ringcast.events import Answered, Asked
+from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import Address, Member
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.requests import decode_request, encode_answer, encode_ask
@@ -17,20 +17,20 @@ SENDER = Member(Address("h", 1), 1, "a")
 counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))
 payloads = st.binary(max_size=300)
 events = st.one_of(
-    st.builds(Asked, st.just(SENDER), counters, payloads),
-    st.builds(Answered, st.just(SENDER), counters, payloads, st.booleans()),
+    st.builds(RequestReceived, st.just(SENDER), counters, payloads),
+    st.builds(ReplyReceived, st.just(SENDER), counters, payloads, st.booleans()),
 )
 
 
-def encode(event: Asked | Answered) -> bytes:
-    if isinstance(event, Asked):
+def encode(event: RequestReceived | ReplyReceived) -> bytes:
+    if isinstance(event, RequestReceived):
         return encode_ask(event.number, event.payload)
     return encode_answer(event.number, event.payload, is_refused=event.is_refused)
 
 
 @settings(deadline=None)
 @given(events)
-def test_what_is_encoded_is_told(event: Asked | Answered) -> None:
+def test_what_is_encoded_is_told(event: RequestReceived | ReplyReceived) -> None:
     assert decode_request(SENDER, encode(event)) == event
 
 

@@ -44,7 +44,7 @@ class NaiveReceiveWindow:
         self.duplicates = self.dropped_low = self.dropped_high = self.dropped_bytes = 0
 
     @property
-    def held(self) -> int:
+    def received(self) -> int:
         seqno = self.delivered
         while seqno + 1 in self.messages:
             seqno += 1
@@ -52,7 +52,9 @@ class NaiveReceiveWindow:
 
     @property
     def ahead_bytes(self) -> int:
-        return sum(len(payload) for seqno, payload in self.messages.items() if seqno > self.held)
+        return sum(
+            len(payload) for seqno, payload in self.messages.items() if seqno > self.received
+        )
 
     def add_run(self, first: int, payloads: list[bytes]) -> int:
         added = 0
@@ -74,7 +76,7 @@ class NaiveReceiveWindow:
         return added
 
     def fits(self, seqno: int, payload: bytes) -> bool:
-        return seqno == self.held + 1 or self.ahead_bytes + len(payload) <= self.max_bytes
+        return seqno == self.received + 1 or self.ahead_bytes + len(payload) <= self.max_bytes
 
     def take_ready(self, limit: int) -> list[bytes]:
         ready: list[bytes] = []
@@ -101,11 +103,11 @@ class NaiveReceiveWindow:
         return self.forget(low)
 
     def missing_within(self, first: int, last: int) -> list[range]:
-        within = range(max(first, self.held + 1), min(last, self.low + self.capacity) + 1)
+        within = range(max(first, self.received + 1), min(last, self.low + self.capacity) + 1)
         return as_ranges([seqno for seqno in within if seqno not in self.messages])
 
     def read_run(self, first: int, count: int) -> list[bytes]:
-        seqnos = range(max(first, self.low + 1), min(first + count, self.held + 1))
+        seqnos = range(max(first, self.low + 1), min(first + count, self.received + 1))
         return [self.messages[seqno] for seqno in seqnos]
 
 
@@ -144,7 +146,7 @@ class ReceiveWindowMachine(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(0, 2), max_size=10))
     def add_next(self, sizes: list[int]) -> None:
-        self.add(self.naive.held + 1, sizes)
+        self.add(self.naive.received + 1, sizes)
 
     @rule(first=FORGED, sizes=st.lists(st.integers(0, 2), max_size=3))
     def add_forged(self, first: int, sizes: list[int]) -> None:
@@ -181,7 +183,7 @@ class ReceiveWindowMachine(RuleBasedStateMachine):
     @invariant()
     def same_as_naive(self) -> None:
         window, naive = self.window, self.naive
-        for name in ("low", "delivered", "held", "high", "ahead_bytes"):
+        for name in ("low", "delivered", "received", "high", "ahead_bytes"):
             assert getattr(window, name) == getattr(naive, name), name
         for name in ("duplicates", "dropped_low", "dropped_high", "dropped_bytes"):
             assert getattr(window, name) == getattr(naive, name), name
@@ -189,7 +191,7 @@ class ReceiveWindowMachine(RuleBasedStateMachine):
         assert window.size == undelivered
         assert window.missing_count == naive.high - naive.delivered - undelivered
         assert window.missing(naive.capacity) == naive.missing_within(1, naive.high)
-        assert window.ready == naive.held - naive.delivered
+        assert window.ready == naive.received - naive.delivered
         window.check_invariants()
 
 

@@ -16,7 +16,7 @@ from ringcast.errors import TooFewMembers
 from ringcast.events import Delivered, Undeliverable, ViewInstalled, Writable
 from ringcast.model import Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.wire.frames import Begin, Merge, Merged, Sync
+from ringcast.wire.frames import Begin, Merged, MergeRequest, Sync
 from support.membership import Town
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def until_they_merge(seed: int, one: str, other: str) -> Town:
     for name in one + other:
         town.send(name, b"apart")
     town.heal()
-    town.run_until(lambda: town.sent[-1].has(Merge), within=20)
+    town.run_until(lambda: town.sent[-1].has(MergeRequest), within=20)
     return town
 
 
@@ -382,8 +382,8 @@ class WithoutCounter(ReliableMulticast):
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
         self._departed.pop(source, None)
-        inbox = self._inboxes.get(Origin(source, begin.stream))
-        known = begin if inbox is None else replace(begin, counter=inbox.counter)
+        receiver = self._receivers.get(Origin(source, begin.stream))
+        known = begin if receiver is None else replace(begin, counter=receiver.counter)
         super()._on_begin(source, known, now, out)
 
 

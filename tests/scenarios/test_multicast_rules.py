@@ -1,15 +1,14 @@
 """Why each rule of reliable multicast is there: the same little scenario with it and without it.
 
 The NAKACK4 note leaves these points open or states them one off. Each entry names the rule that
-we chose, a scenario that tells whether its predicate held, and a machine that differs in this
-rule alone. With the rule the predicate must hold, without it must fail: a rule that nothing needs
+we chose, a scenario that tells whether its rule received, and a machine that differs in this
+rule alone. With the rule the rule must hold, without it must fail: a rule that nothing needs
 would show here as well as one that is broken.
 
-Four points of the note have no counterpart. A lock held while an adder blocks (N11): nothing here
-locks or blocks. Two protocols under one superclass (N21) and the retaining receivers of the older
-one (N22): there is one machine, and another purge strategy is not built yet. A bundler that must
-not block (N24): the core only lists what to send.
-"""
+Four points of the note have no counterpart. A lock received while an adder blocks (N11): nothing
+here locks or blocks. Two protocols under one superclass (N21) and the retaining receivers of the
+older one (N22): there is one machine, and another purge strategy is not built yet. A bundler that
+must not block (N24): the core only lists what to send."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.model import Digest, Origin, Stream
-from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
-from ringcast.protocols.outbox import Outbox, Timer
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender, Timer
 from ringcast.protocols.repair import Repair
 from ringcast.window.acks import AckTable
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow, SendWindow
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Data, Nack, Watermark
 from support.cluster import Packet, cluster
 
 if TYPE_CHECKING:
@@ -64,41 +63,41 @@ def machine(**parts: object) -> Machine:
 
 
 def sending_through(window: type[SendWindow]) -> Machine:
-    class DifferentOutbox(Outbox):
+    class DifferentOutbox(MulticastSender):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
             self.fragments = Fragmenter(window(self.window.capacity, **bounds), 1000)
 
-    return machine(outbox=DifferentOutbox)
+    return machine(sending=DifferentOutbox)
 
 
 def counting_acks_in(table: type[AckTable]) -> Machine:
-    class DifferentOutbox(Outbox):
+    class DifferentOutbox(MulticastSender):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.acks = table([member for member, _, _ in self.acks.entries()], 0)
 
-    return machine(outbox=DifferentOutbox)
+    return machine(sending=DifferentOutbox)
 
 
 def receiving_through(window: type[ReceiveWindow]) -> Machine:
-    class DifferentInbox(Inbox):
+    class DifferentInbox(MulticastReceiver):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             offset = self.window.low
             self.window = window(self.window.capacity, offset=offset, max_bytes=1 << 20)
 
-    return machine(inbox=DifferentInbox)
+    return machine(receiver=DifferentInbox)
 
 
 def repairing_by(repair: type[Repair]) -> Machine:
-    class DifferentInbox(Inbox):
+    class DifferentInbox(MulticastReceiver):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.repair = repair(self.window.low, self.repair.tau)
 
-    return machine(inbox=DifferentInbox)
+    return machine(receiver=DifferentInbox)
 
 
 # N1a: a sender blocks when high − low ≥ C before the seqno is taken. Counting the new seqno in
@@ -139,7 +138,7 @@ class AcceptsLow(ReceiveWindow):
 
     def add_run(self, first: int, payloads: Sequence[bytes]) -> int:
         if first == self.low == self.high:
-            self.low = self.delivered = self.held = self.high = first - 1
+            self.low = self.delivered = self.received = self.high = first - 1
         return super().add_run(first, payloads)
 
 
@@ -163,7 +162,7 @@ class KeepsTheLast(SendWindow):
         return super().purge(through - 1)
 
 
-# N3: duplicates and Highest are acked again. Acking only what is new, one lost ack is for ever.
+# N3: duplicates and Watermark are acked again. Acking only what is new, one lost ack is for ever.
 
 
 def a_lost_ack_is_made_good(machine: Machine) -> bool:
@@ -175,12 +174,12 @@ def a_lost_ack_is_made_good(machine: Machine) -> bool:
     return c.window_is_drained("A")
 
 
-class AcksOnlyWhatIsNew(Inbox):
+class AcksOnlyWhatIsNew(MulticastReceiver):
     def _on_duplicate(self, now: int) -> None:
         pass
 
-    def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
-        self.repair.saw_highest(self.window, seqno, now)
+    def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
+        self.repair.saw_watermark(self.window, seqno, now)
         self._arm_repair()
 
 
@@ -197,9 +196,9 @@ def a_lost_last_message_is_repaired(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(3)
 
 
-class TellsNothing(Outbox):
+class TellsNothing(MulticastSender):
     def handle_timeout(self, now: int, out: Effects) -> None:
-        self._timers.take(Timer.PROBE, now)
+        self._timers.take(Timer.WATERMARK_PROBE, now)
 
 
 # N6: a new member counts from its view on, at low. Leaving it out of the minimum until it speaks
@@ -223,7 +222,7 @@ def a_joiner_does_not_pull_the_minimum_below_low(machine: Machine) -> bool:
     c.run(1)
     c.start("C")
     c.install("ABC")
-    return c.outbox("A").acks.min_delivered == c.outbox("A").window.low == 3
+    return c.sending("A").acks.min_delivered == c.sending("A").window.low == 3
 
 
 class StartsAtZero(AckTable):
@@ -247,17 +246,17 @@ def a_departed_member_does_not_come_back(machine: Machine) -> bool:
 
 
 class CreatesEntries(AckTable):
-    def update(self, member: Member, held: int, delivered: int) -> bool:
-        self._held.setdefault(member, held)
+    def update(self, member: Member, received: int, delivered: int) -> bool:
+        self._held.setdefault(member, received)
         self._delivered.setdefault(member, delivered)
-        return super().update(member, held, delivered)
+        return super().update(member, received, delivered)
 
 
 class BelievesEverybody(ReliableMulticast):
-    outbox = counting_acks_in(CreatesEntries).outbox
+    sending = counting_acks_in(CreatesEntries).sending
 
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
-        self._outboxes[ack.stream].on_ack(source, ack, now, out)
+        self._senders[ack.stream].on_ack(source, ack, now, out)
 
 
 # N8: a sender's own delivery counts too. Otherwise it purges what its own application has not
@@ -280,7 +279,7 @@ class PurgesPastItself(SendWindow):
         return super().purge(through)
 
 
-class CountsOnlyOthers(Outbox):
+class CountsOnlyOthers(MulticastSender):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
@@ -307,9 +306,9 @@ def nothing_comes_after_the_view_without_its_sender(machine: Machine) -> bool:
 
 class KeepsTheDeparted(ReliableMulticast):
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        kept = dict(self._inboxes)
+        kept = dict(self._receivers)
         super().install_view(view, now, out)
-        self._inboxes.update(kept)
+        self._receivers.update(kept)
 
 
 # N10: only what is admitted takes a seqno. A seqno spent on a refused message is a hole that
@@ -325,7 +324,7 @@ def a_refused_send_leaves_no_hole(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(3)
 
 
-class SpendsSeqnosOnRefusals(Outbox):
+class SpendsSeqnosOnRefusals(MulticastSender):
     spent = 0
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
@@ -355,7 +354,7 @@ def a_restart_does_not_continue_the_old_stream(machine: Machine) -> bool:
 
 class KnowsAddressesOnly(ReliableMulticast):
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        by_address = {origin.sender.address: origin.sender for origin in self._inboxes}
+        by_address = {origin.sender.address: origin.sender for origin in self._receivers}
         super().receive(by_address.get(source.address, source), frames, now, out)
 
 
@@ -373,7 +372,7 @@ def reordering_asks_for_nothing(machine: Machine) -> bool:
     c.hand_over(late)
     c.run(1)
     assert c.delivered("B", "A") == expected(2)
-    return c.inbox("B", "A").nacked == 0
+    return c.receiver("B", "A").nack_sent == 0
 
 
 class AsksAtFirstSight(Repair):
@@ -412,10 +411,10 @@ def a_greedy_request_is_capped(machine: Machine) -> bool:
     c.nodes["A"].send(numbered(8), c.now)
     c.collect()
     c.hand_over([Packet(c.nodes["B"].me, "A", [Nack(Stream.FIFO, [range(1, 1000)])])] * 5)
-    return c.outbox("A").resent <= 8
+    return c.sending("A").retransmitted <= 8
 
 
-class AnswersEverything(Outbox):
+class AnswersEverything(MulticastSender):
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         self._quota.clear()
         super().on_nack(source, nack, out)
@@ -428,11 +427,11 @@ class AnswersEverything(Outbox):
 def a_full_window_is_acked(machine: Machine) -> bool:
     c = group(2, machine, capacity=8)
     c.nodes["A"].send(numbered(8), c.now)
-    c.run(5, drop=lambda _source, _dest, frame: isinstance(frame, Highest))
+    c.run(5, drop=lambda _source, _dest, frame: isinstance(frame, Watermark))
     return c.window_is_drained("A")
 
 
-class AcksEveryTenthOnly(Inbox):
+class AcksEveryTenthOnly(MulticastReceiver):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._ack_every = 10
@@ -457,7 +456,7 @@ def early_data_is_bounded(machine: Machine) -> bool:
 
 class KeepsAllEarlyData(ReliableMulticast):
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        if Origin(source, data.stream) in self._inboxes:
+        if Origin(source, data.stream) in self._receivers:
             super()._on_data(source, data, now, out)
         else:
             self._early.append((source, data))
@@ -488,7 +487,7 @@ def a_higher_digest_moves_nothing(machine: Machine) -> bool:
 class BelievesEveryDigest(ReliableMulticast):
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         for origin in digest.entries:
-            self._inboxes.pop(origin, None)
+            self._receivers.pop(origin, None)
         super().install_digest(digest, now, out)
 
 
@@ -519,15 +518,15 @@ def duplicates_do_not_make_acks_implode(machine: Machine) -> bool:
     packets = c.collect()
     c.hand_over(packets)
     c.run(1)
-    inbox = c.inbox("B", "A")
-    before = inbox.acks_sent
+    receiver = c.receiver("B", "A")
+    before = receiver.acks_sent
     for _ in range(50):
         c.hand_over(packets)
     c.run(0.5)
-    return inbox.acks_sent == before + 1
+    return receiver.acks_sent == before + 1
 
 
-class AcksEachDuplicate(Inbox):
+class AcksEachDuplicate(MulticastReceiver):
     def on_data(
         self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
     ) -> None:
@@ -542,24 +541,24 @@ RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("N1b-low", a_duplicate_is_dropped, receiving_through(AcceptsLow)),
     ("N1b-high", one_slot_is_used, receiving_through(RefusesTheLastSlot)),
     ("N2", the_window_drains, sending_through(KeepsTheLast)),
-    ("N3", a_lost_ack_is_made_good, machine(inbox=AcksOnlyWhatIsNew)),
-    ("N4", a_lost_last_message_is_repaired, machine(outbox=TellsNothing)),
+    ("N3", a_lost_ack_is_made_good, machine(receiver=AcksOnlyWhatIsNew)),
+    ("N4", a_lost_last_message_is_repaired, machine(sending=TellsNothing)),
     ("N6-absent", the_sender_keeps_what_a_joiner_needs, counting_acks_in(ForgetsTheSilent)),
     ("N6-zero", a_joiner_does_not_pull_the_minimum_below_low, counting_acks_in(StartsAtZero)),
     ("N7", a_departed_member_does_not_come_back, BelievesEverybody),
-    ("N8", ones_own_application_gets_everything, machine(outbox=CountsOnlyOthers)),
+    ("N8", ones_own_application_gets_everything, machine(sending=CountsOnlyOthers)),
     ("N9", nothing_comes_after_the_view_without_its_sender, KeepsTheDeparted),
-    ("N10", a_refused_send_leaves_no_hole, machine(outbox=SpendsSeqnosOnRefusals)),
+    ("N10", a_refused_send_leaves_no_hole, machine(sending=SpendsSeqnosOnRefusals)),
     ("N13", a_restart_does_not_continue_the_old_stream, KnowsAddressesOnly),
     ("N14-eager", reordering_asks_for_nothing, repairing_by(AsksAtFirstSight)),
     ("N14-lazy", a_loss_costs_milliseconds, repairing_by(AsksEveryInterval)),
-    ("N15", a_greedy_request_is_capped, machine(outbox=AnswersEverything)),
-    ("N16", a_full_window_is_acked, machine(inbox=AcksEveryTenthOnly)),
+    ("N15", a_greedy_request_is_capped, machine(sending=AnswersEverything)),
+    ("N16", a_full_window_is_acked, machine(receiver=AcksEveryTenthOnly)),
     ("N17", early_data_is_bounded, KeepsAllEarlyData),
     ("N18-down", a_lower_digest_moves_nothing, BelievesEveryDigest),
     ("N18-up", a_higher_digest_moves_nothing, BelievesEveryDigest),
     ("N19", a_smaller_window_gets_everything, repairing_by(TakesRefusedAsSeen)),
-    ("N20", duplicates_do_not_make_acks_implode, machine(inbox=AcksEachDuplicate)),
+    ("N20", duplicates_do_not_make_acks_implode, machine(receiver=AcksEachDuplicate)),
 ]
 
 

@@ -9,10 +9,10 @@ import pytest
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.errors import Reject
-from ringcast.events import Closed, Delivered, FragmentsTaken, ViewInstalled, Writable
+from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled, Writable
 from ringcast.model import SEQNO_MAX, Origin, Stream
 from ringcast.protocols.multicast import EARLY_MAX
-from ringcast.wire.frames import Ack, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Data, Nack, Watermark
 from support.cluster import Packet, cluster
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def send_all(c: Cluster, name: str, payloads: list[bytes], seconds: float = 60.0
     while payloads:
         payloads = payloads[c.nodes[name].send(payloads, c.now) :]
         c.exchange()
-        if payloads and not c.outbox(name).window.room:
+        if payloads and not c.sending(name).window.room:
             assert c.now < stop, c.nodes[name].explain(c.now)
             c.step()
 
@@ -102,7 +102,7 @@ def test_every_ack_is_lost_for_ten_seconds() -> None:
 
     def acks_count_highests(_source: str, dest: str, frame: Frame) -> bool:
         nonlocal highests
-        highests += isinstance(frame, Highest) and dest == "B"
+        highests += isinstance(frame, Watermark) and dest == "B"
         return isinstance(frame, Ack)
 
     c.run(0.1)
@@ -155,7 +155,7 @@ def test_join_while_the_sender_purges() -> None:
     assert digest.entries[own(c, "B")] == 4  # A has taken nothing of the second lot
     c.stopped.clear()
     c.run(1)  # now A takes, and everybody but D acks everything
-    window = c.outbox("B").window
+    window = c.sending("B").window
     assert (window.low, window.high) == (4, 7)  # N9: kept for D
     c.open_windows(digest)
     c.run(2)
@@ -175,7 +175,7 @@ def test_an_ack_of_a_departed_member_changes_nothing() -> None:
     refused = c.nodes["A"].multicast.refused
     c.hand_over([Packet(departed, "A", [Ack(Stream.FIFO, 1, 0, 0)])])
     assert c.nodes["A"].multicast.refused == refused + 1
-    members = [who.name for who, _, _ in c.outbox("A").acks.entries()]
+    members = [who.name for who, _, _ in c.sending("A").acks.entries()]
     assert members == ["A", "B"]  # N7
     c.nodes["A"].send(numbered(2, first=3), c.now)
     c.run(1)
@@ -247,7 +247,7 @@ def test_a_late_ack_for_the_previous_incarnation_is_not_for_the_next() -> None:
     c.collect()  # lost
     c.hand_over([late])
     assert c.nodes["B"].rejected == {Reject.ADDRESSEE: 1}
-    assert c.outbox("B").window.low == 0
+    assert c.sending("B").window.low == 0
     c.run(2)
     assert c.delivered("A", "B")[5:] == expected(5)
 
@@ -271,7 +271,7 @@ def test_every_second_datagram_is_lost() -> None:
     for name in "ABC":
         assert c.delivered(name, "A") == expected(100)  # N1, N2
     assert c.window_is_drained("A")
-    assert c.inbox("B", "A").window.dropped_high == 0  # N4
+    assert c.receiver("B", "A").window.dropped_high == 0  # N4
 
 
 def test_every_five_datagrams_come_in_reverse() -> None:
@@ -288,7 +288,7 @@ def test_every_five_datagrams_come_in_reverse() -> None:
             c.take("B")
     c.run(2)
     assert c.delivered("B", "A") == expected(100)
-    window = c.inbox("B", "A").window
+    window = c.receiver("B", "A").window
     assert window.dropped_high == window.dropped_low == 0
     assert c.window_is_drained("A")
 
@@ -303,7 +303,7 @@ def test_swapped_neighbours_ask_for_nothing() -> None:
     c.exchange()
     c.run(2)
     assert c.delivered("B", "A") == expected(20)
-    assert c.inbox("B", "A").nacked == 0
+    assert c.receiver("B", "A").nack_sent == 0
 
 
 def test_nobody_asks_a_dead_sender() -> None:
@@ -356,12 +356,12 @@ def test_a_message_larger_than_the_window_goes_through_it() -> None:
     for name in "ABC":
         payloads = [payload for _, payload in c.delivered(name, "A")]
         assert payloads == [b"before", message, b"after"]
-    last = c.outbox("A").window.high
+    last = c.sending("A").window.high
     assert [seqno for seqno, _ in c.delivered("B", "A")] == [1, last - 1, last]
     # N1: fragments and messages together cover every seqno, in order.
     covered: list[int] = []
     for event in c.events["B"]:
-        if isinstance(event, FragmentsTaken):
+        if isinstance(event, FragmentsDelivered):
             covered += range(event.first, event.last + 1)
         elif isinstance(event, Delivered):
             covered += range(event.run.first, event.run.last + 1)
@@ -400,7 +400,7 @@ def test_a_joiner_in_the_middle_of_a_large_message_gets_it_whole() -> None:
     assert message.startswith(taken)
     c.hand_over(c.collect())  # A's ack: B forgets what A has taken
     c.take("B")
-    assert c.outbox("B").window.low == 4
+    assert c.sending("B").window.low == 4
     c.join("C")
     c.run(5)
     for name in "ABC":
@@ -425,7 +425,7 @@ def test_a_message_over_the_receivers_limit_is_given_up_and_counted() -> None:
     c.nodes["A"].send([b"x", large(3000), b"y"], c.now)
     c.run(2)
     assert [payload for _, payload in c.delivered("B", "A")] == [b"x", b"y"]
-    assert c.inbox("B", "A").assembler.oversized == 1
+    assert c.receiver("B", "A").assembler.oversized == 1
     assert c.window_is_drained("A")
 
 
@@ -473,7 +473,7 @@ def test_senders_obey_the_smallest_allowance() -> None:
     c.nodes["C"].multicast.receive_buffer = 4000
     c.nodes["A"].send([b"x"], c.now)
     c.run(1)
-    window = c.outbox("A").window
+    window = c.sending("A").window
     assert window.max_bytes == 4000
     assert c.nodes["A"].send([large(900)] * 10, c.now) == 4
     c.nodes["B"].send([b"x"], c.now)
@@ -496,7 +496,7 @@ def test_a_lowered_allowance_revokes_nothing_and_a_raised_one_makes_room() -> No
     b = c.nodes["B"].me
     c.run(0.1)
     assert c.nodes["A"].send([large(900)] * 7, c.now) == 7
-    window = c.outbox("A").window
+    window = c.sending("A").window
     in_flight = window.high
     c.hand_over([Packet(b, "A", [Ack(Stream.FIFO, 0, 0, 1500)])])
     assert (window.high, window.max_bytes) == (in_flight, 1500)
@@ -521,7 +521,7 @@ def test_room_by_allowance_alone_wakes_the_sender() -> None:
 def test_a_sender_goes_on_while_a_gap_is_repaired() -> None:
     """What waits behind a gap is no longer under way: as much again may follow it."""
     c = cluster(2, datagram_bytes=1000, window_bytes=16_000)
-    window = c.outbox("A").window
+    window = c.sending("A").window
     payloads = [bytes([n]) * 900 for n in range(30)]
 
     def lose_the_first(_source: str, _dest: str, frame: Frame) -> bool:
@@ -540,7 +540,7 @@ def test_a_sender_goes_on_while_a_gap_is_repaired() -> None:
         sent += c.nodes["A"].send(payloads[sent:], c.now)
         c.run(1)
     assert c.delivered("B", "A") == list(enumerate(payloads, 1))
-    assert c.inbox("B", "A").window.dropped_bytes == 0
+    assert c.receiver("B", "A").window.dropped_bytes == 0
 
 
 def test_a_member_that_leaves_does_not_pin_what_it_took() -> None:
@@ -560,7 +560,7 @@ def test_what_was_refused_for_its_bytes_is_asked_for_again() -> None:
     c = cluster(2, configs={"B": small})
     c.nodes["A"].send([bytes([n]) * 400 for n in range(10)], c.now)
     c.hand_over(c.collect()[1:])  # the first datagram is lost
-    assert c.inbox("B", "A").window.dropped_bytes > 0
+    assert c.receiver("B", "A").window.dropped_bytes > 0
     c.run(3)
     assert c.delivered("B", "A") == [(n + 1, bytes([n]) * 400) for n in range(10)]
     assert c.window_is_drained("A")
@@ -571,7 +571,7 @@ def test_a_smaller_window_at_the_receiver_is_legal_and_live() -> None:
     c.stopped.add("B")
     c.nodes["A"].send(numbered(40), c.now)
     c.run(0.5)
-    assert c.inbox("B", "A").window.dropped_high > 0
+    assert c.receiver("B", "A").window.dropped_high > 0
     c.stopped.clear()
     c.run(20)
     assert c.delivered("B", "A") == expected(40)
@@ -591,7 +591,7 @@ def test_a_stopped_application_holds_its_senders_back_and_is_named() -> None:
         "A/fifo: 8 messages from 1 on are ready and wait for this member's application"
     ]
     assert c.nodes["C"].explain(c.now) == []
-    window = c.inbox("B", "A").window
+    window = c.receiver("B", "A").window
     assert (window.size, window.high) == (8, 8)  # N-L5: bounded, and nothing dropped
     assert window.dropped_high == 0
     c.stopped.clear()
@@ -638,7 +638,7 @@ def test_an_ack_for_what_was_never_sent_is_refused() -> None:
     c.take("A")
     c.hand_over([Packet(c.nodes["B"].me, "A", [Ack(Stream.FIFO, 4, 4, 1 << 20)])])
     assert c.nodes["A"].multicast.refused == 1
-    assert c.outbox("A").window.low == 0  # N5
+    assert c.sending("A").window.low == 0  # N5
     c.run(1)
     assert c.delivered("B", "A") == expected(3)
 
@@ -667,9 +667,9 @@ def test_asking_for_what_is_not_here_gets_nothing(missing: list[range]) -> None:
     c = cluster(2, capacity=4)
     send_all(c, "A", numbered(8))
     c.run(1)
-    assert c.outbox("A").window.low == 8
+    assert c.sending("A").window.low == 8
     out = Effects()
-    c.outbox("A").on_nack(c.nodes["B"].me, Nack(Stream.FIFO, missing), out)
+    c.sending("A").on_nack(c.nodes["B"].me, Nack(Stream.FIFO, missing), out)
     assert out.frames == []
 
 
@@ -677,7 +677,7 @@ def test_a_forged_highest_asks_for_one_window_and_no_more() -> None:
     c = cluster(2, capacity=8)
     c.nodes["A"].send(numbered(2), c.now)
     c.exchange()
-    c.hand_over([Packet(c.nodes["A"].me, "B", [Highest(Stream.FIFO, SEQNO_MAX)])])
+    c.hand_over([Packet(c.nodes["A"].me, "B", [Watermark(Stream.FIFO, SEQNO_MAX)])])
     asked = 0
 
     def count(_source: str, _dest: str, frame: Frame) -> bool:
@@ -697,7 +697,7 @@ def test_a_forged_seqno_costs_nothing() -> None:
     c = cluster(2, capacity=8)
     forged = Packet(c.nodes["A"].me, "B", [Data(Stream.FIFO, SEQNO_MAX, [b"boo"])])
     c.hand_over([forged])
-    window = c.inbox("B", "A").window
+    window = c.receiver("B", "A").window
     assert (window.high, window.dropped_high) == (0, 1)
     c.nodes["A"].send(numbered(3), c.now)
     c.run(3)
@@ -713,7 +713,7 @@ def test_frames_of_strangers_create_nothing() -> None:
     frames: list[Frame] = [
         Ack(Stream.FIFO, 0, 0, 1),
         Nack(Stream.FIFO, [range(1, 9)]),
-        Highest(Stream.FIFO, 9),
+        Watermark(Stream.FIFO, 9),
         Ack(Stream.UNIFORM, 0, 0, 1),
         Nack(Stream.UNIFORM, [range(1, 9)]),
         Data(Stream.UNIFORM, 1, [b"no such stream"]),

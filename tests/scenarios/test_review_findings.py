@@ -10,7 +10,7 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.channel import MESSAGE_BYTES_MAX
@@ -26,8 +26,8 @@ from ringcast.wire.frames import (
     EstateRun,
     EstateWanted,
     Join,
-    Merge,
     Merged,
+    MergeRequest,
     ViewIs,
     Welcome,
 )
@@ -73,7 +73,7 @@ class UniformTown(StateTown):
             case Delivered(sender, run) if run.stream is Stream.UNIFORM:
                 key, last = (node.me, Origin(sender, run.stream)), run.last
                 self._check_order(key, run.first, last)
-            case FragmentsTaken(sender, Stream.UNIFORM, first, last):
+            case FragmentsDelivered(sender, Stream.UNIFORM, first, last):
                 key = (node.me, Origin(sender, Stream.UNIFORM))
                 self._check_order(key, first, last)
             case _:
@@ -130,7 +130,7 @@ def test_whoever_was_not_let_in_before_its_group_merged_is_let_in_again(
     parted(town, near, far)
     town.run(2)
     town.part("E", far)
-    town.lose = lambda sent: sent.has(Welcome) or sent.has(Merge)
+    town.lose = lambda sent: sent.has(Welcome) or sent.has(MergeRequest)
     town.start("E", candidates=near)
     town.run_until(lambda: "E" in town.group(near[1]), within=5)
     town.leave(near[0])
@@ -157,7 +157,7 @@ def test_a_view_that_nobody_could_count_on_from_raises_nothing() -> None:
     everybody = (stranger, *(node.me for node in town.nodes.values()))
     last = ViewId(stranger, COUNTER_MAX)
     codec = Codec("town", stranger, 1000)
-    for frame in (Merge(View(last, (stranger,))), ViewIs(View(last, everybody))):
+    for frame in (MergeRequest(View(last, (stranger,))), ViewIs(View(last, everybody))):
         for name, node in town.nodes.items():
             node.receive_datagrams(codec.pack([frame]), town.now)
             town._turn(name)

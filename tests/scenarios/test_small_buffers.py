@@ -58,7 +58,7 @@ def test_who_has_heard_nobody_yet_sends_no_more_than_it_could_take_itself() -> N
 
 
 def seconds_to_send(size: int) -> float:
-    """How long three members that vote take until each has what all of them have sent."""
+    """How long three members that report take until each has what all of them have sent."""
     count, members, spent = SENT_BYTES // size, 3, 0.0
 
     async def app(group: Group) -> None:
@@ -74,8 +74,8 @@ def seconds_to_send(size: int) -> float:
         spent = max(spent, asyncio.get_running_loop().time() - start)
         await sending
 
-    votes = MulticastConfig(stability=StabilityConfig())
-    group = GroupConfig(group="small", multicast=votes, receive_buffer_bytes=GRANTED)
+    reports = MulticastConfig(stability=StabilityConfig())
+    group = GroupConfig(group="small", multicast=reports, receive_buffer_bytes=GRANTED)
     with virtual_cluster(members, delay_s=0.001, group=group) as c:
         c.run(asyncio.wait(c.start(app)))
     return spent

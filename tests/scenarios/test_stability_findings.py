@@ -1,5 +1,5 @@
-"""Groups that vote, and retain what not everybody has: what went wrong in them once, each in as few
-members as it takes."""
+"""Groups that report, and retain what not everybody has: what went wrong in them once, each in as
+few members as it takes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ringcast.wire.frames import (
     EstateRun,
     EstateWanted,
     Mark,
-    Relayed,
-    RepairWanted,
+    PeerRepair,
+    PeerRepairRequest,
+    StabilityQuery,
+    StabilityReport,
     Stable,
     Stage,
     Standing,
     Takeover,
-    Vote,
-    VoteWanted,
 )
 from support.state import StateTown
 
@@ -64,7 +64,7 @@ def config(**stability: Any) -> MulticastConfig:
 
 
 def small_messages(purge: str) -> MulticastConfig:
-    return MulticastConfig(stability=StabilityConfig() if purge == "votes" else None)
+    return MulticastConfig(stability=StabilityConfig() if purge == "reports" else None)
 
 
 def data(first: int, *payloads: bytes, stream: Stream = FIFO) -> Data:
@@ -267,9 +267,9 @@ def test_two_parts_that_have_resolved_a_sender_with_different_ends_come_together
         m.receive(X, data(2, b"2", b"3"))
         m.take()
     d.receive(C, Stable(v1, 1, ALLOWANCE, (NONE, NONE, Mark(3, 3, 0))))
-    for voter in (D, X):
-        c.receive(voter, Vote(v1, 0, ALLOWANCE, (0, 0, 3)))
-    c.layer.vote_now(c.now, c.out)
+    for reporter in (D, X):
+        c.receive(reporter, StabilityReport(v1, 0, ALLOWANCE, (0, 0, 3)))
+    c.layer.stabilize(c.now, c.out)
     assert (c.window(X).low, d.window(X).low) == (3, 3)
     for part in ((a, b), (c, d)):
         for m in part:
@@ -308,13 +308,13 @@ def test_what_lay_beyond_a_gap_does_not_come_back_in_the_next_view(stream: Strea
     assert a.of(X) == b.of(X) == c.of(X) == [b"1", b"2"]
 
 
-# Rounds of votes
+# Stability rounds
 
 
 @pytest.mark.parametrize("retain", [True, False])
 def test_whose_window_opens_after_two_rounds_votes_for_it(retain: bool) -> None:
     """After a merge two rounds end before X's Begin comes to B, which knows of nothing until then
-    and has settled. Its window opens at 3: X lets go of that once B has voted again."""
+    and has settled. Its window opens at 3: X lets go of that once B has reported again."""
     settings = config(retain_delivered=retain)
     a, b = Machine(A, A, B, settings=settings), Machine(B, A, B, settings=settings)
     x = Machine(X, X, D, settings=settings)
@@ -354,23 +354,23 @@ def test_who_asks_for_a_vote_over_and_over_has_everybody_asked_once() -> None:
     members = tuple(Member(Address("10.0.0.1", 1000 + n), n, f"m{n}") for n in range(50))
     m = Machine(members[0], *members)
     for _ in range(100):
-        m.receive(members[1], VoteWanted(ViewId(members[0], 1), 0))
-    asked = [dest for dest, _ in m.sent(VoteWanted)]
+        m.receive(members[1], StabilityQuery(ViewId(members[0], 1), 0))
+    asked = [dest for dest, _ in m.sent(StabilityQuery)]
     assert asked == list(members[1:])
 
 
 def test_who_asks_for_repair_over_and_over_gets_one_window() -> None:
-    """Until this member votes again: by then what it sent may have been lost."""
+    """Until this member reports again: by then what it sent may have been lost."""
     m = Machine(B, A, B, C, settings=config(capacity_max=1024))
     m.receive(A, data(1, *[bytes(60)] * 1000))
     m.take()
     for _ in range(100):
-        m.receive(C, RepairWanted(A, (range(1, 1001),)))
-    most = m.layer.inboxes[Origin(A, FIFO)].window.capacity_max
-    assert m.layer.relayed == most
-    m.layer.vote_now(m.now, m.out)
-    m.receive(C, RepairWanted(A, (range(1, 1001),)))
-    assert m.layer.relayed == most + 1000
+        m.receive(C, PeerRepairRequest(A, (range(1, 1001),)))
+    most = m.layer.receivers[Origin(A, FIFO)].window.capacity_max
+    assert m.layer.peer_repaired == most
+    m.layer.stabilize(m.now, m.out)
+    m.receive(C, PeerRepairRequest(A, (range(1, 1001),)))
+    assert m.layer.peer_repaired == most + 1000
 
 
 def test_what_has_a_slot_since_something_became_stable_is_asked_for() -> None:
@@ -379,7 +379,7 @@ def test_what_has_a_slot_since_something_became_stable_is_asked_for() -> None:
     b.receive(A, data(1, *[b"x"] * 40))
     b.take()
     assert len(b.got) == 16
-    repair = b.layer.inboxes[Origin(A, FIFO)].repair
+    repair = b.layer.receivers[Origin(A, FIFO)].repair
     assert repair.announced == 40
     assert not repair.has_gaps
     b.receive(A, Stable(V1, 1, ALLOWANCE, (Mark(16, 16, 0), NONE)))
@@ -390,7 +390,7 @@ def test_what_has_a_slot_since_something_became_stable_is_asked_for() -> None:
 # Small messages, each in a datagram of its own
 
 
-@pytest.mark.parametrize("purge", ["acks", "votes"])
+@pytest.mark.parametrize("purge", ["acks", "reports"])
 def test_a_busy_receiver_answers_by_count_and_not_by_the_clock(purge: str) -> None:
     """Each datagram is charged more than the bytes in it: the sender stands still after far fewer
     than a receiver that counts those alone would wait for."""
@@ -403,10 +403,10 @@ def test_a_busy_receiver_answers_by_count_and_not_by_the_clock(purge: str) -> No
     for _, frame in a.sent(Data):
         b.receive(A, frame)
         b.take()
-    assert b.sent(Vote, Ack)
+    assert b.sent(StabilityReport, Ack)
 
 
-@pytest.mark.parametrize("purge", ["acks", "votes"])
+@pytest.mark.parametrize("purge", ["acks", "reports"])
 def test_small_messages_go_out_as_fast_as_they_are_taken(purge: str) -> None:
     """With a socket buffer of the usual size, and no latency: nobody waits for the clock."""
     a, b = machines = [Machine(me, A, B, settings=small_messages(purge)) for me in (A, B)]
@@ -433,7 +433,7 @@ def before_a_join() -> tuple[Machine, ViewId]:
     a.take()
     v2 = a.view(A, B, X, C, counter=2)
     a.layer.handle_signal(DigestWanted((C,)), a.now, a.out)
-    a.receive(X, Vote(v2, 0, ALLOWANCE, (0, 0, 3, 0)))
+    a.receive(X, StabilityReport(v2, 0, ALLOWANCE, (0, 0, 3, 0)))
     return a, v2
 
 
@@ -444,16 +444,16 @@ def taken(m: Machine) -> list[DigestTaken]:
 def test_a_joiner_begins_after_what_all_old_members_have_taken() -> None:
     """If A and X died now, nobody could give B what came before."""
     a, v2 = before_a_join()
-    a.receive(B, Vote(v2, 0, ALLOWANCE, (0, 0, 1, 0)))
+    a.receive(B, StabilityReport(v2, 0, ALLOWANCE, (0, 0, 1, 0)))
     assert taken(a) == []
     for _ in range(3):
         a.out.frames.clear()
         a.timeout(a.now + ASK_NS)
-        assert a.sent(VoteWanted) == [(B, VoteWanted(v2, 0))]
+        assert a.sent(StabilityQuery) == [(B, StabilityQuery(v2, 0))]
     assert taken(a) == []
     a.receive(X, data(4, b"4"))
     a.take()
-    a.receive(B, Vote(v2, 0, ALLOWANCE, (0, 0, 3, 0)))
+    a.receive(B, StabilityReport(v2, 0, ALLOWANCE, (0, 0, 3, 0)))
     (told,) = taken(a)
     of_x = Origin(X, FIFO)
     assert told.digest.entries[of_x] == 3, "what came meanwhile is not waited for"
@@ -461,7 +461,7 @@ def test_a_joiner_begins_after_what_all_old_members_have_taken() -> None:
     assert told.taken.entries[of_x] == 4
     a.out.frames.clear()
     a.timeout(a.now + ASK_NS)
-    assert a.sent(VoteWanted) == []
+    assert a.sent(StabilityQuery) == []
 
 
 def test_a_joiner_does_not_wait_for_an_old_member_that_is_not_open() -> None:
@@ -503,7 +503,7 @@ def test_a_joiner_gets_nothing_twice(first: str) -> None:
     town.run(0.5)
 
     def is_for_c(sent: Sent) -> bool:
-        return sent.dest == "C" and (sent.has(Data) or sent.has(Relayed))
+        return sent.dest == "C" and (sent.has(Data) or sent.has(PeerRepair))
 
     town.lose = is_for_c
     town.send("E", b"late")

@@ -245,18 +245,18 @@ def relay(c: Pair, seconds: float, carry: Callable[[Packet], None]) -> None:
 
 def hold_back(c: Pair, kind: type[Frame], seconds: float) -> list[Packet]:
     """Let time pass; frames of this kind do not arrive. They are given back as packets."""
-    held: list[Packet] = []
+    received: list[Packet] = []
 
     def carry(packet: Packet) -> None:
         late = [frame for frame in packet.frames if isinstance(frame, kind)]
         soon = [frame for frame in packet.frames if not isinstance(frame, kind)]
         if late:
-            held.append(packet._replace(frames=late))
+            received.append(packet._replace(frames=late))
         if soon:
             c.hand_over([packet._replace(frames=soon)])
 
     relay(c, seconds, carry)
-    return held
+    return received
 
 
 @pytest.mark.parametrize("kind", [Sync, SyncOk, SyncAck])
@@ -489,7 +489,7 @@ def test_purged_messages_are_reported_and_not_waited_for() -> None:
     c.run(2 * TAU)
     assert gaps(c, "B") == [(1, 2, 3)]
     assert c.delivered("B", "A") == [(1, b"1"), (4, b"4")]  # kept, not sent again
-    assert c.seqnos("A").count(4) <= 1 + 8 + c.sender("A", "B").tail_resent
+    assert c.seqnos("A").count(4) <= 1 + 8 + c.sender("A", "B").tail_retransmitted
     assert c.is_acked("A", "B")
     assert c.is_quiet()
 
@@ -539,7 +539,7 @@ def test_what_is_buffered_is_kept() -> None:
 
 
 def test_sync_traffic_is_limited() -> None:
-    """Y-L2: whatever comes, one question per tick and one answer per tick."""
+    """Y-L2: whatever comes, one sync request per tick and one answer per tick."""
     c = dropped()
     for n in range(200):
         c.send("A", "B", [b"%d" % n])
@@ -566,12 +566,12 @@ def test_a_question_is_given_up_and_asked_anew() -> None:
     c.hand_over(packets)
     peer = c.nodes["A"].me
     c.run((SYNC_TICKS_MAX + 2) * TAU, losing(Sync, UnicastData))
-    assert c.nodes["B"].unicast.questions == {}
+    assert c.nodes["B"].unicast.sync_requests == {}
     assert {sync.nonce for sync in c.frames(Sync)} == {1}
     assert len(c.frames(Sync)) == SYNC_TICKS_MAX
     c.sent.clear()
     c.hand_over(packets)
-    assert c.nodes["B"].unicast.questions[peer].nonce == 2
+    assert c.nodes["B"].unicast.sync_requests[peer].nonce == 2
     c.run(4 * TAU)
     assert c.frames(Sync)[0].nonce == 2
     assert c.delivered("B", "A") == expected(4)
@@ -579,7 +579,8 @@ def test_a_question_is_given_up_and_asked_anew() -> None:
 
 
 def test_an_answer_is_not_repeated_for_ever() -> None:
-    """B is gone after its question: A stops telling it after a while, and counts acks as ever."""
+    """B is gone after its sync request: A stops telling it after a while, and counts acks as
+    ever."""
     c = dropped(max_retransmit_s=1000.0)
     c.receives("A", "B", Sync(conn(1), 1))
     c.run(3 * SYNC_TICKS_MAX * TAU, drop=lambda *_: True)

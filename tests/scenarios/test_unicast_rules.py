@@ -1,8 +1,8 @@
 """Why each rule of reliable unicast is there: the same little scenario with it and without it.
 
 The UNICAST3 note and its SYNC note leave these points open or would break on them. Each entry names
-the rule that we chose, a scenario that tells whether its predicate held, and a machine that differs
-in this rule alone (some are those that exploration breaks on purpose). With the rule the predicate
+the rule that we chose, a scenario that tells whether its rule received, and a machine that differs
+in this rule alone (some are those that exploration breaks on purpose). With the rule the rule
 must hold, without it must fail: a rule that nothing needs would show here as well as one that is
 broken.
 
@@ -36,8 +36,8 @@ from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.early import ALL_RUNS_MAX
 from ringcast.protocols.repair import Repair
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.protocols.unicast_receiver import ReceiverEntry
-from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry, Timer
+from ringcast.protocols.unicast_receiver import UnicastReceiver
+from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, Timer, UnicastSender
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.frames import (
     Close,
@@ -102,7 +102,7 @@ def what_is_missing_can_be_sent_again(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(4)
 
 
-class AcksTheHighest(ReceiverEntry):
+class AcksTheHighest(UnicastReceiver):
     def _ask(self, now: int, out: Effects) -> None:
         out.datagram(self.peer, UnicastAck(self.conn, self.window.high, 1 << 16))
         super()._ask(now, out)
@@ -132,7 +132,7 @@ def a_sender_keeps_one_window_at_most(machine: Machine) -> bool:
     return window.high - window.low <= 8
 
 
-class IsNeverFull(SenderEntry):
+class IsNeverFull(UnicastSender):
     def __init__(self, peer: Member, conn: Conn, config: Any, *args: Any) -> None:
         super().__init__(peer, conn, replace(config, capacity=1 << 10), *args)
 
@@ -151,7 +151,7 @@ def closing_loses_nothing_silently(machine: Machine) -> bool:
     return is_told or c.delivered("B", "A") == expected(3)
 
 
-class ClosesByTheClock(SenderEntry):
+class ClosesByTheClock(UnicastSender):
     def handle_timeout(self, now: int, out: Effects) -> None:
         super().handle_timeout(now, out)
         if self.state is State.CLOSING and not self._timers.is_armed(Timer.IDLE):
@@ -172,7 +172,7 @@ def a_connection_in_use_needs_no_sync(machine: Machine) -> bool:
     return c.frames(Sync) == []
 
 
-class StaysClosing(ReceiverEntry):
+class StaysClosing(UnicastReceiver):
     def on_data(
         self, data: UnicastData, now: int, out: Effects, datagram: int | None = None
     ) -> None:
@@ -214,7 +214,7 @@ def a_send_right_after_the_end_is_not_lost(machine: Machine) -> bool:
     return is_told or (1, b"new") in c.delivered("B", "A")
 
 
-class SendsWhenClosed(SenderEntry):
+class SendsWhenClosed(UnicastSender):
     def _step(self, input: Input) -> None:
         self.state = TRANSITIONS.get((self.state, input), self.state)
 
@@ -265,7 +265,7 @@ def a_failed_sync_is_made_good_after_many(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(6)
 
 
-class WrapsAfterThree(SenderEntry):
+class WrapsAfterThree(UnicastSender):
     def _next_conn(self) -> Conn:
         return Conn(self.conn.epoch, self.conn.id % 3 + 1)
 
@@ -354,10 +354,10 @@ def resending_keeps_no_sender_open(machine: Machine) -> bool:
 
 class CountsResendsAsUse(ReliableUnicast):
     def _tick(self, now: int, out: Effects) -> None:
-        before = {peer: sender.resent for peer, sender in self.senders.items()}
+        before = {peer: sender.retransmitted for peer, sender in self.senders.items()}
         super()._tick(now, out)
         for peer, sender in self.senders.items():
-            if sender.resent > before[peer]:
+            if sender.retransmitted > before[peer]:
                 sender._refresh(now)
 
 
@@ -368,7 +368,7 @@ def duplicates_keep_no_receiver_open(machine: Machine) -> bool:
     return c.receiver("B", "A").state is State.CLOSING
 
 
-class CountsDuplicatesAsUse(ReceiverEntry):
+class CountsDuplicatesAsUse(UnicastReceiver):
     def _on_duplicate(self, now: int) -> None:
         super()._on_duplicate(now)
         self._refresh(now)
@@ -384,14 +384,14 @@ def a_quiet_stream_is_sent_once(machine: Machine) -> bool:
     return c.seqnos("A") == [1, 2, 3]
 
 
-class AcksLate(ReceiverEntry):
+class AcksLate(UnicastReceiver):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._ack_interval = round(2.5 * TAU * 1e9)
 
 
-# Y1: a repeated question gets the same answer. A new connection for each of them makes the data in
-# flight ask again.
+# Y1: a repeated sync request gets the same answer. A new connection for each of them makes the data
+# in flight ask again.
 
 
 def a_repeated_question_costs_no_connection(machine: Machine) -> bool:
@@ -404,7 +404,8 @@ def a_repeated_question_costs_no_connection(machine: Machine) -> bool:
     return c.sender("A", "B").conn == conn(2)
 
 
-# Y2: an answer counts only for the question that is outstanding, and never takes the window back.
+# Y2: an answer counts only for the sync request that is outstanding, and never takes the window
+# back.
 
 
 def a_late_answer_changes_nothing(machine: Machine) -> bool:
@@ -463,7 +464,7 @@ def a_lost_sync_ack_makes_nobody_deaf(machine: Machine) -> bool:
     return c.is_acked("A", "B")
 
 
-class DeafAfterSync(SenderEntry):
+class DeafAfterSync(UnicastSender):
     is_deaf = False
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
@@ -499,7 +500,7 @@ def what_is_gone_is_told_and_skipped(machine: Machine) -> bool:
     return told == [(2, 3)] and c.delivered("B", "A") == [(1, b"1"), (4, b"4")] and c.is_quiet()
 
 
-class WaitsForEver(ReceiverEntry):
+class WaitsForEver(UnicastReceiver):
     def _skip(self, ok: SyncOk, now: int) -> None:
         pass
 
@@ -523,7 +524,7 @@ def only_what_is_missing_is_sent_again(machine: Machine) -> bool:
     return {3, 4}.isdisjoint(c.seqnos("A")[5:])
 
 
-class ClearsItsWindow(ReceiverEntry):
+class ClearsItsWindow(UnicastReceiver):
     def resume(self, ok: SyncOk, now: int, allowance: int, out: Effects) -> None:
         window = self.window
         delivered = window.delivered
@@ -532,7 +533,7 @@ class ClearsItsWindow(ReceiverEntry):
         super().resume(ok, now, allowance, out)
 
 
-# Y7: a question that nobody answers is given up. Otherwise it is asked for ever.
+# Y7: a sync request that nobody answers is given up. Otherwise it is asked for ever.
 
 
 def a_dead_sender_is_not_asked_for_ever(machine: Machine) -> bool:
@@ -549,8 +550,8 @@ def a_dead_sender_is_not_asked_for_ever(machine: Machine) -> bool:
 
 class AsksForEver(ReliableUnicast):
     def _tick(self, now: int, out: Effects) -> None:
-        for question in self.questions.values():
-            question.asked = 0
+        for sync_request in self.sync_requests.values():
+            sync_request.asked = 0
         super()._tick(now, out)
 
 
@@ -588,7 +589,7 @@ def a_storm_of_questions_is_damped(machine: Machine) -> bool:
     return len(c.frames(SyncOk)) <= 3
 
 
-class AnswersAtOnce(SenderEntry):
+class AnswersAtOnce(UnicastSender):
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
         self._is_answer_fresh = False
         super().on_sync(sync, now, out)
@@ -644,7 +645,7 @@ def what_an_outage_took_is_sent_again(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(1)
 
 
-class LeavesItToTheTail(SenderEntry):
+class LeavesItToTheTail(UnicastSender):
     def tick(self, out: Effects) -> None:
         self.marked = None
         super().tick(out)

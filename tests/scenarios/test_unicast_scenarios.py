@@ -252,7 +252,7 @@ def test_a_greedy_request_is_answered_once_per_tick() -> None:
         c.receives("A", "B", UnicastNack(conn(1), [range(1, 1000)]))
     c.collect()
     assert c.seqnos("A") == [*range(1, 9), *range(1, 9)]
-    assert c.sender("A", "B").resent == 8
+    assert c.sender("A", "B").retransmitted == 8
 
 
 def test_a_request_on_another_connection_is_not_answered() -> None:
@@ -605,7 +605,7 @@ def test_what_is_older_in_a_batch_opens_nothing() -> None:
     c.take("B")
     assert c.delivered("B", "A") == []
     assert not c.has_receiver("B", "A")
-    assert c.nodes["B"].unicast.questions[c.nodes["A"].me].conn == conn(1, stream=2)
+    assert c.nodes["B"].unicast.sync_requests[c.nodes["A"].me].conn == conn(1, stream=2)
 
 
 # Oneself, others, and who is not in the view
@@ -803,7 +803,7 @@ def test_who_never_answers_is_given_up() -> None:
     assert not c.has_sender("A", "B")
     (lost,) = events_of(c, "A", Undeliverable)
     assert (lost.to, lost.epoch, lost.first, lost.last) == (gone, conn(1).epoch, 1, 3)
-    assert lost.half_sent == 0
+    assert lost.unsent_bytes == 0
     assert len(c.frames(Close)) == 1
     c.send("A", "B", [b"new"])
     c.run(TAU)
@@ -830,7 +830,7 @@ def test_the_rest_of_a_large_message_is_told_of_too() -> None:
     c.run(6, everything)
     (lost,) = events_of(c, "A", Undeliverable)
     assert (lost.first, lost.last) == (1, 2)
-    assert 2500 < lost.half_sent < 5000
+    assert 2500 < lost.unsent_bytes < 5000
 
 
 def test_close_reports_what_is_not_acked() -> None:

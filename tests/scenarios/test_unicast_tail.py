@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from ringcast.protocols.unicast_sender import SenderEntry
+from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.wire.frames import Sync, UnicastAck, UnicastData, UnicastNack
 from support.pair import (
     TAU,
@@ -92,7 +92,7 @@ def test_a_lost_ack_is_made_good_soon() -> None:
     assert c.is_quiet()
 
 
-class HighestAlone(SenderEntry):
+class HighestAlone(UnicastSender):
     """The tail timer resends HS alone, whether or not the peer was ever heard."""
 
     def _on_tail(self, now: int, out: object) -> None:
@@ -103,13 +103,13 @@ class HighestAlone(SenderEntry):
 def test_the_first_message_is_resent_until_the_peer_is_heard() -> None:
     """Alone, the highest would find no window."""
 
-    def is_repaired(sender: type[SenderEntry]) -> bool:
+    def is_repaired(sender: type[UnicastSender]) -> bool:
         c = Pair(machine=type("Different", (WithoutTail,), {"sender": sender}), checked=True)
         post(c, 5)
         c.travel(SOON_S, losing_seqnos(1))
         return c.delivered("B", "A") == expected(5)
 
-    assert is_repaired(SenderEntry)
+    assert is_repaired(UnicastSender)
     assert not is_repaired(HighestAlone)
 
 
@@ -160,8 +160,8 @@ def test_nothing_is_resent_where_nothing_is_lost(delay_s: float, ack_interval_s:
 
 
 def test_a_long_way_is_learnt() -> None:
-    """10 ms are too short at first. Nothing that was resent is measured, but the pause grows until
-    a message is acknowledged that was sent once."""
+    """10 ms are too short at first. Nothing that was retransmitted is measured, but the pause grows
+    until a message is acknowledged that was sent once."""
     c = Pair()
     for n in range(1, 5):
         post(c, 1, first=n)
@@ -186,9 +186,9 @@ def test_an_application_that_does_not_take_costs_a_handful_of_resends() -> None:
     c.stopped.add("B")
     c.travel(10.0)
     entry = c.sender("A", "B")
-    assert entry.tail_resent <= 8
+    assert entry.tail_retransmitted <= 8
     ticks = round(10.0 / TAU)
-    assert entry.resent - entry.tail_resent == ticks - 1  # S3: all but the first
+    assert entry.retransmitted - entry.tail_retransmitted == ticks - 1  # S3: all but the first
     c.stopped.clear()
     c.travel(TAU)
     assert c.is_acked("A", "B")

@@ -13,8 +13,8 @@ from support.delays import Delays
 from support.pair import Pair
 
 if TYPE_CHECKING:
-    from ringcast.protocols.inbox import Inbox
-    from ringcast.protocols.unicast_receiver import ReceiverEntry
+    from ringcast.protocols.multicast_receiver import MulticastReceiver
+    from ringcast.protocols.unicast_receiver import UnicastReceiver
     from support.cluster import Packet
 
 ONE_WAY_S = 0.0005
@@ -50,10 +50,10 @@ class Line:
         return packets
 
     @property
-    def receiver(self) -> Inbox | ReceiverEntry:
+    def receiver(self) -> MulticastReceiver | UnicastReceiver:
         if isinstance(self.members, Pair):
             return self.members.receiver("B", "A")
-        return self.members.inbox("B", "A")
+        return self.members.receiver("B", "A")
 
     def is_whole(self) -> bool:
         if isinstance(self.members, Pair) and not self.members.has_receiver("B", "A"):
@@ -81,7 +81,7 @@ def test_every_second_is_lost_and_the_last_overtakes_all(
     kept = line.datagrams(count)[1::2]
     line.net.carry(kept[-1:] + kept[:-1])
     line.run(seconds)
-    assert line.receiver.nacked == count // 2
+    assert line.receiver.nack_sent == count // 2
 
 
 @KINDS
@@ -90,7 +90,7 @@ def test_every_second_is_lost_in_order(kind: str) -> None:
     line = Line(kind, capacity=4097, datagram_bytes=4000)
     line.net.carry(line.datagrams(4096)[1::2])
     line.run(0.005)
-    assert line.receiver.nacked == 2048
+    assert line.receiver.nack_sent == 2048
     assert line.nacks <= 2 * 2048 // 128
 
 

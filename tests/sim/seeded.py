@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HASHES = """
 import sys
-from ringcast.sim.dice import expand
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 count, protocol, partitions = sys.argv[1:]
 for seed in range(int(count)):
@@ -35,7 +35,7 @@ def check_nothing_failed(tally: Tally, options: str) -> None:
     """Whatever failed is named by the command that replays it."""
     failures = [
         f"ringcast replay {options} --seed {summary.seed}   "
-        f"{summary.failures[0].predicate}: {summary.failures[0].text}"
+        f"{summary.failures[0].rule}: {summary.failures[0].text}"
         for summary in tally.failed
     ]
     assert not failures, "\n".join(failures)

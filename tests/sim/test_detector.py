@@ -32,8 +32,8 @@ import pytest
 from ringcast.config import MembershipConfig
 from ringcast.core.effects import Effects, Suspected, Trusted
 from ringcast.model import Address, Member, View, ViewId
-from ringcast.protocols.failure import PROBES, WATCHERS, FailureDetector
-from ringcast.wire.frames import Probe
+from ringcast.protocols.failure import PINGS, WATCHERS, FailureDetector
+from ringcast.wire.frames import Ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ class Ring:
         frames, out.frames = out.frames, []
         for dest, frame in frames:
             assert isinstance(dest, Member)
-            is_probe = type(frame) is Probe
+            is_probe = type(frame) is Ping
             self.probes[source] += is_probe
             if dest in self.dead:
                 if self._refuses:
@@ -147,7 +147,7 @@ def expected(node_hours: float, loss: float) -> tuple[float, float]:
     """Timeouts and suspicions, by the formula above."""
     beats = node_hours * WATCHERS * 3600 / CONFIG.heartbeat_s
     timeouts = beats * (1 - loss) * loss ** ceil(CONFIG.suspect_after_s / CONFIG.heartbeat_s)
-    is_unanswered = (1 - (1 - loss) ** 2) ** PROBES
+    is_unanswered = (1 - (1 - loss) ** 2) ** PINGS
     is_unheard = loss ** floor(CONFIG.verify_s / CONFIG.heartbeat_s)
     return timeouts, timeouts * is_unanswered * is_unheard
 
@@ -156,7 +156,7 @@ def measure(node_hours: float, loss: float, seed: int) -> Ring:
     ring = Ring(seed, loss)
     ring.run_until(round(node_hours / NODES * HOUR))
     beats = node_hours * WATCHERS * 3600 / CONFIG.heartbeat_s
-    assert ring.total("beats_sent") == pytest.approx(beats, rel=1e-3)
+    assert ring.total("heartbeats_sent") == pytest.approx(beats, rel=1e-3)
     timeouts, suspicions = expected(node_hours, loss)
     print(  # noqa: T201
         f"{node_hours:g} node-hours at {loss:.0%} loss: {ring.total('verifications')} timeouts "

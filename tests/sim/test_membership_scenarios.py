@@ -11,7 +11,7 @@ from ringcast.config import MembershipConfig
 from ringcast.errors import GroupClosed
 from ringcast.events import ViewInstalled
 from ringcast.model import Origin, Stream
-from ringcast.protocols.arrival import HALVES_AT_ONCE
+from ringcast.protocols.admission import HALVES_AT_ONCE
 from ringcast.protocols.membership import Phase
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.wire.frames import (
@@ -19,13 +19,13 @@ from ringcast.wire.frames import (
     Begun,
     Data,
     Discover,
+    DiscoverReply,
     Half,
     HalfWanted,
     Join,
     Leave,
-    Merge,
     Merged,
-    Present,
+    MergeRequest,
     Suspect,
     ViewAck,
     ViewIs,
@@ -719,12 +719,17 @@ def crash_of_c(town: Town) -> None:
     town.run_until_agreed("AB", within=5)
 
 
-STORIES = {"join": join_of_c, "leave": leave_of_c, "crash": crash_of_c, "merge": merge_of_two}
+STORIES = {
+    "join": join_of_c,
+    "leave": leave_of_c,
+    "crash": crash_of_c,
+    "merge_request": merge_of_two,
+}
 KINDS: dict[str, tuple[type[Frame], ...]] = {
-    "join": (Discover, Present, Join, ViewIs, ViewAck, Welcome),
+    "join": (Discover, DiscoverReply, Join, ViewIs, ViewAck, Welcome),
     "leave": (Leave, ViewIs, ViewAck),
     "crash": (Suspect, ViewIs, ViewAck),
-    "merge": (Merge, Merged, ViewAck, Begin, Begun),
+    "merge_request": (MergeRequest, Merged, ViewAck, Begin, Begun),
 }
 
 
@@ -762,7 +767,7 @@ def test_a_member_leaves(name: str) -> None:
     town.run(1)
     assert name not in town.nodes
     (closed,) = town.closed(leaver)
-    assert (closed.reason, closed.unacked, closed.half_sent) == ("left", (), 0)
+    assert (closed.reason, closed.unacked, closed.unsent_bytes) == ("left", (), 0)
     for other in rest:
         assert town.delivered(town.nodes[other].me, leaver) == texts(1, 3)
 
@@ -872,7 +877,7 @@ def test_a_joiner_that_gives_up_says_so() -> None:
 
 
 def test_a_member_that_never_acknowledges_a_view_is_left_out() -> None:
-    """Alive as far as the detector sees, but it holds up a join."""
+    """Pong as far as the detector sees, but it holds up a join."""
     town = Town()
     town.form("ABC")
     town.lose = lambda sent: sent.source == "C" and sent.has(ViewAck)
@@ -918,7 +923,7 @@ def test_a_slow_member_is_left_out_where_that_was_agreed(slow: str, sender: str)
     assert not town.nodes[sender].multicast.is_blocked(Stream.FIFO)
     town.run(1)
     (closed,) = town.closed(member)
-    assert closed.reason in ("held the others up", "View 4: A, B goes on without this member")
+    assert closed.reason in ("received the others up", "View 4: A, B goes on without this member")
     assert town.agree("ABC")  # it is back, as another
 
 
@@ -1010,7 +1015,7 @@ def test_every_wait_is_explained() -> None:
     town.form("AB")
     assert town.explain() == {"A": [], "B": []}
 
-    town.lose = lambda sent: sent.dest == "C" and sent.has(Present)
+    town.lose = lambda sent: sent.dest == "C" and sent.has(DiscoverReply)
     town.start("C")
     town.run(0.1)
     looking = only(town.explain()["C"], "looking")

@@ -12,7 +12,7 @@ from ringcast.testing import cluster
 
 if TYPE_CHECKING:
     from ringcast import Group
-    from ringcast.aio.unread import Guarantee
+    from ringcast.aio.read_queue import Guarantee
 
 WINDOW = 8
 ACKS = MulticastConfig(capacity=WINDOW)
@@ -21,7 +21,7 @@ LARGE = bytes(200_000)
 """More than a datagram holds."""
 
 
-@pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "votes"])
+@pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "reports"])
 @pytest.mark.parametrize("guarantee", ["fifo", "uniform"])
 @pytest.mark.parametrize("others", [0, 1])
 def test_nobody_need_read_ones_own_messages(
@@ -42,7 +42,7 @@ def test_what_others_have_sent_still_waits_for_a_reader() -> None:
         await a.send_many([b"mine"] * (3 * WINDOW))
         sending = asyncio.create_task(b.send_many([b"theirs"] * (3 * WINDOW)))
         await asyncio.sleep(1)
-        assert not sending.done()  # nobody has read it: its sender is held back
+        assert not sending.done()  # nobody has read it: its sender is blocked
         count = 0
         async for message in a:
             assert message.payload == b"theirs"

@@ -14,11 +14,11 @@ from ringcast.cli.simulate import simulate
 from ringcast.events import Delivered
 from ringcast.node import Node
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.sim.dice import expand
 from ringcast.sim.options import from_json
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
-from ringcast.wire.frames import Ack, Highest
+from ringcast.wire.frames import Ack, Watermark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ class NeverTellsHighest(ReliableMulticast):
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         super().handle_timeout(now, out)
-        out.frames[:] = [item for item in out.frames if not isinstance(item[1], Highest)]
+        out.frames[:] = [item for item in out.frames if not isinstance(item[1], Watermark)]
 
 
 class DeliversTwice(ReliableMulticast):
@@ -65,7 +65,7 @@ class AcksWhatItHolds(ReliableMulticast):
     def _boast(out: Effects) -> None:
         for _, frame in out.frames:
             if isinstance(frame, Ack):
-                frame.delivered = frame.held
+                frame.delivered = frame.received
 
 
 class Stumbles(ReliableMulticast):
@@ -79,7 +79,7 @@ class Stumbles(ReliableMulticast):
 
 
 @pytest.mark.parametrize(
-    ("broken", "predicate"),
+    ("broken", "rule"),
     [
         (NeverTellsHighest, "N-L1"),
         (DeliversTwice, "G2"),
@@ -87,13 +87,13 @@ class Stumbles(ReliableMulticast):
         (Stumbles, "G7"),
     ],
 )
-def test_a_broken_node_is_caught(broken: type[ReliableMulticast], predicate: str) -> None:
+def test_a_broken_node_is_caught(broken: type[ReliableMulticast], rule: str) -> None:
     factory = partial(Node, multicast=broken)
     for seed in range(30):
         failures = run(expand(seed), factory).failures
-        if any(failure.predicate == predicate for failure in failures):
+        if any(failure.rule == rule for failure in failures):
             return
-    pytest.fail(f"30 seeds show no violation of {predicate}")
+    pytest.fail(f"30 seeds show no violation of {rule}")
 
 
 def first_failing_seed(broken: type[ReliableMulticast]) -> int:
@@ -117,7 +117,7 @@ def test_shrinking_leaves_a_small_run_that_still_fails() -> None:
     first = run(expand(first_failing_seed(DeliversTwice)), factory)
     shrinker = Shrinker(first, factory)
     small = shrinker.shrink()
-    assert shrinker.predicate in [failure.predicate for failure in small.failures]
+    assert shrinker.rule in [failure.rule for failure in small.failures]
     assert small.options.faults == ()
     assert small.options.incidents == ()
     assert small.options.nodes <= 2
@@ -171,9 +171,9 @@ def test_simulate_reports_the_matrix_and_keeps_traces(tmp_path: Path) -> None:
     assert "empty cells: " in result.output
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["seeds"] == [0, 4]
-    assert figures["predicates"]["N1"]["premises"] > 0
+    assert figures["rules"]["N1"]["premises"] > 0
     names = {path.name for path in (tmp_path / "traces").iterdir()}
     assert names == {f"seed-{seed}{kind}" for seed in range(4) for kind in ("", ".jsonl.gz")}
-    # A predicate that had nothing to judge fails the run as a violation does.
-    vacuous = any(not figure["premises"] for figure in figures["predicates"].values())
+    # A rule that had nothing to judge fails the run as a violation does.
+    vacuous = any(not figure["premises"] for figure in figures["rules"].values())
     assert result.exit_code == int(vacuous or figures["violations"] > 0)

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 
 from ringcast.cli import main
 from ringcast.errors import UsageError
-from ringcast.sim.dice import expand
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting, place, point_words
 from ringcast.sim.likeness import state_of
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import Failure, run
 from ringcast.trace.rows import PHASE
 

@@ -18,17 +18,17 @@ from ringcast.cli.simulate import simulate
 from ringcast.model import View
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.membership import Membership, Timer
-from ringcast.protocols.outbox import Outbox
-from ringcast.sim.dice import GROUP_TARGETS, expand
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.rules.membership import LEAVE
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import FAULTS, Incident, Options, from_json
+from ringcast.sim.plan import GROUP_TARGETS, expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.trace import rows as trace
-from ringcast.trace.predicates.membership import LEAVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -297,7 +297,7 @@ class WaitsForEver(Membership):
             super()._lose_patience(now, out)
 
 
-class CountsJoinersAsServed(Outbox):
+class CountsJoinersAsServed(MulticastSender):
     """Lets go of messages though a joiner may still need them: no freeze (N5, N9)."""
 
     def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
@@ -309,7 +309,7 @@ class CountsJoinersAsServed(Outbox):
 
 
 class WithoutFreeze(AnnouncedMulticast):
-    outbox = CountsJoinersAsServed
+    sending = CountsJoinersAsServed
 
 
 def odd_node(
@@ -328,7 +328,7 @@ def odd_node(
 
 
 @pytest.mark.parametrize(
-    ("factory", "predicates", "first_seed"),
+    ("factory", "rules", "first_seed"),
     [
         (partial(odd_node, membership=DigestBeforeAcks), {"N9"}, 35),
         (partial(odd_node, multicast=WithoutFreeze), {"N5", "N9"}, 0),
@@ -338,13 +338,13 @@ def odd_node(
     ],
 )
 def test_a_broken_node_is_caught(
-    factory: Callable[..., Node], predicates: set[str], first_seed: int
+    factory: Callable[..., Node], rules: set[str], first_seed: int
 ) -> None:
     for seed in range(first_seed, first_seed + 40):
         failures = run(expand(seed, "group"), factory).failures
-        if any(failure.predicate in predicates for failure in failures):
+        if any(failure.rule in rules for failure in failures):
             return
-    pytest.fail(f"40 seeds show no violation of {predicates}")
+    pytest.fail(f"40 seeds show no violation of {rules}")
 
 
 def excluded(options: Options, factory: Callable[..., Node] | None = None) -> int:
@@ -376,13 +376,13 @@ def test_whoever_leaves_does_not_wait_for_ever() -> None:
     options = quiet(stopped=2, senders=(1,), messages=200, safety_ms=1000.0, incidents=(leave,))
     assert run(options).failures == ()
     failures = run(options, partial(odd_node, membership=WaitsForEver)).failures
-    assert "V-L3" in [failure.predicate for failure in failures]
+    assert "V-L3" in [failure.rule for failure in failures]
 
 
 class LosesTheSixth(AnnouncedMulticast):
     """Delivers all but the sixth message of each sender (N1)."""
 
-    class inbox(Inbox):
+    class receiver(MulticastReceiver):
         def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
             if self.window.delivered == 5 and self.window.ready:
                 self.window.take_ready(1)
@@ -401,7 +401,7 @@ def test_shrinking_leaves_a_small_run_that_still_fails() -> None:
     faulty = quiet(faults=("F1", "F3"), loss=0.1, duplicates=0.1, told=0.5, told_ms=50.0)
     shrinker = Shrinker(run(faulty, factory), factory)
     small = shrinker.shrink()
-    assert shrinker.predicate in [failure.predicate for failure in small.failures]
+    assert shrinker.rule in [failure.rule for failure in small.failures]
     assert small.options.faults == ()
     assert small.options.told == 1
     again = run(from_json(small.options.to_json()), factory)

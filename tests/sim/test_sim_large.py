@@ -113,7 +113,7 @@ def check_trust(crowd: Crowd) -> None:
         f"{sum(each.verifications for each in detectors)} asked, "
         f"{sum(each.suspicions for each in detectors)} suspected"
     )
-    assert sum(each.beats_sent for each in detectors) > 0
+    assert sum(each.heartbeats_sent for each in detectors) > 0
     assert sum(each.suspicions for each in detectors) == 0
     assert crowd.is_one
 

@@ -18,8 +18,8 @@ import pytest
 from seeded import check_nothing_failed, tally_of
 
 from ringcast.core.timers import Timers
-from ringcast.sim.dice import expand
 from ringcast.sim.options import FAULTS, Incident, Options
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from support.timers import reorder_due
 
@@ -161,5 +161,5 @@ def test_serving_what_is_not_due_any_more_is_caught(monkeypatch: pytest.MonkeyPa
     reorder_due(monkeypatch, latest_first)
     monkeypatch.setattr(Timers, "take_due", take_all)
     failure = run(a_joiner_dies()).failures[0]
-    assert failure.predicate == "G7"
+    assert failure.rule == "G7"
     assert failure.text == "A: handle_timeout raised AssertionError()"

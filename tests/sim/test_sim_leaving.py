@@ -11,11 +11,11 @@ import pytest
 from seeded import check_nothing_failed
 
 from ringcast.node import Node
-from ringcast.sim.dice import expand
+from ringcast.rules.membership import LEAVE
 from ringcast.sim.fleet import Tally
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
-from ringcast.trace.predicates.membership import LEAVE
 
 if TYPE_CHECKING:
     from ringcast.trace.rows import OriginKey, Row

@@ -21,13 +21,13 @@ from ringcast.model import Origin
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.reunion import Reunion
-from ringcast.sim.dice import GROUP_TARGETS, expand
 from ringcast.sim.fleet import run_seeds
 from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of
+from ringcast.sim.plan import GROUP_TARGETS, expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
@@ -252,7 +252,7 @@ def test_a_cut_that_comes_and_goes() -> None:
 # Broken on purpose
 
 
-class NoFreeze(Outbox):
+class NoFreeze(MulticastSender):
     """Lets go of messages that whoever has come back has not delivered (N5)."""
 
     def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
@@ -266,30 +266,30 @@ class NoFreeze(Outbox):
         super()._purge(now, out)
 
 
-class BeginsTooEarly(Outbox):
+class BeginsTooEarly(MulticastSender):
     """Gives members of another part what was not for them (V2)."""
 
-    def _tell_beginners(self, now: int, out: Effects) -> None:
-        self.beginners = {
+    def _tell_awaiting_start(self, now: int, out: Effects) -> None:
+        self.awaiting_start = {
             member: replace(begin, offset=self.window.low)
-            for member, begin in self.beginners.items()
+            for member, begin in self.awaiting_start.items()
         }
-        super()._tell_beginners(now, out)
+        super()._tell_awaiting_start(now, out)
 
 
 class WithoutFreeze(AnnouncedMulticast):
-    outbox = NoFreeze
+    sending = NoFreeze
 
 
 class TooMuch(AnnouncedMulticast):
-    outbox = BeginsTooEarly
+    sending = BeginsTooEarly
 
 
 class MovesWindows(AnnouncedMulticast):
     """Opens a window at every Begin, also where there is one (N18)."""
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
-        self._inboxes.pop(Origin(source, begin.stream), None)
+        self._receivers.pop(Origin(source, begin.stream), None)
         super()._on_begin(source, begin, now, out)
 
 
@@ -357,13 +357,13 @@ CASES: dict[str, tuple[Callable[..., Node], set[str], Options]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_broken_node_is_caught_and_a_whole_one_is_not(case: str) -> None:
-    factory, predicates, options = CASES[case]
+    factory, rules, options = CASES[case]
     assert run(options).failures == ()
     for seed in range(10):
         failures = run(replace(options, seed=seed), factory).failures
-        if any(failure.predicate in predicates for failure in failures):
+        if any(failure.rule in rules for failure in failures):
             return
-    pytest.fail(f"10 seeds show no violation of {predicates}")
+    pytest.fail(f"10 seeds show no violation of {rules}")
 
 
 # The commands

@@ -12,9 +12,9 @@ from seeded import share
 
 from ringcast.errors import DecodeError, UsageError
 from ringcast.sim.agenda import Agenda, LocalClock, ns
-from ringcast.sim.dice import expand
 from ringcast.sim.network import Network, Packet, _spoiled
 from ringcast.sim.options import FAULTS, Incident, Options, from_json
+from ringcast.sim.plan import expand
 from ringcast.sim.seal import ChecksumSeal
 
 

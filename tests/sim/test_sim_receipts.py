@@ -57,7 +57,7 @@ def chatter(group: Group, **options: Any) -> asyncio.Task[None]:
 # Flush
 
 
-@pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "votes"])
+@pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "reports"])
 @pytest.mark.parametrize("how", HOW)
 def test_a_flush_does_not_wait_for_what_is_sent_after_it(how: str, config: dict[str, Any]) -> None:
     async def scenario(c: Cluster, a: Group) -> None:
@@ -87,7 +87,7 @@ def test_a_flush_waits_for_what_every_task_has_sent_before_it() -> None:
 # Receipts
 
 
-@pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "votes"])
+@pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "reports"])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("seed", range(2))
 def test_what_a_receipt_says_is_true(seed: int, how: str, config: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from seeded import check_determinism, check_nothing_failed, tally_of
 
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.dice import expand
 from ringcast.sim.fleet import run_seeds
 from ringcast.sim.options import Options
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
@@ -64,7 +64,7 @@ def test_digest_before_freeze_leaves_joiners_unserved() -> None:
         options = expand(seed)
         if options.initial < options.nodes and not run(options).failures:
             broken = run(replace(options, digest_before_freeze=True))
-            caught += any(failure.predicate == "N9" for failure in broken.failures)
+            caught += any(failure.rule == "N9" for failure in broken.failures)
         if caught:
             break
     assert caught

@@ -1,4 +1,4 @@
-"""Seeded runs of groups that vote on what everybody has: none may violate anything, what a dead
+"""Seeded runs of groups that report on what everybody has: none may violate anything, what a dead
 sender left is torn only where nobody retains it, and each rule of the rounds is shown necessary."""
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ringcast.cli.replay import replay as replay_command
 from ringcast.cli.simulate import simulate
 from ringcast.errors import UsageError
 from ringcast.node import Node
-from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds, Timer
-from ringcast.sim.dice import expand
-from ringcast.sim.economy import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
+from ringcast.rules.table import feed_all, rules_for
+from ringcast.sim.control_cost import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
 from ringcast.sim.fleet import run_seeds
 from ringcast.sim.multicast_watch import GREW, SHRANK
-from ringcast.sim.network import RETAINED_KINDS, VOTE_KINDS, frame_kinds
+from ringcast.sim.network import RETAINED_KINDS, STABILITY_KINDS, frame_kinds
 from ringcast.sim.options import Incident, Options, from_json
+from ringcast.sim.plan import expand
 from ringcast.sim.rounds import ALL_HAVE_THEM, SOME_LACK_THEM, TORN, TORN_RETAINED
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
-from ringcast.trace.folds import feed_all, folds_for
-from ringcast.wire.frames import Data, Vote
+from ringcast.wire.frames import Data, StabilityReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,9 +99,9 @@ def test_the_seeds_cover_what_they_should() -> None:
     assert all(5 <= option.stability_ms <= 60 for option in options)
     assert all(option.stability_ms >= option.delta_ms for option in options)
     assert share([option.threshold_bytes is not None for option in options]) >= 0.3
-    assert {*VOTE_KINDS, *RETAINED_KINDS} <= {option.target for option in options}
+    assert {*STABILITY_KINDS, *RETAINED_KINDS} <= {option.target for option in options}
     assert "ack" not in {option.target for option in options}
-    calls = [any(each.fault == "vote" for each in option.incidents) for option in options]
+    calls = [any(each.fault == "report" for each in option.incidents) for option in options]
     assert share(calls) >= 0.3
     crashes = [any(each.what == "sending plain" for each in item.incidents) for item in options]
     assert share(crashes) >= 0.4
@@ -113,15 +113,15 @@ def test_a_seed_with_acks_is_not_changed_by_what_votes_need(protocol: str) -> No
         plain = expand(seed, protocol)
         assert plain.purge == "acks"
         assert plain.multicast_config(0).stability is None
-        votes = expand(seed, protocol, purge=PURGE)
-        config = votes.multicast_config(0)
-        assert config.capacity_max == votes.capacities[0] * votes.grow
+        reports = expand(seed, protocol, purge=PURGE)
+        config = reports.multicast_config(0)
+        assert config.capacity_max == reports.capacities[0] * reports.grow
         same = {"purge", "retain", "stability_ms", "threshold_bytes", "grow"}
         same |= {"faults", "target", "incidents", "stopped"}
         changed = {
             name
             for name in Options.__dataclass_fields__
-            if getattr(plain, name) != getattr(votes, name)
+            if getattr(plain, name) != getattr(reports, name)
         }
         assert changed <= same
 
@@ -130,7 +130,7 @@ def test_options_survive_json_and_say_what_they_are() -> None:
     for seed in range(30):
         options = expand(seed, purge=PURGE)
         assert from_json(options.to_json()) == options
-        assert f"votes      within {options.stability_ms:.1f} ms" in str(options)
+        assert f"reports      within {options.stability_ms:.1f} ms" in str(options)
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
@@ -162,12 +162,12 @@ def test_without_faults_every_message_is_delivered_and_let_go_of(retain: bool) -
     rows = result.trace.rows
     kinds = {row.kind for row in rows if row.event == trace.TX}
     assert "ack" not in kinds
-    assert {"vote", "stable"} <= kinds
+    assert {"report", "stable"} <= kinds
     for sender in "ABC":
         gone = [row for row in rows if row.event == trace.PURGE and row.node == sender]
         assert gone[-1].seqno == 22
-        let_go = [row for row in rows if row.event == trace.LET_GO and row.peer == sender]
-        assert {row.node for row in let_go if row.seqno == 22} == (
+        release = [row for row in rows if row.event == trace.RELEASE and row.peer == sender]
+        assert {row.node for row in release if row.seqno == 22} == (
             set("ABC") - {sender} if retain else set()
         )
 
@@ -219,8 +219,10 @@ def test_another_member_repairs_where_no_request_reaches_the_sender() -> None:
     for retain in (True, False):
         result = run(replace(options, retain=retain))
         assert result.failures == ()
-        relayed = [r for r in result.trace.rows if r.event == trace.RX and r.kind == "relayed"]
-        assert bool(relayed) == retain
+        peer_repair = [
+            r for r in result.trace.rows if r.event == trace.RX and r.kind == "peer_repair"
+        ]
+        assert bool(peer_repair) == retain
 
 
 def test_segments_of_a_trace_are_judged_like_the_whole() -> None:
@@ -230,7 +232,7 @@ def test_segments_of_a_trace_are_judged_like_the_whole() -> None:
         assert whole.failures == ()
         rows, facts = whole.trace.rows, whole.trace.facts
         for cut in (len(rows) // 3, len(rows) // 2):
-            first, second = folds_for(facts), folds_for(facts)
+            first, second = rules_for(facts), rules_for(facts)
             feed_all(first, rows[:cut])
             feed_all(second, rows[cut:])
             for mine, other in zip(first, second, strict=True):
@@ -246,11 +248,11 @@ def test_votes_cost_less_the_more_members_send() -> None:
     for found in (small, large):
         for load in found:
             assert load.messages == load.members * LOAD_RUNS * LOAD_RUN_MESSAGES
-        acks, votes, retained = found
-        assert votes.frames == retained.frames < acks.frames / 4
-        assert acks.retained <= votes.retained < retained.retained
-        assert votes.all_datagrams < acks.all_datagrams
-    # Per message acks cost the same in any group, votes less in a larger one.
+        acks, reports, retained = found
+        assert reports.frames == retained.frames < acks.frames / 4
+        assert acks.retained <= reports.retained < retained.retained
+        assert reports.all_datagrams < acks.all_datagrams
+    # Per message acks cost the same in any group, reports less in a larger one.
     assert large[0].per_message(large[0].frames) > 0.8 * small[0].per_message(small[0].frames)
     assert large[1].per_message(large[1].frames) < 0.6 * small[1].per_message(small[1].frames)
     assert "10 members" in load_table(large)
@@ -260,28 +262,30 @@ def test_votes_cost_less_the_more_members_send() -> None:
 
 
 class CountsVotesOfAnyView(StabilityRounds):
-    """Places in an old vote are read as places in this view."""
+    """Places in an old report are read as places in this view."""
 
-    def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
+    def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
         if self._view is not None:
-            vote = Vote(self._view.id, self._number, vote.allowance, vote.delivered)
-        super().on_vote(source, vote, now, out)
+            report = StabilityReport(
+                self._view.id, self._number, report.allowance, report.delivered
+            )
+        super().on_report(source, report, now, out)
 
 
 class EndsRoundsEarly(StabilityRounds):
-    """The last one need not vote: it is taken to have what the others have."""
+    """The last one need not report: it is taken to have what the others have."""
 
-    def _count(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
+    def _count(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
         assert self._view is not None
-        missing = [who for who in self._view if who not in (source, *self._voted)]
+        missing = [who for who in self._view if who not in (source, *self._reported)]
         if len(missing) == 1:
-            self._votes[missing[0]] = vote
-            self._voted.add(missing[0])
-        super()._count(source, vote, now, out)
+            self._reports[missing[0]] = report
+            self._reported.add(missing[0])
+        super()._count(source, report, now, out)
 
 
 class ForgetsNewMembers(StabilityRounds):
-    """Who is new need not vote: it is taken to have everything."""
+    """Who is new need not report: it is taken to have everything."""
 
     new: tuple[Member, ...] = ()
 
@@ -290,34 +294,36 @@ class ForgetsNewMembers(StabilityRounds):
         self.new = tuple(who for who in view if who not in old) if old else ()
         super().install_view(view)
 
-    def _count(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        everything = Vote(
-            vote.view_id, vote.number, vote.allowance, (1 << 40,) * len(vote.delivered)
+    def _count(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
+        everything = StabilityReport(
+            report.view_id, report.number, report.allowance, (1 << 40,) * len(report.delivered)
         )
         for member in self.new:
-            if member not in self._votes and member != source:
-                self._votes[member] = everything
-                self._voted.add(member)
-        super()._count(source, vote, now, out)
+            if member not in self._reports and member != source:
+                self._reports[member] = everything
+                self._reported.add(member)
+        super()._count(source, report, now, out)
 
 
 class CountsStaleVotes(StabilityRounds):
-    """Who has not heard the end of the last round may vote in this one."""
+    """Who has not heard the end of the last round may report in this one."""
 
-    def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        if self._view is not None and vote.view_id == self._view.id:
-            vote = Vote(vote.view_id, self._number, vote.allowance, vote.delivered)
-        super().on_vote(source, vote, now, out)
+    def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
+        if self._view is not None and report.view_id == self._view.id:
+            report = StabilityReport(
+                report.view_id, self._number, report.allowance, report.delivered
+            )
+        super().on_report(source, report, now, out)
 
 
 class VotesOnce(StabilityRounds):
-    """A vote, or a Stable, that was lost is lost."""
+    """A report, or a Stable, that was lost is lost."""
 
     def rest_or_go_on(self, known: Sequence[int], now: int) -> None:
-        self._timers.disarm(Timer.VOTE)
+        self._timers.disarm(Timer.STABILITY_REPORT)
 
 
-class LetsGoAtDelivery(Inbox):
+class LetsGoAtDelivery(MulticastReceiver):
     """What was taken is gone, though it is to be retained."""
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
@@ -326,7 +332,7 @@ class LetsGoAtDelivery(Inbox):
         return payloads
 
 
-class RelaysOtherBytes(Inbox):
+class RelaysOtherBytes(MulticastReceiver):
     """What is sent on for another is not what came."""
 
     def pieces(self, seqnos: range, limit: int) -> list[Data]:
@@ -341,7 +347,7 @@ class RelaysOtherBytes(Inbox):
         ]
 
 
-class GrowsWithoutBound(Outbox):
+class GrowsWithoutBound(MulticastSender):
     """A send window has no upper bound."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -354,7 +360,7 @@ class GrowsWithoutBound(Outbox):
         return False
 
 
-class VotesForWhatItHolds(ReliableMulticast):
+class ReportsWhatItHolds(ReliableMulticast):
     """Says that its application has taken what it has only received."""
 
     def _taken(self, view: View) -> tuple[int, ...]:
@@ -365,38 +371,38 @@ class VotesForWhatItHolds(ReliableMulticast):
 def broken(
     *,
     rounds: type[StabilityRounds] = StabilityRounds,
-    inbox: type[Inbox] = Inbox,
-    outbox: type[Outbox] = Outbox,
+    receiver: type[MulticastReceiver] = MulticastReceiver,
+    sending: type[MulticastSender] = MulticastSender,
 ) -> type[ReliableMulticast]:
-    members = {"stability": rounds, "inbox": inbox, "outbox": outbox}
+    members = {"stability": rounds, "receiver": receiver, "sending": sending}
     return type("Broken", (ReliableMulticast,), members)
 
 
 def violated(result: Result) -> set[str]:
-    return {failure.predicate for failure in result.failures}
+    return {failure.rule for failure in result.failures}
 
 
 @pytest.mark.parametrize(
-    ("multicast", "predicates"),
+    ("multicast", "rules"),
     [
         (broken(rounds=EndsRoundsEarly), {"N5"}),
         (broken(rounds=ForgetsNewMembers), {"N5", "N9"}),
         (broken(rounds=VotesOnce), {"N-L2"}),
-        (broken(inbox=RelaysOtherBytes), {"N10"}),
-        (broken(outbox=GrowsWithoutBound), {"N4"}),
-        (VotesForWhatItHolds, {"N6"}),
+        (broken(receiver=RelaysOtherBytes), {"N10"}),
+        (broken(sending=GrowsWithoutBound), {"N4"}),
+        (ReportsWhatItHolds, {"N6"}),
     ],
 )
-def test_a_broken_node_is_caught(multicast: type[ReliableMulticast], predicates: set[str]) -> None:
+def test_a_broken_node_is_caught(multicast: type[ReliableMulticast], rules: set[str]) -> None:
     factory = partial(Node, multicast=multicast)
     for seed in range(60):
-        if violated(run(expand(seed, purge=PURGE), factory)) & predicates:
+        if violated(run(expand(seed, purge=PURGE), factory)) & rules:
             return
-    pytest.fail(f"60 seeds show no violation of {predicates}")
+    pytest.fail(f"60 seeds show no violation of {rules}")
 
 
 def test_votes_of_another_view_must_not_count() -> None:
-    """B leaves and comes back, last in the view. What D says of B in late copies of its votes is
+    """B leaves and comes back, last in the view. What D says of B in late copies of its reports is
     read as said of C, from whom D is cut off."""
     swap = Incident(fault="F18", at_ms=100.0, nodes=(1,), what="swap")
     cut = Incident(fault="F9", at_ms=50.0, ms=500.0, nodes=(2, 3))
@@ -439,7 +445,7 @@ def test_whoever_has_missed_a_round_must_not_count_in_the_next() -> None:
 
 
 def test_what_was_delivered_must_be_kept_for_those_who_lack_it() -> None:
-    factory = partial(Node, multicast=broken(inbox=LetsGoAtDelivery))
+    factory = partial(Node, multicast=broken(receiver=LetsGoAtDelivery))
     assert {"N5", "N11"} <= violated(run(sending_crash(1, retain=True), factory))
 
 
@@ -468,7 +474,7 @@ def test_the_economy_of_a_group_is_a_table() -> None:
     result = CliRunner().invoke(simulate, ["--economy", "3"])
     assert result.exit_code == 0
     names = [line.split("  ")[0] for line in result.output.splitlines()]
-    assert [name for name in names if name] == [names[0], "acks", "votes", "votes, retained"]
+    assert [name for name in names if name] == [names[0], "acks", "reports", "reports, retained"]
 
 
 def test_votes_are_for_groups() -> None:

@@ -14,13 +14,13 @@ import pytest
 from ringcast.model import Digest
 from ringcast.protocols.catch_up import CatchUp
 from ringcast.protocols.state import StateTransfer
+from ringcast.rules.table import STATE
 from ringcast.sim.application import Ledger
-from ringcast.sim.dice import expand
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.options import Incident, Options, from_json
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
-from ringcast.trace.folds import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.model import Member, Origin
     from ringcast.trace.rows import MemberKey, Row
-    from ringcast.wire.frames import StatePart
+    from ringcast.wire.frames import StateData
 
 SEEDS = 24
 IDS = [make().id for make in STATE]
@@ -72,7 +72,7 @@ def happenings(rows: list[Row]) -> Counter[str]:
                 found["kept"] += 1
             case trace.HANDED:
                 found["handed"] += 1
-            case trace.WIN if member in waiting and row.kind == "receive" and row.held > row.hd:
+            case trace.WIN if member in waiting and row.kind == "receive" and row.received > row.hd:
                 found["held up"] += 1
             case trace.STATE_REFUSED:
                 found["refused"] += 1
@@ -85,7 +85,7 @@ def test_seeds_violate_nothing(partitions: bool) -> None:
     tally, seen = runs(partitions=partitions)
     print(dict(seen))  # noqa: T201
     failures = [
-        f"seed {summary.seed}   {summary.failures[0].predicate}: {summary.failures[0].text}"
+        f"seed {summary.seed}   {summary.failures[0].rule}: {summary.failures[0].text}"
         for summary in tally.failed
     ]
     assert not failures, "\n".join(failures)
@@ -255,7 +255,7 @@ def loses_a_chunk(patch: pytest.MonkeyPatch) -> None:
     on_part = StateTransfer._on_part
 
     def forgetful(
-        self: StateTransfer, source: Member, part: StatePart, now: int, out: Effects
+        self: StateTransfer, source: Member, part: StateData, now: int, out: Effects
     ) -> None:
         on_part(self, source, part, now, out)
         if part.index == 1 and self._handover:
@@ -277,7 +277,7 @@ def never_asks_another(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("breaks", "predicates"),
+    ("breaks", "rules"),
     [
         (leaves_nothing_out, {"T2"}),
         (keeps_nothing, {"T2"}),
@@ -290,14 +290,12 @@ def never_asks_another(patch: pytest.MonkeyPatch) -> None:
 )
 def test_a_broken_node_is_caught(
     breaks: Callable[[pytest.MonkeyPatch], None],
-    predicates: set[str],
+    rules: set[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     breaks(monkeypatch)
     for seed in range(60):
         options = expand(seed, "group")
-        if options.state and any(
-            failure.predicate in predicates for failure in run(options).failures
-        ):
+        if options.state and any(failure.rule in rules for failure in run(options).failures):
             return
-    pytest.fail(f"60 seeds show no violation of {predicates}")
+    pytest.fail(f"60 seeds show no violation of {rules}")

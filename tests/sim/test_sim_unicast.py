@@ -15,11 +15,11 @@ from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
 from ringcast.node import Node
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.protocols.unicast_receiver import ReceiverEntry
-from ringcast.protocols.unicast_sender import SenderEntry
-from ringcast.sim.dice import UNICAST_TARGETS, expand
+from ringcast.protocols.unicast_receiver import UnicastReceiver
+from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.options import FAULTS, from_json
+from ringcast.sim.plan import UNICAST_TARGETS, expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.trace import rows as trace
@@ -147,22 +147,22 @@ def test_options_survive_json() -> None:
 # Broken on purpose
 
 
-class AcksWhatItHolds(ReceiverEntry):
+class AcksWhatItHolds(UnicastReceiver):
     """Says that its application has taken what it has only received (S2)."""
 
     def _ack(self, allowance: int, out: Effects) -> None:
         super()._ack(allowance, out)
-        out.frames[-1][1].delivered = self.window.held  # type: ignore[union-attr]
+        out.frames[-1][1].delivered = self.window.received  # type: ignore[union-attr]
 
 
-class BelievesEveryAck(SenderEntry):
+class BelievesEveryAck(UnicastSender):
     """Whatever connection it speaks of (S2, Y1)."""
 
     def is_current(self, conn: Conn) -> bool:
         return conn.epoch == self.conn.epoch
 
 
-class NeverSendsAgain(SenderEntry):
+class NeverSendsAgain(UnicastSender):
     """A lost last message stays lost (S3, S-L1)."""
 
     def tick(self, out: Effects) -> None:
@@ -171,7 +171,7 @@ class NeverSendsAgain(SenderEntry):
         del out.frames[frames:]
 
 
-class SendsTooMuchAgain(SenderEntry):
+class SendsTooMuchAgain(UnicastSender):
     """All that is unacknowledged, at every tick (S3)."""
 
     def tick(self, out: Effects) -> None:
@@ -181,7 +181,7 @@ class SendsTooMuchAgain(SenderEntry):
             self._send_out(self.fragments.pieces(range(window.low + 1, window.high + 1)), out)
 
 
-class GivesUpInSilence(SenderEntry):
+class GivesUpInSilence(UnicastSender):
     """Nobody hears what was lost (S8)."""
 
     def give_up(self, reason: str, out: Effects) -> None:
@@ -191,7 +191,7 @@ class GivesUpInSilence(SenderEntry):
             out.events.pop()
 
 
-class Stumbles(ReceiverEntry):
+class Stumbles(UnicastReceiver):
     """Raises where it must not (G7)."""
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
@@ -200,21 +200,21 @@ class Stumbles(ReceiverEntry):
         return super().take_ready(limit, now)
 
 
-class Spoils(ReceiverEntry):
+class Spoils(UnicastReceiver):
     """Hands out other bytes than came (G1)."""
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
         return [payload[:-1] for payload in super().take_ready(limit, now)]
 
 
-def broken(entry: type[SenderEntry | ReceiverEntry]) -> Callable[..., Node]:
+def broken(entry: type[UnicastSender | UnicastReceiver]) -> Callable[..., Node]:
     """Nodes whose unicast has this entry instead of its own."""
-    side = "sender" if issubclass(entry, SenderEntry) else "receiver"
+    side = "sender" if issubclass(entry, UnicastSender) else "receiver"
     return partial(Node, unicast=type("Broken", (ReliableUnicast,), {side: entry}))
 
 
 @pytest.mark.parametrize(
-    ("entry", "predicates"),
+    ("entry", "rules"),
     [
         (AcksWhatItHolds, {"S2"}),
         (BelievesEveryAck, {"S2", "S7", "Y1", "Y2"}),
@@ -226,17 +226,17 @@ def broken(entry: type[SenderEntry | ReceiverEntry]) -> Callable[..., Node]:
     ],
 )
 def test_a_broken_node_is_caught(
-    entry: type[SenderEntry | ReceiverEntry], predicates: set[str]
+    entry: type[UnicastSender | UnicastReceiver], rules: set[str]
 ) -> None:
     factory = broken(entry)
     for seed in range(40):
         failures = run(expand(seed, "unicast"), factory).failures
-        if any(failure.predicate in predicates for failure in failures):
+        if any(failure.rule in rules for failure in failures):
             return
-    pytest.fail(f"40 seeds show no violation of {predicates}")
+    pytest.fail(f"40 seeds show no violation of {rules}")
 
 
-class LosesTheSixth(ReceiverEntry):
+class LosesTheSixth(UnicastReceiver):
     """Delivers all but the sixth message of each stream (S1)."""
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
@@ -258,7 +258,7 @@ def test_shrinking_leaves_a_small_run_that_still_fails() -> None:
     first = run(expand(first_failing_seed(), "unicast"), factory)
     shrinker = Shrinker(first, factory)
     small = shrinker.shrink()
-    assert shrinker.predicate in [failure.predicate for failure in small.failures]
+    assert shrinker.rule in [failure.rule for failure in small.failures]
     assert small.options.faults == ()
     assert small.options.nodes <= 2
     assert len(small.options.pairs) == 1

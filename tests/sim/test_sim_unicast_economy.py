@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.options import Incident, Options
 from ringcast.trace import rows as trace
-from ringcast.trace.folds import audit
 
 if TYPE_CHECKING:
     from ringcast.trace.rows import Row

@@ -14,15 +14,15 @@ from seeded import check_nothing_failed, share, tally_of
 
 from ringcast.cli.simulate import simulate
 from ringcast.model import Stream
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.uniform import Uniform
 from ringcast.sim.cluster import Cluster
+from ringcast.sim.control_cost import NODES, RUN_MESSAGES, RUNS, measure
 from ringcast.sim.departures import CRASHED_SENDERS
-from ringcast.sim.dice import UNIFORM_TARGETS, expand
-from ringcast.sim.economy import NODES, RUN_MESSAGES, RUNS, measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.nodes import AnnouncedMulticast, uniform_node
 from ringcast.sim.options import Incident, Options, from_json
+from ringcast.sim.plan import UNIFORM_TARGETS, expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.model import Member
-    from ringcast.protocols.inbox import Inbox
+    from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.trace.rows import Row
 
 SEEDS = 40
@@ -172,7 +172,9 @@ def test_who_is_out_in_the_middle_of_taking_has_held_what_it_committed() -> None
     rows = cluster.recorder.rows
     commits = [row for row in of_uniform(rows, trace.TX) if row.kind == "commit"]
     windows = of_uniform(rows[: commits[-1].run_idx], trace.WIN)
-    assert windows[-1].hd == windows[-1].held == commits[-1].seqno == 4  # its own it gets in time
+    assert (
+        windows[-1].hd == windows[-1].received == commits[-1].seqno == 4
+    )  # its own it gets in time
     taken = [(row.seqno, row.seqno2) for row in of_uniform(rows, trace.DELIVER)]
     assert taken == [(1, 1), (2, 2), (3, 3), (4, 4)]
     sent, last = of_uniform(rows, trace.SEND)[-1], of_uniform(rows, trace.DELIVER)[-1]
@@ -212,8 +214,8 @@ def test_windows_of_different_sizes_take_over_from_each_other() -> None:
     )
     result = run(options)
     assert result.failures == ()
-    held = {row.node: row.held for row in of_uniform(result.trace.rows, trace.ESTATE)[:2]}
-    assert held["C"] - held["B"] > 2
+    received = {row.node: row.received for row in of_uniform(result.trace.rows, trace.ESTATE)[:2]}
+    assert received["C"] - received["B"] > 2
 
 
 # What it costs
@@ -234,7 +236,7 @@ def test_control_frames_are_few() -> None:
 class CommitsAtOnce(AnnouncedMulticast):
     """A sender commits what it has sent, whoever holds it (U3)."""
 
-    class outbox(Outbox):
+    class sending(MulticastSender):
         def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
             if self.is_gated and self.window.high > self.window.gate:
                 self.window.gate = self.window.high
@@ -245,8 +247,8 @@ class NeedsNoCommit(AnnouncedMulticast):
     """A receiver delivers what it holds (U3)."""
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        for inbox in self._inboxes.values():
-            inbox.window.open_gate(inbox.window.held)
+        for receiver in self._receivers.values():
+            receiver.window.open_gate(receiver.window.received)
         return super().take_ready(limit, now, out)
 
 
@@ -254,7 +256,7 @@ class DropsEstates(AnnouncedMulticast):
     """What the departed left is gone with them, as on the other stream (U1, U6)."""
 
     class estates(Uniform):
-        def take_over(self, sender: Member, inbox: Inbox | None, now: int) -> None:
+        def take_over(self, sender: Member, receiver: MulticastReceiver | None, now: int) -> None:
             super().take_over(sender, None, now)
 
 
@@ -269,14 +271,14 @@ class NeverTakesOver(AnnouncedMulticast):
 class CommitsSlowly(AnnouncedMulticast):
     """Commits are told with the next probe, not at once (U-L1)."""
 
-    class outbox(Outbox):
+    class sending(MulticastSender):
         def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
             if self.is_gated:
-                self.window.gate = max(self.window.gate, self.acks.min_held)
+                self.window.gate = max(self.window.gate, self.acks.min_received)
 
 
 @pytest.mark.parametrize(
-    ("multicast", "predicates", "first_seed"),
+    ("multicast", "rules", "first_seed"),
     [
         (CommitsAtOnce, {"U3"}, 0),
         (NeedsNoCommit, {"U3"}, 0),
@@ -286,14 +288,14 @@ class CommitsSlowly(AnnouncedMulticast):
     ],
 )
 def test_a_broken_node_is_caught(
-    multicast: type[AnnouncedMulticast], predicates: set[str], first_seed: int
+    multicast: type[AnnouncedMulticast], rules: set[str], first_seed: int
 ) -> None:
     factory = partial(uniform_node, multicast=multicast)
     for seed in range(first_seed, first_seed + 20):
         failures = run(expand(seed, "uniform"), factory).failures
-        if any(failure.predicate in predicates for failure in failures):
+        if any(failure.rule in rules for failure in failures):
             return
-    pytest.fail(f"20 seeds show no violation of {predicates}")
+    pytest.fail(f"20 seeds show no violation of {rules}")
 
 
 def test_the_command_speaks_of_uniform_delivery() -> None:

@@ -176,7 +176,7 @@ def test_nothing_leaves_a_process_that_has_crashed() -> None:
                 ended.append(group.me.name)
 
         child_task = asyncio.create_task(child())
-        await group.send(b"alive")
+        await group.send(b"pong")
         await child_task
 
     with cluster(3) as c:
@@ -186,7 +186,7 @@ def test_nothing_leaves_a_process_that_has_crashed() -> None:
         c.members[0].crash()
         c.run(asyncio.sleep(10))
         assert ended == ["m0"]
-        assert log.payloads("m1", "m0") == [b"alive"]
+        assert log.payloads("m1", "m0") == [b"pong"]
         with pytest.raises(UsageError, match="m0 is gone"):
             c.members[0].start(app)
         with pytest.raises(GroupClosed):

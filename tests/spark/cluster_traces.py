@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.trace import sealed
 from ringcast.trace.recorder import STRETCH_NS, Recorder
@@ -185,7 +185,7 @@ class Cluster:
         recorder.sent_fragments(Stream.FIFO, first, last - 1, self._tick())
         recorder.sent(Stream.FIFO, last, [b"large" * 100], self._tick())
         for member in self.view:
-            taken = FragmentsTaken(sender, Stream.FIFO, first, last - 1, self.view.id)
+            taken = FragmentsDelivered(sender, Stream.FIFO, first, last - 1, self.view.id)
             self.recorders[member].delivered_fragments(taken, self._tick())
             event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), self.view.id)
             self.recorders[member].delivered(event, self._tick())

@@ -52,7 +52,7 @@ def main(directory: Path, point: str, times: int) -> None:
         return begun
 
     kept.FILES_MAX = 1
-    following.digest_files = after(following.digest_files, "read")
+    following.summarize_files = after(following.summarize_files, "read")
     kept.write_whole = after(kept.write_whole, "kept")
     following.audit_states = after(following.audit_states, "judged")
     Path.replace = before(Path.replace, "staged", ".staged")  # type: ignore[method-assign]

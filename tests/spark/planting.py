@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringcast.sim.dice import expand
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run as simulate
 from ringcast.trace.rows import Trace
 
@@ -24,7 +24,7 @@ MINUTE_NS = 60 * 10**9
 
 
 class Clean(NamedTuple):
-    """A simulation that keeps every predicate."""
+    """A simulation that keeps every rule."""
 
     protocol: str
     seed: int

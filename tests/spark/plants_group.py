@@ -145,7 +145,7 @@ def deliver_less_than_was_held(run: Draft) -> list[Cell]:
         row = estate.row
         known = run.where("estate", lambda each, pair=row.pair: each.pair == pair)
         if len(known) == 2 and run.is_live(row.node, row.inc):
-            return [run.change(estate, held=row.held + 1)]
+            return [run.change(estate, received=row.received + 1)]
     raise LookupError("no estate")
 
 

@@ -149,12 +149,12 @@ def purge_backwards(run: Draft) -> list[Cell]:
 
 def ack_what_was_not_taken(run: Draft) -> list[Cell]:
     cell = run.last("tx", kind="ack")
-    return [run.change(cell, hd=cell.row.hd + 1000, held=cell.row.held + 1000)]
+    return [run.change(cell, hd=cell.row.hd + 1000, received=cell.row.received + 1000)]
 
 
 def vote_for_what_was_not_taken(run: Draft) -> list[Cell]:
-    cell = run.last("vote")
-    return [run.change(cell, hd=cell.row.hd + 1000, held=cell.row.held + 1000)]
+    cell = run.last("stability_report")
+    return [run.change(cell, hd=cell.row.hd + 1000, received=cell.row.received + 1000)]
 
 
 def take_an_ack_back(run: Draft) -> list[Cell]:

@@ -80,7 +80,12 @@ def act_on_what_is_late(run: Draft) -> list[Cell]:
     frame = {"event": "rx", "kind": "udata", "detail": "", "epoch": row.epoch - 1, "seqno": 1}
     late = run.later(cell, **frame)
     moved = run.repeat(
-        late, event="unicast_win", kind="R", epoch=row.epoch, held=row.held + 1, hr=row.hr + 1
+        late,
+        event="unicast_win",
+        kind="R",
+        epoch=row.epoch,
+        received=row.received + 1,
+        hr=row.hr + 1,
     )
     return [late, moved]
 
@@ -199,7 +204,7 @@ def never_repeat_the_last(run: Draft) -> list[Cell]:
     ]
 
 
-def let_go_before_it_is_taken(run: Draft) -> list[Cell]:
+def release_before_it_is_delivered(run: Draft) -> list[Cell]:
     cell = run.first("unicast_win", lambda row: row.low < row.hr, kind="S")
     return [run.change(cell, low=cell.row.hr)]
 
@@ -242,7 +247,7 @@ def move_the_other_direction(run: Draft) -> list[Cell]:
     cell = run.last("conn", kind="R", detail="NONE>OPEN")
     asked = run.later(cell, event="rx", kind="sync", detail="")
     moved = run.repeat(
-        asked, event="unicast_win", kind="R", held=cell.row.held + 1, hr=cell.row.hr + 1
+        asked, event="unicast_win", kind="R", received=cell.row.received + 1, hr=cell.row.hr + 1
     )
     return [asked, moved]
 
@@ -290,7 +295,7 @@ UNICAST_PLANTS = [
     Plant(RUN, "S-L4", keep_an_idle_connection),
     Plant(RUN, "S-L5", give_up_too_early),
     Plant(RUN, "S-L6", never_repeat_the_last),
-    Plant(RUN, "Y1", let_go_before_it_is_taken),
+    Plant(RUN, "Y1", release_before_it_is_delivered),
     Plant(RUN, "Y2", wait_for_what_is_gone),
     Plant(RUN, "Y3", deliver_again_after_a_sync),
     Plant(RUN, "Y4", ask_though_it_was_answered),

@@ -18,15 +18,15 @@ import pytest
 from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, make_newer, members
 
 from ringcast.errors import UsageError
+from ringcast.rules.table import audit as audit_in_process
 from ringcast.spark.audit import audit, audit_all
-from ringcast.spark.digesting import BrokenSegment, digest_segment
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import ALONE, NEED_FULL, RECORDED, verdict_id
+from ringcast.spark.summarize import BrokenSegment, summarize_segment
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.compaction import compact
 from ringcast.trace.content import HASHED_EVERY
-from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import Facts, Trace
 from ringcast.trace.segments import Segment, write_segment
 from support.archives import WEB, Kept, write_file
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Row
 
 JUDGED_IN_BOTH = ("G1", "G2 N2", "G4", "N1", "N9", "U2", "U4")
-"""From digests on Spark, and by folds in process."""
+"""From summaries on Spark, and by rules in process."""
 
 
 def verdicts(report: Report) -> dict[str, Verdict]:
@@ -282,7 +282,7 @@ def deliver_backwards(traces: Traces) -> None:
 
 
 PLANTED: list[tuple[Callable[[Traces], None], set[str], str, int]] = [
-    # what is planted, which predicates it violates, and a row that must be among the witnesses
+    # what is planted, which rules it violates, and a row that must be among the witnesses
     (deliver_again, {"G2 N2"}, "b", 12),
     (deliver_again_much_later, {"G2 N2"}, "b", 12),
     (leave_out_a_run, {"N1", "N9"}, "b", 0),
@@ -361,7 +361,7 @@ def test_a_planted_violation_is_found_in_its_rows(
 
 
 def compare_with_in_process(report: Report, traces: Traces) -> None:
-    """The folds of the light core say the same of the same rows. Of a killed member's messages
+    """The rules of the light core say the same of the same rows. Of a killed member's messages
     they say less: they do not tell a hole in what it sent from its missing end."""
     rows = traces.all_rows()
     reference = {
@@ -562,7 +562,7 @@ def test_rows_without_a_value_are_damage(column: str, traces: Traces, tmp_path: 
     table = table.set_column(table.schema.get_field_index(column), column, without)
     write_sealed(path, table, info_of(path))
     with Segment(path) as segment, pytest.raises(BrokenSegment, match="without a value"):
-        digest_segment(segment)
+        summarize_segment(segment)
 
 
 def test_blocks_of_thousands_of_senders_take_little_memory(traces: Traces, tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ def test_blocks_of_thousands_of_senders_take_little_memory(traces: Traces, tmp_p
     tracemalloc.start()
     try:
         with Segment(write_segment(tmp_path, traces.recordings["b"], rows)) as segment:
-            assert len(digest_segment(segment).blocks) == 3000
+            assert len(summarize_segment(segment).blocks) == 3000
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

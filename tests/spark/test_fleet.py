@@ -17,9 +17,9 @@ from ringcast.cli.replay import replay
 from ringcast.events import Delivered
 from ringcast.node import Node
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.sim.dice import expand
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import grid_points, parse_setting, place
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import Judged, run
 from ringcast.spark.audit import audit_all
 from ringcast.spark.fleet import KEPT_PER_TASK, Fleet, fleet_rows, tasks_for
@@ -108,7 +108,7 @@ def test_failures_are_gathered_and_can_be_replayed(
     assert run_fleet(spark, fleet, json_file=figures) == 1
     printed = capsys.readouterr().out
     failures = json.loads(figures.read_text())["failures"]
-    twice = [each for each in failures if each["predicate"] == "G2"]
+    twice = [each for each in failures if each["rule"] == "G2"]
     assert {each["state"].split(": ")[1] for each in twice} == {
         "M delivers M:n..n, some of it again"
     }

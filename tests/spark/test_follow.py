@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from ringcast.cli import main
 from ringcast.cli.following import Changes
 from ringcast.errors import UsageError
-from ringcast.spark import digest, digesting, kept, states
+from ringcast.spark import kept, states, summarize, summary
 from ringcast.spark.audit import audit
 from ringcast.spark.follow import STATE, follow
 from ringcast.spark.kept import KeptDigests
@@ -144,7 +144,7 @@ def test_kept_digests_are_put_together_and_forget_what_is_gone(
 ) -> None:
     monkeypatch.setattr(kept, "FILES_MAX", 1)
     written = traces.write(tmp_path)
-    files = tmp_path / STATE / "digests"
+    files = tmp_path / STATE / "summaries"
     gone = written["e"][-1]
     content = gone.read_bytes()
     catch_up(spark, tmp_path, files_per_batch=8)
@@ -202,16 +202,16 @@ def test_state_is_for_one_directory_one_follower_and_one_way_to_make_digests(
     assert step.new == step.segments
 
 
-@pytest.mark.parametrize("module", [digest, digesting, columns, footers, sealed, segments, states])
+@pytest.mark.parametrize("module", [summary, summarize, columns, footers, sealed, segments, states])
 def test_digests_are_made_anew_when_what_makes_them_changes(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = kept._code_hash(states.digest_files)
+    before = kept._code_hash(states.summarize_files)
     assert module.__file__ is not None
     changed = tmp_path / "changed.py"
     changed.write_text(Path(module.__file__).read_text() + "# changed")
     monkeypatch.setattr(module, "__file__", str(changed))
-    assert kept._code_hash(states.digest_files) != before
+    assert kept._code_hash(states.summarize_files) != before
 
 
 def test_what_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
@@ -224,11 +224,11 @@ def test_what_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
         reads.extend(map(str, paths))
         return {str(path): json.dumps([said, "busy"]) for path in paths}
 
-    with KeptDigests.opened(tmp_path / "state", tmp_path, read_files) as digests:
-        digests.read(cast("SparkSession", None), 0, [str(path)])
-        assert digests.stale() == [str(path)]
-        digests.read(cast("SparkSession", None), 1, digests.stale())
-        assert digests.stale() == []
+    with KeptDigests.opened(tmp_path / "state", tmp_path, read_files) as summaries:
+        summaries.read(cast("SparkSession", None), 0, [str(path)])
+        assert summaries.stale() == [str(path)]
+        summaries.read(cast("SparkSession", None), 1, summaries.stale())
+        assert summaries.stale() == []
     assert len(reads) == 2
 
 
@@ -265,7 +265,7 @@ def test_killed_before_spark_knows_that_a_batch_is_done_it_takes_that_batch_agai
     deliver_again(traces)
     traces.write(tmp_path)
     kill_follower(tmp_path, "judged", 2)
-    files = tmp_path / STATE / "digests"
+    files = tmp_path / STATE / "summaries"
     before = {path.name: path.read_text() for path in files.iterdir()}
     assert "000000000001.jsonl" in before
     steps = catch_up(spark, tmp_path)

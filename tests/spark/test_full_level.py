@@ -65,9 +65,9 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     assert found["content"].share is not None
     assert found["content"].share > 0.9
     total = len(RECORDED) + len(UNDECIDABLE_IF_RECORDED)
-    held = sum(verdict.status == "ok" for verdict in judged)
+    received = sum(verdict.status == "ok" for verdict in judged)
     assert report.summary.startswith(
-        f"{held} of {total} guarantees were judged and held, 6 of them in part; "
+        f"{received} of {total} guarantees were judged and received, 6 of them in part; "
         "bytes were compared of "
     )
     assert "not recorded" not in report.summary
@@ -121,7 +121,7 @@ def hold_what_has_no_slot(traces: Traces) -> None:
 def ack_what_was_not_taken(traces: Traces) -> None:
     at = last(traces, "m2", event="tx", kind="ack")
     row = traces.rows["m2"][at]
-    traces.change("m2", at, hd=row.hd + 1, held=row.held + 1)
+    traces.change("m2", at, hd=row.hd + 1, received=row.received + 1)
 
 
 def wait_for_a_stranger(traces: Traces) -> None:

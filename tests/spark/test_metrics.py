@@ -212,8 +212,8 @@ def test_what_control_costs(spark: SparkSession, tmp_path: Path) -> None:
     hand.write("b", "deliver", 6, peer="a", stream=0, seqno=1, seqno2=12)
     hand.write("a", "tx", 6, kind="beat")  # and delivers nothing
     expect(
-        metrics.ack_economy(hand.read(spark, tmp_path)),
-        metrics.ACK_ECONOMY,
+        metrics.control_cost(hand.read(spark, tmp_path)),
+        metrics.CONTROL_COST,
         [
             ("run", "b#7", "ack", 3, 12, 0.25),
             ("run", "b#7", "beat", 1, 12, 1 / 12),
@@ -261,12 +261,12 @@ def test_who_pinned_a_window(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_without_acks_nobody_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """Where members vote, the sender hears no acks: who is behind cannot be told."""
+    """Where members report, the sender hears no acks: who is behind cannot be told."""
     hand = Hand()
     hand.write("a", "ackmap", 0, stream=0, members=("a#7", "b#7", "c#7"))
     hand.write("a", "win", 1, peer="a", kind="send", stream=0, low=3, hd=9, hr=9, cap=10)
     found = metrics.window_occupancy(hand.read(spark, tmp_path), 1.0).collect()
-    assert [(row.used, row.behind, row.pinned_by) for row in found] == [(6, 6, None)]
+    assert [(row.used, row.behind, row.limited_by) for row in found] == [(6, 6, None)]
 
 
 def test_views_and_lives(spark: SparkSession, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_the_notebook_of_the_docs_runs(
     shown = capsys.readouterr().out
     assert "messages_per_s" in shown
     assert "p99_ms" in shown
-    assert "pinned_by" in shown
+    assert "limited_by" in shown
 
 
 def test_a_window_of_no_length_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_simulated_traces(spark: SparkSession, tmp_path: Path) -> None:
         sums[row.sender] += row.messages
     assert +sums == again
     acks = Counter(row.member for row in rows if row.event == "tx" and row.kind == "ack")
-    economy = metrics.ack_economy(frame).where("kind = 'ack'").collect()
+    economy = metrics.control_cost(frame).where("kind = 'ack'").collect()
     assert {row.member: row.frames for row in economy} == acks
     crashes = sorted((row.mono_ns, row.member) for row in rows if row.event == "crash")
     told = metrics.incidents(frame).where("what = 'crash'").collect()

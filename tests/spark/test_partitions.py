@@ -20,9 +20,9 @@ from cluster_traces import members as cluster_members
 
 from ringcast.bench.cluster import hear, tell
 from ringcast.model import Origin, Stream
+from ringcast.rules.table import audit as audit_in_process
 from ringcast.spark.audit import audit
 from ringcast.spark.report import IF_ANY, NEED_FULL, RECORDED
-from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.rows import DELIVER, OPEN, SEND, VIEW, Facts, Trace, split_key
 from support.proxy import Link, Proxy
 

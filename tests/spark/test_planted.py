@@ -1,7 +1,7 @@
-"""What is planted in clean simulations is found: by the folds in process and on Spark, alike.
+"""What is planted in clean simulations is found: by the rules in process and on Spark, alike.
 
-All that Spark audits here are files. The folds of the simulator say the same of the same rows; so,
-where members record for themselves, do digests, and for some predicates plain SQL.
+All that Spark audits here are files. The rules of the simulator say the same of the same rows; so,
+where members record for themselves, do summaries, and for some rules plain SQL.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from plants_group import GROUP_PLANTS
 from plants_multicast import MULTICAST_PLANTS
 from plants_unicast import UNICAST_PLANTS
 
+from ringcast.rules.table import BY_PROTOCOL
+from ringcast.rules.table import audit as audit_in_process
 from ringcast.spark.audit import audit_all
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import NEED_FULL, RECORDED, TITLES, verdict_id
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
-from ringcast.trace.folds import BY_PROTOCOL
-from ringcast.trace.folds import audit as audit_in_process
 from ringcast.trace.segments import write_trace_segments
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from planting import Plant
     from pyspark.sql import SparkSession
 
+    from ringcast.rules.findings import Verdict as Folded
     from ringcast.spark.report import Report, Verdict
-    from ringcast.trace.predicates.findings import Verdict as Folded
     from ringcast.trace.rows import Row
 
 PLANTS = [*MULTICAST_PLANTS, *UNICAST_PLANTS, *GROUP_PLANTS]
@@ -53,7 +53,7 @@ SOME = [
 ]
 SHORT = [next(plant for plant in PLANTS if plant.id == id) for id in SOME]
 NAMES = {"ok": "held", "inconclusive": "vacuous"}
-"""What folds call what the audit says."""
+"""What rules call what the audit says."""
 
 
 def test_every_predicate_has_something_planted() -> None:
@@ -174,7 +174,7 @@ SQL = {
 
 
 def check_sql(spark: SparkSession, directory: Path, reports: dict[str, Report]) -> None:
-    """The same runs are found wrong, by whoever knows nothing of folds."""
+    """The same runs are found wrong, by whoever knows nothing of rules."""
     files = spark.read.option("recursiveFileLookup", "true").parquet(str(directory))
     rows = files.coalesce(2).cache()
     rows.createOrReplaceTempView("rows")
@@ -192,7 +192,7 @@ def check_sql(spark: SparkSession, directory: Path, reports: dict[str, Report]) 
     assert {id for id, _ in violated} == set(SQL)
 
 
-# The same rows as if members had recorded for themselves: judged from digests
+# The same rows as if members had recorded for themselves: judged from summaries
 
 FROM_DIGESTS = {"G1", "G2 N2", "G4", "N1", "N9", "U2", "U4", *NEED_FULL}
 
@@ -221,7 +221,7 @@ def check_digests(spark: SparkSession, directory: Path, plants: Sequence[Plant])
         found = {verdict.id for verdict in report.verdicts if verdict.violation_count}
         if "content" in found:
             found.add("G1")
-        if "N3" in expected:  # folds do not see that what a sender left out was not sent
+        if "N3" in expected:  # rules do not see that what a sender left out was not sent
             found.discard("G1")
         assert found & FROM_DIGESTS == expected & FROM_DIGESTS, report.run_id
         known = {verdict.id: verdict for verdict in report.verdicts}

@@ -1,5 +1,5 @@
 """Spark on what the simulator records: clean seeds raise no alarm, and each verdict is the one
-that the simulator's own folds gave when the run was made."""
+that the simulator's own rules gave when the run was made."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_two_hundred_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: P
 
 def check_digests(spark: SparkSession, directory: Path, protocol: str, seeds: range) -> None:
     """The same, as if members had recorded for themselves."""
-    from ringcast.sim.dice import expand
+    from ringcast.sim.plan import expand
     from ringcast.sim.runner import run
 
     for seed in seeds:
@@ -100,7 +100,7 @@ def test_forty_clean_seeds_raise_no_alarm_from_digests(
 def test_where_rows_are_missing_nothing_of_the_whole_run_is_judged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Folds would take what is not there for what was not done."""
+    """Rules would take what is not there for what was not done."""
     list(run_seeds([1], record=tmp_path))
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:

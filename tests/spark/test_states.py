@@ -11,7 +11,7 @@ import pytest
 
 from ringcast.spark import states
 from ringcast.spark.audit import audit, audit_states
-from ringcast.spark.states import digest_files, parse_states, read_states
+from ringcast.spark.states import parse_states, read_states, summarize_files
 from ringcast.trace.segments import segment_paths, write_segment
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def planted(recorded: Traces, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def file_by_file(directory: Path) -> Report:
-    said = digest_files(None, segment_paths(directory))
+    said = summarize_files(None, segment_paths(directory))
     return audit_states(None, directory, *parse_states(said.items()))
 
 
@@ -127,7 +127,7 @@ def test_what_comes_back_grows_with_the_members_and_not_with_the_segments(
         found, refused = read_states(None, segment_paths(directory))
         assert refused == []
         assert sorted(state.info.node for state in found) == list("abcde")
-        sizes[piece_rows] = sum(len(state.digest.to_json()) for state in found)
+        sizes[piece_rows] = sum(len(state.summary.to_json()) for state in found)
         assert sum(len(state.paths) for state in found) == len(segment_paths(directory))
     assert sizes[15] == sizes[60]
     assert len(segment_paths(tmp_path / "15")) > 3 * len(segment_paths(tmp_path / "60"))

@@ -9,9 +9,9 @@ from cluster_traces import Cluster, members, read_traces
 
 from ringcast.model import Origin, Stream
 from ringcast.spark.audit import audit
-from ringcast.spark.digest import SegmentState
-from ringcast.spark.digesting import digest_segment
-from ringcast.spark.run import Run
+from ringcast.spark.recorded_run import Run
+from ringcast.spark.summarize import summarize_segment
+from ringcast.spark.summary import SegmentState
 from ringcast.spark.survivors import compare_survivors
 from ringcast.trace.rows import ESTATE, OPEN, RESOLVED, VIEW
 from ringcast.trace.segments import Segment, segment_paths
@@ -48,7 +48,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Traces:
             seqno=20,
             seqno2=20,
             hd=20,
-            held=20,
+            received=20,
             view=cluster.view.counter,
         )
     cluster.install(a, b, c, e)
@@ -62,7 +62,7 @@ def compare(traces: Traces, directory: Path) -> Compared:
     states = []
     for path in segment_paths(directory):
         with Segment(path) as segment:
-            states.append(SegmentState(str(path), segment.info, digest_segment(segment)))
+            states.append(SegmentState(str(path), segment.info, summarize_segment(segment)))
     return compare_survivors(Run(states, []))
 
 

@@ -48,11 +48,11 @@ def test_survivors_deliver_the_same_of_thirty_killed_senders(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     unequal = sum(check_kills(spark, tmp_path / str(seed), seed) for seed in range(100, 110))
-    assert unequal > 0, "all survivors always held the same: nothing was ever taken over"
+    assert unequal > 0, "all survivors always received the same: nothing was ever taken over"
 
 
 def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> int:
-    """Of how many of the killed the survivors held different numbers of messages."""
+    """Of how many of the killed the survivors received different numbers of messages."""
     killed = run_cluster(directory, seed, level)
     report = audit(spark, directory)
     assert report.exit_status == 0, report.to_json()
@@ -63,8 +63,8 @@ def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "d
     assert found["G1"].unknown == killed
     for name in ("G2 N2", "G4", "N1", "N3", *(NEED_FULL if level == "full" else ())):
         assert found[name].status == "ok", name
-    held = held_at_departure(directory)
-    return sum(len(set(by_survivor.values())) > 1 for by_survivor in held.values())
+    received = held_at_departure(directory)
+    return sum(len(set(by_survivor.values())) > 1 for by_survivor in received.values())
 
 
 def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
@@ -111,11 +111,11 @@ def stats_of(cluster: Cluster, at: int) -> dict[str, Any]:
 
 
 def held_at_departure(directory: Path) -> dict[MemberKey, dict[MemberKey, int]]:
-    """By departed sender: what each survivor held of it when the view without it came."""
-    held: defaultdict[MemberKey, dict[MemberKey, int]] = defaultdict(dict)
+    """By departed sender: what each survivor received of it when the view without it came."""
+    received: defaultdict[MemberKey, dict[MemberKey, int]] = defaultdict(dict)
     for path in segment_paths(directory):
         with Segment(path) as segment:
             for row in segment.iter_rows({ESTATE}):
                 assert row.stream == Stream.UNIFORM
-                held[row.peer, row.peer_inc].setdefault((row.node, row.inc), row.held)
-    return held
+                received[row.peer, row.peer_inc].setdefault((row.node, row.inc), row.received)
+    return received

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringcast.events import Event
-    from ringcast.protocols.inbox import Inbox
-    from ringcast.protocols.outbox import Outbox
+    from ringcast.protocols.multicast_receiver import MulticastReceiver
+    from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.wire.codec import Codec
     from ringcast.wire.frames import Frame
 
@@ -203,14 +203,14 @@ class Cluster:
 
     def window_is_drained(self, name: str) -> bool:
         """Everything `name` has sent was delivered by everybody, and it knows."""
-        window = self.outbox(name).window
+        window = self.sending(name).window
         return window.low == window.high
 
-    def outbox(self, name: str) -> Outbox:
-        return self.nodes[name].multicast._outboxes[Stream.FIFO]
+    def sending(self, name: str) -> MulticastSender:
+        return self.nodes[name].multicast._senders[Stream.FIFO]
 
-    def inbox(self, name: str, sender: str) -> Inbox:
-        return self.nodes[name].multicast._inboxes[Origin(self.nodes[sender].me, Stream.FIFO)]
+    def receiver(self, name: str, sender: str) -> MulticastReceiver:
+        return self.nodes[name].multicast._receivers[Origin(self.nodes[sender].me, Stream.FIFO)]
 
 
 def cluster(n: int, **options: Any) -> Cluster:

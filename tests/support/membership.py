@@ -2,7 +2,7 @@
 
 A `Town` has processes that find each other, join, leave, crash and come back, each a real `Node`
 with membership and failure detector, speaking real datagrams. Delays come from a seed; faults are
-set by hand: cut links, a predicate that says which datagrams are lost, processes that are paused,
+set by hand: cut links, a rule that says which datagrams are lost, processes that are paused,
 applications that take nothing. One step is one arrival, one due timer or one restart.
 
 What must always hold is looked at after every step: the nodes' invariants, the order of views (G4),
@@ -20,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig
-from ringcast.events import Closed, Delivered, FragmentsTaken, ViewInstalled
+from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
@@ -324,7 +324,7 @@ class Town:
             assert event.sender in node.view or event.run.stream is Stream.UNIFORM
             key = (me, Origin(event.sender, event.run.stream))
             self._check_order(key, event.run.first, event.run.last)
-        elif isinstance(event, FragmentsTaken):
+        elif isinstance(event, FragmentsDelivered):
             key = (me, Origin(event.sender, event.stream))
             self._check_order(key, event.first, event.last)
 

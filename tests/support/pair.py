@@ -15,12 +15,12 @@ from ringcast.events import Delivered
 from ringcast.model import Address, Conn, Member
 from ringcast.node import Node
 from ringcast.protocols.unicast import LOOPBACK_EPOCH, ReliableUnicast
-from ringcast.protocols.unicast_sender import SenderEntry
+from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.wire.frames import UnicastAck, UnicastData
 from support.cluster import Cluster, Packet
 
 if TYPE_CHECKING:
-    from ringcast.protocols.unicast_receiver import ReceiverEntry
+    from ringcast.protocols.unicast_receiver import UnicastReceiver
     from ringcast.wire.frames import Frame
     from support.cluster import Drop
 
@@ -35,7 +35,7 @@ def conn(id: int, stream: int = 1) -> Conn:
     return Conn(LOOPBACK_EPOCH + stream, id)
 
 
-class TicksAlone(SenderEntry):
+class TicksAlone(UnicastSender):
     """Without the tail timer: the tick alone resends, as in the UNICAST3 note."""
 
     def _arm_tail(self, now: int) -> None:
@@ -166,10 +166,10 @@ class Pair(Cluster):
         me = self.nodes[name].me
         self.hand_over([Packet(self.nodes[source].me, name, list(frames), me)])
 
-    def sender(self, name: str, peer: str) -> SenderEntry:
+    def sender(self, name: str, peer: str) -> UnicastSender:
         return self.nodes[name].unicast.senders[self.nodes[peer].me]
 
-    def receiver(self, name: str, peer: str) -> ReceiverEntry:
+    def receiver(self, name: str, peer: str) -> UnicastReceiver:
         return self.nodes[name].unicast.receivers[self.nodes[peer].me]
 
     def has_sender(self, name: str, peer: str) -> bool:

@@ -45,7 +45,7 @@ BAD_MULTICAST: list[tuple[dict[str, Any], str]] = [
     ({"xmit_interval_s": math.nan}, "xmit_interval_s = nan: must be from 0.04 to 60 seconds"),
     (
         {"capacity": 9, "stability": StabilityConfig(capacity_max=8)},
-        "capacity = 9: must be at most 8 where members vote",
+        "capacity = 9: must be at most 8 where members report",
     ),
     (
         {"datagram_bytes": 100},

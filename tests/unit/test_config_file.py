@@ -142,7 +142,7 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
         ),
         (
             "[multicast]\ncapacity = 100000\n[multicast.stability]",
-            "[multicast] capacity = 100000: must be at most 65536 where members vote",
+            "[multicast] capacity = 100000: must be at most 65536 where members report",
         ),
         ("[group]\ngroup = 3", "[group] group = 3: must be 1 to 64 bytes of printable text"),
         ("[unicast]", "which group? Say it in section [group], or give it by itself"),
@@ -251,7 +251,7 @@ def test_the_table_of_presets_in_the_manual() -> None:
             given = preset.get(section, {}).get(key)
             default = {field.name: field.default for field in fields(SECTIONS[section])}[key]
             if section == "multicast.stability" and section not in preset:
-                assert value == "no votes"
+                assert value == "no reports"
             else:
                 assert value == str(default if given is None else given)
         told = {(section, key) for section, values in preset.items() for key in values}

@@ -9,7 +9,7 @@ import pytest
 from ringcast.config import DATAGRAM_BYTES_MIN, UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import Address, Conn, Member, Stream, View, ViewId
-from ringcast.protocols.channel import SystemChannel
+from ringcast.protocols.channel import ControlChannel
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.codec import Codec
@@ -99,10 +99,10 @@ def test_the_rest_of_a_message_is_cut_again() -> None:
     large = bytes(range(256)) * 400  # more than the window holds
     assert a.send([large], c.now) == 1
     assert max(sizes(c, "A")) > NARROW
-    rest = c.outbox("A").fragments.rest
+    rest = c.sending("A").fragments.rest
     assert rest
     a.set_datagram_bytes(NARROW)
-    cut = c.outbox("A").fragments.rest
+    cut = c.sending("A").fragments.rest
     assert b"".join(cut) == b"".join(rest)
     assert max(map(len, cut)) <= a.codec.payload_bytes_max < NARROW < max(map(len, rest))
     c.run(20)
@@ -136,7 +136,7 @@ def test_who_has_no_window_yet_begins_with_small_datagrams() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_the_systems_own_messages_follow(is_open: bool) -> None:
-    channel = SystemChannel(ME, UnicastConfig(), fragment_bytes=WIDE, datagram_bytes=WIDE)
+    channel = ControlChannel(ME, UnicastConfig(), fragment_bytes=WIDE, datagram_bytes=WIDE)
     out = Effects()
     channel.install_view(View(ViewId(ME, 1), (ME, PEER)), 0, out)
     if is_open:

@@ -134,13 +134,13 @@ def own_messages(town: Town, leaver: Member) -> list[bytes]:
     return town.delivered(leaver, leaver)
 
 
-@pytest.mark.parametrize("votes", [False, True], ids=["acks", "votes"])
+@pytest.mark.parametrize("reports", [False, True], ids=["acks", "reports"])
 @pytest.mark.parametrize("stream", [Stream.FIFO, Stream.UNIFORM])
 @pytest.mark.parametrize("name", ["A", "C"], ids=["coordinator", "member"])
 def test_who_leaves_gets_the_rest_of_its_own_messages(
-    name: str, stream: Stream, votes: bool
+    name: str, stream: Stream, reports: bool
 ) -> None:
-    config = {"stability": StabilityConfig()} if votes else {}
+    config = {"stability": StabilityConfig()} if reports else {}
     town = Town(streams=(Stream.FIFO, Stream.UNIFORM), **config)
     town.form("ABC")
     node = town.nodes[name]
@@ -195,14 +195,14 @@ def test_who_leaves_too_early_gets_what_the_others_have_taken(stream: Stream) ->
     assert town.closed(a)[0].unacked == ((stream, 3, 4),)
 
 
-@pytest.mark.parametrize("votes", [False, True], ids=["acks", "votes"])
+@pytest.mark.parametrize("reports", [False, True], ids=["acks", "reports"])
 @pytest.mark.parametrize("stream", [Stream.FIFO, Stream.UNIFORM])
 @pytest.mark.parametrize("name", ["A", "B"], ids=["coordinator", "member"])
 @pytest.mark.parametrize("wait_ms", range(2, 24, 3))
 def test_who_leaves_while_another_joins_gets_what_those_before_it_have_taken(
-    wait_ms: int, name: str, stream: Stream, votes: bool
+    wait_ms: int, name: str, stream: Stream, reports: bool
 ) -> None:
-    config = {"stability": StabilityConfig()} if votes else {}
+    config = {"stability": StabilityConfig()} if reports else {}
     town = Town(streams=(Stream.FIFO, Stream.UNIFORM), **config)
     town.form("ABC")
     me = town.nodes[name].me

@@ -13,7 +13,7 @@ from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Ack, Data, Highest
+from ringcast.wire.frames import Ack, Data, Watermark
 from support.cluster import cluster
 
 if TYPE_CHECKING:
@@ -147,10 +147,10 @@ def test_frames_go_to_their_owner_in_stretches() -> None:
     a = node()
     a._layers = [recorder]
     a._owner = {Data: 0, Ack: 0}
-    ack, highest = Ack(Stream.FIFO, 0, 0, 0), Highest(Stream.FIFO, 0)
+    ack, highest = Ack(Stream.FIFO, 0, 0, 0), Watermark(Stream.FIFO, 0)
     data = Data(Stream.FIFO, 1, [b"x"])
     a.receive_datagrams(datagrams(B, data, ack, highest, highest, ack), 0)
-    assert recorder.calls == ["B Data Ack", "B Ack"]  # nobody owns Highest here
+    assert recorder.calls == ["B Data Ack", "B Ack"]  # nobody owns Watermark here
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_frames_go_to_their_owner_in_stretches() -> None:
     [
         (b"", Reject.TOO_SHORT),
         (b"nothing of ours, really", Reject.NOT_OURS),
-        (datagrams(B, Highest(Stream.FIFO, 1), group="other")[0], Reject.GROUP),
-        (datagrams(B, Highest(Stream.FIFO, 1))[0][:-1], Reject.FRAME_LENGTH),
+        (datagrams(B, Watermark(Stream.FIFO, 1), group="other")[0], Reject.GROUP),
+        (datagrams(B, Watermark(Stream.FIFO, 1))[0][:-1], Reject.FRAME_LENGTH),
         (bytes(70_000), Reject.TOO_LONG),
         (
-            datagrams(B, Highest(Stream.FIFO, 1), to=A._replace(incarnation=9))[0],
+            datagrams(B, Watermark(Stream.FIFO, 1), to=A._replace(incarnation=9))[0],
             Reject.ADDRESSEE,
         ),
     ],
@@ -189,7 +189,7 @@ def test_a_seal_that_does_not_open_is_counted() -> None:
             raise DecodeError(Reject.SEAL)
 
     a = node(seal=NobodysSeal())
-    a.receive_datagrams(datagrams(B, Highest(Stream.FIFO, 1)), 0)
+    a.receive_datagrams(datagrams(B, Watermark(Stream.FIFO, 1)), 0)
     assert a.rejected == {Reject.SEAL.value: 1}
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from ringcast.config import GroupConfig, UnicastConfig
 from ringcast.errors import Reject, UsageError
-from ringcast.events import Answered, Asked
+from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import HeldUp, UnicastAck, UnicastData
+from ringcast.wire.frames import JoinerBlocked, UnicastAck, UnicastData
 from ringcast.wire.messages import encode_message
 from ringcast.wire.requests import encode_ask
 
@@ -52,7 +52,7 @@ def test_all_members_of_a_group_with_membership_can_answer_questions() -> None:
 
 def test_the_systems_messages_do_not_reach_the_application() -> None:
     a = node()
-    payload = encode_message(HeldUp(is_full=True))
+    payload = encode_message(JoinerBlocked(is_full=True))
     theirs = UnicastData(Conn(SYSTEM_EPOCH + 1, 1), 1, [payload])
     ours = UnicastData(Conn(5, 1), 1, [b"for the application"])
     a.receive_datagrams(from_b(theirs, ours), 0)
@@ -88,13 +88,13 @@ def test_a_request_that_is_next_and_alone_is_taken_at_once() -> None:
     first, second, third, fourth = (from_b(ask)[0] for ask in asks)
     assert a.take_request(first, 0) is None  # B is not known
     a.receive_datagrams([first], 0)
-    assert a.take_events(0, 0) == [Asked(B, 1, b"?")]
+    assert a.take_events(0, 0) == [RequestReceived(B, 1, b"?")]
     assert a.take_request(third, 0) is None  # not next
-    assert a.take_request(second, 0) == Asked(B, 2, b"?")
+    assert a.take_request(second, 0) == RequestReceived(B, 2, b"?")
     assert a.take_request(second, 0) is None  # once
     assert a.take_events(0, 0) == []
     a.receive_datagrams([third, second, fourth], 0)
-    assert a.take_events(0, 0) == [Asked(B, 3, b"?"), Asked(B, 4, b"?")]
+    assert a.take_events(0, 0) == [RequestReceived(B, 3, b"?"), RequestReceived(B, 4, b"?")]
 
 
 def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
@@ -116,7 +116,7 @@ def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
 
 def test_what_is_no_request_is_left_to_the_longer_way() -> None:
     a = node()
-    said = [encode_ask(1, b""), b"", b"\x3c", b"\xff?", encode_message(HeldUp(True))]
+    said = [encode_ask(1, b""), b"", b"\x3c", b"\xff?", encode_message(JoinerBlocked(True))]
     datagrams = [from_b(UnicastData(CONN, n, [what]))[0] for n, what in enumerate(said, 1)]
     a.receive_datagrams(datagrams[:1], 0)
     for datagram in datagrams[1:]:
@@ -140,16 +140,16 @@ def test_a_request_is_a_sign_of_life() -> None:
         a.transport_hint(B.address, 0)
     assert list(detector.stats()["suspected"]) == ["B"]  # type: ignore[call-overload]
     a.next_timeout()
-    assert a.take_request(asks[1], 1) == Asked(B, 2, b"?")
+    assert a.take_request(asks[1], 1) == RequestReceived(B, 2, b"?")
     assert a.next_timeout() == 1  # it is trusted again
 
 
 def test_what_a_member_asks_itself_waits_for_no_input() -> None:
     a = node(state=False)
     a.ask(A, 7, b"who?", 0)
-    assert a.take_events(0, 0) == [Asked(A, 7, b"who?")]
+    assert a.take_events(0, 0) == [RequestReceived(A, 7, b"who?")]
     a.answer(A, 7, b"me", 0)
-    assert a.take_events(0, 0) == [Answered(A, 7, b"me", False)]
+    assert a.take_events(0, 0) == [ReplyReceived(A, 7, b"me", False)]
     assert a.take_datagrams() == []
 
 
@@ -162,7 +162,7 @@ def test_what_is_told_oneself_may_be_more_than_a_window_holds() -> None:
     for number in range(1, 51):
         a._channel.send(encode_ask(number, b"?"), A, 0, a._out)
     a.handle_timeout(0)  # any input
-    assert a.take_events(0, 0) == [Asked(A, number, b"?") for number in range(1, 51)]
+    assert a.take_events(0, 0) == [RequestReceived(A, number, b"?") for number in range(1, 51)]
     assert a.backlog(A) == 0
 
 

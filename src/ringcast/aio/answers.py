@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
     from ringcast.aio.probe import Question
     from ringcast.model import Member, View
-    from ringcast.protocols.outbox import Outbox
+    from ringcast.protocols.multicast_sender import MulticastSender
 
 ASKS = ("view", "explain", "stats", "top", "sync")
 
@@ -90,21 +90,21 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
     return {
         "at_ns": now,
         "sent": [
-            {"stream": stream.name.lower(), **_sent(outbox, now)}
-            for stream, outbox in node.multicast.outboxes.items()
+            {"stream": stream.name.lower(), **_sent(sending, now)}
+            for stream, sending in node.multicast.senders.items()
         ],
         "received": [
             {
                 "sender": tell_member(origin.sender),
                 "stream": origin.stream.name.lower(),
-                "delivered": inbox.window.delivered,
-                "held": inbox.window.held,
-                "high": inbox.window.high,
-                "capacity": inbox.window.capacity,
-                "gaps": inbox.repair.gap_count,
-                "asked_again": inbox.nacked,
+                "delivered": receiver.window.delivered,
+                "received": receiver.window.received,
+                "high": receiver.window.high,
+                "capacity": receiver.window.capacity,
+                "gaps": receiver.repair.gap_count,
+                "asked_again": receiver.nack_sent,
             }
-            for origin, inbox in node.multicast.inboxes.items()
+            for origin, receiver in node.multicast.receivers.items()
         ],
         "to": [
             {
@@ -112,7 +112,7 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
                 "low": sender.window.low,
                 "high": sender.window.high,
                 "capacity": sender.window.capacity,
-                "resent": sender.resent,
+                "retransmitted": sender.retransmitted,
                 "blocked_s": (now - sender.blocked_since) / 1e9 if sender.is_blocked else None,
             }
             for peer, sender in node.unicast.senders.items()
@@ -123,9 +123,9 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
     }
 
 
-def _sent(outbox: Outbox, now: int) -> dict[str, object]:
-    window, acks = outbox.window, outbox.acks
-    slowest = acks.slowest() if outbox.is_behind else []
+def _sent(sending: MulticastSender, now: int) -> dict[str, object]:
+    window, acks = sending.window, sending.acks
+    slowest = acks.slowest() if sending.is_behind else []
     return {
         "low": window.low,
         "delivered": window.delivered,
@@ -133,13 +133,13 @@ def _sent(outbox: Outbox, now: int) -> dict[str, object]:
         "capacity": window.capacity,
         "bytes": window.charged,
         "bytes_max": window.max_bytes,
-        "resent": outbox.resent,
-        "blocked_s": (now - outbox.blocked_since) / 1e9 if outbox.is_blocked else None,
+        "retransmitted": sending.retransmitted,
+        "blocked_s": (now - sending.blocked_since) / 1e9 if sending.is_blocked else None,
         "waits_for": [
             {
                 **tell_member(member),
                 "taken": acks.min_delivered,
-                "last_ack_s": _age(outbox.heard.get(member), now),
+                "last_ack_s": _age(sending.heard.get(member), now),
             }
             for member in slowest
         ],

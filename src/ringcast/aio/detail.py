@@ -1,7 +1,7 @@
 """Detail: the frames and windows of one member, for a recorder at level "full".
 
 Frames are decoded from the very bytes that leave and arrive, by a codec of its own: the node is
-not asked what it said. What is sent again is compared with what was sent first (N10).
+not asked what it said. What is retransmitted is compared with what was sent first (N10).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ringcast.trace.rows import (
 )
 from ringcast.window.windows import SendWindow
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Ack, Data, Highest, Nack, Suspect
+from ringcast.wire.frames import Ack, Data, Nack, Suspect, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,18 +86,18 @@ class Detail:
                 size = sum(map(len, frame.payloads))
                 columns = {"seqno": frame.first, "seqno2": frame.last, "size": size}
             case Ack():
-                columns = {"held": frame.held, "hd": frame.delivered}
+                columns = {"received": frame.received, "hd": frame.delivered}
             case Nack():
                 missing = frame.missing
                 columns = {"seqno": missing[0].start, "seqno2": missing[-1].stop - 1}
-            case Highest():
+            case Watermark():
                 columns = {"seqno": frame.seqno, "seqno2": frame.seqno}
             case Suspect():
                 why = "slow" if frame.is_slow else "silent"
                 columns = {"members": (member_key(frame.member),), "detail": why}
             case _:
                 columns = {}
-        if isinstance(frame, Data | Ack | Nack | Highest):
+        if isinstance(frame, Data | Ack | Nack | Watermark):
             columns["stream"] = int(frame.stream)
         if peer is not None:
             columns["peer"], columns["peer_inc"] = str(peer), peer.incarnation
@@ -170,7 +170,7 @@ class Detail:
             first_sent = self._first_sent.get(origin.stream, {})
             for seqno in range(before[0] + 1, window.low + 1):
                 first_sent.pop(seqno, None)
-        self._write_window(origin, window, now, held=window.high, size=window.charged, limit=-1)
+        self._write_window(origin, window, now, received=window.high, size=window.charged, limit=-1)
 
     def _in_view(self) -> dict[str, Any]:
         """The view in which something was purged. Its row may follow: it is written when the
@@ -181,7 +181,7 @@ class Detail:
         return {"view": view.counter, "view_creator": member_key(view.id.creator)}
 
     def _look_at_received(self, origin: Origin, window: ReceiveWindow, now: int) -> None:
-        marks = (window.low, window.delivered, window.held, window.high, window.ahead_bytes)
+        marks = (window.low, window.delivered, window.received, window.high, window.ahead_bytes)
         state = (window.dropped_high, window.dropped_low, *marks)
         before = self._windows.get(origin)
         if state == before:
@@ -195,7 +195,7 @@ class Detail:
             if count > known:
                 self._recorder.detail(event, now, **naming(origin), seqno=count - known)
         bounds = {"size": window.ahead_bytes, "limit": window.max_bytes}
-        self._write_window(origin, window, now, held=window.held, **bounds)
+        self._write_window(origin, window, now, received=window.received, **bounds)
 
     def _write_window(
         self,
@@ -203,7 +203,7 @@ class Detail:
         window: SendWindow | ReceiveWindow,
         now: int,
         *,
-        held: int,
+        received: int,
         size: int,
         limit: int,
     ) -> None:
@@ -213,7 +213,7 @@ class Detail:
             kind="send" if isinstance(window, SendWindow) else "receive",
             low=window.low,
             hd=window.delivered,
-            held=held,
+            received=received,
             hr=window.high,
             cap=window.capacity_max,
             size=size,

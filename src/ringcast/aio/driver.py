@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
-    from ringcast.events import Answered, Asked, Event
+    from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.protocols.membership import Membership
@@ -44,7 +44,7 @@ class Owner(Protocol):
         """What the node has to tell, messages among it, in its order."""
         ...
 
-    def on_request(self, event: Asked | Answered) -> None:
+    def on_request(self, event: RequestReceived | ReplyReceived) -> None:
         """The same, where nothing was to be told before it: whoever waits may go on at once."""
         ...
 
@@ -251,7 +251,9 @@ class Driver:
             self._spinner.stay_awake()
         self._after_input(now)
 
-    def _tell_request(self, request: Asked | Answered, others: Iterator[memoryview]) -> None:
+    def _tell_request(
+        self, request: RequestReceived | ReplyReceived, others: Iterator[memoryview]
+    ) -> None:
         """Whoever waits for it goes on at once, before anybody looks what else has arrived. It
         brings no message: if nothing else has, little is left to be done."""
         is_turn_due, self._is_turn_due = self._is_turn_due, True

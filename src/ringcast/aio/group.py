@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, overload
 
 from ringcast.aio.answers import answer
 from ringcast.aio.gate import Gate
-from ringcast.aio.place import STREAMS
+from ringcast.aio.member_host import STREAMS
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
+from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
-from ringcast.aio.unread import Unread, describe_losses
 from ringcast.config import check_seconds
 from ringcast.errors import (
     GroupClosed,
@@ -29,14 +29,14 @@ from ringcast.errors import (
     UsageError,
 )
 from ringcast.events import (
-    Answered,
-    Asked,
     Closed,
     Confirmed,
     Delivered,
     Excluded,
-    FragmentsTaken,
+    FragmentsDelivered,
     GapSkipped,
+    ReplyReceived,
+    RequestReceived,
     StateLost,
     Undeliverable,
     ViewInstalled,
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from typing import Literal
 
-    from ringcast.aio.lane import Lane
+    from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
-    from ringcast.aio.place import Place
     from ringcast.aio.probe import Question
+    from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.receipts import Receipt
     from ringcast.aio.requests import Request
+    from ringcast.aio.send_queue import SendQueue
     from ringcast.aio.state import GiveState, TakeState
-    from ringcast.aio.unread import Guarantee, Message, Notice
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
 
@@ -96,7 +96,7 @@ class Group:
 
     def __init__(
         self,
-        place: Place,
+        place: MemberHost,
         *,
         receive: bool,
         receive_own: bool,
@@ -121,17 +121,17 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
-        self._lanes: list[Lane] = []
+        self._queues: list[SendQueue] = []
         """Where threads have put messages that are not in the window yet."""
         self._driver = place.drive(self, must_exist=must_exist)
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
-        self._unread = Unread(self.me)
+        self._read_queue = ReadQueue(self.me)
         self._requests = Requests(self._driver)
         self._receipts = Receipts()
         self._state: StateExchange | None = None
         if hooks is not None:
-            self._state = StateExchange(self._driver, self._unread if receive else None, *hooks)
+            self._state = StateExchange(self._driver, self._read_queue if receive else None, *hooks)
 
     @property
     def me(self) -> Member:
@@ -297,7 +297,7 @@ class Group:
         """
         self._check_receiving()
         while True:
-            delivered = self._unread.take_run()
+            delivered = self._read_queue.take_run()
             if delivered is not None:
                 yield delivered
             elif not await self._refill(BATCH_MAX):
@@ -307,7 +307,7 @@ class Group:
         """Messages one by one, in each sender's order. Reading may stop and go on at any time."""
         self._check_receiving()
         while True:
-            message = self._unread.take_message()
+            message = self._read_queue.take_message()
             if message is not None:
                 yield message
             elif not await self._refill(PREFETCH):
@@ -321,11 +321,11 @@ class Group:
         went on without this member, which is on its way back. While nobody reads events, these are
         logged as warnings.
         """
-        unread = self._unread
-        unread.watchers += 1
+        queue = self._read_queue
+        queue.watchers += 1
         try:
             while True:
-                event = unread.take()
+                event = queue.take()
                 if event is not None:
                     yield event
                 elif not await self._refill(BATCH_MAX):
@@ -333,9 +333,9 @@ class Group:
             assert self._closed is not None
             yield self._closed
         finally:
-            unread.watchers -= 1
-            if not unread.watchers:
-                unread.tell_losses()
+            queue.watchers -= 1
+            if not queue.watchers:
+                queue.tell_losses()
 
     async def _refill(self, limit: int) -> bool:
         """Wait until there is something to read, and take up to `limit` messages; False once
@@ -343,14 +343,14 @@ class Group:
         while True:
             if self._state is not None:
                 await self._state.settle()
-            if self._unread:
+            if self._read_queue:
                 return True
             if self._closed is None and not self._driver.has_room:
                 await self._driver.wait_for_room()
                 continue
             self._refills += 1
             self._driver.take(limit)
-            if self._unread:
+            if self._read_queue:
                 continue
             if self._closed is not None:
                 return False
@@ -360,11 +360,12 @@ class Group:
                 await self._readable.wait()
 
     async def leave(self) -> None:
-        """Leave before the block ends, as its end would: when the others have taken everything and
-        know, or after `leave_timeout_s`. What this member has sent, and the others have taken, can
-        still be read here afterwards, unless it has yet to take its state; what others have sent
-        and was not taken by then cannot. Whoever calls it once more, or comes to the end of the
-        block, waits for the same; and so if this is cancelled, which does not end the leaving."""
+        """Leave before the block ends, as its end would: when the others have delivered everything
+        and know, or after `leave_timeout_s`. What this member has sent, and the others have
+        delivered, can still be read here afterwards, unless it has yet to take its state; what
+        others have sent and was not taken by then cannot. Whoever calls it once more, or comes to
+        the end of the block, waits for the same; and so if this is cancelled, which does not end
+        the leaving."""
         if self._closed is None:
             await self._leave()
 
@@ -379,7 +380,7 @@ class Group:
         node = self._driver.node
         pending = [self._receipts.of(number) for number in node.ask_flush()]
         if pending and node.config.multicast.stability is not None:
-            self.vote_now()
+            self.stabilize()
         for receipt in pending:
             await receipt.delivered()
 
@@ -390,14 +391,13 @@ class Group:
         self._check_open()
         self._driver.sync(peer)
 
-    def vote_now(self) -> None:
-        """Find out at once which plain messages everybody has taken, and let go of those.
+    def stabilize(self) -> None:
+        """Find out at once which plain messages everybody has delivered, and purge those.
 
-        For a group that votes (`stability`), where it would come with the next interval anyway.
-        UsageError in a group that acknowledges: there nothing waits for a vote.
-        """
+        For a group with stability rounds (`stability`), where it would come with the next interval
+        anyway. UsageError in a group that acknowledges: there nothing waits for a report."""
         self._check_open()
-        self._driver.node.vote_now(self._driver.now())
+        self._driver.node.stabilize(self._driver.now())
         self._driver.take(0)
 
     def explain(self) -> list[str]:
@@ -413,7 +413,7 @@ class Group:
         """Every table with its size, and every counter."""
         return {
             **self._driver.stats(),
-            "unread": self._unread.stats(),
+            "read_queue": self._read_queue.stats(),
             "probe": None if self._probe is None else self._probe.stats(),
             "metrics": None if self._metrics is None else self._metrics.stats(),
             "requests": self._requests.stats(),
@@ -426,12 +426,12 @@ class Group:
         match event:
             case Delivered():
                 if self._is_wanted(event) and not self._is_cut_off:
-                    self._unread.add(event)
-            case Asked():
-                self._requests.on_asked(event)
-            case Answered():
-                self._requests.on_answered(event)
-            case FragmentsTaken():
+                    self._read_queue.add(event)
+            case RequestReceived():
+                self._requests.on_request(event)
+            case ReplyReceived():
+                self._requests.on_reply(event)
+            case FragmentsDelivered():
                 pass
             case Writable(to):
                 self._open_writable(to)
@@ -449,11 +449,11 @@ class Group:
             case _:
                 self._on_state_event(event)
 
-    def on_request(self, event: Asked | Answered) -> None:
-        if isinstance(event, Asked):
-            self._requests.on_asked(event, at_once=True)
+    def on_request(self, event: RequestReceived | ReplyReceived) -> None:
+        if isinstance(event, RequestReceived):
+            self._requests.on_request(event, at_once=True)
         else:
-            self._requests.on_answered(event, at_once=True)
+            self._requests.on_reply(event, at_once=True)
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""
@@ -476,7 +476,7 @@ class Group:
             self._driver.take_own(BATCH_MAX)
 
     def _notify(self, notice: Notice) -> None:
-        self._unread.add_notice(notice)
+        self._read_queue.add_notice(notice)
         self._readable.open()
         self._settled.open()
 
@@ -512,7 +512,7 @@ class Group:
             self._end(closed)
             return
         if self._driver.node.view is not None:
-            self._notify(Excluded(closed.reason, closed.half_sent, closed.unacked))
+            self._notify(Excluded(closed.reason, closed.unsent_bytes, closed.unacked))
         self._requests.fail(f"this member was excluded before there was an answer: {closed.reason}")
         self._receipts.fail(f"excluded before everybody had delivered it: {closed.reason}")
         self._wake_all()
@@ -553,17 +553,17 @@ class Group:
         """Messages that were accepted, and wait in front of the window, are lost too."""
         unacked = {stream: (first, last) for stream, first, last in closed.unacked}
         total = 0
-        for lane in self._lanes:
-            unsent = lane.stop(closed.reason)
+        for queue in self._queues:
+            unsent = queue.stop(closed.reason)
             if unsent:
                 total += unsent
-                high = self._driver.node.multicast.highest_sent(lane.stream)
-                first, last = unacked.get(lane.stream, (high + 1, high))
-                unacked[lane.stream] = first, last + unsent
+                high = self._driver.node.multicast.highest_sent(queue.stream)
+                first, last = unacked.get(queue.stream, (high + 1, high))
+                unacked[queue.stream] = first, last + unsent
         if not total:
             return closed
         ranges = tuple((stream, *ends) for stream, ends in unacked.items())
-        return Closed(closed.reason, closed.half_sent, ranges, total)
+        return Closed(closed.reason, closed.unsent_bytes, ranges, total)
 
     def _wake_all(self) -> None:
         self._readable.open()
@@ -580,7 +580,7 @@ class Group:
         """Look again after a while whether anybody has read since."""
         if self._is_receiving and self._unread_timer is None and not self._has_warned:
             self._unread_timer = asyncio.get_running_loop().call_later(
-                UNREAD_WARNING_S, self._warn_if_unread, self._refills, self._unread.place
+                UNREAD_WARNING_S, self._warn_if_unread, self._refills, self._read_queue.place
             )
 
     def _warn_if_unread(self, refills: int, place: tuple[int, int]) -> None:
@@ -588,7 +588,7 @@ class Group:
         is_early = self._state is not None and self._state.is_due  # none before the state
         if is_early or not self._driver.node.has_ready or self._readable.is_awaited:
             return
-        if (refills, place) != (self._refills, self._unread.place):
+        if (refills, place) != (self._refills, self._read_queue.place):
             self._watch_unread()  # slowly, but somebody reads
             return
         self._has_warned = True
@@ -691,7 +691,7 @@ class Group:
         return max(0.0, self._leave_by - now)
 
     async def _leave(self, limit_s: float | None = None) -> None:
-        """Go, when the others have taken everything and know; or when it takes too long."""
+        """Go, when the others have delivered everything and know; or when it takes too long."""
         within_s = self._leave_within(limit_s)
         if not self._is_leaving:
             self._is_leaving = True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST
-from ringcast.aio.place import Place
+from ringcast.aio.member_host import MemberHost
 from ringcast.aio.reach import check_address, check_own, warn_if_exposed
 from ringcast.aio.sources import ListSource
 from ringcast.config import DATAGRAM_BYTES_MAX, GroupConfig, check_seconds
@@ -158,7 +158,7 @@ async def join(
     warn_if_exposed(forwarder or carrier.address)
     if carrier.shortage is not None:
         log.info("%s: %s", carrier.address, carrier.shortage)
-    place = Place(
+    place = MemberHost(
         replace(
             group_config, multicast=replace(group_config.multicast, bulk_bytes=carrier.bulk_bytes)
         ),
@@ -218,7 +218,7 @@ def _state_hooks(
         return give, take
     if give is not None or take is not None:
         raise UsageError(
-            "give_state= and take_state= go together: who has taken the state may be the next to "
-            "give it"
+            "give_state= and take_state= go together: a member that has taken the state may be "
+            "the next to give it"
         )
     return None

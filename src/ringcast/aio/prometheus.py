@@ -11,16 +11,25 @@ METRICS = {
     "members": ("gauge", "Members in the view."),
     "view": ("gauge", "Counter of the view."),
     "sent_total": ("counter", "Messages sent to the group."),
-    "sent_again_total": ("counter", "Messages to the group sent again because they were missed."),
+    "retransmitted_total": (
+        "counter",
+        "Messages to the group retransmitted because they were missed.",
+    ),
     "window_messages": ("gauge", "Messages sent that not everybody is known to have taken."),
     "window_capacity_messages": ("gauge", "Messages that the window holds."),
     "window_bytes": ("gauge", "Bytes in the window."),
     "window_capacity_bytes": ("gauge", "Bytes that the window holds."),
     "blocked_seconds": ("gauge", "How long senders have been waiting for room; 0: they are not."),
-    "taken_total": ("counter", "Messages of a sender that this member's application has taken."),
-    "unread_messages": ("gauge", "Messages of a sender that wait for this member's application."),
+    "delivered_total": (
+        "counter",
+        "Messages of a sender that this member's application has delivered.",
+    ),
+    "undelivered_messages": (
+        "gauge",
+        "Messages of a sender that wait for this member's application.",
+    ),
     "gaps": ("gauge", "Ranges of a sender's messages that are missing."),
-    "asked_again_total": ("counter", "Messages of a sender that were asked for again."),
+    "nacks_sent_total": ("counter", "Messages of a sender that were asked for again."),
     "datagrams_sent_total": ("counter", "Datagrams given to the system."),
     "datagrams_received_total": ("counter", "Datagrams that arrived."),
     "datagrams_dropped_total": ("counter", "Datagrams that the system did not take."),
@@ -53,7 +62,7 @@ def _samples(answer: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], f
     for window in answer["sent"]:
         labels = {**own, "stream": window["stream"]}
         yield "sent_total", labels, window["high"]
-        yield "sent_again_total", labels, window["resent"]
+        yield "retransmitted_total", labels, window["retransmitted"]
         yield "window_messages", labels, window["high"] - window["low"]
         yield "window_capacity_messages", labels, window["capacity"]
         yield "window_bytes", labels, window["bytes"]
@@ -67,10 +76,10 @@ def _samples(answer: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], f
             "sender_address": sender["address"],
             "stream": window["stream"],
         }
-        yield "taken_total", labels, window["delivered"]
-        yield "unread_messages", labels, window["held"] - window["delivered"]
+        yield "delivered_total", labels, window["delivered"]
+        yield "undelivered_messages", labels, window["received"] - window["delivered"]
         yield "gaps", labels, window["gaps"]
-        yield "asked_again_total", labels, window["asked_again"]
+        yield "nacks_sent_total", labels, window["asked_again"]
     for key in ("sent", "received", "dropped"):
         yield f"datagrams_{key}_total", own, answer["transport"][key]
     for reason, count in answer["rejected"].items():

@@ -6,10 +6,10 @@ member once, after those that were asked there before; its answer is told apart 
 
 On request: at most OPEN_MAX of them to one member are open; the next one waits until one is over.
     If that member takes nothing, as many wait to be sent, and the next one fails.
-On Asked: it waits here until the application comes for it. Who has UNANSWERED_MAX of them
+On RequestReceived: it waits here until the application comes for it. Who has UNANSWERED_MAX of them
     is refused: it may have given up on some.
     Who is not in our view yet waits until it is: it may have installed the next one before us.
-On Answered: whoever asked goes on; if it no longer waits, the answer is dropped.
+On ReplyReceived: whoever asked goes on; if it no longer waits, the answer is dropped.
 When a request has waited for long enough: whoever asked is told. One timer serves all that are
     open, set for the first of them; most are answered long before, and set none.
 On view: who is not in it will not answer, and wants no answers. Who asked it is told at once.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from ringcast.aio.driver import Driver
-    from ringcast.events import Answered, Asked
+    from ringcast.events import ReplyReceived, RequestReceived
     from ringcast.model import Member, View
 
 OPEN_MAX = 64
@@ -100,9 +100,11 @@ class Requests:
         self._numbers = count(1)
         self._open: dict[int, _Open] = {}  # by the number of the request
         self._turns: dict[Member, Turns] = {}
-        self._unanswered: dict[Member, dict[int, Asked]] = {}  # by who asks, and its number
+        self._unanswered: dict[
+            Member, dict[int, RequestReceived]
+        ] = {}  # by who asks, and its number
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
-        self._early: deque[Asked] = deque(maxlen=OPEN_MAX)  # of who is not in our view
+        self._early: deque[RequestReceived] = deque(maxlen=OPEN_MAX)  # of who is not in our view
         self._changed = Gate()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # uvloop's handles do not tell
@@ -154,7 +156,7 @@ class Requests:
             await self._changed.wait()
         return self._arrived.popleft()
 
-    def on_asked(self, asked: Asked, *, at_once: bool = False) -> None:
+    def on_request(self, asked: RequestReceived, *, at_once: bool = False) -> None:
         """`at_once`: if the application waits for it, it gets it before this returns."""
         sender, number = asked.sender, asked.number
         if self._view is None or sender not in self._view.members:
@@ -175,14 +177,14 @@ class Requests:
         self._arrived.append(Request(sender, asked.payload, partial(self._answer, asked)))
         self._changed.open(at_once=at_once)
 
-    def _answer(self, asked: Asked, payload: bytes, is_refused: bool) -> None:
+    def _answer(self, asked: RequestReceived, payload: bytes, is_refused: bool) -> None:
         """Nothing happens if that member is gone, even if it has come back."""
         unanswered = self._unanswered.get(asked.sender)
         if unanswered is not None and unanswered.get(asked.number) is asked:
             del unanswered[asked.number]
             self._driver.answer(asked.sender, asked.number, payload, is_refused=is_refused)
 
-    def on_answered(self, answered: Answered, *, at_once: bool = False) -> None:
+    def on_reply(self, answered: ReplyReceived, *, at_once: bool = False) -> None:
         """`at_once`: whoever asked goes on before this returns."""
         request = self._open.get(answered.number)
         if request is None or request.to != answered.sender or request.done():
@@ -205,7 +207,7 @@ class Requests:
         early, self._early = self._early, deque(maxlen=OPEN_MAX)
         for asked in early:
             if asked.sender in view:
-                self.on_asked(asked)
+                self.on_request(asked)
 
     def fail(self, reason: str) -> None:
         """This incarnation is over: nobody has anything open with the next one."""

@@ -1,6 +1,7 @@
 """The application's state at the edge of its group: given to those who join, taken by who joins.
 
-On StateWanted: a Gift takes its place among what the application reads. Whoever reads stops there:
+On StateWanted: a SnapshotMarker takes its place among what the application reads. Whoever reads
+stops there:
     all before it has been consumed, and nothing after it. Then `give_state` is called, and the
     next message is handed out once its first chunk is there, since a generator does nothing
     before it is asked for one. The rest is pulled in the background, as there is room.
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ringcast.aio.driver import Driver
-    from ringcast.aio.unread import Unread
+    from ringcast.aio.read_queue import ReadQueue
     from ringcast.events import StateEvent
     from ringcast.model import Member
 
@@ -52,25 +53,25 @@ class StateExchange:
     """Both directions, for all incarnations of a member."""
 
     def __init__(
-        self, driver: Driver, unread: Unread | None, give: GiveState, take: TakeState
+        self, driver: Driver, queue: ReadQueue | None, give: GiveState, take: TakeState
     ) -> None:
-        """`unread` is where the application reads; None: it reads nothing."""
+        """`queue` is where the application reads; None: it reads nothing."""
         self.lost: str | None = None
         """Why nobody could give this member the state."""
         self._driver = driver
-        self._unread = unread
+        self._read_queue = queue
         self._give = give
         self._take = take
-        self._gifts: dict[int, Gift] = {}
-        self._arrival = Arrival(driver)
+        self._markers: dict[int, SnapshotMarker] = {}
+        self._admission = Admission(driver)
         self._taking: asyncio.Task[None] | None = None
 
     @property
     def is_due(self) -> bool:
         """The application has yet to take its state: there is nothing to read before it has."""
-        state, arrival = self._driver.node.state, self._arrival
-        is_coming = arrival.attempt > 0 or (state is not None and state.is_behind)
-        return is_coming and not arrival.is_over
+        state, admission = self._driver.node.state, self._admission
+        is_coming = admission.attempt > 0 or (state is not None and state.is_behind)
+        return is_coming and not admission.is_over
 
     def take(self) -> asyncio.Task[None]:
         """Let the application take its state; done when it has, or when it will not get it."""
@@ -81,10 +82,10 @@ class StateExchange:
     async def settle(self) -> None:
         """The application asks for more. If its state is wanted as it is here, give it first; if
         all has been read and a state is to come, let it be taken first."""
-        while self._unread is not None and (gift := self._unread.gift) is not None:
-            await gift.cut()
-            self._unread.remove_gift(gift)
-        if not self._unread and self.is_due:
+        while self._read_queue is not None and (marker := self._read_queue.marker) is not None:
+            await marker.cut()
+            self._read_queue.remove_marker(marker)
+        if not self._read_queue and self.is_due:
             taking = self.take()
             await asyncio.wait([taking])  # whoever reads may give up, and not this
             if not taking.cancelled():
@@ -96,15 +97,15 @@ class StateExchange:
         self.end()
         self.lost = None
         self._driver = driver
-        self._arrival = Arrival(driver)
+        self._admission = Admission(driver)
         if self._taking is not None and self._taking.done():
             self._taking = None
 
     def end(self) -> None:
         """This incarnation is over: nothing is given any more, and nothing comes."""
-        for transfer in list(self._gifts):
+        for transfer in list(self._markers):
             self._drop(transfer)
-        self._arrival.end()
+        self._admission.end()
 
     def close(self) -> None:
         """The last incarnation is over, and nobody is to take anything."""
@@ -117,21 +118,21 @@ class StateExchange:
             case StateWanted():
                 self._on_wanted(event)
             case StateWritable(transfer):
-                if transfer in self._gifts:
-                    self._gifts[transfer].go_on()
+                if transfer in self._markers:
+                    self._markers[transfer].go_on()
             case StateAbandoned(transfer, reason):
                 self._drop(transfer)
                 log.info("%s: state transfer %d is over: %s", self._me, transfer, reason)
             case StateBegun(provider):
                 log.info("%s: the state comes from %s", self._me, provider)
-                self._arrival.begin()
+                self._admission.begin()
             case StateChunk(payload):
-                self._arrival.chunks.append(payload)
+                self._admission.chunks.append(payload)
             case StateReceived():
-                self._arrival.complete()
+                self._admission.complete()
             case StateLost(reason):
                 self.lost = reason
-                self._arrival.end()
+                self._admission.end()
             case _:
                 assert_never(event)
 
@@ -139,15 +140,15 @@ class StateExchange:
         """There may be chunks to take. If there are none nobody is woken: to look for some in
         vain ends in this call too, and would be done again for ever."""
         if self._driver.node.has_ready:
-            self._arrival.wake()
-        if self._unread is None and self.is_due:
+            self._admission.wake()
+        if self._read_queue is None and self.is_due:
             self.take()
 
     def explain(self) -> list[str]:
         return [
-            f"{gift.joiner} gets the state when the application has read up to where it is cut"
-            for gift in self._gifts.values()
-            if not gift.is_begun
+            f"{marker.joiner} gets the state when the application has read up to where it is cut"
+            for marker in self._markers.values()
+            if not marker.is_begun
         ]
 
     @property
@@ -155,43 +156,45 @@ class StateExchange:
         return self._driver.node.me
 
     def _on_wanted(self, wanted: StateWanted) -> None:
-        self._gifts = {number: gift for number, gift in self._gifts.items() if not gift.is_done}
-        gift = self._gifts[wanted.transfer] = Gift(self._driver, wanted, self._give)
-        if self._unread is None:
-            gift.start()
+        self._markers = {
+            number: marker for number, marker in self._markers.items() if not marker.is_done
+        }
+        marker = self._markers[wanted.transfer] = SnapshotMarker(self._driver, wanted, self._give)
+        if self._read_queue is None:
+            marker.start()
         else:
-            self._unread.add_gift(gift)
+            self._read_queue.add_marker(marker)
 
     def _drop(self, transfer: int) -> None:
-        gift = self._gifts.pop(transfer, None)
-        if gift is not None:
-            gift.cancel()
-            if self._unread is not None:
-                self._unread.remove_gift(gift)
+        marker = self._markers.pop(transfer, None)
+        if marker is not None:
+            marker.cancel()
+            if self._read_queue is not None:
+                self._read_queue.remove_marker(marker)
 
     async def _run_take(self) -> None:
         """One call after the other, until there is a whole state or none is to be had."""
         while self.is_due:
-            if not self._arrival.attempt:
-                await self._arrival.change()
+            if not self._admission.attempt:
+                await self._admission.change()
                 continue
-            chunks = Chunks(self._arrival)
+            chunks = Chunks(self._admission)
             try:
                 await self._take(chunks)
                 async for _ in chunks:
                     pass  # it need not want all of it
             except Exception:
                 if chunks.is_current:
-                    if self._unread is None:  # nobody reads who could be told
+                    if self._read_queue is None:  # nobody reads who could be told
                         log.exception("%s cannot take its state", self._me)
                     raise
             else:
                 log.info("%s has its state: %d bytes", self._me, chunks.size)
-                self._arrival.end()
+                self._admission.end()
         self._taking = None  # for the next incarnation; unless it failed
 
 
-class Gift:
+class SnapshotMarker:
     """A state that a joiner wants from this member."""
 
     def __init__(self, driver: Driver, wanted: StateWanted, give: GiveState) -> None:
@@ -260,7 +263,7 @@ class Gift:
             await self._has_room.wait()
 
 
-class Arrival:
+class Admission:
     """The state of a member that joins, as far as it has come."""
 
     def __init__(self, driver: Driver) -> None:
@@ -307,28 +310,28 @@ class Arrival:
 class Chunks:
     """One attempt at a state: what `take_state` iterates over."""
 
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, admission: Admission) -> None:
         self.size = 0
-        self._arrival = arrival
-        self._attempt = arrival.attempt
+        self._admission = admission
+        self._attempt = admission.attempt
 
     @property
     def is_current(self) -> bool:
-        return self._arrival.attempt == self._attempt
+        return self._admission.attempt == self._attempt
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        arrival = self._arrival
+        admission = self._admission
         while self.is_current:
-            if arrival.chunks:
-                chunk = arrival.chunks.popleft()
+            if admission.chunks:
+                chunk = admission.chunks.popleft()
                 self.size += len(chunk)
                 return chunk
-            if arrival.is_complete:
+            if admission.is_complete:
                 raise StopAsyncIteration
-            await arrival.pull()
+            await admission.pull()
         raise StateInterrupted("the state does not come to its end here: forget what came of it")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast.aio.detail import Detail
-from ringcast.events import Delivered, FragmentsTaken, StateLost, StateReceived, ViewInstalled
+from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.trace.rows import BACK, LEFT_BEHIND, RESOLVED, STATE_LOST, STATE_RECEIVED
 from ringcast.window.assembler import Assembler
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Member, ViewId
     from ringcast.node import Node
-    from ringcast.protocols.outbox import Outbox
+    from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.protocols.uniform import Estate
     from ringcast.trace.recorder import Recorder
     from ringcast.window.windows import ReceiveWindow
@@ -40,7 +40,7 @@ class _Sent:
     """One stream of the member's own messages, as far as it has been told."""
 
     stream: Stream
-    outbox: Outbox
+    sending: MulticastSender
     assembler: Assembler
     through: int = 0
     purged: int = 0
@@ -93,7 +93,7 @@ class Tap:
             if not event.epoch:  # messages to this member alone are not recorded yet
                 self._note_sent_before(event.sender, event.run.stream, event.run.last, now)
                 self._recorder.delivered(event, now)
-        elif isinstance(event, FragmentsTaken):
+        elif isinstance(event, FragmentsDelivered):
             if not event.epoch:
                 self._note_sent_before(event.sender, event.stream, event.last, now)
                 self._recorder.delivered_fragments(event, now)
@@ -115,14 +115,14 @@ class Tap:
             self._generation = self._multicast.generation
             self._note_windows(now)
         for sent in self._sent.values():
-            if sent.outbox.window.high > sent.through:
+            if sent.sending.window.high > sent.through:
                 self._note_sent(sent, now)
         if self._detail is not None:
             self._detail.look(now)
         else:
             self._note_purged(now)
         state = self._node.state
-        if state is not None and self._multicast.outboxes:  # none: this member is gone
+        if state is not None and self._multicast.senders:  # none: this member is gone
             self._is_behind = state.is_behind
         self._recorder.tick(now)
 
@@ -139,12 +139,12 @@ class Tap:
 
     def _note_purged(self, now: int) -> None:
         """What a sender purges, all members of its view have delivered: it counts their acks, or
-        votes, in that view."""
+        reports, in that view."""
         view = self._node.view
         if view is None:
             return
         for sent in self._sent.values():
-            low = sent.outbox.window.low
+            low = sent.sending.window.low
             if low > sent.purged:
                 if sent.purged_in != view.id:
                     self._tell_purged(now)
@@ -184,9 +184,9 @@ class Tap:
             seqno=estate.goal or 0,
             seqno2=estate.goal or 0,
             hd=estate.delivered,
-            held=estate.held,
+            received=estate.received,
             view=self._node.view.counter,
-            detail="relay" if estate.is_relay else "" if estate.is_mine else "no window",
+            detail="forwarder" if estate.is_forwarder else "" if estate.is_mine else "no window",
         )
 
     def _note_windows(self, now: int) -> None:
@@ -204,8 +204,8 @@ class Tap:
             if isinstance(window, SendWindow):
                 if origin.stream not in self._sent:
                     assembler = Assembler(self._node.config.multicast.max_message_bytes)
-                    outbox = self._multicast.outboxes[origin.stream]
-                    self._sent[origin.stream] = _Sent(origin.stream, outbox, assembler)
+                    sending = self._multicast.senders[origin.stream]
+                    self._sent[origin.stream] = _Sent(origin.stream, sending, assembler)
             elif origin not in self._open:
                 self._open[origin] = window
                 self._note_open(origin, self._offset(origin, window), now)
@@ -244,7 +244,7 @@ class Tap:
             self._note_sent(sent, now)
 
     def _note_sent(self, sent: _Sent, now: int) -> None:
-        for data in sent.outbox.sent_since(sent.through + 1):
+        for data in sent.sending.sent_since(sent.through + 1):
             sent.through = data.last
             self._note_frame(sent, data, now)
 

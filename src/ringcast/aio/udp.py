@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ringcast.model import View
 
 BUFFER_BYTES = 8 << 20
-"""Asked for, unless less will do; an unprivileged process gets at most net.core.rmem_max."""
+"""RequestReceived for, unless less will do; an unprivileged process gets at most
+net.core.rmem_max."""
 
 DATAGRAM_SPACE = 1 << 16
 

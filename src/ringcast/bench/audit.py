@@ -197,7 +197,7 @@ def _on_executors(
 
 
 class Plant(NamedTuple):
-    """A change of one member's rows, and which predicates it violates."""
+    """A change of one member's rows, and which rules it violates."""
 
     node: str
     change: Callable[[pa.Table], pa.Table]

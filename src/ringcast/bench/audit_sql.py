@@ -4,7 +4,7 @@ Order, gaps, repeats and agreement come out of one pass: within each track (what
 a stream, or delivered of one origin) a window in the order of idx compares each run with the one
 before, and one row is left of each track. A hash stands for the track's columns: that halves what
 is sorted. Tracks with a break are asked about again, exactly, as the audit reads again what it has
-flagged. The other predicates are questions of their own: about views, content and missing rows.
+flagged. The other rules are questions of their own: about views, content and missing rows.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class _Member:
                     self._add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset)
         for peer in sorted(self._members - set(members)):
             last = int(sent[peer, 1])
-            self._add_row(ESTATE, peer, stream=1, seqno=last, hd=last, held=last, kind=RESOLVED)
+            self._add_row(ESTATE, peer, stream=1, seqno=last, hd=last, received=last, kind=RESOLVED)
         self._members = set(members)
 
     def live(self, pieces: Sequence[Piece], dice: np.random.Generator, *, is_end: bool) -> None:

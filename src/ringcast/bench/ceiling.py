@@ -2,7 +2,7 @@
 
 No group, no order, no repair. With UDP each sender keeps a few datagrams in flight towards each
 receiver, which returns a one-byte credit for every few that arrive; multicast datagrams leave once
-for all; TCP holds its senders back by itself. What this moves is what the machine can move; the
+for all; TCP blocks its senders by itself. What this moves is what the machine can move; the
 rest is our own cost.
 """
 

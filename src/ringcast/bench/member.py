@@ -90,8 +90,8 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
 
 
 def _multicast_config(stability: dict[str, Any] | None = None, **options: Any) -> MulticastConfig:
-    votes = None if stability is None else StabilityConfig(**stability)
-    return MulticastConfig(stability=votes, **options)
+    reports = None if stability is None else StabilityConfig(**stability)
+    return MulticastConfig(stability=reports, **options)
 
 
 class Trade:
@@ -210,15 +210,15 @@ def lost(came: dict[str, int], expected: int, senders: int) -> int:
 
 
 def _counters(group: Group, task: dict[str, Any]) -> dict[str, int]:
-    """What was sent again, and how often this member has told what it has."""
+    """What was retransmitted, and how often this member has told what it has."""
     stats: Any = group.stats()
     if "to" in task:
         sent = stats["ReliableUnicast"]["to"].values()
-        return {"resent": sum(int(entry["resent"]) for entry in sent), "reports": 0}
+        return {"retransmitted": sum(int(entry["retransmitted"]) for entry in sent), "reports": 0}
     guarantee = task.get("guarantee", "fifo")
     multicast = stats["ReliableMulticast"]
     return {
-        "resent": multicast["sent"][guarantee]["resent"],
+        "retransmitted": multicast["sent"][guarantee]["retransmitted"],
         "reports": _reports(multicast, group, guarantee),
     }
 
@@ -229,7 +229,7 @@ def _reports(multicast: dict[str, Any], group: Group, guarantee: str) -> int:
     told = sum(int(box["acks_sent"]) for name, box in windows if name.endswith(f"/{guarantee}"))
     rounds = multicast["rounds"]
     if rounds and guarantee == "fifo":
-        told += rounds["votes_sent"]
+        told += rounds["reports_sent"]
         if group.view.coordinator == group.me:
             told += rounds["round"] * (len(group.view) - 1)
     return told

@@ -1,7 +1,7 @@
 """ringcast bench multicast: real processes on loopback, and the raw ceiling of the same run.
 
 What recording costs is measured by a second group that does not record and takes turns with the
-first, and so is what votes cost, by one that acknowledges, and what a small receive buffer costs,
+first, and so is what reports cost, by one that acknowledges, and what a small receive buffer costs,
 by one with that of everybody; what uniform delivery costs, by plain rounds of the same group in
 turn with uniform ones.
 """

@@ -79,11 +79,11 @@ class Rounds:
 
     @property
     def retransmitted(self) -> int:
-        return self._since_warm_up("resent")
+        return self._since_warm_up("retransmitted")
 
     @property
     def reports_per_1000(self) -> float:
-        """Acks, votes and what comes of votes, for each thousand messages that were sent."""
+        """Acks, reports and what comes of reports, for each thousand messages that were sent."""
         return 1000 * self._since_warm_up("reports") / self.messages
 
     @property

@@ -56,7 +56,7 @@ def bench_state(
     samples = [answer["samples"] for answer in stopped.values()]
     before = statistics.median(_rate(_within(of_one, *calm)) for of_one in samples)
     meanwhile = statistics.median(_rate(_within(of_one, *transfer)) for of_one in samples)
-    held_up = [is_held_up for of_one in samples for *_, is_held_up in _within(of_one, *transfer)]
+    blocked = [is_blocked for of_one in samples for *_, is_blocked in _within(of_one, *transfer)]
     return {
         "size_mb": round(size / 1e6, 1),
         "join_s": round(joined["join_s"], 3),
@@ -66,7 +66,7 @@ def bench_state(
         "sent_per_s": round(before),
         "meanwhile_per_s": round(meanwhile),
         "goodput_ratio": round(meanwhile / before, 3) if before else None,
-        "held_up": round(statistics.fmean(held_up), 3) if held_up else None,
+        "blocked": round(statistics.fmean(blocked), 3) if blocked else None,
         "provider_grew_mb": round(ends[provider]["memory_mb"] - memory[provider], 1),
         "joiner_grew_mb": round(ends[joiner]["memory_mb"] - joined["memory_before_mb"], 1),
         "messages": sum(count for count, _ in ends[joiner]["known"].values()),

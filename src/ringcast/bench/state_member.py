@@ -142,8 +142,8 @@ class Sender:
 
     async def _sample(self) -> None:
         while not self._is_stopping:
-            is_held_up = any("holds senders up" in reason for reason in self._group.explain())
-            self.samples.append((time.monotonic_ns(), self.sent, is_held_up))
+            is_blocked = any("holds senders up" in reason for reason in self._group.explain())
+            self.samples.append((time.monotonic_ns(), self.sent, is_blocked))
             await asyncio.sleep(SAMPLE_S)
 
 

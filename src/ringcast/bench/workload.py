@@ -71,7 +71,7 @@ class Workload:
     guarantee: str = "fifo"
     purge: str = "acks"
     retain: bool | None = None
-    """With votes: whether receivers keep messages until all have them; None: as by default."""
+    """With reports: whether receivers keep messages until all have them; None: as by default."""
     transport: str = "udp"
     receive_buffer: int | None = None
     """Bytes of socket buffer that each member asks for; None: as by default. Measured beside the
@@ -105,7 +105,10 @@ class Workload:
         if self.receive_buffer is not None:
             compared |= {"a receive buffer": True}
         else:
-            compared |= {"uniform": self.guarantee == "uniform", "voting": self.purge != "acks"}
+            compared |= {
+                "uniform": self.guarantee == "uniform",
+                "stability rounds": self.purge != "acks",
+            }
         if sum(compared.values()) > 1:
             costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
             raise UsageError(f"{costs}: one at a time")
@@ -127,7 +130,7 @@ class Workload:
 
     @property
     def stability(self) -> dict[str, Any] | None:
-        """How the group votes; None: it acknowledges."""
+        """How the group reports; None: it acknowledges."""
         if self.purge == "acks":
             return None
         return {} if self.retain is None else {"retain_delivered": self.retain}

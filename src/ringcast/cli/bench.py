@@ -83,7 +83,7 @@ def ring(elements: int, adders: int, is_json: bool) -> None:
 def state(size: int, kill: float, rate: int, is_json: bool) -> None:
     """A joiner gets its state while the group goes on: how fast, and what the others notice.
 
-    What a sender gets through meanwhile is counted while nobody is held up: `held_up` is the share
+    What a sender gets through meanwhile is counted while nobody is held up: `blocked` is the share
     of the time in which the joiner could keep no more messages, so that senders had to wait.
 
     Example: ringcast bench state --size 100000000 --kill 0.5

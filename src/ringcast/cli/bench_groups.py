@@ -92,7 +92,7 @@ class SizeType(click.ParamType[Any]):
     type=click.Choice(["acks", "stability"]),
     default="acks",
     show_default=True,
-    help="How senders learn what everybody has; stability (votes) is measured beside acks.",
+    help="How senders learn what everybody has; stability (reports) is measured beside acks.",
 )
 @click.option(
     "--retain/--no-retain",

@@ -80,7 +80,7 @@ class Market:
             self._cluster.kill(victim)
 
     def close(self) -> None:
-        """No more orders: return when all have taken all, and what the dead left is settled."""
+        """No more orders: return when all have delivered all, and what the dead left is settled."""
         self._cluster.tell_all({"op": "stop"})
         self._cluster.hear_all()
         while any(answer["waits"] for answer in self._look()):

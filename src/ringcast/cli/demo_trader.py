@@ -6,7 +6,7 @@ answers once it is in. Then:
 
     {"op": "address"}       where it can be found
     {"op": "trade", …}      once these names are in the group: send orders until told to stop
-    {"op": "stop"}          send no more; how many orders all have taken
+    {"op": "stop"}          send no more; how many orders all have delivered
     {"op": "totals", …}     once these names are the group: what was delivered of whom, and what
                             is still waited for
 

@@ -83,7 +83,7 @@ def _show(fleet: Fleet, found: Outcome, seconds: float, *, matrix: bool) -> None
     if found.clusters_left_out:
         click.echo(f"… and {found.clusters_left_out} more kinds of failures\n")
     tally = found.tally
-    simulate.show_predicates(tally)
+    simulate.show_rules(tally)
     simulate.show_happenings(tally)
     if matrix:
         simulate.show_matrix(tally, fleet.protocol, fleet.purge)
@@ -96,7 +96,7 @@ def _show(fleet: Fleet, found: Outcome, seconds: float, *, matrix: bool) -> None
 
 
 def _show_cluster(fleet: Fleet, cluster: Cluster) -> None:
-    click.echo(f"{cluster.predicate} violated in {cluster.runs} runs; {cluster.state}")
+    click.echo(f"{cluster.rule} violated in {cluster.runs} runs; {cluster.state}")
     if cluster.runs > 1 and cluster.faults:
         click.echo(f"  in all of them: {', '.join(cluster.faults)}")
     click.echo(f"  seed {cluster.seed}: {cluster.text}")
@@ -112,11 +112,11 @@ def _replay(fleet: Fleet, cluster: Cluster) -> str:
 
 
 def _show_points(points: list[AtPoint]) -> None:
-    """A line for each point; of each liveness predicate the worst wait as a share of its bound."""
+    """A line for each point; of each liveness rule the worst wait as a share of its bound."""
     bounded = [
-        predicate
-        for predicate in dict.fromkeys(name for at in points for name in at.judged)
-        if any(predicate in at.judged and at.judged[predicate].worst is not None for at in points)
+        rule
+        for rule in dict.fromkeys(name for at in points for name in at.judged)
+        if any(rule in at.judged and at.judged[rule].worst is not None for at in points)
     ]
     titles = ["runs", "failed", "violations", "judged", "deliveries", "per core-s", *bounded]
     lines = [["point", *titles]]

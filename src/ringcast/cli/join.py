@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from ringcast.aio.group import Group
-    from ringcast.aio.unread import Guarantee, Notice
+    from ringcast.aio.read_queue import Guarantee, Notice
     from ringcast.config import GroupConfig
 
 STDIN = 0
@@ -126,7 +126,7 @@ def join(
     as_json: bool,
 ) -> None:
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
-    they come. At the end of the input, wait until the others have taken everything, and leave.
+    they come. At the end of the input, wait until the others have delivered everything, and leave.
 
     Options go before what stands in the file, and GROUP too. Ctrl-C leaves too; once more, it
     is gone at once.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.sim.dice import expand
 from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.options import PROTOCOLS, PURGES, from_json
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.sim.timeline import time_line
@@ -32,7 +32,7 @@ FAILURES_SHOWN = 5
     "--purge",
     type=click.Choice(PURGES),
     default="acks",
-    help="Its seed with votes on what everybody has.",
+    help="Its seed with stability rounds.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
 @click.option(
@@ -69,7 +69,7 @@ def replay(
 ) -> None:
     """Run one seed again and show who sent, lost, asked for and delivered what.
 
-    Exits with 1 if a predicate is violated.
+    Exits with 1 if a rule is violated.
 
     \b
     Examples:
@@ -100,7 +100,7 @@ def replay(
     click.echo()
     _show_time_line(result, limit)
     for failure in result.failures[:FAILURES_SHOWN]:
-        click.echo(f"{failure.predicate} violated: {failure.text}")
+        click.echo(f"{failure.rule} violated: {failure.text}")
     if len(result.failures) > FAILURES_SHOWN:
         click.echo(f"… and {len(result.failures) - FAILURES_SHOWN} more violations")
     summary = result.summary

@@ -1,4 +1,4 @@
-"""ringcast simulate: many seeded runs under faults, each judged by every predicate."""
+"""ringcast simulate: many seeded runs under faults, each judged by every rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
-from ringcast.sim.economy import load_table, loads, measure
+from ringcast.sim.control_cost import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
@@ -66,7 +66,7 @@ class SeedRange(click.ParamType[range]):
     "--purge",
     type=click.Choice(PURGES),
     default="acks",
-    help="How members learn what everybody has: by acks (if not given), or by rounds of votes, in "
+    help="How members learn what everybody has: by acks (if not given), or by stability rounds, in "
     "half of the seeds with messages retained until then.",
 )
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
@@ -76,7 +76,7 @@ class SeedRange(click.ParamType[range]):
     "--economy",
     type=click.IntRange(2, 200),
     metavar="MEMBERS",
-    help="Instead of seeds: what acks and what votes cost so many members that all send.",
+    help="Instead of seeds: what acks and what reports cost so many members that all send.",
 )
 @click.option("--matrix", is_flag=True, help="Show which fault met which kind of frame, how often.")
 @click.option(
@@ -126,7 +126,7 @@ def simulate(
     """Run groups of members on a virtual clock and a faulty virtual network.
 
     One seed decides everything about a run, so that a failure can be replayed. Exits with 1 if a
-    predicate was violated, or if one never had a case to judge.
+    rule was violated, or if one never had a case to judge.
 
     \b
     Examples:
@@ -216,7 +216,7 @@ def _show(
         _show_failures(summary, which)
     if len(tally.failed) > FAILED_SEEDS_SHOWN:
         click.echo(f"… and {len(tally.failed) - FAILED_SEEDS_SHOWN} more failing seeds\n")
-    show_predicates(tally)
+    show_rules(tally)
     show_happenings(tally)
     if protocol == "uniform":
         click.echo(measure())
@@ -243,7 +243,7 @@ def _progress(results: Iterator[Summary], count: int) -> AbstractContextManager[
 
 def _show_failures(summary: Summary, which: str) -> None:
     for failure in summary.failures[:FAILURES_SHOWN]:
-        click.echo(f"seed {summary.seed}: {failure.predicate} violated: {failure.text}")
+        click.echo(f"seed {summary.seed}: {failure.rule} violated: {failure.text}")
         for line in time_line(failure.rows, [row.run_idx for row in failure.rows]):
             click.echo(f"  {line}")
     if len(summary.failures) > FAILURES_SHOWN:
@@ -251,12 +251,12 @@ def _show_failures(summary: Summary, which: str) -> None:
     click.echo(f"  ringcast replay {which} --seed {summary.seed}\n")
 
 
-def show_predicates(tally: Tally) -> None:
-    click.echo(f"{'predicate':10} {'judged':>10} {'violated':>9}  worst wait / bound")
-    for predicate, judged in tally.judged.items():
+def show_rules(tally: Tally) -> None:
+    click.echo(f"{'rule':10} {'judged':>10} {'violated':>9}  worst wait / bound")
+    for rule, judged in tally.judged.items():
         worst = "" if judged.worst is None else f"{judged.worst:.2f}"
         note = "" if judged.premises else "never had a case: this run shows nothing about it"
-        line = f"{predicate:10} {judged.premises:10} {judged.violations:9}  {worst}{note}"
+        line = f"{rule:10} {judged.premises:10} {judged.violations:9}  {worst}{note}"
         click.echo(line.rstrip())
 
 
@@ -305,13 +305,11 @@ def figures(
         "faults": tally.faults,
         "rows": tally.rows,
         "seconds": round(seconds, 3),
-        "predicates": {
-            predicate: judged_figures(judged) for predicate, judged in tally.judged.items()
-        },
+        "rules": {rule: judged_figures(judged) for rule, judged in tally.judged.items()},
         "happenings": dict(tally.happenings),
         "matrix": {fault: {kind: tally.matrix[fault, kind] for kind in kinds} for fault in FAULTS},
         "failures": [
-            {"seed": summary.seed, "predicate": failure.predicate, "text": failure.text}
+            {"seed": summary.seed, "rule": failure.rule, "text": failure.text}
             for summary in tally.failed
             for failure in summary.failures
         ],

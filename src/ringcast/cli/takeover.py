@@ -162,8 +162,8 @@ class Town:
         match frame:
             case Data(stream=Stream.UNIFORM):
                 self.say(f"{dest} gets {_run(frame.first, frame.last)} of {source}, and keeps it.")
-            case Ack(Stream.UNIFORM, held, _) if held:
-                self.say(f"{source} tells {dest} that it holds {_run(1, held)}.")
+            case Ack(Stream.UNIFORM, received, _) if received:
+                self.say(f"{source} tells {dest} that it holds {_run(1, received)}.")
             case Commit(seqno) if seqno:
                 self.say(f"{source} tells all: everybody holds {_run(1, seqno)}.")
             case Takeover():
@@ -172,7 +172,11 @@ class Town:
             case Standing():
                 for share in frame.shares:
                     of = f"of {share.sender}"
-                    what = f"I hold {_run(1, share.held)} {of}" if share.held else f"nothing {of}"
+                    what = (
+                        f"I hold {_run(1, share.received)} {of}"
+                        if share.received
+                        else f"nothing {of}"
+                    )
                     taken = f", and have delivered {share.delivered}" * (share.delivered > 0)
                     self.say(f"{source} to {dest}: {what}{taken}.")
             case UnicastData():
@@ -238,4 +242,4 @@ def _claim(sender: Member, stage: Stage, high: int) -> str:
         case Stage.COMMIT:
             return f"all hold what is up to {high} of {sender}: deliver it."
         case Stage.RESOLVED:
-            return f"{sender} is resolved, let go of the rest."
+            return f"{sender} is resolved, purged the rest."

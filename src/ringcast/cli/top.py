@@ -74,9 +74,9 @@ class _Counts(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="For programs: one line for each look.")
 def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
     """Watch the members of a group here: how full their windows are, how fast they send and take,
-    what has to be sent again, and who holds whom up since when. Ctrl-C ends it.
+    what has to be retransmitted, and who holds whom up since when. Ctrl-C ends it.
 
-    WINDOW is how many of a member's messages not everybody has taken, of how many there may be.
+    WINDOW is how many of a member's messages not everybody has delivered, of how many there may be.
     UNREAD waits for its application, GAPS are missing in what has arrived. Below is what stands as
     it stood at the last look.
 
@@ -179,7 +179,7 @@ class _Watch:
         counts = _counts(answer)
         rates = _rates(before, counts)
         received = answer["received"]
-        unread = sum(window["held"] - window["delivered"] for window in received)
+        unread = sum(window["received"] - window["delivered"] for window in received)
         missing = sum(window["gaps"] for window in received)
         shown = ("-",) * 3 if rates is None else tuple(map(_short, rates.values()))
         name = safe(answer["member"]["name"])
@@ -209,7 +209,7 @@ def _counts(answer: dict[str, Any]) -> _Counts:
         answer["at_ns"],
         {stream: window["high"] for stream, window in sent.items()},
         taken,
-        {key: window["resent"] for key, window in (sent | to).items()},
+        {key: window["retransmitted"] for key, window in (sent | to).items()},
     )
 
 
@@ -233,7 +233,7 @@ def _growth(before: dict[str, int], now: dict[str, int]) -> int:
 def _waits(window: dict[str, Any]) -> str:
     names = ", ".join(safe(member["name"]) for member in window["waits_for"])
     if window["blocked_s"] is not None:
-        return f"{names or 'a vote'}: full for {window['blocked_s']:.1f} s"
+        return f"{names or 'a report'}: full for {window['blocked_s']:.1f} s"
     acks = [member["last_ack_s"] for member in window["waits_for"]]
     if acks and acks[0] is not None:
         return f"{names}: last ack {acks[0]:.1f} s ago"

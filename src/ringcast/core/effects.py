@@ -107,7 +107,7 @@ class TooSlow:
 
 
 @dataclass(frozen=True, slots=True)
-class Outsider:
+class NonMember:
     """A member that is not in the view, or is in an older one, sends signs of life: it does not
     know yet."""
 
@@ -137,7 +137,7 @@ class VerifyWanted:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """A member that is about to leave: the others have taken everything it sent."""
+    """A member that is about to leave: the others have delivered everything it sent."""
 
 
 Signal: TypeAlias = (
@@ -152,7 +152,7 @@ Signal: TypeAlias = (
     | LetIn
     | Suspected
     | TooSlow
-    | Outsider
+    | NonMember
     | Left
     | Trusted
     | VerifyWanted

@@ -9,33 +9,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Effects
-from ringcast.protocols.inbox import Inbox, Timer
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
+from ringcast.protocols.multicast_sender import MulticastSender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class SilentOutbox(Outbox):
+class SilentSender(MulticastSender):
     """BROKEN. The probe timer runs, but nobody is told the highest seqno."""
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         super().handle_timeout(now, Effects())
 
 
-class WithoutHighest(ReliableMulticast):
+class WithoutWatermark(ReliableMulticast):
     """BROKEN. A lost last message leaves no gap, so nobody misses it."""
 
-    outbox: ClassVar[type[Outbox]] = SilentOutbox
+    sending: ClassVar[type[MulticastSender]] = SilentSender
 
 
-class OnceAckingInbox(Inbox):
+class OnceAckingReceiver(MulticastReceiver):
     """BROKEN. Acknowledges what is new and nothing again."""
 
-    def on_highest(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
+    def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
         is_due = self._timers.is_armed(Timer.ACK)
-        super().on_highest(seqno, now, allowance, out if is_due else Effects())
+        super().on_watermark(seqno, now, allowance, out if is_due else Effects())
 
     def _on_duplicate(self, now: int) -> None:
         pass
@@ -44,11 +44,11 @@ class OnceAckingInbox(Inbox):
 class WithoutReack(ReliableMulticast):
     """BROKEN. A lost last ack is never made good, so the sender's window never drains."""
 
-    inbox: ClassVar[type[Inbox]] = OnceAckingInbox
+    receiver: ClassVar[type[MulticastReceiver]] = OnceAckingReceiver
 
 
 ABLATIONS: Mapping[str, type[ReliableMulticast]] = {
-    "highest": WithoutHighest,
+    "watermark": WithoutWatermark,
     "reack": WithoutReack,
 }
 """What is taken away → the protocol without it. The freeze is not the protocol's but the

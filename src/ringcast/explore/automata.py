@@ -16,7 +16,6 @@ from ringcast.wire.frames import (
     Ack,
     Close,
     Data,
-    Highest,
     Nack,
     Sync,
     SyncAck,
@@ -24,6 +23,7 @@ from ringcast.wire.frames import (
     UnicastAck,
     UnicastData,
     UnicastNack,
+    Watermark,
 )
 
 if TYPE_CHECKING:
@@ -214,11 +214,11 @@ def frame_in_words(frame: Frame) -> str:
         case Data():
             return f"Data {frame.first}..{frame.last}"
         case Ack():
-            return f"Ack held={frame.held} delivered={frame.delivered}"
+            return f"Ack received={frame.received} delivered={frame.delivered}"
         case Nack():
             return f"Nack {_ranges_in_words(frame.missing)}"
-        case Highest():
-            return f"Highest {frame.seqno}"
+        case Watermark():
+            return f"Watermark {frame.seqno}"
         case UnicastData():
             return f"Data({frame.conn}) {frame.first}..{frame.last}"
         case UnicastAck():

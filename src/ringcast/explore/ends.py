@@ -87,7 +87,7 @@ class Facts(NamedTuple):
     receivers: dict[End, Receiving]
     known: dict[End, Conn]
     """The newest connection from each that there has been a window for."""
-    questions: list[End]
+    sync_requests: list[End]
     is_quiet: bool
     """Left alone, it will send nothing but the end of a connection."""
 
@@ -153,15 +153,15 @@ class Ends(Automata[Facts]):
         member = self.member(peer)
         return self._step(number, (act.__name__, peer), lambda node, now: act(node, member, now))
 
-    def give_up_question(self, number: int, peer: End) -> Step:
+    def give_up_sync_request(self, number: int, peer: End) -> Step:
         """So many ticks have passed without an answer: this is one too many."""
         member = self.member(peer)
 
         def tick(node: Node, now: int) -> None:
-            node.unicast.questions[member].asked = SYNC_TICKS_MAX
+            node.unicast.sync_requests[member].asked = SYNC_TICKS_MAX
             node.handle_timeout(now)
 
-        return self._step(number, ("give up the question", peer), tick, due=(0, Timer.TICK))
+        return self._step(number, ("give up the sync_request", peer), tick, due=(0, Timer.TICK))
 
     def give_up_answer(self, number: int, peer: End) -> Step:
         """So many ticks have passed without a sign that the answer has arrived."""
@@ -230,7 +230,7 @@ class Ends(Automata[Facts]):
                 for member in (*unicast.receivers, *unicast.tombstones)
                 if (conn := unicast._known(member)) is not None
             },
-            questions=[self.end_of(member) for member in unicast.questions],
+            sync_requests=[self.end_of(member) for member in unicast.sync_requests],
             is_quiet=all(timer.is_for_idle for timer in armed),
         )
 

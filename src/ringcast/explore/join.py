@@ -29,7 +29,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ringcast.config import GroupConfig, MulticastConfig
-from ringcast.core.effects import DigestWanted, Outsider, Suspected
+from ringcast.core.effects import DigestWanted, NonMember, Suspected
 from ringcast.errors import Reject
 from ringcast.events import Closed, Delivered, Writable
 from ringcast.explore.automata import (
@@ -42,15 +42,15 @@ from ringcast.explore.automata import (
 from ringcast.explore.explorer import explore
 from ringcast.model import Address, Digest, Member, Origin, Stream
 from ringcast.node import Node
-from ringcast.protocols.inbox import Timer as InboxTimer
 from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.multicast_receiver import Timer as ReceiverTimer
 from ringcast.wire.frames import (
     Ack,
     Discover,
+    DiscoverReply,
     Join,
     Leave,
-    Present,
     Suspect,
     ViewAck,
     ViewIs,
@@ -79,7 +79,7 @@ _ADDRESSES = [Address("explore", 1 + place) for place in _PLACES]
 
 _NEVER = frozenset([Timer.ASK, Timer.OVERDUE])
 """Looking for other groups, of which there are none; leaving out who is only silent."""
-_CUMULATIVE: tuple[set[type[Frame]], ...] = ({Ack}, {Present})
+_CUMULATIVE: tuple[set[type[Frame]], ...] = ({Ack}, {DiscoverReply})
 """What tells nothing new now never will."""
 
 
@@ -232,7 +232,7 @@ class Joiners(Automata[Facts]):
 
         def raise_signal(node: Node, now: int) -> None:
             node._out.signal(signal)
-            node._settle(now)
+            node._run_to_completion(now)
 
         return self._step(number, ("signal", signal), raise_signal)
 
@@ -287,8 +287,8 @@ class Joiners(Automata[Facts]):
 
 def _in_words(frame: Frame) -> str:
     match frame:
-        case Present(coordinator):
-            return f"Present {coordinator}"
+        case DiscoverReply(coordinator):
+            return f"DiscoverReply {coordinator}"
         case ViewIs(view):
             return f"ViewIs {view}"
         case ViewAck(view_id):
@@ -350,7 +350,7 @@ class JoinSystem:
 
     def _acks(self, state: State) -> Iterator[tuple[str, State]]:
         for place in _PLACES:
-            yield from self._firings(state, place, InboxTimer.ACK)
+            yield from self._firings(state, place, ReceiverTimer.ACK)
 
     def key(self, state: State) -> object:
         return tuple(state)
@@ -378,7 +378,7 @@ class JoinSystem:
         busy = {datagrams[number].source for number in state.flight}
         for place, facts in self._alive(state):
             for timer in sorted({timer for _, timer in facts.armed}, key=str):
-                is_slow = timer is not InboxTimer.ACK and not self._is_request(state, timer)
+                is_slow = timer is not ReceiverTimer.ACK and not self._is_request(state, timer)
                 if not state.flight if is_slow else place not in busy:
                     yield from self._firings(state, place, timer)
 
@@ -432,7 +432,7 @@ class JoinSystem:
                     yield f"{name}: suspects {member}{step.told}", self._after(state, place, step)
             for member, other in living.items():
                 if _is_behind(other, facts):
-                    step = self.joiners.tell(state.nodes[place], Outsider(member))
+                    step = self.joiners.tell(state.nodes[place], NonMember(member))
                     after = self._after(state, place, step)
                     if after.flight != state.flight:
                         yield f"{name}: hears a beat of {member}{step.told}", after
@@ -514,7 +514,7 @@ class JoinSystem:
         for _, facts in self._alive(state):
             is_counted = sender.view is not None and facts.me in sender.view
             if is_counted and NO_WINDOW < facts.delivered < sender.low:
-                yield "a sender let go of what a member of its view has not delivered (N5, N9)"
+                yield "a sender purged what a member of its view has not delivered (N5, N9)"
 
     def goal(self, state: State) -> bool:
         """One view of all who live, nothing waits, and everybody has all that it must have."""

@@ -165,4 +165,4 @@ class Members(Automata[Facts]):
 
 
 def _is_ready(window: SendWindow | ReceiveWindow) -> bool:
-    return window.delivered < (window.high if isinstance(window, SendWindow) else window.held)
+    return window.delivered < (window.high if isinstance(window, SendWindow) else window.received)

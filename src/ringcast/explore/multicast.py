@@ -385,7 +385,7 @@ class MulticastSystem:
             facts = self.members.facts[state.nodes[sender]]
             taken = [state.delivered[place][i] for place in facts.view]
             if any(NO_WINDOW < seqno < facts.low for seqno in taken):
-                yield "a sender let go of what a member of its view has not delivered (N5, N9)"
+                yield "a sender purged what a member of its view has not delivered (N5, N9)"
 
     def goal(self, state: State) -> bool:
         """All is sent and has reached everybody, the windows are empty, the change is over."""

@@ -1,4 +1,4 @@
-"""The ring buffer under every interleaving: small scenarios, all schedules, all predicates.
+"""The ring buffer under every interleaving: small scenarios, all schedules, all rules.
 
 The operations explored are those of `RingBuffer` itself, the very generators that threads drive.
 Every message is its own seqno, so a wrong one shows. For a Python without a GIL the steps are

@@ -9,13 +9,13 @@ What must hold always: the nodes' own invariants; order, once, and content (S1, 
 go only of what that very receiver has delivered (S2, Y1); on the same connection it still has all
 that the receiver waits for (Y2); nobody asks for a new connection without need (Y4); what ends
 undelivered is reported (S8). And from every state the goal stays reachable: all is sent and
-delivered, or reported where the receiver is gone; nothing is unacknowledged, no question is
+delivered, or reported where the receiver is gone; nothing is unacknowledged, no sync request is
 outstanding, and no timer runs that would send something.
 
 What keeps it finite, and small:
     Clocks do not count: whichever timer of a node is armed may fire next, whatever the deadlines.
         Those of idle connections too, but only so often; only the dead are given up as silent.
-    Ticks are not counted: that a question is given up after so many is a fault.
+    Ticks are not counted: that a sync request is given up after so many is a fault.
     Nodes are alike if `canonical` says so; the first one found acts for all.
     Identical datagrams on the same way are one: the network may drop a repetition.
     What is late (of a connection that its receiver knows to be over) and does nothing is gone from
@@ -70,7 +70,7 @@ class Fault(Enum):
     IDLE = "an idle end of a connection begins to close, or is gone"
     DROP = "a receiver drops its window"
     SYNC = "an operator asks for a sync"
-    GIVE_UP = "a question is given up"
+    GIVE_UP = "a sync_request is given up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,8 +362,8 @@ class UnicastSystem:
                         yield self._act(state, place, "OPERATOR wants a sync with", ends.sync, peer)
             case Fault.GIVE_UP:
                 for place, facts in self._alive(state):
-                    for peer in facts.questions:
-                        yield self._give_up_question(state, place, peer)
+                    for peer in facts.sync_requests:
+                        yield self._give_up_sync_request(state, place, peer)
 
     def _act(
         self, state: State, place: int, what: str, act: Callable[[int, End], Step], peer: End
@@ -372,17 +372,19 @@ class UnicastSystem:
         label = f"{self.ends.name(place)}: {what} {self.ends.name(peer[0])}{step.told}"
         return label, self._after(state, place, step)
 
-    def _give_up_question(self, state: State, place: int, peer: End) -> tuple[str, State]:
-        label, after = self._act(state, place, "GIVES UP asking", self.ends.give_up_question, peer)
+    def _give_up_sync_request(self, state: State, place: int, peer: End) -> tuple[str, State]:
+        label, after = self._act(
+            state, place, "GIVES UP asking", self.ends.give_up_sync_request, peer
+        )
         return label, after._replace(asking=replaced(after.asking, place, False))
 
     def _surrenders(self, state: State) -> Iterator[tuple[str, State]]:
         """In the end everybody gives up on the dead, and on answers nobody waits for."""
         alive = {facts.me: facts for _, facts in self._alive(state)}
         for place, facts in self._alive(state):
-            for peer in facts.questions:
+            for peer in facts.sync_requests:
                 if peer not in alive:
-                    yield self._give_up_question(state, place, peer)
+                    yield self._give_up_sync_request(state, place, peer)
             for armed in facts.armed:
                 if armed.is_for_silent and armed.peer not in alive:
                     yield self._firing(state, place, armed)
@@ -430,7 +432,7 @@ class UnicastSystem:
             for number in flight
             if not ends.is_spent(nodes[ends.datagrams[number].dest], number)
         )
-        if asking[place] and after.receivers and not after.questions:
+        if asking[place] and after.receivers and not after.sync_requests:
             asking = replaced(asking, place, False)
         waiting, channels = state.waiting, state.channels
         wrong = list(step.wrong)
@@ -451,7 +453,7 @@ class UnicastSystem:
                     else:
                         channels = _updated(channels, channel._replace(reported=event.first))
                 case GapSkipped():
-                    wrong.append("a receiver skipped messages that the sender let go of (Y1)")
+                    wrong.append("a receiver skipped messages that the sender purged (Y1)")
         if any(after.known.get(peer, conn) < conn for peer, conn in before.known.items()):
             wrong.append("a receiver went back to an older connection (S6)")
         for peer, entry in before.senders.items():
@@ -496,9 +498,9 @@ class UnicastSystem:
             if entry.high != channel.sent:
                 yield "a message that was accepted has no seqno, or one that was not has (S1)"
             if entry.low > channel.delivered:
-                yield "a sender let go of what the receiver has not delivered (S2, Y1)"
+                yield "a sender purged what the receiver has not delivered (S2, Y1)"
             if window and window.conn == entry.conn and entry.low > window.delivered:
-                yield "on one connection, the receiver waits for what the sender let go of (Y2)"
+                yield "on one connection, the receiver waits for what the sender purged (Y2)"
             if entry.conn.id - FIRST_CONN_ID > state.occasions[channel.receiver[0]]:
                 yield "more new connections than reasons to ask for one (Y4)"
 
@@ -529,7 +531,7 @@ def _is_waiting(receiver: Facts | None, sender: End, conn: Conn) -> bool:
     if receiver is None:
         return False
     window = receiver.receivers.get(sender)
-    return sender in receiver.questions or (window is not None and window.conn == conn)
+    return sender in receiver.sync_requests or (window is not None and window.conn == conn)
 
 
 def _wrong_delivery(channel: Channel | None, run: Run) -> Iterator[str]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ringcast.core.effects import Effects
 from ringcast.explore.unicast import CRASH, DROP, DROP_AND_LOSS, LOSS, STALE
 from ringcast.protocols.connection import Input
-from ringcast.protocols.unicast import Question, ReliableUnicast
-from ringcast.protocols.unicast_receiver import ReceiverEntry
-from ringcast.protocols.unicast_sender import SenderEntry
+from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
+from ringcast.protocols.unicast_receiver import UnicastReceiver
+from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.wire.frames import Close
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Sync, SyncOk, UnicastData
 
 
-class RestlessSender(SenderEntry):
+class RestlessSender(UnicastSender):
     """BROKEN. Every Sync makes a new connection, also one that was answered before."""
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
@@ -36,7 +36,7 @@ class WithoutNonce(ReliableUnicast):
     """BROKEN. A duplicate Sync ends a connection that was just agreed on: one lost window, any
     number of new connections."""
 
-    sender: ClassVar[type[SenderEntry]] = RestlessSender
+    sender: ClassVar[type[UnicastSender]] = RestlessSender
 
 
 class WithoutOutstanding(ReliableUnicast):
@@ -44,7 +44,7 @@ class WithoutOutstanding(ReliableUnicast):
     sender has left."""
 
     def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
-        self.questions[source] = Question(ok.conn, ok.nonce, since=0)
+        self.sync_requests[source] = SyncRequest(ok.conn, ok.nonce, since=0)
         return True
 
 
@@ -56,7 +56,7 @@ class WithoutTombstone(ReliableUnicast):
         return None
 
 
-class CredulousSender(SenderEntry):
+class CredulousSender(UnicastSender):
     """BROKEN. Whatever connection a receiver speaks of, it is taken for the current one."""
 
     def is_current(self, conn: Conn) -> bool:
@@ -64,12 +64,12 @@ class CredulousSender(SenderEntry):
 
 
 class WithoutAckConn(ReliableUnicast):
-    """BROKEN. An ack of a connection that is over lets go of messages on the next one."""
+    """BROKEN. An ack of a connection that is over purges messages on the next one."""
 
-    sender: ClassVar[type[SenderEntry]] = CredulousSender
+    sender: ClassVar[type[UnicastSender]] = CredulousSender
 
 
-class OnceAckingReceiver(ReceiverEntry):
+class OnceAckingReceiver(UnicastReceiver):
     """BROKEN. Acknowledges what is new and nothing again."""
 
     def _on_duplicate(self, now: int) -> None:
@@ -79,10 +79,10 @@ class OnceAckingReceiver(ReceiverEntry):
 class WithoutReack(ReliableUnicast):
     """BROKEN. A lost last ack is never made good."""
 
-    receiver: ClassVar[type[ReceiverEntry]] = OnceAckingReceiver
+    receiver: ClassVar[type[UnicastReceiver]] = OnceAckingReceiver
 
 
-class SilentSender(SenderEntry):
+class SilentSender(UnicastSender):
     """BROKEN. Neither the tick nor the tail timer resends anything."""
 
     def _resend(self, seqno: int, out: Effects) -> None:
@@ -92,7 +92,7 @@ class SilentSender(SenderEntry):
 class WithoutResend(ReliableUnicast):
     """BROKEN. A lost last message leaves no gap, so nobody misses it."""
 
-    sender: ClassVar[type[SenderEntry]] = SilentSender
+    sender: ClassVar[type[UnicastSender]] = SilentSender
 
 
 class WithoutCloseConn(ReliableUnicast):
@@ -127,7 +127,7 @@ class WithoutSyncAck(ReliableUnicast):
         super()._on_sync_ok(source, ok, now, out if is_awaited else Effects())
 
 
-class SecretiveSender(SenderEntry):
+class SecretiveSender(UnicastSender):
     """BROKEN. Ends without a word."""
 
     def give_up(self, reason: str, out: Effects) -> None:
@@ -137,7 +137,7 @@ class SecretiveSender(SenderEntry):
 class WithoutReport(ReliableUnicast):
     """BROKEN. What a dead peer has not got is not reported."""
 
-    sender: ClassVar[type[SenderEntry]] = SecretiveSender
+    sender: ClassVar[type[UnicastSender]] = SecretiveSender
 
 
 class Ablation(NamedTuple):

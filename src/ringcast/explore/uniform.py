@@ -56,7 +56,7 @@ MAX_STATES = 5_000_000
 LONG = 1 << 50
 """Longer than any two of a member's timers are apart."""
 
-THROWN_AWAY = "what a survivor held of a departed sender is thrown away (U6)"
+THROWN_AWAY = "what a survivor received of a departed sender is thrown away (U6)"
 
 GONE = -1
 """In place of a member's state: it has crashed, or left."""
@@ -179,7 +179,7 @@ class State(NamedTuple):
     delivered: tuple[tuple[int, ...], ...]
     """By member, by sender: as its application counts. Those who are gone keep what they had."""
     heritage: tuple[tuple[int, ...], ...]
-    """By member, by sender: what it held when it installed the view without that one."""
+    """By member, by sender: what it received when it installed the view without that one."""
     opened: tuple[bool, ...]
     crashes: int
     losses: int
@@ -315,7 +315,7 @@ class UniformSystem:
         for sender, before in zip(self.scenario.senders, state.heritage[place], strict=True):
             window = windows.get(Origin(self._members[sender], Stream.UNIFORM))
             if isinstance(window, ReceiveWindow) and sender not in state.log[at]:
-                found.append(window.held)
+                found.append(window.received)
             else:
                 found.append(before)
         return tuple(found)
@@ -671,7 +671,7 @@ def _in_words(word: Frame | SystemMessage) -> str:
         case Data():
             return f"Data {word.first}..{word.last}"
         case Ack():
-            return f"Ack held {word.held}, delivered {word.delivered}"
+            return f"Ack received {word.received}, delivered {word.delivered}"
         case Commit():
             return f"Commit {word.seqno} in view {word.view_id.counter}"
         case CommitWanted():
@@ -682,7 +682,7 @@ def _in_words(word: Frame | SystemMessage) -> str:
         case Standing(is_open=False):
             return f"Standing in view {word.view_id.counter}: not open"
         case Standing():
-            shares = [f"{share.sender} {share.delivered}/{share.held}" for share in word.shares]
+            shares = [f"{share.sender} {share.delivered}/{share.received}" for share in word.shares]
             return f"Standing in view {word.view_id.counter}: {', '.join(shares) or 'nobody'}"
         case EstateWanted():
             return f"EstateWanted {word.sender}#{word.first}..{word.last}"

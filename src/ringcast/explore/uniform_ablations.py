@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ringcast.explore.uniform import ALONE, CRASH, JOIN, LATE, LOSS, TWO_CRASHES
 from ringcast.model import Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.uniform import Uniform
-from ringcast.wire.frames import Share, Stage, Standing, Takeover
+from ringcast.wire.frames import ReceivedRange, Stage, Standing, Takeover
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -101,7 +101,7 @@ class WithoutWaiting(ReliableMulticast):
     estates: ClassVar[type[Uniform]] = Hasty
 
 
-class OpenHandedOutbox(Outbox):
+class OpenHandedSender(MulticastSender):
     """BROKEN. Commits what it has sent before anybody holds it."""
 
     def _hold(self, out: Effects) -> None:
@@ -114,10 +114,10 @@ class OpenHandedOutbox(Outbox):
 class CommitsEarly(ReliableMulticast):
     """BROKEN. COMMIT before all hold."""
 
-    outbox: ClassVar[type[Outbox]] = OpenHandedOutbox
+    sending: ClassVar[type[MulticastSender]] = OpenHandedSender
 
 
-class LateCountingOutbox(Outbox):
+class LateCountingSender(MulticastSender):
     """BROKEN. New members do not count until their first ack comes."""
 
     def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
@@ -138,26 +138,26 @@ class LateCountingOutbox(Outbox):
 
 
 class WithoutFreeze(ReliableMulticast):
-    """BROKEN. The sender lets go of what a joiner is about to need."""
+    """BROKEN. The sender purges what a joiner is about to need."""
 
-    outbox: ClassVar[type[Outbox]] = LateCountingOutbox
+    sending: ClassVar[type[MulticastSender]] = LateCountingSender
 
 
-class FoundersOutbox(Outbox):
+class FoundersSender(MulticastSender):
     """BROKEN. Commits what the members of its first view hold: whoever joins later is not asked."""
 
     def __init__(self, me: Member, stream: Stream, config: MulticastConfig, view: View, *rest: Any):
         super().__init__(me, stream, config, view, *rest)
         self._founders = view.members
 
-    def _held_by_all(self) -> int:
-        return min(held for who, held, _ in self.acks.entries() if who in self._founders)
+    def _received_by_all(self) -> int:
+        return min(received for who, received, _ in self.acks.entries() if who in self._founders)
 
 
 class WithoutJoiners(ReliableMulticast):
     """BROKEN. What is delivered may be unknown to a joiner, and it may be the last to survive."""
 
-    outbox: ClassVar[type[Outbox]] = FoundersOutbox
+    sending: ClassVar[type[MulticastSender]] = FoundersSender
 
 
 class NewestOnly(Uniform):
@@ -185,9 +185,15 @@ class AnswersEarly(ReliableMulticast):
             counter = 0 if self._view is None else self._view.counter
             if isinstance(frame, Takeover) and 0 < counter < frame.view_id.counter:
                 shares = tuple(
-                    Share(claim.sender, box.window.delivered, box.window.held, True, box.window.low)
+                    ReceivedRange(
+                        claim.sender,
+                        box.window.delivered,
+                        box.window.received,
+                        True,
+                        box.window.low,
+                    )
                     for claim in frame.claims
-                    if (box := self._inboxes.get(Origin(claim.sender, Stream.UNIFORM)))
+                    if (box := self._receivers.get(Origin(claim.sender, Stream.UNIFORM)))
                 )
                 out.datagram(source, Standing(frame.view_id, True, shares))
             else:

@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Origin, Run, Stream
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def span(event: Event) -> tuple[Origin, int, int] | None:
     match event:
         case Delivered(sender, run) if not event.epoch:
             return Origin(sender, run.stream), run.first, run.last
-        case FragmentsTaken(sender, stream, first, last) if not event.epoch:
+        case FragmentsDelivered(sender, stream, first, last) if not event.epoch:
             return Origin(sender, stream), first, last
     return None
 
@@ -203,7 +203,7 @@ def _after(event: Event, through: int) -> Event | None:
         case Delivered(_, run) if run.first <= through:
             is_any = run.last > through
             return _part(event, through + 1 - run.first, len(run.payloads)) if is_any else None
-        case FragmentsTaken(_, _, first, last) if first <= through:
+        case FragmentsDelivered(_, _, first, last) if first <= through:
             return replace(event, first=through + 1) if last > through else None
     return event
 

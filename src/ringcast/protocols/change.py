@@ -1,7 +1,7 @@
 """Change: a view that this member has made, until everybody in it has it.
 
 Old members are told first, and all must have acknowledged before joiners are let in: from then on
-nobody lets go of anything without the joiners (the freeze), and a digest is safe to begin at. Where
+nobody purges anything without the joiners (the freeze), and a digest is safe to begin at. Where
 groups have come together nobody is let in: all are old members, of one group or another.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.model import Digest, Origin
-from ringcast.protocols.arrival import HALVES_AT_ONCE
+from ringcast.protocols.admission import HALVES_AT_ONCE
 from ringcast.wire.frames import Half, Merged, ViewIs, Welcome
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""SystemChannel: what the layers of one member say to those of another, in order and once.
+"""ControlChannel: what the layers of one member say to those of another, in order and once.
 
 It is reliable unicast (unicast.py) on epochs of its own, so that it shares neither windows nor
 events with the application's messages. It takes what arrives at once: whoever may send much over
@@ -47,7 +47,7 @@ WAITING_MAX = 1024
 """Messages for one member that wait for room in its window. Layers keep far below it."""
 
 
-class SystemChannel:
+class ControlChannel:
     """Both directions, all members of the view."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = ()  # they are unicast's: Node tells them by epoch
@@ -105,7 +105,7 @@ class SystemChannel:
         waiting = self.waiting.get(to)
         if waiting is None:
             if self._open(now).send([payload], to, now, self._inner):
-                self._settle(now, out)
+                self._forward_effects(now, out)
             else:
                 self.waiting[to] = deque([payload])  # Writable follows
         elif len(waiting) < WAITING_MAX:
@@ -116,7 +116,7 @@ class SystemChannel:
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self._may_be_ready = True
         self._open(now).receive(source, frames, now, self._inner)
-        self._settle(now, out)
+        self._forward_effects(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self._me not in view:
@@ -131,7 +131,7 @@ class SystemChannel:
             for peer in [peer for peer in self.unicast.senders if peer not in view]:
                 self.unicast.drop_to(peer)
             self.unicast.install_view(view, now, self._inner)
-            self._settle(now, out)
+            self._forward_effects(now, out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Digests speak of what is sent to the group."""
@@ -149,13 +149,13 @@ class SystemChannel:
             return []
         self._may_be_ready = False
         messages = self.unicast.take_all(now, self._inner)
-        self._settle(now, out)
+        self._forward_effects(now, out)
         return messages
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.unicast is not None:
             self.unicast.handle_timeout(now, self._inner)
-            self._settle(now, out)
+            self._forward_effects(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._view = None
@@ -163,7 +163,7 @@ class SystemChannel:
         self._awaited.clear()
         if self.unicast is not None:
             self.unicast.close(reason, now, self._inner)
-            self._settle(now, out)
+            self._forward_effects(now, out)
 
     # Outputs
 
@@ -224,9 +224,9 @@ class SystemChannel:
             waiting.popleft()
         if not waiting:
             del self.waiting[to]
-        self._settle(now, out)
+        self._forward_effects(now, out)
 
-    def _settle(self, now: int, out: Effects) -> None:
+    def _forward_effects(self, now: int, out: Effects) -> None:
         """Datagrams go out. Of the events one matters: there is room for what waits."""
         inner = self._inner
         if inner.frames:

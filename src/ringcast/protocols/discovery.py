@@ -3,12 +3,13 @@
 Where to look is an input: addresses come from member files, a list, a shared directory. Some lead
 nowhere; who is really there shows by answering.
 
-On start, and at growing intervals: ask every candidate that has not answered.
-On Present with a coordinator: that is whom to ask. Answers of a few moments more are waited for:
+On start, and at growing intervals: ask every candidate that has not answered. On DiscoverReply with
+a coordinator: that is whom to ask. Answers of a few moments more are waited for:
     of several groups the largest is the one to join.
-On Present of a group that purges otherwise (Purge): it cannot be joined. If no other is heard of in
+On DiscoverReply of a group that purges otherwise (Purge): it cannot be joined. If no other is heard
+of in
     those moments, this member gives up: two groups of one name would never come together.
-On Present without one, and on Discover: a rival that is looking too.
+On DiscoverReply without one, and on Discover: a rival that is looking too.
 After `discovery_wait`: nobody is there, so start the group; but of several rivals only the lowest
     (address, incarnation) does. The others ask and wait once more: by then it has started, or is
     gone. So does whoever hears that its predecessor at the same address is still believed in. A
@@ -54,7 +55,7 @@ def rank(coordinator: Member, size: int) -> tuple[int, Address, int]:
     return -size, coordinator.address, coordinator.incarnation
 
 
-class Misfit(NamedTuple):
+class IncompatiblePeer(NamedTuple):
     """Somebody who purges otherwise than this member: they cannot be in one group."""
 
     who: Member
@@ -82,17 +83,17 @@ class Discovery:
         """Who else is looking, as heard since the last decision."""
         self.offers: dict[Member, int] = {}
         """Coordinators that were named, and the size of their groups."""
-        self.misfit: Misfit | None = None
+        self.incompatible_peer: IncompatiblePeer | None = None
         """Somebody in a group that this member cannot join."""
         self.is_expected_back = False
         """Somebody takes my predecessor at this address for the coordinator: they will notice."""
         self.interval = ASK_START_NS
-        """Until candidates are asked again."""
+        """Until candidates are requested again."""
 
     def restart(self) -> None:
         self.rivals.clear()
         self.offers.clear()
-        self.misfit = None
+        self.incompatible_peer = None
         self.is_expected_back = False
         self.interval = ASK_START_NS
 
@@ -110,7 +111,7 @@ class Discovery:
 
     @property
     def has_heard_of_a_group(self) -> bool:
-        return bool(self.offers) or self.misfit is not None
+        return bool(self.offers) or self.incompatible_peer is not None
 
     def note_offer(self, coordinator: Member, size: int) -> None:
         if len(self.offers) < ANSWERS_MAX:

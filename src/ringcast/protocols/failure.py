@@ -12,14 +12,14 @@ the first of them would be missed by nobody until the second is out of the view.
 WATCHERS - 1 of a member's watchers may die with it. If more do, the last of the dead in ring order
 is still watched by somebody who lives; the view without it moves the ring on to the others.
 
-On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted.
-On Probe: answer Alive, also before there is a view, also to strangers.
-On Beat of somebody who is not in the view, or in an older one: Outsider; it does not know yet.
-Every heartbeat: Beat to the watchers. Whoever is watched and has been silent for suspect_after_s
+On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted. On
+Ping: answer Pong, also before there is a view, also to strangers. On Heartbeat of somebody who is
+not in the view, or in an older one: NonMember; it does not know yet. Every heartbeat: Heartbeat to
+the watchers. Whoever is watched and has been silent for suspect_after_s
     is verified. Suspects are asked on, so that a mistake comes out even where no beats pass.
     A tick that is more than one beat late proves that it was we who slept (a stopped process, a
     suspended machine): all count as heard now, and verifications under way are dropped.
-To verify: PROBES times Probe, the first at once, spread over verify_s. Nothing heard: Suspected.
+To verify: PINGS times Ping, the first at once, spread over verify_s. Nothing heard: Suspected.
     Probes are counted, not only time: a late step leaves an answer its time all the same.
 On a hint of the transport (a refused port): verify. Refused again, after the probe: Suspected.
 On VerifyWanted (somebody else suspects it): verify, but not twice within verify_s.
@@ -34,10 +34,10 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Outsider, Suspected, Trusted, VerifyWanted
+from ringcast.core.effects import NonMember, Suspected, Trusted, VerifyWanted
 from ringcast.core.timers import Named, Timers
 from ringcast.protocols.intake import seconds
-from ringcast.wire.frames import Alive, Beat, Probe
+from ringcast.wire.frames import Heartbeat, Ping, Pong
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 WATCHERS = 3
-PROBES = 5
-SILENT_BEATS = 4
+PINGS = 5
+SILENT_HEARTBEATS = 4
 """Beats that were missed before it is worth a word. One or two are lost on any network."""
 
 REFUSALS = 2
@@ -58,7 +58,7 @@ REFUSALS = 2
 
 
 class Timer(Named):
-    BEAT = auto()
+    HEARTBEAT = auto()
     """Tell the watchers that this member is alive, and look who is silent."""
     CASE = auto()
     """Somebody in doubt: ask again, decide, or take a suspicion back."""
@@ -88,11 +88,11 @@ class Case:
 class FailureDetector:
     """The state machine of one member: whom it beats to, whom it watches, whom it doubts."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = (Beat, Probe, Alive)
+    frames: ClassVar[tuple[type[Frame], ...]] = (Heartbeat, Ping, Pong)
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
             "me",
-            "beats_sent",
+            "heartbeats_sent",
             "verifications",
             "suspicions",
             "taken_back",
@@ -103,13 +103,13 @@ class FailureDetector:
             "_probe_interval",
             "_heard",
             "_verified_at",
-            "_beat_due",
+            "_heartbeat_due",
         }
     )
 
     def __init__(self, me: Member, config: MembershipConfig) -> None:
         self.me = me
-        self.beats_sent = 0
+        self.heartbeats_sent = 0
         self.verifications = 0
         self.suspicions = 0
         self.taken_back = 0  # suspicions that were a mistake
@@ -117,7 +117,7 @@ class FailureDetector:
         self._heartbeat = round(config.heartbeat_s * 1e9)
         self._suspect_after = round(config.suspect_after_s * 1e9)
         self._verify = round(config.verify_s * 1e9)
-        self._probe_interval = self._verify // PROBES
+        self._probe_interval = self._verify // PINGS
         self._is_closed = False
         self._counter = 0  # of the view; 0: in none
         self._watchers: tuple[Member, ...] = ()
@@ -127,7 +127,7 @@ class FailureDetector:
         self._cases: dict[Member, Case] = {}
         self._verified_at: dict[Member, int] = {}
         """When the last verification of a member began."""
-        self._beat_due = 0
+        self._heartbeat_due = 0
         self._timers: Timers[Timer] = Timers()
 
     # Inputs
@@ -153,13 +153,13 @@ class FailureDetector:
         if self._is_closed or source == self.me:
             return
         # One reaction to each kind is enough, however many came in one datagram.
-        probe = next((frame for frame in reversed(frames) if isinstance(frame, Probe)), None)
+        probe = next((frame for frame in reversed(frames) if isinstance(frame, Ping)), None)
         if probe is not None:
-            out.datagram(source, Alive(probe.nonce))
-        counters = [frame.counter for frame in frames if isinstance(frame, Beat)]
+            out.datagram(source, Pong(probe.nonce))
+        counters = [frame.counter for frame in frames if isinstance(frame, Heartbeat)]
         is_behind = source not in self._heard or max(counters, default=0) < self._counter
         if counters and self._counter and is_behind:
-            out.signal(Outsider(source))
+            out.signal(NonMember(source))
 
     def transport_hint(self, address: Address, now: int, out: Effects) -> None:
         """A datagram was refused: nobody listened at this address."""
@@ -205,9 +205,9 @@ class FailureDetector:
         self._cases = {m: case for m, case in self._cases.items() if m in self._heard}
         self._verified_at = {m: at for m, at in self._verified_at.items() if m in self._heard}
         if not others:
-            self._timers.disarm(Timer.BEAT)
-        elif not self._timers.is_armed(Timer.BEAT):
-            self._arm_beat(now)
+            self._timers.disarm(Timer.HEARTBEAT)
+        elif not self._timers.is_armed(Timer.HEARTBEAT):
+            self._arm_heartbeat(now)
         self._arm_case()
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
@@ -217,7 +217,7 @@ class FailureDetector:
         return []
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self._timers.take(Timer.BEAT, now):  # first: it finds out whether we slept
+        if self._timers.take(Timer.HEARTBEAT, now):  # first: it finds out whether we slept
             self._beat(now, out)
         if self._timers.take(Timer.CASE, now):
             self._advance_cases(now, out)
@@ -240,7 +240,7 @@ class FailureDetector:
             "watched": list(map(str, self._watched)),
             "verifying": {str(m): case.asked for m, case in cases if not case.is_suspected},
             "suspected": {str(m): case.reason for m, case in cases if case.is_suspected},
-            "beats_sent": self.beats_sent,
+            "heartbeats_sent": self.heartbeats_sent,
             "verifications": self.verifications,
             "suspicions": self.suspicions,
             "taken_back": self.taken_back,
@@ -251,7 +251,7 @@ class FailureDetector:
         reasons = []
         for member in self._watched:
             silent = now - self._heard[member]
-            if member not in self._cases and silent >= SILENT_BEATS * self._heartbeat:
+            if member not in self._cases and silent >= SILENT_HEARTBEATS * self._heartbeat:
                 reasons.append(
                     f"{member} is silent for {seconds(silent)}: if it stays so, it is asked in "
                     f"{seconds(max(0, self._suspect_after - silent))} and left out "
@@ -262,10 +262,10 @@ class FailureDetector:
                 reasons.append(f"{member} suspected: {case.reason}; waiting for a view without it")
             else:
                 assert case.act_at is not None
-                decided_at = case.act_at + (PROBES - case.asked) * self._probe_interval
+                decided_at = case.act_at + (PINGS - case.asked) * self._probe_interval
                 reasons.append(
                     f"{member} suspected: no sign of life for "
-                    f"{seconds(now - self._heard[member])}; asked {case.asked} of {PROBES} times, "
+                    f"{seconds(now - self._heard[member])}; asked {case.asked} of {PINGS} times, "
                     f"decided in {seconds(max(0, decided_at - now))}"
                 )
         return reasons
@@ -278,31 +278,31 @@ class FailureDetector:
         assert others >= {*self._watched, *self._watchers}
         assert others >= self._cases.keys()
         assert others >= self._verified_at.keys()
-        assert self._timers.is_armed(Timer.BEAT) == bool(others)
+        assert self._timers.is_armed(Timer.HEARTBEAT) == bool(others)
         waits = [case for case in self._cases.values() if case.act_at is not None]
         assert self._timers.is_armed(Timer.CASE) == bool(waits)
         for case in self._cases.values():
-            assert 1 <= case.asked <= PROBES
+            assert 1 <= case.asked <= PINGS
             assert case.is_suspected or case.act_at is not None
             assert case.is_suspected or case.refusals < REFUSALS
 
     # The beat
 
     def _beat(self, now: int, out: Effects) -> None:
-        if now - self._beat_due > self._heartbeat:
+        if now - self._heartbeat_due > self._heartbeat:
             self._excuse_everybody(now)
-        beat = Beat(self._counter)
+        beat = Heartbeat(self._counter)
         for member in self._watchers:
             out.datagram(member, beat)
-        self.beats_sent += len(self._watchers)
+        self.heartbeats_sent += len(self._watchers)
         for member, case in self._cases.items():
             if case.is_suspected:
-                out.datagram(member, Probe(case.nonce))
+                out.datagram(member, Ping(case.nonce))
         for member in self._watched:
             is_silent = now - self._heard[member] >= self._suspect_after
             if is_silent and member not in self._cases:
                 self._open_case(member, now, out)
-        self._arm_beat(now)
+        self._arm_heartbeat(now)
 
     def _excuse_everybody(self, now: int) -> None:
         """We slept: that we heard nobody meanwhile says nothing about them."""
@@ -310,9 +310,9 @@ class FailureDetector:
         self._heard = dict.fromkeys(self._heard, now)
         self._cases = {m: case for m, case in self._cases.items() if case.is_suspected}
 
-    def _arm_beat(self, now: int) -> None:
-        self._beat_due = now + self._heartbeat
-        self._timers.arm(Timer.BEAT, self._beat_due)
+    def _arm_heartbeat(self, now: int) -> None:
+        self._heartbeat_due = now + self._heartbeat
+        self._timers.arm(Timer.HEARTBEAT, self._heartbeat_due)
 
     # Doubt
 
@@ -327,7 +327,7 @@ class FailureDetector:
         """To that very incarnation: another one at its address does not answer for it."""
         case.asked += 1
         case.act_at = now + self._probe_interval
-        out.datagram(member, Probe(case.nonce))
+        out.datagram(member, Ping(case.nonce))
 
     def _advance_cases(self, now: int, out: Effects) -> None:
         for member, case in list(self._cases.items()):
@@ -337,7 +337,7 @@ class FailureDetector:
                 del self._cases[member]
                 self.taken_back += 1
                 out.signal(Trusted(member))
-            elif case.asked < PROBES:
+            elif case.asked < PINGS:
                 self._ask(member, case, now, out)
             else:
                 silence = seconds(now - self._heard[member])

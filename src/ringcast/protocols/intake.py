@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Run
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def deliver(
     last = first + len(payloads) - 1
     for start, messages in assembler.assemble(first, payloads):
         if start > first:
-            events.append(FragmentsTaken(sender, stream, first, start - 1, view_id, epoch))
+            events.append(FragmentsDelivered(sender, stream, first, start - 1, view_id, epoch))
         events.append(Delivered(sender, Run(stream, start, messages), view_id, epoch))
         first = start + len(messages)
     if first <= last:
-        events.append(FragmentsTaken(sender, stream, first, last, view_id, epoch))
+        events.append(FragmentsDelivered(sender, stream, first, last, view_id, epoch))
 
 
 def explain_window(what: str, window: ReceiveWindow, repair: Repair, now: int) -> list[str]:
@@ -66,7 +66,7 @@ def explain_window(what: str, window: ReceiveWindow, repair: Repair, now: int) -
     reasons = []
     at = repair.next_ask()
     if at is not None:
-        gap = repair.gap_of(window.held + 1)
+        gap = repair.gap_of(window.received + 1)
         (missing,) = window.missing_within(gap.first, gap.last, 1)
         first, last = missing[0], missing[-1]
         seqnos = f"{first}" if first == last else f"{first}..{last}"

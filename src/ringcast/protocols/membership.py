@@ -12,12 +12,13 @@ are answered, and none waits for a window (N-L4).
 Looking (discovery.py)  until somebody names a coordinator, or it is on us to start alone.
 Joining                 Join to the coordinator, again and again. Its Welcome says where windows
                         open: then we are in. Silence for too long: look again.
-On Discover or Present of somebody who purges otherwise (Purge): let it know how we do. Groups that
+On Discover or DiscoverReply of somebody who purges otherwise (Purge): let it know how we do. Groups
+that
     do not agree on that never come together, so who finds one while it is looking gives up.
 On Join, as coordinator: note it, and make a view as soon as none is being made: several joiners
     may share one. A joiner with the address of a member is that one, restarted: the old one goes.
 Making a view: install it; send ViewIs to its old members and to those it leaves out; wait until
-    all old members have acknowledged. From then on nobody lets go of anything without the joiners
+    all old members have acknowledged. From then on nobody purges anything without the joiners
     (the freeze), so only now is a digest taken, and sent to them as Welcome. Where it stands in the
     middle of a large message, they fetch the part that was taken already. They acknowledge too.
     One join at a time; but who leaves or is missed meanwhile is left out by yet another view, and
@@ -37,9 +38,11 @@ On Suspected: leave that member out, or tell whoever acts as coordinator. On Sus
     is too slow itself goes, and may come back.
 On leave: once everything sent is taken, Leave to the coordinator until a view leaves us out. A
     coordinator makes that view itself. After `leave_timeout` we are gone all the same.
-A coordinator keeps looking, slowly (reunion.py). On Present of another group: the lesser of the two
-    coordinators asks the other with Merge, as long as it makes no view itself.
-On Merge, as coordinator, when no view is being made: make one of both groups, above both, and tell
+A coordinator keeps looking, slowly (reunion.py). On DiscoverReply of another group: the lesser of
+the two
+    coordinators asks the other with MergeRequest, as long as it makes no view itself.
+On MergeRequest, as coordinator, when no view is being made: make one of both groups, above both,
+and tell
     everybody in it with Merged. The parts must have nobody in common: of whoever is in both, the
     older view lets go first. If the asker's group changes meanwhile, so does the merged view; but
     one of my own part who asks has parted from us, and is left out as who does not acknowledge.
@@ -64,7 +67,7 @@ from ringcast.core.effects import (
     Left,
     LetIn,
     NewerView,
-    Outsider,
+    NonMember,
     Reunited,
     Settled,
     Suspected,
@@ -75,20 +78,20 @@ from ringcast.core.effects import (
 )
 from ringcast.core.timers import Named, Timers
 from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
-from ringcast.protocols.arrival import Arrival
+from ringcast.protocols.admission import Admission
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
-from ringcast.protocols.discovery import GATHER_NS, Discovery, Misfit, rank
+from ringcast.protocols.discovery import GATHER_NS, Discovery, IncompatiblePeer, rank
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.reunion import Reunion
 from ringcast.wire.frames import (
     Discover,
+    DiscoverReply,
     Half,
     HalfWanted,
     Join,
     Leave,
-    Merge,
     Merged,
-    Present,
+    MergeRequest,
     Suspect,
     ViewAck,
     ViewIs,
@@ -111,7 +114,7 @@ JOIN_PATIENCE_NS = 2_000_000_000
 GOODBYE_SHARE = 4
 """Of the time that leaving may take, one part in so many is kept for the others to let us go."""
 
-MISFIT_RECENTLY_NS = 60_000_000_000
+INCOMPATIBLE_RECENTLY_NS = 60_000_000_000
 """How long somebody who purges otherwise is worth mentioning: it may have been put right since."""
 
 DEPARTED_MAX = 256
@@ -154,7 +157,7 @@ class Membership:
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
         Discover,
-        Present,
+        DiscoverReply,
         Join,
         ViewIs,
         ViewAck,
@@ -163,7 +166,7 @@ class Membership:
         Half,
         Leave,
         Suspect,
-        Merge,
+        MergeRequest,
         Merged,
     )
     volatile: ClassVar[frozenset[str]] = frozenset(
@@ -180,9 +183,9 @@ class Membership:
             "_overdue",
             "ignored",
             "refusal",
-            "misfits",
-            "_misfit",
-            "_misfit_at",
+            "incompatible_peers",
+            "_incompatible_peer",
+            "_incompatible_at",
         }
     )
 
@@ -212,16 +215,16 @@ class Membership:
         """Members of the view that seem dead, and why."""
         self.change: Change | None = None
         self.ignored = 0  # frames that came too late or from nobody known
-        self.misfits = 0  # frames of members that purge otherwise
-        self._misfit: Misfit | None = None  # the last of them
-        self._misfit_at = 0
+        self.incompatible_peers = 0  # frames of members that purge otherwise
+        self._incompatible_peer: IncompatiblePeer | None = None  # the last of them
+        self._incompatible_at = 0
         self.discovery = Discovery(me, purge)
         self.reunion = Reunion()
         self._coordinator: Member | None = None  # whom a joiner asks
-        self._arrival: Arrival | None = None
+        self._admission: Admission | None = None
         self._joiners: dict[Member, None] = {}  # waiting for the next view
         self._leavers: set[Member] = set()
-        self._strayed: dict[Member, View] = {}  # of my view, but gone on to this one without me
+        self._diverged: dict[Member, View] = {}  # of my view, but gone on to this one without me
         self._departed: deque[Member] = deque(maxlen=DEPARTED_MAX)
         self._highest = 0  # the highest counter heard of
         self._is_flushed = False
@@ -265,22 +268,22 @@ class Membership:
             return
         for frame in frames:
             match frame:
-                case ViewIs(view) | Merged(view) | Merge(view) | Welcome(view) if (
+                case ViewIs(view) | Merged(view) | MergeRequest(view) | Welcome(view) if (
                     view.counter > self._highest + COUNTER_LEAP_MAX
                 ):
                     self.ignored += 1
                 case Discover():
                     self._on_discover(source, frame, now, out)
-                case Present():
-                    self._on_present(source, frame, now, out)
+                case DiscoverReply():
+                    self._on_discover_reply(source, frame, now, out)
                 case Join():
                     self._on_join(source, now, out)
                 case ViewIs(view):
                     self._on_view(source, view, (), now, out)
                 case Merged(view, parts):
                     self._on_view(source, view, parts, now, out)
-                case Merge(view):
-                    self._on_merge(source, view, now, out)
+                case MergeRequest(view):
+                    self._on_merge_request(source, view, now, out)
                 case ViewAck(view_id):
                     self._on_view_ack(source, view_id, now, out)
                 case Welcome():
@@ -311,8 +314,8 @@ class Membership:
                     self._advance(now, out)
             case Trusted(member):
                 self.suspects.pop(member, None)
-            case Outsider(member):
-                self._tell_outsider(member, out)
+            case NonMember(member):
+                self._tell_non_member(member, out)
             case Flushed() if self.phase is Phase.LEAVING and not self._is_flushed:
                 self._set_out(now, out)
 
@@ -368,7 +371,7 @@ class Membership:
         """Whoever acts as one: the first of the view that is not suspected, nor gone astray."""
         if self.view is None:
             return None
-        gone = self.suspects.keys() | self._strayed.keys()
+        gone = self.suspects.keys() | self._diverged.keys()
         return next((member for member in self.view if member not in gone), self.me)
 
     @property
@@ -393,7 +396,7 @@ class Membership:
             "view_not_acked_by": [] if change is None else sorted(map(str, change.awaiting)),
             "joiners_not_in": [] if change is None else list(map(str, change.joiners)),
             "ignored": self.ignored,
-            "misfits": self.misfits,
+            "incompatible_peers": self.incompatible_peers,
         }
 
     def explain(self, now: int) -> list[str]:
@@ -450,9 +453,14 @@ class Membership:
         if self._joiners:
             names = ", ".join(map(str, self._joiners))
             reasons.append(f"{names} to be let in, once no other view is being made")
-        if self._misfit is not None and now - self._misfit_at < MISFIT_RECENTLY_NS:
-            so_long = seconds(now - self._misfit_at)
-            reasons.append(f"{self._misfit.against(self.purge)}; left alone, heard {so_long} ago")
+        if (
+            self._incompatible_peer is not None
+            and now - self._incompatible_at < INCOMPATIBLE_RECENTLY_NS
+        ):
+            so_long = seconds(now - self._incompatible_at)
+            reasons.append(
+                f"{self._incompatible_peer.against(self.purge)}; left alone, heard {so_long} ago"
+            )
         return reasons
 
     def check_invariants(self) -> None:
@@ -490,7 +498,7 @@ class Membership:
         self._enter(Phase.LOOKING, now)
         self._highest = 0  # another group counts anew
         self._coordinator = None
-        self._arrival = None
+        self._admission = None
         self._timers.disarm(Timer.REQUEST)
         self._timers.disarm(Timer.PATIENCE)
         self._ask_around(now, out)
@@ -508,31 +516,37 @@ class Membership:
     def _on_discover(self, source: Member, discover: Discover, now: int, out: Effects) -> None:
         self.discovery.add([source.address])
         if discover.purge is not self.purge:
-            self._note_misfit(Misfit(source, discover.purge), now)
+            self._note_incompatible_peer(IncompatiblePeer(source, discover.purge), now)
         if self.phase is Phase.LOOKING:
             self.discovery.note_rival(source)
         view = self.view if self.is_member else None
         for member in view or ():
             if member.address == source.address and member != source:
                 out.signal(VerifyWanted(member))  # restarted, it seems
-        out.datagram(source, Present(self._host, 0 if view is None else len(view), self.purge))
+        out.datagram(
+            source, DiscoverReply(self._host, 0 if view is None else len(view), self.purge)
+        )
 
-    def _note_misfit(self, misfit: Misfit, now: int) -> None:
-        self.misfits += 1
-        self._misfit, self._misfit_at = misfit, now
+    def _note_incompatible_peer(self, incompatible_peer: IncompatiblePeer, now: int) -> None:
+        self.incompatible_peers += 1
+        self._incompatible_peer, self._incompatible_at = incompatible_peer, now
 
-    def _on_present(self, source: Member, present: Present, now: int, out: Effects) -> None:
+    def _on_discover_reply(
+        self, source: Member, present: DiscoverReply, now: int, out: Effects
+    ) -> None:
         coordinator = present.coordinator
-        misfit = None if present.purge is self.purge else Misfit(source, present.purge)
-        if misfit is not None:
-            self._note_misfit(misfit, now)
+        incompatible_peer = (
+            None if present.purge is self.purge else IncompatiblePeer(source, present.purge)
+        )
+        if incompatible_peer is not None:
+            self._note_incompatible_peer(incompatible_peer, now)
         if coordinator is None:
             if self.phase is Phase.LOOKING:
                 self.discovery.note_rival(source)
-        elif misfit is not None:
+        elif incompatible_peer is not None:
             if self.phase is Phase.LOOKING:
                 self._gather(now)
-                self.discovery.misfit = misfit
+                self.discovery.incompatible_peer = incompatible_peer
         elif self.phase is Phase.LOOKING and coordinator.address == self.me.address:
             self.discovery.is_expected_back = True
         elif self.phase is Phase.LOOKING:
@@ -562,8 +576,8 @@ class Membership:
             self._enter(Phase.JOINING, now)
             self._timers.disarm(Timer.ASK)
             self._ask_to_join(coordinator, now, out)
-        elif self.discovery.misfit is not None:
-            self.refusal = self.discovery.misfit.against(self.purge)
+        elif self.discovery.incompatible_peer is not None:
+            self.refusal = self.discovery.incompatible_peer.against(self.purge)
             self._go(self.refusal, out)
         elif not self.discovery.may_start():
             self._ask_around(now, out)
@@ -577,8 +591,8 @@ class Membership:
         view = welcome.view
         is_current = view.counter >= self._highest
         if self.phase is Phase.JOINING and is_current and self.me in view and source in view:
-            if self._arrival is None or self._arrival.welcome.view.id != view.id:
-                self._arrival = Arrival(welcome)
+            if self._admission is None or self._admission.welcome.view.id != view.id:
+                self._admission = Admission(welcome)
                 self._coordinator = source
                 self._fetch(now, out)
         elif self.is_member:
@@ -587,31 +601,31 @@ class Membership:
             self.ignored += 1
 
     def _on_half(self, source: Member, half: Half, now: int, out: Effects) -> None:
-        if self._arrival is None or source != self._coordinator:
+        if self._admission is None or source != self._coordinator:
             self.ignored += 1
             return
-        before = self._arrival.wanted()
-        is_complete = self._arrival.add(half)
-        if self._arrival.wanted() != before:
+        before = self._admission.wanted()
+        is_complete = self._admission.add(half)
+        if self._admission.wanted() != before:
             self._timers.arm(Timer.PATIENCE, now + JOIN_PATIENCE_NS)
         if is_complete:
             self._fetch(now, out)
 
     def _fetch(self, now: int, out: Effects) -> None:
         """Ask for what is missing of a Welcome; if nothing is, we are in."""
-        arrival = self._arrival
-        assert arrival is not None
-        wanted = arrival.wanted()
+        admission = self._admission
+        assert admission is not None
+        wanted = admission.wanted()
         if wanted is not None:
             self._interval = REPEAT_START_NS
             self._request(now, out)
             return
-        welcome = arrival.welcome
-        self._arrival = None
+        welcome = admission.welcome
+        self._admission = None
         self._timers.disarm(Timer.PATIENCE)
         self._timers.disarm(Timer.REQUEST)
         self._install(welcome.view, now, out)
-        digest = arrival.digest()
+        digest = admission.digest()
         out.signal(DigestAgreed(digest))
         assert self._coordinator is not None
         out.signal(LetIn(self._coordinator, digest))
@@ -636,7 +650,7 @@ class Membership:
         self._departed = deque(dict.fromkeys(departed), maxlen=DEPARTED_MAX)
         self.suspects = {who: why for who, why in self.suspects.items() if who in view}
         self._leavers = {who for who in self._leavers if who in view}
-        self._strayed = {}
+        self._diverged = {}
         self._joiners = {who: None for who in self._joiners if who not in view}
         if self.coordinator != self.me:
             self._stop_merging()
@@ -677,7 +691,7 @@ class Membership:
         elif self.coordinator == self.me:
             self._reconcile(source, view, now, out)
         elif is_newer and is_next:  # but with somebody in it who has departed from here
-            self._note_strayed(view, now, out)
+            self._note_diverged(view, now, out)
         elif view.counter < mine.counter or (
             # If equal, the maker must hear of it, or it waits for us; but it is told by no other
             # maker: that one would be answered likewise.
@@ -721,8 +735,8 @@ class Membership:
     def _expect(self, view_id: ViewId) -> None:
         """Nothing older opens windows here any more."""
         self._highest = max(self._highest, view_id.counter)
-        if self._arrival is not None and self._arrival.welcome.view.counter < self._highest:
-            self._arrival = None
+        if self._admission is not None and self._admission.welcome.view.counter < self._highest:
+            self._admission = None
 
     def _on_view_without_me(self, view: View, now: int, out: Effects) -> None:
         """From a member of mine, and newer: which of us is out?"""
@@ -736,14 +750,14 @@ class Membership:
             self.reunion.part(now)
             self._make_view(there, now, out)
         else:
-            self._note_strayed(view, now, out)
+            self._note_diverged(view, now, out)
 
-    def _note_strayed(self, view: View, now: int, out: Effects) -> None:
+    def _note_diverged(self, view: View, now: int, out: Effects) -> None:
         """For the coordinator to see to; or the next one, if that is where it is."""
         there = {member for member in self.view or () if member in view and member != self.me}
-        if not there <= self._strayed.keys():
+        if not there <= self._diverged.keys():
             self._highest = max(self._highest, view.counter)
-            self._strayed.update(dict.fromkeys(there, view))
+            self._diverged.update(dict.fromkeys(there, view))
             self._act_on_suspects(now, out)
 
     def _left_out(self, view: View, out: Effects) -> None:
@@ -770,7 +784,7 @@ class Membership:
             gone = {source}
         self._make_view(gone, now, out)
 
-    def _tell_outsider(self, member: Member, out: Effects) -> None:
+    def _tell_non_member(self, member: Member, out: Effects) -> None:
         if self.is_member and self.view is not None:
             out.datagram(member, self._my_view())
 
@@ -781,7 +795,7 @@ class Membership:
         view = self.view
         if not self.is_member or view is None or self.coordinator != self.me:
             return
-        lost = self.suspects.keys() | self._strayed.keys()
+        lost = self.suspects.keys() | self._diverged.keys()
         if self.change is not None and self.me not in self.change.view:
             silent = self.change.awaiting & lost
             if silent:
@@ -925,7 +939,7 @@ class Membership:
         if source in self._departed:
             out.datagram(source, self._my_view())
             return
-        out.datagram(source, Present(host, len(view), self.purge))
+        out.datagram(source, DiscoverReply(host, len(view), self.purge))
         if host != self.me:
             return
         change = self.change
@@ -962,7 +976,7 @@ class Membership:
         if self.coordinator != self.me:
             return
         if rank(self.me, len(view)) < rank(other, size):
-            out.datagram(other, Present(self.me, len(view), self.purge))
+            out.datagram(other, DiscoverReply(self.me, len(view), self.purge))
         elif self.reunion.leader is None and not self.reunion.waits(now):
             self.reunion.ask(other, now)
             self._ask_to_merge(now, out)
@@ -974,7 +988,7 @@ class Membership:
             self._stop_merging()
             return
         if self.change is None and self._is_settled:
-            out.datagram(leader, Merge(view))
+            out.datagram(leader, MergeRequest(view))
             reunion.asked_with = view.id
         self._timers.arm(Timer.MERGE, now + reunion.interval)
         reunion.interval = min(2 * reunion.interval, REPEAT_MAX_NS)
@@ -995,7 +1009,7 @@ class Membership:
         self.reunion.end()
         self._timers.disarm(Timer.MERGE)
 
-    def _on_merge(self, source: Member, theirs: View, now: int, out: Effects) -> None:
+    def _on_merge_request(self, source: Member, theirs: View, now: int, out: Effects) -> None:
         view, host = self.view, self._host
         is_apart = source in theirs and self.me not in theirs
         if view is None or host is None or not is_apart or self.phase is Phase.LEAVING:
@@ -1003,7 +1017,7 @@ class Membership:
             return
         both = {member for member in theirs if member in view}
         if host != self.me or rank(source, len(theirs)) < rank(host, len(view)):
-            out.datagram(source, Present(host, len(view), self.purge))
+            out.datagram(source, DiscoverReply(host, len(view), self.purge))
         elif source in view:
             self._on_late_merge(source, theirs, now, out)
         elif not both:
@@ -1049,7 +1063,7 @@ class Membership:
             self._ask_anew(now, out)
         elif source == self.reunion.leader and both and view.counter >= mine.counter:
             self._highest = max(self._highest, view.counter)
-            self._make_view(both, now, out)  # they are there: let go of them, then merge
+            self._make_view(both, now, out)  # they are there: purged them, then merge
         elif view.counter < mine.counter and self.me in view:
             out.datagram(source, self._my_view())  # it does not know yet that we have parted
         else:
@@ -1103,9 +1117,9 @@ class Membership:
         coordinator = self._coordinator if self.phase is Phase.JOINING else self.coordinator
         if coordinator is None or coordinator == self.me:
             return
-        wanted = None if self._arrival is None else self._arrival.wanted()
-        if self._arrival is not None and wanted is not None:
-            view = self._arrival.welcome.view
+        wanted = None if self._admission is None else self._admission.wanted()
+        if self._admission is not None and wanted is not None:
+            view = self._admission.welcome.view
             (member, stream), first = wanted
             place = view.members.index(member)
             out.datagram(coordinator, HalfWanted(view.counter, place, stream, first))
@@ -1116,11 +1130,11 @@ class Membership:
         for member in self.suspects:
             out.datagram(coordinator, Suspect(member, is_slow=False))
         if self.view is not None and coordinator != self.view.coordinator:
-            for elsewhere in dict.fromkeys(self._strayed.values()):
+            for elsewhere in dict.fromkeys(self._diverged.values()):
                 out.datagram(coordinator, ViewIs(elsewhere))  # so it is on it to act
-        if self._strayed or (self.suspects and self._interval > REPEAT_START_NS):
+        if self._diverged or (self.suspects and self._interval > REPEAT_START_NS):
             out.signal(VerifyWanted(coordinator))  # is it there? not everybody watches it
-        if self.phase is Phase.JOINING or self._is_flushed or self.suspects or self._strayed:
+        if self.phase is Phase.JOINING or self._is_flushed or self.suspects or self._diverged:
             self._timers.arm(Timer.REQUEST, now + self._interval)
             self._interval = min(2 * self._interval, REPEAT_MAX_NS)
 
@@ -1146,7 +1160,7 @@ class Membership:
     def _go(self, reason: str, out: Effects) -> None:
         if self.me in self._leavers:
             self.may_rejoin = True
-            reason = "held the others up"
+            reason = "received the others up"
         self.phase = Phase.OUT
         self._timers.disarm_all()  # others may be due as well: nobody makes views who is out
         out.signal(Left(reason))

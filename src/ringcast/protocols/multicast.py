@@ -1,9 +1,9 @@
 """ReliableMulticast: every member delivers each sender's messages in order, once, without gaps.
 
-A window per sender is freed when all have taken what is in it. So flow control is built in: a
+A window per sender is freed when all have delivered what is in it. So flow control is built in: a
 sender can be ahead of the slowest member by one window and no more. How it learns what all have
 taken is for the group to choose (config.purge): from an ack of each, which JGroups calls NAKACK4,
-or by vote (stability.py), as in its NAKACK2 and NAKACK3.
+or by report (stability.py), as in its NAKACK2 and NAKACK3.
 
 What holds under loss, duplication, reordering, crashes and any sequence of views: per (sender,
 stream) a member delivers offset+1, offset+2, … (N1), once each (N2); a sender keeps what some
@@ -12,25 +12,25 @@ works, all messages of a live sender reach all live members of its view, the las
 and its window drains (N-L2). If a sender dies, survivors hold prefixes of its messages that may
 differ in length (N11); not so where they retain messages (uniform.py).
 
-Frames: Data and Highest to the group; Ack and Nack to one sender; Data again to whoever asked, or
+Frames: Data and Watermark to the group; Ack and Nack to one sender; Data again to whoever asked, or
 to all with `repair_to_all`.
 
-On send, Ack, Nack: the Outbox of that stream (outbox.py).
-On Data, Highest, take: the Inbox of that sender and stream (inbox.py). Data of a sender without
+On send, Ack, Nack: the MulticastSender of that stream (sending.py). On Data, Watermark, take: the
+MulticastReceiver of that sender and stream (receiver.py). Data of a sender without
     a window waits in a small queue: the view or the digest that opens one may be on its way.
 On view: forget the departed: their windows with what is in them (N8), unless they are taken over
     (uniform.py), their acks, their queue.
-    New members count in every outbox at once (the freeze). A view without oneself closes.
+    New members count in every sending at once (the freeze). A view without oneself closes.
     With members that come from another group (a merge), or back to us, it is each sender who says
-    where they begin (outbox.py).
+    where they begin (sending.py).
 On digest: open windows for members that are new to me (N9). One that exists never moves.
 On Begin of a member: open a window there; if there is one already, it stays. But a Begin from a
-    later view than what opened it: the sender had lost sight of us meanwhile and has let go of
+    later view than what opened it: the sender had lost sight of us meanwhile and has purged
     what we lack, so this window ends and another opens. One from before this sender last departed
     from us is late. Say Begun.
-On RepairWanted: send on what is retained here of somebody else's messages (Relayed).
+On PeerRepairRequest: send on what is retained here of somebody else's messages (PeerRepair).
 On close: acknowledge what was taken, so that no sender waits for an ack that was only delayed. Who
-    leaves takes before that what is its own and all others have taken (`take_own`). It also
+    leaves takes before that what is its own and all others have delivered (`take_own`). It also
     acknowledges before it says goodbye (Flushed): after that its acks would count no more.
 
 A frame counts only if its sender is in my view: the departed are deaf and mute (N7, N8).
@@ -55,9 +55,9 @@ from ringcast.core.timers import Named, Timers
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Purge, Stream
-from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.intake import deliver
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.uniform import Uniform
 from ringcast.window.fragmenter import check_payloads
@@ -71,15 +71,15 @@ from ringcast.wire.frames import (
     Data,
     EstateRun,
     EstateWanted,
-    Highest,
     Nack,
-    Relayed,
-    RepairWanted,
+    PeerRepair,
+    PeerRepairRequest,
+    StabilityQuery,
+    StabilityReport,
     Stable,
     Standing,
     Takeover,
-    Vote,
-    VoteWanted,
+    Watermark,
 )
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ ASK_NS = 40_000_000
 
 
 class Timer(Named):
-    SETTLE = auto()
+    DIGEST_REQUEST = auto()
     """A digest is wanted, and not everybody has said yet what it has committed."""
 
 
@@ -116,21 +116,21 @@ class ReliableMulticast:
         Data,
         Ack,
         Nack,
-        Highest,
+        Watermark,
         Begin,
         Begun,
         Commit,
         CommitWanted,
         Takeover,
         Standing,
-        Vote,
-        VoteWanted,
+        StabilityReport,
+        StabilityQuery,
         Stable,
-        RepairWanted,
-        Relayed,
+        PeerRepairRequest,
+        PeerRepair,
     )
-    outbox: ClassVar[type[Outbox]] = Outbox
-    inbox: ClassVar[type[Inbox]] = Inbox
+    sending: ClassVar[type[MulticastSender]] = MulticastSender
+    receiver: ClassVar[type[MulticastReceiver]] = MulticastReceiver
     estates: ClassVar[type[Uniform]] = Uniform
     stability: ClassVar[type[StabilityRounds]] = StabilityRounds
     volatile: ClassVar[frozenset[str]] = frozenset(
@@ -150,8 +150,8 @@ class ReliableMulticast:
             "generation",
             "refused",
             "early_dropped",
-            "relayed",
-            "_relayed_to",
+            "peer_repaired",
+            "_peer_repaired_to",
             "_last_sent",
         }
     )
@@ -176,8 +176,8 @@ class ReliableMulticast:
         """Rises whenever a window opens or is dropped: whoever watches need not look each time."""
         self.refused = 0  # frames of strangers, and acks for what was never sent
         self.early_dropped = 0
-        self.relayed = 0  # messages of others sent again
-        self._relayed_to: dict[Member, int] = {}  # to each, since the last vote
+        self.peer_repaired = 0  # messages of others retransmitted
+        self._peer_repaired_to: dict[Member, int] = {}  # to each, since the last report
         self._fragment_bytes = fragment_bytes
         self._datagram_bytes = config.datagram_bytes
         self._datagram_room = room_of(config.datagram_bytes, config.bulk_bytes)
@@ -185,9 +185,9 @@ class ReliableMulticast:
         self._tau = round(config.xmit_interval_s * 1e9)
         self._view: View | None = None
         self._is_closed = False
-        self._outboxes: dict[Stream, Outbox] = {}
+        self._senders: dict[Stream, MulticastSender] = {}
         self._last_sent: dict[Stream, int] = {}  # once there are none
-        self._inboxes: dict[Origin, Inbox] = {}
+        self._receivers: dict[Origin, MulticastReceiver] = {}
         self._early: deque[tuple[Member, Data]] = deque()
         self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
         self.uniform = self.estates(me, config)
@@ -217,8 +217,8 @@ class ReliableMulticast:
         """Datagrams hold more or less from now on."""
         self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
         self._datagram_room = room_of(datagram_bytes, self.config.bulk_bytes)
-        for outbox in self._outboxes.values():
-            outbox.fragments.resize(fragment_bytes, datagram_bytes)
+        for sending in self._senders.values():
+            sending.fragments.resize(fragment_bytes, datagram_bytes)
 
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
@@ -227,14 +227,14 @@ class ReliableMulticast:
         """
         if self._is_closed:
             raise GroupClosed("this member has left its group")
-        outbox = self._outboxes.get(stream)
-        if outbox is None:
+        sending = self._senders.get(stream)
+        if sending is None:
             why = "not in a view yet" if self._view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
         check_payloads(payloads, self.config.max_message_bytes)
         if self.rounds is not None and stream is Stream.FIFO:
             self.rounds.on_data(now)
-        return outbox.send(payloads, now, out) if payloads else 0
+        return sending.send(payloads, now, out) if payloads else 0
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self._datagram += 1
@@ -246,8 +246,8 @@ class ReliableMulticast:
                     self._on_ack(source, frame, now, out)
                 case Nack():
                     self._on_nack(source, frame, out)
-                case Highest():
-                    self._on_highest(source, frame, now, out)
+                case Watermark():
+                    self._on_watermark(source, frame, now, out)
                 case Begin():
                     self._on_begin(source, frame, now, out)
                 case Begun():
@@ -260,11 +260,11 @@ class ReliableMulticast:
                     self._left_on(frame.stream).on_takeover(source, frame, now, out)
                 case Standing():
                     self._left_on(frame.stream).on_standing(source, frame, now, out)
-                case Relayed():
-                    self._on_relayed(source, frame, now, out)
+                case PeerRepair():
+                    self._on_peer_repair(source, frame, now, out)
                 case _:
                     self._on_rounds(source, frame, now, out)
-        self._settle(now, out)
+        self._answer_digest_request(now, out)
 
     def receive_message(
         self, source: Member, message: EstateWanted | EstateRun, now: int, out: Effects
@@ -275,7 +275,7 @@ class ReliableMulticast:
                 self._left_on(message.stream).on_wanted(source, message, out)
             case EstateRun():
                 self._left_on(message.stream).on_run(source, message, now, out)
-        self._settle(now, out)
+        self._answer_digest_request(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
         previous = self._view
@@ -292,10 +292,10 @@ class ReliableMulticast:
         self._reunited = ()
         self.generation += 1
         for stream in self.streams:
-            if stream in self._outboxes:
-                self._outboxes[stream].set_members(view, reunited, now, out)
+            if stream in self._senders:
+                self._senders[stream].set_members(view, reunited, now, out)
             else:
-                outbox = self._outboxes[stream] = self.outbox(
+                sending = self._senders[stream] = self.sending(
                     self.me,
                     stream,
                     self.config,
@@ -304,18 +304,18 @@ class ReliableMulticast:
                     self._slow_member_timeout_s,
                     self._share(len(view) - 1),
                 )
-                outbox.fragments.resize(self._fragment_bytes, self._datagram_bytes)
-        for inbox in self._inboxes.values():
-            self._enter_view(inbox, view, now)
+                sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
+        for receiver in self._receivers.values():
+            self._enter_view(receiver, view, now)
         for left in self._taken_over():
             left.install_view(view, now, out)
         if self.rounds is not None:
             self.rounds.install_view(view)
-        self._settle(now, out)
+        self._answer_digest_request(now, out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         for origin, offset in digest.entries.items():
-            is_new = origin.stream in self.streams and origin not in self._inboxes
+            is_new = origin.stream in self.streams and origin not in self._receivers
             if is_new and self._is_peer(origin.sender):
                 parts = digest.partials.get(origin, ())
                 assert self._view is not None
@@ -327,8 +327,8 @@ class ReliableMulticast:
             case DigestWanted(joiners):
                 self._joiners = joiners
                 self._promised = None
-                self._timers.arm(Timer.SETTLE, now)
-                self._settle(now, out)
+                self._timers.arm(Timer.DIGEST_REQUEST, now)
+                self._answer_digest_request(now, out)
             case Reunited(members):
                 self._reunited = members
             case Flushed():
@@ -345,13 +345,13 @@ class ReliableMulticast:
             if limit <= 0:
                 break
             self._turn += 1
-            own = self._outboxes.get(origin.stream) if origin.sender == self.me else None
-            box = own or self._inboxes[origin]
+            own = self._senders.get(origin.stream) if origin.sender == self.me else None
+            box = own or self._receivers[origin]
             first = box.window.delivered + 1
             if own is not None:
                 payloads = own.take_ready(limit, now, out)
             else:
-                payloads = self._inboxes[origin].take_ready(limit, now, allowance, out)
+                payloads = self._receivers[origin].take_ready(limit, now, allowance, out)
             if payloads:
                 limit -= len(payloads)
                 assert self._view is not None
@@ -359,11 +359,11 @@ class ReliableMulticast:
                 if self.rounds is not None and origin.stream is Stream.FIFO:
                     size = sum(map(len, payloads))
                     last = box.window.delivered
-                    self.rounds.took(origin.sender, last, size, self.receive_buffer, now)
+                    self.rounds.delivered(origin.sender, last, size, self.receive_buffer, now)
         for left in () if only_own else self._taken_over():
             if left.estates:
                 limit = left.take_ready(limit, now, events, out)
-        self._settle(now, out)
+        self._answer_digest_request(now, out)
         return events
 
     def take_inherited(self, now: int, out: Effects) -> list[Event]:
@@ -372,33 +372,34 @@ class ReliableMulticast:
         for left in self._taken_over():
             left.take_ready(CAPACITY_LIMIT, now, events, out)
         if events:
-            self._settle(now, out)
+            self._answer_digest_request(now, out)
         return events
 
     def take_own(self) -> list[Event]:
-        """One's own messages that all others have taken, however many: for who is about to go."""
+        """One's own messages that all others have delivered, however many: for who is about to
+        go."""
         events: list[Event] = []
-        for stream, outbox in self._outboxes.items():
-            first = outbox.window.delivered + 1
-            payloads = outbox.take_acked()
+        for stream, sending in self._senders.items():
+            first = sending.window.delivered + 1
+            payloads = sending.take_acked()
             if payloads:
                 assert self._view is not None
-                deliver(self.me, stream, outbox.assembler, first, payloads, self._view.id, events)
+                deliver(self.me, stream, sending.assembler, first, payloads, self._view.id, events)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        for outbox in self._outboxes.values():
-            outbox.handle_timeout(now, out)
+        for sending in self._senders.values():
+            sending.handle_timeout(now, out)
         allowance = self._allowance(now)
-        for inbox in self._inboxes.values():
-            inbox.handle_timeout(now, allowance, out)
+        for receiver in self._receivers.values():
+            receiver.handle_timeout(now, allowance, out)
         for left in self._taken_over():
             left.handle_timeout(now, out)
-        if self._timers.take(Timer.SETTLE, now):
+        if self._timers.take(Timer.DIGEST_REQUEST, now):
             self._ask_what_is_awaited(now, out)
         if self.rounds is not None:
             self.rounds.handle_timeout(now)
-            self._settle(now, out)
+            self._answer_digest_request(now, out)
 
     def next_timeout(self) -> int | None:
         rounds = () if self.rounds is None else (self.rounds,)
@@ -414,23 +415,23 @@ class ReliableMulticast:
     def _acknowledge(self, now: int, out: Effects) -> None:
         """Now, and not after the usual delay."""
         allowance = self._allowance(now)
-        for inbox in self._inboxes.values():
-            inbox.close(allowance, out)
+        for receiver in self._receivers.values():
+            receiver.close(allowance, out)
 
     def ask_receipt(self, number: int, stream: Stream, *, is_flush: bool) -> int | None:
         """Confirmed follows, under the number that is returned, when all other members of the view
         have delivered what was sent so far. None: they have."""
-        outbox = self._outboxes.get(stream)
-        return None if outbox is None else outbox.ask_receipt(number, is_flush=is_flush)
+        sending = self._senders.get(stream)
+        return None if sending is None else sending.ask_receipt(number, is_flush=is_flush)
 
-    def vote_now(self, now: int, out: Effects) -> None:
+    def stabilize(self, now: int, out: Effects) -> None:
         """Find out now what everybody has, without waiting for the interval."""
         if self.rounds is None:
             raise UsageError(
-                "this group acknowledges messages: give it `stability` to vote on them"
+                "this group acknowledges messages: give it `stability` to report on them"
             )
         self.rounds.want(out)
-        self._settle(now, out)
+        self._answer_digest_request(now, out)
 
     # Outputs
 
@@ -439,12 +440,12 @@ class ReliableMulticast:
         resolved, included."""
         entries: dict[Origin, int] = {}
         partials: dict[Origin, tuple[bytes, ...] | None] = {}
-        for stream, outbox in self._outboxes.items():
-            entries[Origin(self.me, stream)] = outbox.window.delivered
-            partials[Origin(self.me, stream)] = outbox.assembler.parts
-        for origin, inbox in self._inboxes.items():
-            entries[origin] = inbox.window.delivered
-            partials[origin] = inbox.assembler.parts
+        for stream, sending in self._senders.items():
+            entries[Origin(self.me, stream)] = sending.window.delivered
+            partials[Origin(self.me, stream)] = sending.assembler.parts
+        for origin, receiver in self._receivers.items():
+            entries[origin] = receiver.window.delivered
+            partials[origin] = receiver.assembler.parts
         for left in self._taken_over():
             for sender, estate in left.estates.items():
                 if estate.is_mine:
@@ -454,67 +455,69 @@ class ReliableMulticast:
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
         """Every window, to be read only: for traces, statistics and tests."""
         found: dict[Origin, SendWindow | ReceiveWindow] = {
-            Origin(self.me, stream): outbox.window for stream, outbox in self._outboxes.items()
+            Origin(self.me, stream): sending.window for stream, sending in self._senders.items()
         }
-        found.update((origin, inbox.window) for origin, inbox in self._inboxes.items())
+        found.update((origin, receiver.window) for origin, receiver in self._receivers.items())
         return found
 
     def ack_tables(self) -> dict[Stream, AckTable | AgreedMark]:
         """Who has taken what of mine, to be read only."""
-        return {stream: outbox.acks for stream, outbox in self._outboxes.items()}
+        return {stream: sending.acks for stream, sending in self._senders.items()}
 
     @property
-    def outboxes(self) -> Mapping[Stream, Outbox]:
+    def senders(self) -> Mapping[Stream, MulticastSender]:
         """What is sent here, to be read only."""
-        return self._outboxes
+        return self._senders
 
     @property
-    def inboxes(self) -> Mapping[Origin, Inbox]:
+    def receivers(self) -> Mapping[Origin, MulticastReceiver]:
         """What comes from others, to be read only."""
-        return self._inboxes
+        return self._receivers
 
     def highest_sent(self, stream: Stream) -> int:
         """The last seqno given to one of my messages."""
-        outbox = self._outboxes.get(stream)
-        return self._last_sent.get(stream, 0) if outbox is None else outbox.window.high
+        sending = self._senders.get(stream)
+        return self._last_sent.get(stream, 0) if sending is None else sending.window.high
 
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
-        outbox = self._outboxes.get(stream)
-        return outbox is not None and outbox.is_blocked
+        sending = self._senders.get(stream)
+        return sending is not None and sending.is_blocked
 
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        for outbox in self._outboxes.values():  # loops: asked after every input
-            if outbox.window.ready:
+        for sending in self._senders.values():  # loops: asked after every input
+            if sending.window.ready:
                 return True
-        for inbox in self._inboxes.values():
-            if inbox.window.ready:
+        for receiver in self._receivers.values():
+            if receiver.window.ready:
                 return True
         return self.uniform.has_ready or self.retained.has_ready
 
     @property
     def has_own_ready(self) -> bool:
         """Some message of one's own could be taken now."""
-        return any(outbox.window.ready for outbox in self._outboxes.values())
+        return any(sending.window.ready for sending in self._senders.values())
 
     @property
     def is_flushed(self) -> bool:
         """Every other member of the view has delivered everything that was sent here."""
-        return all(outbox.is_flushed for outbox in self._outboxes.values())
+        return all(sending.is_flushed for sending in self._senders.values())
 
     def stats(self) -> dict[str, object]:
         return {
             "view": str(self._view),
             "early": len(self._early),
             "early_dropped": self.early_dropped,
-            "relayed": self.relayed,
+            "peer_repaired": self.peer_repaired,
             "refused": self.refused,
             "sent": {
-                stream.name.lower(): outbox.stats() for stream, outbox in self._outboxes.items()
+                stream.name.lower(): sending.stats() for stream, sending in self._senders.items()
             },
-            "received": {str(origin): inbox.stats() for origin, inbox in self._inboxes.items()},
+            "received": {
+                str(origin): receiver.stats() for origin, receiver in self._receivers.items()
+            },
             **self.uniform.stats(),
             "retained": self.retained.stats(),
             "rounds": {} if self.rounds is None else self.rounds.stats(),
@@ -535,27 +538,27 @@ class ReliableMulticast:
     def check_invariants(self) -> None:
         assert len(self._early) <= EARLY_MAX
         if self._view is not None:
-            for outbox in self._outboxes.values():
-                outbox.check_invariants(self._view)
-        for origin, inbox in self._inboxes.items():
+            for sending in self._senders.values():
+                sending.check_invariants(self._view)
+        for origin, receiver in self._receivers.items():
             assert self._is_peer(origin.sender)
-            inbox.check_invariants()
+            receiver.check_invariants()
         self.uniform.check_invariants()
         self.retained.check_invariants()
 
     # From and to the boxes
 
-    def _boxes(self) -> list[Outbox | Inbox]:
-        return [*self._outboxes.values(), *self._inboxes.values()]
+    def _boxes(self) -> list[MulticastSender | MulticastReceiver]:
+        return [*self._senders.values(), *self._receivers.values()]
 
     def _is_peer(self, member: Member) -> bool:
         """Another member of my view: its frames count. Mine do not: I know what I sent."""
         return self._view is not None and member in self._view and member != self.me
 
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        inbox = self._inboxes.get(Origin(source, data.stream))
-        if inbox is not None:
-            inbox.on_data(data, now, self._allowance(now), out, self._datagram)
+        receiver = self._receivers.get(Origin(source, data.stream))
+        if receiver is not None:
+            receiver.on_data(data, now, self._allowance(now), out, self._datagram)
             if self.rounds is not None and data.stream is Stream.FIFO:
                 self.rounds.on_data(now)
         elif (
@@ -581,19 +584,21 @@ class ReliableMulticast:
         now: int,
     ) -> None:
         is_gated = origin.stream is Stream.UNIFORM
-        inbox = self.inbox(origin, self.config, offset, parts, now, counter, is_gated=is_gated)
-        self._inboxes[origin] = inbox
+        receiver = self.receiver(
+            origin, self.config, offset, parts, now, counter, is_gated=is_gated
+        )
+        self._receivers[origin] = receiver
         assert self._view is not None
-        self._enter_view(inbox, self._view, now)
+        self._enter_view(receiver, self._view, now)
         if self.rounds is not None:
             self.rounds.stir(now)
         self.generation += 1
 
-    def _enter_view(self, inbox: Inbox, view: View, now: int) -> None:
-        inbox.enter_view(view.id, now)
-        if inbox.window.retain:
-            sender = inbox.origin.sender
-            inbox.helpers = tuple(who for who in view if who not in (self.me, sender))
+    def _enter_view(self, receiver: MulticastReceiver, view: View, now: int) -> None:
+        receiver.enter_view(view.id, now)
+        if receiver.window.retain:
+            sender = receiver.origin.sender
+            receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
 
     def _forget(self, departed: Sequence[Member], view: View, now: int) -> None:
         """Their windows with what is in them, but for those that are taken over. A Begin that they
@@ -601,10 +606,10 @@ class ReliableMulticast:
         for member in departed:
             since = view.counter
             for stream in self.streams:
-                inbox = self._inboxes.pop(Origin(member, stream), None)
-                since = since if inbox is None else max(since, inbox.counter)
+                receiver = self._receivers.pop(Origin(member, stream), None)
+                since = since if receiver is None else max(since, receiver.counter)
                 if stream in self.inherited:
-                    self._left_on(stream).take_over(member, inbox, now)
+                    self._left_on(stream).take_over(member, receiver, now)
             self._departed.pop(member, None)
             self._departed[member] = since
         while len(self._departed) > DEPARTED_MAX:
@@ -617,55 +622,55 @@ class ReliableMulticast:
         if not self._is_peer(source) or is_late or begin.stream not in self.streams:
             self.refused += 1
             return
-        inbox = self._inboxes.get(origin)
-        if inbox is None or begin.counter > inbox.counter:
+        receiver = self._receivers.get(origin)
+        if receiver is None or begin.counter > receiver.counter:
             parts = None if begin.is_middle else ()
             self._open(origin, begin.offset, parts, begin.counter, now)
             self._replay_early(now, out)
         out.datagram(source, Begun(begin.stream, begin.counter))
 
     def _on_begun(self, source: Member, begun: Begun) -> None:
-        outbox = self._outboxes.get(begun.stream)
-        if outbox is not None:
-            outbox.on_begun(source, begun.counter)
+        sending = self._senders.get(begun.stream)
+        if sending is not None:
+            sending.on_begun(source, begun.counter)
 
     def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
-        inbox = self._inboxes.get(Origin(source, Stream.UNIFORM))
-        if inbox is None or self._view is None:
+        receiver = self._receivers.get(Origin(source, Stream.UNIFORM))
+        if receiver is None or self._view is None:
             self.refused += 1
         else:
-            inbox.on_commit(commit, self._view.id, now)
+            receiver.on_commit(commit, self._view.id, now)
 
     def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
-        outbox = self._outboxes.get(Stream.UNIFORM)
+        sending = self._senders.get(Stream.UNIFORM)
         view = self._view
         if view is None and self._is_uniform and not self._is_closed:
             # Who let us in has died on it, and the next one takes us for a member. There is nothing
             # yet, nor will there be from a view before this one.
             out.signal(NewerView(wanted.view_id))
             out.datagram(source, Commit(0, wanted.view_id))
-        elif outbox is None or view is None or wanted.view_id.counter > view.counter:
+        elif sending is None or view is None or wanted.view_id.counter > view.counter:
             self.refused += 1
         elif self._is_peer(source):
-            out.datagram(source, outbox.commitment())
+            out.datagram(source, sending.commitment())
 
-    # Votes, and what is retained
+    # Reports, and what is retained
 
     def _on_rounds(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
         if self.rounds is None or not self._is_peer(source):
-            if isinstance(frame, VoteWanted) and self.rounds is not None:
+            if isinstance(frame, StabilityQuery) and self.rounds is not None:
                 self._say_not_open(source, frame.view_id, out)
             self.refused += 1
             return
         match frame:
-            case Vote():
-                self.rounds.on_vote(source, frame, now, out)
-            case VoteWanted():
+            case StabilityReport():
+                self.rounds.on_report(source, frame, now, out)
+            case StabilityQuery():
                 self.rounds.on_wanted(source, frame, out)
             case Stable():
                 self.rounds.on_stable(source, frame)
-            case RepairWanted():
-                self._on_repair_wanted(source, frame, out)
+            case PeerRepairRequest():
+                self._on_peer_repair_request(source, frame, out)
 
     def _say_not_open(self, source: Member, view_id: ViewId, out: Effects) -> None:
         """Who let us in has died on it, and the next one takes us for a member."""
@@ -673,49 +678,53 @@ class ReliableMulticast:
             out.signal(NewerView(view_id))
             out.datagram(source, Standing(view_id, False, (), Stream.FIFO))
 
-    def _on_repair_wanted(self, source: Member, wanted: RepairWanted, out: Effects) -> None:
-        inbox = self._inboxes.get(Origin(wanted.sender, Stream.FIFO))
-        if inbox is None or not inbox.window.retain:
+    def _on_peer_repair_request(
+        self, source: Member, wanted: PeerRepairRequest, out: Effects
+    ) -> None:
+        receiver = self._receivers.get(Origin(wanted.sender, Stream.FIFO))
+        if receiver is None or not receiver.window.retain:
             return
-        quota = inbox.window.capacity_max - self._relayed_to.get(source, 0)
+        quota = receiver.window.capacity_max - self._peer_repaired_to.get(source, 0)
         for seqnos in wanted.missing:
-            for data in inbox.pieces(seqnos, quota):
-                out.datagram(source, Relayed(wanted.sender, data))
+            for data in receiver.pieces(seqnos, quota):
+                out.datagram(source, PeerRepair(wanted.sender, data))
                 quota -= data.count
-                self.relayed += data.count
-        self._relayed_to[source] = inbox.window.capacity_max - quota
+                self.peer_repaired += data.count
+        self._peer_repaired_to[source] = receiver.window.capacity_max - quota
 
-    def _on_relayed(self, source: Member, relayed: Relayed, now: int, out: Effects) -> None:
-        inbox = self._inboxes.get(Origin(relayed.sender, relayed.data.stream))
-        if inbox is None or not inbox.window.retain or not self._is_peer(source):
+    def _on_peer_repair(
+        self, source: Member, peer_repaired: PeerRepair, now: int, out: Effects
+    ) -> None:
+        receiver = self._receivers.get(Origin(peer_repaired.sender, peer_repaired.data.stream))
+        if receiver is None or not receiver.window.retain or not self._is_peer(source):
             self.refused += 1
         else:
-            inbox.on_data(relayed.data, now, self._allowance(now), out, self._datagram)
+            receiver.on_data(peer_repaired.data, now, self._allowance(now), out, self._datagram)
 
-    def _vote(self, now: int, out: Effects) -> None:
-        """Do what the rounds of votes ask for."""
+    def _report(self, now: int, out: Effects) -> None:
+        """Do what the stability rounds ask for."""
         rounds, view = self.rounds, self._view
         if rounds is None or view is None:
             return
         if rounds.is_due:
-            self._relayed_to.clear()
-            rounds.vote(self._taken(view), self._allowance(now), now, out)
+            self._peer_repaired_to.clear()
+            rounds.report(self._delivered_by_me(view), self._allowance(now), now, out)
             rounds.rest_or_go_on(self._known(view), now)
         if rounds.news is not None:
             stable, rounds.news = rounds.news, None
             mine = stable.marks[view.members.index(self.me)]
-            outbox = self._outboxes[Stream.FIFO]
-            if mine.by_others > outbox.window.high:
+            sending = self._senders[Stream.FIFO]
+            if mine.by_others > sending.window.high:
                 self.refused += 1  # nobody has what was never sent
                 return
             for place, mark in enumerate(stable.marks):
-                inbox = self._inboxes.get(Origin(view.members[place], Stream.FIFO))
-                if inbox is not None:
-                    inbox.on_stable(mark.by_all, now)
-            outbox.on_stable(stable, mine, view.members[mine.slowest], now, out)
+                receiver = self._receivers.get(Origin(view.members[place], Stream.FIFO))
+                if receiver is not None:
+                    receiver.on_stable(mark.by_all, now)
+            sending.on_stable(stable, mine, view.members[mine.slowest], now, out)
             rounds.rest_or_go_on(self._known(view), now)
 
-    def _taken(self, view: View) -> tuple[int, ...]:
+    def _delivered_by_me(self, view: View) -> tuple[int, ...]:
         """How far this member's application has come with each member's plain messages. What it
         has no window for yet may all be needed."""
         windows = self._plain_windows(view)
@@ -729,10 +738,10 @@ class ReliableMulticast:
         found: list[SendWindow | ReceiveWindow | None] = []
         for member in view:
             if member == self.me:
-                found.append(self._outboxes[Stream.FIFO].window)
+                found.append(self._senders[Stream.FIFO].window)
             else:
-                inbox = self._inboxes.get(Origin(member, Stream.FIFO))
-                found.append(None if inbox is None else inbox.window)
+                receiver = self._receivers.get(Origin(member, Stream.FIFO))
+                found.append(None if receiver is None else receiver.window)
         return found
 
     def _left_on(self, stream: Stream) -> Uniform:
@@ -748,12 +757,12 @@ class ReliableMulticast:
     def _is_uniform(self) -> bool:
         return Stream.UNIFORM in self.streams
 
-    def _settle(self, now: int, out: Effects) -> None:
+    def _answer_digest_request(self, now: int, out: Effects) -> None:
         """A digest may be given once there is a window for everybody, whatever is committed has
         been delivered here, and whatever the departed have left is resolved: a joiner begins after
         that, and needs none of it."""
         if self.rounds is not None:
-            self._vote(now, out)
+            self._report(now, out)
         is_settled = self.uniform.is_settled and self.retained.is_settled
         if is_settled != self._was_settled:
             self._was_settled = is_settled
@@ -763,7 +772,7 @@ class ReliableMulticast:
                 self._promised = self.digest()
             if not self._without(self._promised):
                 self._joiners = None
-                self._timers.disarm(Timer.SETTLE)
+                self._timers.disarm(Timer.DIGEST_REQUEST)
                 out.signal(DigestTaken(self._promised, self.digest()))
 
     def _unsettled(self) -> list[str]:
@@ -783,7 +792,7 @@ class ReliableMulticast:
         return reasons
 
     def _without(self, promised: Digest) -> list[Member]:
-        """Where messages are retained: old members that have not taken, as far as their votes in
+        """Where messages are retained: old members that have not taken, as far as their reports in
         this view tell, what joiners would begin after. If its sender died now nobody could ask a
         joiner for it."""
         view, rounds, joiners = self._view, self.rounds, self._joiners or ()
@@ -794,7 +803,7 @@ class ReliableMulticast:
             who
             for who in view
             if who not in (self.me, *joiners, *self.retained.not_open)
-            and not rounds.has_voted_for(who, needed)
+            and not rounds.has_reported(who, needed)
         ]
 
     def _unopened(self) -> list[Member]:
@@ -804,7 +813,7 @@ class ReliableMulticast:
         return [
             who
             for who in others
-            if any(Origin(who, stream) not in self._inboxes for stream in self.streams)
+            if any(Origin(who, stream) not in self._receivers for stream in self.streams)
         ]
 
     def _uncommitted(self) -> list[Member]:
@@ -813,8 +822,8 @@ class ReliableMulticast:
         assert view is not None
         found = []
         for member in view:
-            inbox = self._inboxes.get(Origin(member, Stream.UNIFORM))
-            is_told = inbox is not None and inbox.committed_in == view.id
+            receiver = self._receivers.get(Origin(member, Stream.UNIFORM))
+            is_told = receiver is not None and receiver.committed_in == view.id
             if member != self.me and member not in joiners and not is_told:
                 found.append(member)
         return found
@@ -826,8 +835,8 @@ class ReliableMulticast:
         for member in self._uncommitted() if self._is_uniform else ():
             out.datagram(member, CommitWanted(view.id))
         for member in () if self._promised is None else self._without(self._promised):
-            out.datagram(member, VoteWanted(view.id, 0))
-        self._timers.arm(Timer.SETTLE, now + ASK_NS)
+            out.datagram(member, StabilityQuery(view.id, 0))
+        self._timers.arm(Timer.DIGEST_REQUEST, now + ASK_NS)
 
     def _replay_early(self, now: int, out: Effects) -> None:
         """A window has opened: perhaps for something that came before it."""
@@ -837,40 +846,40 @@ class ReliableMulticast:
             self._on_data(sender, data, now, out)
 
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
-        outbox = self._outboxes.get(ack.stream)
-        if outbox is None or not self._is_peer(source) or ack.held > outbox.window.high:
+        sending = self._senders.get(ack.stream)
+        if sending is None or not self._is_peer(source) or ack.received > sending.window.high:
             self.refused += 1
         else:
-            outbox.on_ack(source, ack, now, out)
+            sending.on_ack(source, ack, now, out)
 
     def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
-        outbox = self._outboxes.get(nack.stream)
-        if outbox is None or not self._is_peer(source):
+        sending = self._senders.get(nack.stream)
+        if sending is None or not self._is_peer(source):
             self.refused += 1
         else:
-            outbox.on_nack(source, nack, out)
+            sending.on_nack(source, nack, out)
 
-    def _on_highest(self, source: Member, highest: Highest, now: int, out: Effects) -> None:
-        inbox = self._inboxes.get(Origin(source, highest.stream))
-        if inbox is None:
+    def _on_watermark(self, source: Member, watermark: Watermark, now: int, out: Effects) -> None:
+        receiver = self._receivers.get(Origin(source, watermark.stream))
+        if receiver is None:
             self.refused += 1
         else:
-            inbox.on_highest(highest.seqno, now, self._allowance(now), out)
+            receiver.on_watermark(watermark.seqno, now, self._allowance(now), out)
 
     def _in_turn(self) -> list[Origin]:
         """All origins; whoever was not reached last time comes first."""
         origins = self._own_origins()
-        origins += self._inboxes
+        origins += self._receivers
         start = self._turn = self._turn % len(origins) if origins else 0
         return origins[start:] + origins[:start]
 
     def _own_origins(self) -> list[Origin]:
-        return [Origin(self.me, stream) for stream in self._outboxes]
+        return [Origin(self.me, stream) for stream in self._senders]
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late, and a datagram at the
         least."""
-        heard = [inbox.last_data for inbox in self._inboxes.values()]
+        heard = [receiver.last_data for receiver in self._receivers.values()]
         active = sum(at is not None and at > now - self._tau for at in heard)
         return max(self._share(active), self._datagram_room)
 
@@ -880,20 +889,20 @@ class ReliableMulticast:
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
         self._view = None  # nobody is a peer any more: no digest opens a window
-        half_sent = sum(outbox.fragments.rest_bytes for outbox in self._outboxes.values())
+        unsent_bytes = sum(sending.fragments.rest_bytes for sending in self._senders.values())
         unacked = tuple(
-            (stream, outbox.acked_by_others + 1, outbox.window.high)
-            for stream, outbox in self._outboxes.items()
-            if not outbox.is_flushed
+            (stream, sending.acked_by_others + 1, sending.window.high)
+            for stream, sending in self._senders.items()
+            if not sending.is_flushed
         )
-        self._last_sent = {stream: box.window.high for stream, box in self._outboxes.items()}
-        self._outboxes.clear()
-        self._inboxes.clear()
+        self._last_sent = {stream: box.window.high for stream, box in self._senders.items()}
+        self._senders.clear()
+        self._receivers.clear()
         self._early.clear()
         for left in (self.uniform, self.retained):
             left.close()
         if self.rounds is not None:
             self.rounds.close()
         self._joiners = None
-        self._timers.disarm(Timer.SETTLE)
-        out.event(Closed(reason, half_sent, unacked))
+        self._timers.disarm(Timer.DIGEST_REQUEST)
+        out.event(Closed(reason, unsent_bytes, unacked))

@@ -165,7 +165,7 @@ class Repair:
     ) -> None:
         """first..last have just been offered to the window. Runs of one datagram have the same
         number, and count once; without a number, each is a datagram of its own."""
-        if first == self.known + 1 and last == window.held and not self.has_gaps:
+        if first == self.known + 1 and last == window.received and not self.has_gaps:
             self.known = last  # the next in order, and nothing is missing
             self.announced = max(self.announced, last)
             return
@@ -181,7 +181,7 @@ class Repair:
             if last == self.known:  # once more, so the sender waits, and can be heard
                 self._patience = 1
             self._saw_answer(window, first, last, now)
-        self._forget_filled(window.held)
+        self._forget_filled(window.received)
 
     def saw_next(self, seqno: int) -> bool:
         """Whether this is the next of a stream of which nothing is known to be missing."""
@@ -190,14 +190,14 @@ class Repair:
         self.known = self.announced = seqno
         return True
 
-    def saw_highest(self, window: ReceiveWindow, seqno: int, now: int) -> None:
+    def saw_watermark(self, window: ReceiveWindow, seqno: int, now: int) -> None:
         """The sender says that it has sent up to seqno: so it can be heard."""
         self._patience = 1
         self.announced = max(self.announced, seqno)
         self._note_gaps(window, seqno, now)
 
     def window_moved(self, window: ReceiveWindow, now: int) -> None:
-        """The application has taken something: more of what was announced has a slot now."""
+        """The application has delivered something: more of what was announced has a slot now."""
         if self.announced > self.known:
             self._note_gaps(window, self.announced, now)
 
@@ -244,8 +244,8 @@ class Repair:
         assert all(gap.count > 0 for gap in gaps)
         assert all(gap.last < after.first for gap, after in pairwise(gaps))
         assert gaps[len(gaps) - len(self.unasked) :] == list(self.unasked)
-        assert self.has_gaps == (window.held < self.known)
-        missing = window.missing_within(window.held + 1, self.known, window.capacity_max)
+        assert self.has_gaps == (window.received < self.known)
+        missing = window.missing_within(window.received + 1, self.known, window.capacity_max)
         noted = [window.missing_within(gap.first, gap.last, gap.count) for gap in gaps]
         assert sum(map(len, missing)) == sum(map(len, chain.from_iterable(noted)))
         assert all(request.gaps for request in self.requests)
@@ -267,13 +267,14 @@ class Repair:
             self.unasked.append(Gap(self.known + 1, seqno, now))
             self.known = seqno
 
-    def _forget_filled(self, held: int) -> None:
-        """Nothing up to `held` is missing. What was asked for of that is dropped at its turn."""
-        if held >= self.known:
+    def _forget_filled(self, received: int) -> None:
+        """Nothing up to `received` is missing. What was asked for of that is dropped at its
+        turn."""
+        if received >= self.known:
             for queue in (self.unasked, self.requests, self.lost, self._marks):
                 queue.clear()
             self._awaited = 0
-        while self.unasked and self.unasked[0].last <= held:
+        while self.unasked and self.unasked[0].last <= received:
             self.unasked.popleft()
 
     # Asking

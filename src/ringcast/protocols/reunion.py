@@ -3,9 +3,9 @@
 Coordinators see to it. They keep asking around, so in the end one hears of another group.
 
 The larger one leads; of two as large, the one with the lower coordinator. Whoever leads says so,
-and whoever does not asks it with Merge, again and again for a while.
-On Merge: keep it. It is good for a moment only: its sender repeats it for as long as it holds.
-Whoever has had to leave somebody out because it was not heard does not merge for a while after
+and whoever does not asks it with MergeRequest, again and again for a while. On MergeRequest: keep
+it. It is good for a moment only: its sender repeats it for as long as it holds. Whoever has had to
+leave somebody out because it was not heard does not merge for a while after
     that; and for twice as long if it had merged since the last time. In quiet times that is
     forgotten. So a link that comes and goes makes and breaks a group less and less often.
 """
@@ -47,7 +47,7 @@ class Reunion:
     """What one coordinator knows of other groups."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
-        {"until", "interval", "_wait", "_not_before", "_parted_at", "_has_merged"}
+        {"until", "interval", "_wait", "_not_before", "_partitioned_at", "_has_merged"}
     )
 
     def __init__(self) -> None:
@@ -62,17 +62,17 @@ class Reunion:
         """Who asks this member."""
         self._wait = 0
         self._not_before = 0
-        self._parted_at = 0
+        self._partitioned_at = 0
         self._has_merged = False  # since somebody was left out
 
     def part(self, now: int) -> None:
         """Somebody had to be left out."""
-        if now - self._parted_at > QUIET_NS:
+        if now - self._partitioned_at > QUIET_NS:
             self._wait = 0
         elif self._has_merged:
             self._wait = min(2 * self._wait, WAIT_MAX_NS)
         self._wait = max(self._wait, WAIT_START_NS)
-        self._parted_at = now
+        self._partitioned_at = now
         self._not_before = now + self._wait
         self._has_merged = False
 

@@ -3,19 +3,19 @@
 What holds: a joiner's state and the messages that it is handed after it are together what its
 provider had taken and takes: none is missing, none comes twice (N1, N2, N9). That needs the state
 to be cut at a known place in every stream. The cut is made where an event stands among the
-messages: what the application took before StateWanted is in the state, what it takes after it is
-not; and the digest of what was taken is read in the very step in which that event is made.
+messages: what the application was handed before StateWanted is in the state, what it takes after it
+is not; and the digest of what was taken is read in the very step in which that event is made.
 
 All that is said here goes over the system's channel (channel.py), in order and once.
 
-On Admitted, StateAsk, StateTaken, StateStop: see state_provider.py.
+On Admitted, StateRequest, StateAck, StateCancel: see state_provider.py.
 On LetIn (this member has joined): ask whoever let us in. Until the state is complete, the
     application gets views alone: messages to the group go into a bounded buffer and count as
     taken (N6, catch_up.py), messages to this member stay in their windows. A buffer that is full
     takes no more, so senders are held up; everybody is told why.
 On StateBegin of our attempt: forget what came before; the application is told to do likewise.
-    Of another attempt: StateStop.
-On StatePart: for the application to take. What it has taken is told: the provider is ahead by one
+    Of another attempt: StateCancel.
+On StateData: for the application to take. What it has taken is told: the provider is ahead by one
     window and no more. One that is missing (the channel broke): ask the next.
 On StateEnd: the state is complete. Leave out of the buffer what is in it, hand on the rest, then
     go on live.
@@ -46,15 +46,15 @@ from ringcast.protocols.catch_up import CatchUp, span
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW, Provider
 from ringcast.wire.frames import (
-    HeldUp,
+    JoinerBlocked,
     Refusal,
-    StateAsk,
+    StateAck,
     StateBegin,
+    StateCancel,
+    StateData,
     StateEnd,
-    StatePart,
     StateRefused,
-    StateStop,
-    StateTaken,
+    StateRequest,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Phase(Enum):
     LIVE = "has its state"
     WAITING = "waits for its state"
     HANDING = "hands on its state"
-    """All of it is here; the application has not taken everything up to now."""
+    """All of it is here; the application has not delivered everything up to now."""
 
 
 class Timer(Named):
@@ -130,7 +130,7 @@ class StateTransfer:
         """Ours, as far as it has come; None: it has not begun."""
         self.catch_up: CatchUp | None = None
         """Messages that come before the application can have them; None: it is up to date."""
-        self.held_up: dict[Member, int] = {}
+        self.blocked: dict[Member, int] = {}
         """Who holds senders up because its state is still on its way, and since when."""
         self.ignored = 0  # messages that came too late
         self._room = join_buffer_bytes
@@ -161,22 +161,22 @@ class StateTransfer:
         self, source: Member, message: SystemMessage, now: int, out: Effects
     ) -> None:
         match message:
-            case StateAsk():
+            case StateRequest():
                 self._on_ask(source, message, out)
             case StateRefused():
                 self._on_refused(source, message, now, out)
             case StateBegin():
                 self._on_begin(source, message, now, out)
-            case StatePart():
+            case StateData():
                 self._on_part(source, message, now, out)
             case StateEnd():
                 self._on_end(source, message, now, out)
-            case StateTaken():
-                self.giving.on_taken(source, message, out)
-            case StateStop():
+            case StateAck():
+                self.giving.on_state_ack(source, message, out)
+            case StateCancel():
                 self.giving.on_stop(source, message)
-            case HeldUp():
-                self._on_held_up(source, message, now)
+            case JoinerBlocked():
+                self._on_joiner_blocked(source, message, now)
         self._announce(out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
@@ -228,7 +228,7 @@ class StateTransfer:
         self._outside = frozenset()
         self.giving.set_members(view)
         self._announce(out)
-        self.held_up = {who: since for who, since in self.held_up.items() if who in view}
+        self.blocked = {who: since for who, since in self.blocked.items() if who in view}
         if self._is_full:
             self._tell([who for who in view if before is None or who not in before], out)
         self._refusals.clear()
@@ -321,7 +321,7 @@ class StateTransfer:
         self._announce(out)
         self.provider = self.incoming = self.catch_up = self._view = None
         self._handover.clear()
-        self.held_up.clear()
+        self.blocked.clear()
         self._timers.disarm(Timer.PATIENCE)
 
     # Outputs
@@ -383,7 +383,7 @@ class StateTransfer:
         reasons += [
             f"{member} holds senders up for {seconds(now - since)}: its state is still on its way, "
             f"and what it may keep meanwhile is full"
-            for member, since in self.held_up.items()
+            for member, since in self.blocked.items()
         ]
         return reasons
 
@@ -400,7 +400,7 @@ class StateTransfer:
 
     # What a provider does
 
-    def _on_ask(self, source: Member, ask: StateAsk, out: Effects) -> None:
+    def _on_ask(self, source: Member, ask: StateRequest, out: Effects) -> None:
         if self.has_state:
             self.giving.on_ask(source, ask, self._view, out)
         else:
@@ -424,11 +424,11 @@ class StateTransfer:
             else:
                 out.event(event)
 
-    def _on_held_up(self, source: Member, message: HeldUp, now: int) -> None:
+    def _on_joiner_blocked(self, source: Member, message: JoinerBlocked, now: int) -> None:
         if message.is_full and self._view is not None and source in self._view:
-            self.held_up.setdefault(source, now)
+            self.blocked.setdefault(source, now)
         else:
-            self.held_up.pop(source, None)
+            self.blocked.pop(source, None)
 
     # What a joiner does
 
@@ -445,7 +445,7 @@ class StateTransfer:
         assert self._view is not None
         assert self.provider is not None
         assert self.catch_up is not None
-        ask = StateAsk(self._attempt, self._view.id, Digest(self.catch_up.opened))
+        ask = StateRequest(self._attempt, self._view.id, Digest(self.catch_up.opened))
         out.message(self.provider, ask)
 
     def _ask_next(self, now: int, out: Effects) -> None:
@@ -453,7 +453,7 @@ class StateTransfer:
         view, last = self._view, self.provider
         assert view is not None
         if last is not None and last in view and last not in self._refusals:
-            out.message(last, StateStop(self._attempt))
+            out.message(last, StateCancel(self._attempt))
         members = list(view)
         start = members.index(last) + 1 if last in members else 0
         others = (who for who in members[start:] + members[:start] if who != self.me)
@@ -492,14 +492,14 @@ class StateTransfer:
     def _on_begin(self, source: Member, begin: StateBegin, now: int, out: Effects) -> None:
         if not self._is_awaited(source) or begin.attempt != self._attempt:
             self.ignored += 1
-            out.message(source, StateStop(begin.attempt))
+            out.message(source, StateCancel(begin.attempt))
             return
         self.incoming = Incoming(begin.transfer, begin.cut)
         self._handover.clear()
         self._handover.append(StateBegun(source, begin.cut))
         self._wait_on(now)
 
-    def _on_part(self, source: Member, part: StatePart, now: int, out: Effects) -> None:
+    def _on_part(self, source: Member, part: StateData, now: int, out: Effects) -> None:
         incoming = self._current(source, part.transfer)
         if incoming is None:
             self.ignored += 1
@@ -569,18 +569,18 @@ class StateTransfer:
         assert incoming is not None
         incoming.taken += len(chunk.payload) + CHUNK_OVERHEAD
         if incoming.taken - incoming.told >= WINDOW // 4:
-            self._tell_taken(incoming, out)
+            self._ack_state(incoming, out)
 
     def _took_all(self, out: Effects) -> None:
         """The last word to the provider, if it is still there."""
         if self.provider is not None and self.incoming is not None:
-            self._tell_taken(self.incoming, out)
+            self._ack_state(self.incoming, out)
         self.provider = None
 
-    def _tell_taken(self, incoming: Incoming, out: Effects) -> None:
+    def _ack_state(self, incoming: Incoming, out: Effects) -> None:
         assert self.provider is not None
         incoming.told = incoming.taken
-        out.message(self.provider, StateTaken(incoming.transfer, incoming.taken))
+        out.message(self.provider, StateAck(incoming.transfer, incoming.taken))
 
     def _end_catch_up(self) -> None:
         """Once the application is live and nothing is to be left out any more."""
@@ -590,7 +590,7 @@ class StateTransfer:
     def _tell(self, members: Sequence[Member], out: Effects) -> None:
         for member in members:
             if member != self.me:
-                out.message(member, HeldUp(self._is_full))
+                out.message(member, JoinerBlocked(self._is_full))
 
     def _explain_waiting(self, now: int) -> str:
         assert self.catch_up is not None
@@ -601,5 +601,5 @@ class StateTransfer:
         else:
             what = f"{self.incoming.size} bytes so far from {self.provider}"
         kept = f"{self.catch_up.size} of {self._room} bytes of what comes meanwhile are kept"
-        held = ", which holds senders up" if self._is_full else ""
-        return f"{so_far}: {what}; another is asked after {left} of silence; {kept}{held}"
+        received = ", which holds senders up" if self._is_full else ""
+        return f"{so_far}: {what}; another is asked after {left} of silence; {kept}{received}"

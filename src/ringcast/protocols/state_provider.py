@@ -2,7 +2,7 @@
 
 On Admitted (this member has let joiners in): for each of them, cut here and now. Their windows have
     opened at the same place, or before. Who does not ask for its state for `UNASKED_NS` wants none.
-On StateAsk: a cut that was made for this joiner will do, if it is not behind where its windows
+On StateRequest: a cut that was made for this joiner will do, if it is not behind where its windows
     opened. Otherwise, once both are in the same view and all senders in it have been taken here
     that far, cut; and all who departed and have left messages that are not resolved here.
     (A joiner's windows may have opened at a place to which this member has yet to
@@ -10,8 +10,8 @@ On StateAsk: a cut that was made for this joiner will do, if it is not behind wh
     Who waits for its own state says so, in the same view too: by then it has got all that it will
     ever get of members that have departed.
 On provide: chunks go out, as long as the joiner's application is behind by less than a window.
-On StateTaken: it has come so far; whoever waited for room is told. All taken: that is the end.
-On StateStop, or when the joiner is gone: the transfer is abandoned, and the application told.
+On StateAck: it has come so far; whoever waited for room is told. All taken: that is the end.
+On StateCancel, or when the joiner is gone: the transfer is abandoned, and the application told.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ringcast.core.timers import Named, Timers
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
 from ringcast.protocols.intake import seconds
-from ringcast.wire.frames import Refusal, StateBegin, StateEnd, StatePart, StateRefused
+from ringcast.wire.frames import Refusal, StateBegin, StateData, StateEnd, StateRefused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.model import Digest, Member, View
-    from ringcast.wire.frames import StateAsk, StateStop, StateTaken, SystemMessage
+    from ringcast.wire.frames import StateAck, StateCancel, StateRequest, SystemMessage
 
 CHUNK_BYTES_MAX = 1 << 20
 """The largest chunk of a state."""
@@ -87,7 +87,7 @@ class Provider:
 
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}
-        self.asks: dict[Member, StateAsk] = {}
+        self.asks: dict[Member, StateRequest] = {}
         """Who waits for a cut."""
         self.events: list[Event] = []
         """For the application; they have their place among its messages."""
@@ -108,7 +108,7 @@ class Provider:
         self._arm()
         return transfer
 
-    def on_ask(self, source: Member, ask: StateAsk, view: View | None, out: Effects) -> None:
+    def on_ask(self, source: Member, ask: StateRequest, view: View | None, out: Effects) -> None:
         transfer = self._transfer_to(source)
         if transfer is not None and transfer.attempt == ask.attempt:
             self.ignored += 1  # it repeats itself
@@ -151,7 +151,7 @@ class Provider:
             if transfer.is_full:
                 transfer.is_blocked = True
                 return accepted
-            self._say(transfer, StatePart(number, transfer.chunks, chunk), out)
+            self._say(transfer, StateData(number, transfer.chunks, chunk), out)
             transfer.chunks += 1
             transfer.size += len(chunk)
             transfer.sent += len(chunk) + CHUNK_OVERHEAD
@@ -169,7 +169,7 @@ class Provider:
             if transfer.attempt is not None:
                 out.message(transfer.joiner, StateRefused(transfer.attempt, Refusal.FAILED))
 
-    def on_taken(self, source: Member, message: StateTaken, out: Effects) -> None:
+    def on_state_ack(self, source: Member, message: StateAck, out: Effects) -> None:
         transfer = self.transfers.get(message.transfer)
         if transfer is None or transfer.joiner != source or message.taken > transfer.sent:
             self.ignored += 1
@@ -181,7 +181,7 @@ class Provider:
             transfer.is_blocked = False
             out.event(StateWritable(transfer.number))
 
-    def on_stop(self, source: Member, stop: StateStop) -> None:
+    def on_stop(self, source: Member, stop: StateCancel) -> None:
         ask, transfer = self.asks.get(source), self._transfer_to(source)
         if ask is not None and ask.attempt == stop.attempt:
             del self.asks[source]

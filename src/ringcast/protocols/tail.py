@@ -10,10 +10,10 @@ interval if that is longer. It doubles with each resend; when it reaches τ, the
 So one standstill costs a handful of resends, also if the receiver's application has stopped.
 
 R is measured from one message at a time, the first after everything was acknowledged: then the
-receiver's ack interval begins with it. What was resent measures nothing, because nobody knows which
-copy was acknowledged (Karn's rule). Instead the next pause starts at twice the last one, until a
-message is acknowledged that was sent once: a path that has become slower is measured again.
-"""
+receiver's ack interval begins with it. What was retransmitted measures nothing, because nobody
+knows which copy was acknowledged (Karn's rule). Instead the next pause starts at twice the last
+one, until a message is acknowledged that was sent once: a path that has become slower is measured
+again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ PAUSE_MIN_NS = 1_000_000
 class Tail:
     """The pause before a resend to one peer, and what it is measured from. It holds no timer."""
 
-    __slots__ = ("_ack_interval", "_is_resent", "_round_trip", "_start", "_tau", "_timed", "pause")
+    __slots__ = (
+        "_ack_interval",
+        "_is_retransmitted",
+        "_round_trip",
+        "_start",
+        "_tau",
+        "_timed",
+        "pause",
+    )
     volatile: ClassVar[frozenset[str]] = frozenset(__slots__)
 
     def __init__(self, tau: int, ack_interval: int) -> None:
@@ -39,7 +47,7 @@ class Tail:
         self._start = max(START_NS, 2 * ack_interval)
         self.pause = self._start
         self._timed: tuple[int, int] | None = None  # a message that was sent once, and when
-        self._is_resent = False  # something was, since all was acknowledged
+        self._is_retransmitted = False  # something was, since all was acknowledged
 
     @property
     def is_due(self) -> bool:
@@ -49,19 +57,19 @@ class Tail:
     def first_sent(self, seqno: int, now: int) -> None:
         """The first message after everything was acknowledged."""
         self._timed = seqno, now
-        self._is_resent = False
+        self._is_retransmitted = False
 
-    def resent(self) -> None:
-        """Any message was sent again."""
+    def retransmitted(self) -> None:
+        """Any message was retransmitted."""
         self._timed = None
-        self._is_resent = True
+        self._is_retransmitted = True
 
     def acked(self, through: int, now: int, *, is_all: bool) -> None:
         """An ack has raised HA."""
         if self._timed is not None and through >= self._timed[0]:
             self._measure(now - self._timed[1])
             self._timed = None
-        elif is_all and self._is_resent:
+        elif is_all and self._is_retransmitted:
             self._start = min(2 * self._start, self._tau)
 
     def start_over(self) -> None:

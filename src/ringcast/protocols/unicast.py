@@ -11,24 +11,24 @@ everything sent to a live member is delivered (S-L1), and then silence (G8).
 A stream is (sender, receiver, epoch), its connections are numbered. Both numbers only grow and
 stand in every frame, so "newer" is decidable and what is late can do no harm.
 
-On send: through the SenderEntry of that peer (unicast_sender.py); without one, begin a new epoch.
+On send: through the UnicastSender of that peer (unicast_sender.py); without one, begin a new epoch.
     Messages to oneself wait in a window of their own for the application. To a peer that is not in
     the view nobody waits to send: what finds no room, or would begin a new epoch, is Undeliverable.
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
-    one that opens a stream goes first. They go to the ReceiverEntry (unicast_receiver.py) of that
+    one that opens a stream goes first. They go to the UnicastReceiver (unicast_receiver.py) of that
     connection. Without one: the first message of a stream that is newer than all that is known
     opens it, and with it goes what overtook it (early.py). Anything else that is not older asks for
-    a sync, and is kept if a first message may yet open its connection; it goes with the question.
-    Older runs are late: nothing.
-On UnicastAck, UnicastNack, SyncAck: to the SenderEntry, if it is on that connection.
-On Sync: to the SenderEntry of that epoch. If there is none, the stream has ended: Close says so.
-On SyncOk, if it answers the question that is outstanding: go on after `low`, or after what was
+    a sync, and is kept if a first message may yet open its connection; it goes with the sync
+    request. Older runs are late: nothing.
+On UnicastAck, UnicastNack, SyncAck: to the UnicastSender, if it is on that connection.
+On Sync: to the UnicastSender of that epoch. If there is none, the stream has ended: Close says so.
+On SyncOk, if it answers the sync request that is outstanding: go on after `low`, or after what was
     delivered before if that is more (the tombstone knows), on the new connection. What the sender
-    has let go of in between is reported. Confirm with a SyncAck, also if the SyncOk comes again.
+    has purged in between is reported. Confirm with a SyncAck, also if the SyncOk comes again.
 On Close of the current connection: forget it, but for a tombstone.
 Every tick (τ) while there is anything to wait for: the SenderEntries' ticks; ask what is to be
-    asked. A question waits for the first tick, so that reordering alone asks nothing, and is given
-    up after `SYNC_TICKS_MAX` ticks; new data then ask anew.
+    asked. A sync request waits for the first tick, so that reordering alone asks nothing, and is
+    given up after `SYNC_TICKS_MAX` ticks; new data then ask anew.
 On view: connections with members that are not in it begin to close, and who waits for room there
     is told to try again: that is then Undeliverable. They may go on if both sides use them; but a
     peer whose address another incarnation has taken is gone.
@@ -51,8 +51,8 @@ from ringcast.protocols.connection import State
 from ringcast.protocols.early import Early
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.protocols.receipts import Receipts
-from ringcast.protocols.unicast_receiver import ReceiverEntry
-from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry
+from ringcast.protocols.unicast_receiver import UnicastReceiver
+from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.windows import SendWindow
 from ringcast.wire.frames import (
@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 WINDOWS_MAX = 256
-QUESTIONS_MAX = 256
+SYNC_REQUESTS_MAX = 256
 TOMBSTONES_MAX = 1024
-"""Beyond these no window opens and no question is asked but for members of the view, and the oldest
-tombstone goes: whoever floods us with strangers' connections gets no more memory than this.
+"""Beyond these no window opens and no sync request is asked but for members of the view, and the
+oldest tombstone goes: whoever floods us with strangers' connections gets no more memory than this.
 Tombstones do not expire: a clock that leaps ahead would make us forget while the sender still
 remembers."""
 
@@ -99,7 +99,7 @@ _TICK: Final = Timer.TICK  # to look up a member of an Enum takes Python a while
 
 
 @dataclass(slots=True)
-class Question:
+class SyncRequest:
     """A sync that is outstanding: where does this sender stand?"""
 
     conn: Conn
@@ -125,8 +125,8 @@ class ReliableUnicast:
         SyncOk,
         SyncAck,
     )
-    sender: ClassVar[type[SenderEntry]] = SenderEntry
-    receiver: ClassVar[type[ReceiverEntry]] = ReceiverEntry
+    sender: ClassVar[type[UnicastSender]] = UnicastSender
+    receiver: ClassVar[type[UnicastReceiver]] = UnicastReceiver
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
             "me",
@@ -162,10 +162,10 @@ class ReliableUnicast:
         self.receive_buffer = config.window_bytes
         """Bytes that may be under way to this member. A transport sets it to what its socket
         buffer holds."""
-        self.senders: dict[Member, SenderEntry] = {}
-        self.receivers: dict[Member, ReceiverEntry] = {}
+        self.senders: dict[Member, UnicastSender] = {}
+        self.receivers: dict[Member, UnicastReceiver] = {}
         self.tombstones: dict[Member, Tombstone] = {}
-        self.questions: dict[Member, Question] = {}
+        self.sync_requests: dict[Member, SyncRequest] = {}
         self.early = Early()
         self.loopback = SendWindow(
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
@@ -175,7 +175,7 @@ class ReliableUnicast:
         """For those."""
         self.ticks = 0
         self.stale = 0  # frames of connections that are over
-        self.refused = 0  # acks for what was never sent; windows and questions beyond the bound
+        self.refused = 0  # acks for what was never sent; windows and sync requests beyond the bound
         self._fragment_bytes = fragment_bytes
         self._datagram_bytes = datagram_bytes
         self._max_message_bytes = max_message_bytes
@@ -258,7 +258,7 @@ class ReliableUnicast:
         return None if entry is None else entry.ask_receipt(number, is_flush=is_flush)
 
     def send_next(self, payload: bytes, to: Member, now: int, out: Effects) -> bool:
-        """The short way for one message: over an open connection that has room for it. False:
+        """The fast path for one message: over an open connection that has room for it. False:
         nothing has happened, and `send` is to be called."""
         entry = self.senders.get(to)
         if entry is None or len(payload) > self._max_message_bytes:
@@ -300,7 +300,9 @@ class ReliableUnicast:
             return
         addresses = {member.address for member in view}
         before, self._view = self._view, view
-        known = dict.fromkeys([*(before or ()), *self.senders, *self.receivers, *self.questions])
+        known = dict.fromkeys(
+            [*(before or ()), *self.senders, *self.receivers, *self.sync_requests]
+        )
         for peer in known:
             if peer not in view and peer.address in addresses:
                 self._replaced[peer] = None
@@ -326,8 +328,8 @@ class ReliableUnicast:
                 if is_replaced:
                     self._bury(peer, is_final=True)
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
-        for peer in [peer for peer in self.questions if peer in self._replaced]:
-            self._drop_question(peer)
+        for peer in [peer for peer in self.sync_requests if peer in self._replaced]:
+            self._drop_sync_request(peer)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
         """Digests speak of what is sent to the group."""
@@ -442,7 +444,7 @@ class ReliableUnicast:
     # Outputs
 
     def next_timeout(self) -> int | None:
-        entries: list[SenderEntry | ReceiverEntry]
+        entries: list[UnicastSender | UnicastReceiver]
         entries = [*self.senders.values(), *self.receivers.values()]
         deadlines = [self._timers.next_timeout(), *[entry.next_timeout() for entry in entries]]
         return min([at for at in deadlines if at is not None], default=None)
@@ -479,9 +481,9 @@ class ReliableUnicast:
             "refused": self.refused,
             "to": {str(peer): sender.stats() for peer, sender in self.senders.items()},
             "from": {str(peer): entry.stats() for peer, entry in self.receivers.items()},
-            "questions": {
+            "sync_requests": {
                 str(peer): {"connection": str(q.conn), "nonce": q.nonce, "asked": q.asked}
-                for peer, q in self.questions.items()
+                for peer, q in self.sync_requests.items()
             },
             "tombstones": {
                 str(peer): {
@@ -496,13 +498,13 @@ class ReliableUnicast:
         }
 
     def explain(self, now: int) -> list[str]:
-        entries: list[SenderEntry | ReceiverEntry] = [*self.senders.values()]
+        entries: list[UnicastSender | UnicastReceiver] = [*self.senders.values()]
         entries += self.receivers.values()
         reasons = [reason for entry in entries for reason in entry.explain(now)]
         reasons += [
-            f"asking {peer} where its stream {question.conn.epoch} to this member stands, since "
-            f"{seconds(now - question.since)}: asked {question.asked} of {SYNC_TICKS_MAX} times"
-            for peer, question in self.questions.items()
+            f"asking {peer} where its stream {request.conn.epoch} to this member stands, since "
+            f"{seconds(now - request.since)}: asked {request.asked} of {SYNC_TICKS_MAX} times"
+            for peer, request in self.sync_requests.items()
         ]
         if self.loopback.ready:
             reasons.append(
@@ -521,13 +523,13 @@ class ReliableUnicast:
         for peer, receiver in self.receivers.items():
             assert peer not in self.tombstones
             receiver.check_invariants()
-        for peer, question in self.questions.items():
+        for peer, sync_request in self.sync_requests.items():
             known = self._known(peer)
-            assert known is None or question.conn.epoch >= known.epoch
-            assert question.nonce <= self._nonce
+            assert known is None or sync_request.conn.epoch >= known.epoch
+            assert sync_request.nonce <= self._nonce
         self.early.check_invariants()
         for peer, conn in self.early.conns().items():
-            assert conn.epoch == self.questions[peer].conn.epoch
+            assert conn.epoch == self.sync_requests[peer].conn.epoch
         assert self._timers.is_armed(Timer.TICK) or not self._is_busy
 
     # Frames for a sender
@@ -549,7 +551,7 @@ class ReliableUnicast:
     def _on_sync_ack(self, source: Member, ack: SyncAck, now: int) -> None:
         self._heard_by(source, ack.conn, now)
 
-    def _heard_by(self, source: Member, conn: Conn, now: int) -> SenderEntry | None:
+    def _heard_by(self, source: Member, conn: Conn, now: int) -> UnicastSender | None:
         """The entry for which this counts."""
         entry = self.senders.get(source)
         if entry is None or not entry.is_current(conn):
@@ -607,9 +609,9 @@ class ReliableUnicast:
     def _on_close(self, source: Member, close: Close) -> None:
         entry = self.receivers.get(source)
         tombstone = self.tombstones.get(source)
-        question = self.questions.get(source)
-        if question is not None and question.conn == close.conn:
-            self._drop_question(source)
+        sync_request = self.sync_requests.get(source)
+        if sync_request is not None and sync_request.conn == close.conn:
+            self._drop_sync_request(source)
         if entry is not None and entry.conn == close.conn:
             self._bury(source, is_final=True)
         elif tombstone is not None and tombstone.conn == close.conn:
@@ -628,26 +630,26 @@ class ReliableUnicast:
         if not self._has_room(self.receivers, WINDOWS_MAX, source):
             self.refused += 1
             return
-        self._drop_question(source)
+        self._drop_sync_request(source)
         entry = self.receivers.get(source)
         if entry is None or entry.conn.epoch < ok.conn.epoch:
             entry = self._reopen(source, ok, now, out)
-        elif ok.low > entry.window.held:
+        elif ok.low > entry.window.received:
             self._report_gap(entry, entry.window.delivered, ok.low, out)
         out.datagram(source, SyncAck(ok.conn, ok.nonce))
         entry.resume(ok, now, self._allowance(now), out)
 
     def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
-        """Whether this answers the outstanding question. Any other may have been on its way for
+        """Whether this answers the outstanding sync request. Any other may have been on its way for
         long, and what it tells may be long out of date."""
-        question = self.questions.get(source)
+        sync_request = self.sync_requests.get(source)
         return (
-            question is not None
-            and question.nonce == ok.nonce
-            and question.conn.epoch == ok.conn.epoch
+            sync_request is not None
+            and sync_request.nonce == ok.nonce
+            and sync_request.conn.epoch == ok.conn.epoch
         )
 
-    def _reopen(self, source: Member, ok: SyncOk, now: int, out: Effects) -> ReceiverEntry:
+    def _reopen(self, source: Member, ok: SyncOk, now: int, out: Effects) -> UnicastReceiver:
         """A window where this stream stands: after what was delivered before, if that is known."""
         tombstone = self.tombstones.get(source)
         known = self._delivered_before(source, ok.conn.epoch)
@@ -666,7 +668,7 @@ class ReliableUnicast:
         is_same = tombstone is not None and tombstone.conn.epoch == epoch
         return tombstone.delivered if tombstone is not None and is_same else None
 
-    def _report_gap(self, entry: ReceiverEntry, known: int, low: int, out: Effects) -> None:
+    def _report_gap(self, entry: UnicastReceiver, known: int, low: int, out: Effects) -> None:
         out.event(GapSkipped(entry.peer, entry.conn.epoch, known + 1, low))
 
     # Entries
@@ -688,13 +690,13 @@ class ReliableUnicast:
 
     def _open(
         self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
-    ) -> ReceiverEntry:
+    ) -> UnicastReceiver:
         """A new receive window. One of an older epoch goes: its sender has ended it."""
-        question = self.questions.get(peer)
-        if question is not None:
-            is_same = question.conn.epoch == conn.epoch and not question.asked
-            if is_same or question.conn.epoch < conn.epoch:
-                self._drop_question(peer)
+        sync_request = self.sync_requests.get(peer)
+        if sync_request is not None:
+            is_same = sync_request.conn.epoch == conn.epoch and not sync_request.asked
+            if is_same or sync_request.conn.epoch < conn.epoch:
+                self._drop_sync_request(peer)
         self.tombstones.pop(peer, None)
         entry = self.receivers[peer] = self.receiver(
             peer, conn, self.config, self._max_message_bytes, offset, parts, now
@@ -717,34 +719,34 @@ class ReliableUnicast:
 
     def _ask(self, peer: Member, conn: Conn, now: int) -> None:
         """Find out where this sender stands, at the next tick."""
-        question = self.questions.get(peer)
-        if question is not None and question.conn.epoch >= conn.epoch:
+        sync_request = self.sync_requests.get(peer)
+        if sync_request is not None and sync_request.conn.epoch >= conn.epoch:
             return
-        if not self._has_room(self.questions, QUESTIONS_MAX, peer):
+        if not self._has_room(self.sync_requests, SYNC_REQUESTS_MAX, peer):
             self.refused += 1
             return
         self._nonce += 1
         self.early.forget(peer)
-        self.questions[peer] = Question(conn, self._nonce, now)
+        self.sync_requests[peer] = SyncRequest(conn, self._nonce, now)
         self._arm_tick(now)
 
     def _keep(self, peer: Member, data: UnicastData) -> None:
         """It may have overtaken the first message, which then need not wait for a repair."""
-        question = self.questions.get(peer)
+        sync_request = self.sync_requests.get(peer)
         is_open_to_first = data.conn.id == FIRST_CONN_ID and data.last <= self.config.capacity
-        if question is not None and question.conn == data.conn and is_open_to_first:
+        if sync_request is not None and sync_request.conn == data.conn and is_open_to_first:
             self.early.keep(peer, data, is_member=self._is_member(peer))
 
-    def _drop_question(self, peer: Member) -> None:
+    def _drop_sync_request(self, peer: Member) -> None:
         """It is answered, given up, or nobody is left to answer it."""
-        del self.questions[peer]
+        del self.sync_requests[peer]
         self.early.forget(peer)
 
     # The tick
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self.questions) or any(sender.is_busy for sender in self.senders.values())
+        return bool(self.sync_requests) or any(sender.is_busy for sender in self.senders.values())
 
     def _arm_tick(self, now: int) -> None:
         if self._is_busy:
@@ -754,12 +756,12 @@ class ReliableUnicast:
         self.ticks += 1
         for sender in self.senders.values():
             sender.tick(out)
-        for peer, question in list(self.questions.items()):
-            if question.asked >= SYNC_TICKS_MAX:
-                self._drop_question(peer)
+        for peer, sync_request in list(self.sync_requests.items()):
+            if sync_request.asked >= SYNC_TICKS_MAX:
+                self._drop_sync_request(peer)
             else:
-                question.asked += 1
-                out.datagram(peer, Sync(question.conn, question.nonce))
+                sync_request.asked += 1
+                out.datagram(peer, Sync(sync_request.conn, sync_request.nonce))
         self._arm_tick(now)
 
     # Delivery
@@ -772,7 +774,7 @@ class ReliableUnicast:
         start = self._turn = self._turn % len(peers) if peers else 0
         return peers[start:] + peers[:start] if start else peers
 
-    def _take_from(self, entry: ReceiverEntry, limit: int, now: int, events: list[Event]) -> int:
+    def _take_from(self, entry: UnicastReceiver, limit: int, now: int, events: list[Event]) -> int:
         """How many messages were taken."""
         assert self._view is not None
         first = entry.window.delivered + 1
@@ -813,6 +815,6 @@ class ReliableUnicast:
         self.senders.clear()
         self.receivers.clear()
         self.tombstones.clear()
-        self.questions.clear()
+        self.sync_requests.clear()
         self.early.clear()
         self._timers.disarm(Timer.TICK)

@@ -1,16 +1,16 @@
-"""ReceiverEntry: the receiving half of a unicast connection, from one peer.
+"""UnicastReceiver: the receiving half of a unicast connection, from one peer.
 
 On UnicastData of the current connection: buffer what fits the window. New data keep the connection
     open, or open it again if it was closing; a duplicate only makes an ack due: the last one may
     have been lost.
 On take: the application pulls, in order and without gaps; only then is a message acknowledged.
 On UnicastData of one whole message that is next, where nothing waits and nothing is missing, if who
-    reads it takes it at once: arrival and take are one step, and the window only counts it.
+    reads it takes it at once: admission and take are one step, and the window only counts it.
 One ack per `ack_interval_s`, cumulative, for what was taken, however many causes there are. (The
     note's "min time between successive acks"; below half a tick, or the sender would resend.)
 Whenever repair.py says so: ask for what is missing, by timer, so that all that is proved in one
     turn shares a request.
-On SyncOk, if it answers our question: go on after `low` on the new connection, keep what is
+On SyncOk, if it answers our sync request: go on after `low` on the new connection, keep what is
     buffered above, acknowledge at once.
 When idle: close (connection.py), but not while messages wait for the application. What remains is
     a Tombstone: how far the stream came, so that nothing is delivered twice if it goes on.
@@ -49,7 +49,7 @@ class Timer(Named):
     """Open: begin to close. Closing: be gone."""
 
 
-# Of these the short way makes use: to look up a member of an Enum takes Python a while.
+# Of these the fast path makes use: to look up a member of an Enum takes Python a while.
 _OPEN: Final = State.OPEN
 _IDLE: Final = Timer.IDLE
 _ACK: Final = Timer.ACK
@@ -76,8 +76,8 @@ class Tombstone:
             self.size = 0
 
 
-class ReceiverEntry:
-    """What comes from one peer, until the application has taken it."""
+class UnicastReceiver:
+    """What comes from one peer, until the application has delivered it."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
@@ -88,7 +88,7 @@ class ReceiverEntry:
             "used_at",
             "last_data",
             "acks_sent",
-            "nacked",
+            "nack_sent",
         }
     )
 
@@ -111,7 +111,7 @@ class ReceiverEntry:
         self.used_at = now
         self.last_data = now
         self.acks_sent = 0
-        self.nacked = 0  # seqnos asked for
+        self.nack_sent = 0  # seqnos asked for
         self._ack_interval = round(config.ack_interval_s * 1e9)
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
@@ -166,11 +166,11 @@ class ReceiverEntry:
     def resume(self, ok: SyncOk, now: int, allowance: int, out: Effects) -> None:
         """The sender goes on after `low` on a new connection."""
         self.conn = ok.conn
-        if ok.low > self.window.held:
+        if ok.low > self.window.received:
             self._skip(ok, now)
         self._step(Input.USED)
         self._refresh(now)
-        self.repair.saw_highest(self.window, ok.high, now)
+        self.repair.saw_watermark(self.window, ok.high, now)
         self._arm_repair()
         self._ack(allowance, out)
 
@@ -218,7 +218,7 @@ class ReceiverEntry:
             "connection": str(self.conn),
             "state": self.state.name,
             "delivered": window.delivered,
-            "held": window.held,
+            "received": window.received,
             "high": window.high,
             "capacity": window.capacity,
             "gaps": self.repair.gap_count,
@@ -231,7 +231,7 @@ class ReceiverEntry:
             "dropped_bytes": window.dropped_bytes,
             "ack_pending": self._timers.is_armed(Timer.ACK),
             "acks_sent": self.acks_sent,
-            "nacked": self.nacked,
+            "nack_sent": self.nack_sent,
         }
 
     def explain(self, now: int) -> list[str]:
@@ -271,8 +271,8 @@ class ReceiverEntry:
                 window.capacity, offset=ok.low, max_bytes=window.max_bytes
             )
         self.assembler.skip(ok.low, is_middle=ok.is_middle)
-        self.repair = Repair(window.held, self.repair.tau)
-        self.repair.saw_highest(window, window.high, now)
+        self.repair = Repair(window.received, self.repair.tau)
+        self.repair.saw_watermark(window, window.high, now)
 
     def _on_duplicate(self, now: int) -> None:
         self._ack_later(now)
@@ -291,7 +291,7 @@ class ReceiverEntry:
     def _ask(self, now: int, out: Effects) -> None:
         """Ask for what is due, if anything is."""
         due = self.repair.take_due(self.window, now)
-        self.nacked += sum(map(len, due))
+        self.nack_sent += sum(map(len, due))
         for start in range(0, len(due), NACK_RANGES_MAX):
             missing = due[start : start + NACK_RANGES_MAX]
             out.datagram(self.peer, UnicastNack(self.conn, missing))

@@ -1,10 +1,10 @@
-"""SenderEntry: the sending half of a unicast connection, to one peer.
+"""UnicastSender: the sending half of a unicast connection, to one peer.
 
 HA is the highest acknowledged seqno (`window.low`), HS the highest sent (`window.high`).
 
 On send: what finds room gets the next seqnos and goes out; the rest is not accepted. Closing turns
     back to open.
-On UnicastAck of the current connection: let go of everything up to it; HA never falls. Whoever
+On UnicastAck of the current connection: purged everything up to it; HA never falls. Whoever
     waited for room is told, and receipts that are due are given (receipts.py).
 On UnicastNack: send again what is still here, at most one window between two ticks.
 On Sync with a new nonce: move to the next connection, so that whatever the receiver said before
@@ -59,12 +59,12 @@ class Timer(Named):
     """The end of the stream may be lost. Sends do not move it: it looks when it is due."""
 
 
-# Of these two the short way makes use: to look up a member of an Enum takes Python a while.
+# Of these two the fast path makes use: to look up a member of an Enum takes Python a while.
 _OPEN: Final = State.OPEN
 _IDLE: Final = Timer.IDLE
 
 
-class SenderEntry:
+class UnicastSender:
     """What goes to one peer, until it has taken it."""
 
     volatile: ClassVar[frozenset[str]] = frozenset(
@@ -78,9 +78,9 @@ class SenderEntry:
             "used_at",
             "heard_at",
             "blocked_since",
-            "resent",
+            "retransmitted",
             "receipts",
-            "tail_resent",
+            "tail_retransmitted",
             "_answer_ticks",
         }
     )
@@ -106,11 +106,11 @@ class SenderEntry:
         self.marked: tuple[int, int] | None = None
         """(HA, HS) as the last tick found them, if something was unacknowledged."""
         self.nonce = 0
-        """The last question that was answered."""
+        """The last sync request that was answered."""
         self.is_blocked = False
         self.blocked_since = 0
-        self.resent = 0
-        self.tail_resent = 0  # of these: by the tail timer
+        self.retransmitted = 0
+        self.tail_retransmitted = 0  # of these: by the tail timer
         self._tail = Tail(round(config.xmit_interval_s * 1e9), round(config.ack_interval_s * 1e9))
         self._tail_high = 0  # HS when the tail timer was set
         self._is_tail_off = True  # it is not set, or backs off: the next send sets it anew
@@ -118,11 +118,11 @@ class SenderEntry:
         self.receipts = Receipts()
         self._answer: SyncOk | None = None
         self._is_confirmed = True  # the peer is known to have the answer
-        self._answer_ticks = 0  # since the question came
+        self._answer_ticks = 0  # since the sync request came
         self._is_answer_fresh = False  # one was sent since the last tick
         self._is_answer_owed = False  # it was asked for since it was sent
         self._has_moved = False  # to another connection since the last tick
-        self._quota = 0  # messages sent again since the last tick
+        self._quota = 0  # messages retransmitted since the last tick
         self._config = config
         self._datagram_bytes = datagram_bytes
         self._expiry = round(config.expiry_s * 1e9)
@@ -237,16 +237,17 @@ class SenderEntry:
             self._send_out(pieces, out)
             count = sum(len(piece.payloads) for piece in pieces)
             quota -= count
-            self._note_resent(count)
+            self._note_retransmitted(count)
         self._quota = self.window.capacity - quota
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
-        """A question about this stream."""
+        """A sync request about this stream."""
         self.heard_at = now
         self._is_heard = True
         self._wait_on(now)
         if sync.nonce > self.nonce and not self._has_moved:
-            # Not more often than once a tick: a flood of questions must not wear out connections.
+            # Not more often than once a tick: a flood of sync requests must not wear out
+            # connections.
             self._has_moved = True
             self.conn = self._next_conn()
             self.nonce = sync.nonce
@@ -256,7 +257,7 @@ class SenderEntry:
             )
             self._is_confirmed = False
             self._answer_ticks = 0
-            self._tail.resent()  # an ack of the new connection measures nothing
+            self._tail.retransmitted()  # an ack of the new connection measures nothing
         if sync.nonce == self.nonce:
             self._is_answer_owed = True
             if not self._is_answer_fresh:
@@ -339,8 +340,8 @@ class SenderEntry:
             "bytes": window.charged,
             "bytes_max": window.max_bytes,
             "fragments_waiting": len(self.fragments.rest),
-            "resent": self.resent,
-            "tail_resent": self.tail_resent,
+            "retransmitted": self.retransmitted,
+            "tail_retransmitted": self.tail_retransmitted,
             "tail_pause_ms": self._tail.pause / 1e6,
             "sync_nonce": self.nonce,
             "sync_confirmed": self._is_confirmed,
@@ -417,11 +418,11 @@ class SenderEntry:
         if high != self._tail_high:
             self._arm_tail(self.used_at)  # something was sent since: the pause begins there
             return
-        before = self.resent
+        before = self.retransmitted
         if not self._is_heard and high > 1:
             self._resend(1, out)  # nothing is acknowledged either
         self._resend(high, out)
-        self.tail_resent += self.resent - before
+        self.tail_retransmitted += self.retransmitted - before
         self._is_tail_off = True
         self._tail.double()
         if self._tail.is_due:
@@ -429,12 +430,12 @@ class SenderEntry:
 
     def _resend(self, seqno: int, out: Effects) -> None:
         self._send_out(self.fragments.pieces(range(seqno, seqno + 1)), out)
-        self._note_resent(1)
+        self._note_retransmitted(1)
 
-    def _note_resent(self, count: int) -> None:
+    def _note_retransmitted(self, count: int) -> None:
         if count:
-            self.resent += count
-            self._tail.resent()
+            self.retransmitted += count
+            self._tail.retransmitted()
 
     def _send_out(self, pieces: list[Piece], out: Effects) -> None:
         for first, payloads, more in pieces:

@@ -4,18 +4,16 @@ JGroups' UNIFORM note designed this and nobody has built it. There a message is 
 and acknowledged one by one, with four tables at each member. Streams are FIFO, so here the tables
 are ranges of one window per sender, and the note's messages are watermarks:
 
-    PREPARE(M)                  Data on the uniform stream
-    PREPARE-ACK                 `held` in the Ack
-    preparing-table             (commit, sent] at the sender: not held by all of its current view
-    prepared-table              (delivered, held] at a member
-    COMMIT(M)                   Commit(k): all hold what is up to k; it opens the windows' gates
-    COMMIT-ACK, its two tables  `delivered` in the Ack; (low, delivered]
-    ACK(M)                      the sender's purge; nothing else depends on it
-    COLLECT, COLLECT-ACK        Takeover, Standing
-    re-driving L1 and L2        the stages of a Takeover
+    PREPARE(M)                  Data on the uniform stream PREPARE-ACK                 `received` in
+    the Ack preparing-table             (commit, sent] at the sender: not received by all of its
+    current view prepared-table              (delivered, received] at a member COMMIT(M)
+    Commit(k): all hold what is up to k; it opens the windows' gates COMMIT-ACK, its two tables
+    `delivered` in the Ack; (low, delivered] ACK(M)                      the sender's purge; nothing
+    else depends on it COLLECT, COLLECT-ACK        Takeover, Standing re-driving L1 and L2
+    the stages of a Takeover
 
-While a sender lives, its Outbox commits and Inboxes have gates (outbox.py, inbox.py). What is here
-begins when a view comes without it:
+While a sender lives, its MulticastSender commits and Inboxes have gates (sending.py, receiver.py).
+What is here begins when a view comes without it:
 
 On view: the windows of departed senders stay, as estates, deaf to the departed; what lies beyond a
     gap is dropped. The first member of the view is the taker: it begins anew, for all senders that
@@ -29,7 +27,7 @@ As taker, for each of them:
              somebody can give all that anybody lacks.
     COMMIT   all hold it: all deliver it, the taker too.
     Then, when all have delivered it, it is resolved: the estate goes, and all are told (C2).
-On Takeover of the first member of my view, about this view: let go of what it calls resolved;
+On Takeover of the first member of my view, about this view: purged what it calls resolved;
     fetch or deliver as it says; answer with a Standing. Who is in no view yet answers that it is
     not open; and no older Welcome counts for it any more.
 On Standing, as taker: note it; go on. If it names somebody that I have resolved, say so.
@@ -70,10 +68,10 @@ from ringcast.protocols.intake import deliver, seconds
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.frames import (
-    Claim,
     EstateRun,
     EstateWanted,
-    Share,
+    ReceivedRange,
+    RecoveryTarget,
     Stage,
     Standing,
     Takeover,
@@ -87,7 +85,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.model import Member, View
-    from ringcast.protocols.inbox import Inbox
+    from ringcast.protocols.multicast_receiver import MulticastReceiver
 
 REPEAT_START_NS = 20_000_000
 
@@ -114,7 +112,7 @@ class Estate:
     window: ReceiveWindow | None
     """None: that sender never said where this member begins."""
     assembler: Assembler
-    is_relay: bool = False
+    is_forwarder: bool = False
     """The window is there for others: nothing of it is delivered here."""
     goal: int | None = None
     """What to fetch up to, in this view."""
@@ -122,18 +120,18 @@ class Estate:
     """As taker: how far it has come; else how far the taker said it has."""
     source: Member | None = None
     """Whom it is fetched from."""
-    held_before: int = -1
-    """What was held when it was last looked at, while it is fetched."""
+    received_before: int = -1
+    """What was received when it was last looked at, while it is fetched."""
     since: int = 0
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "held_before"})
+    volatile: ClassVar[frozenset[str]] = frozenset({"since", "received_before"})
 
     @property
     def is_mine(self) -> bool:
-        return self.window is not None and not self.is_relay
+        return self.window is not None and not self.is_forwarder
 
     @property
-    def held(self) -> int:
-        return 0 if self.window is None else self.window.held
+    def received(self) -> int:
+        return 0 if self.window is None else self.window.received
 
     @property
     def low(self) -> int:
@@ -141,10 +139,10 @@ class Estate:
 
     @property
     def delivered(self) -> int:
-        """A relay has no application to wait for."""
+        """A forwarder has no application to wait for."""
         if self.window is None:
             return 0
-        return self.window.held if self.is_relay else self.window.delivered
+        return self.window.received if self.is_forwarder else self.window.delivered
 
     def make_room(self, through: int) -> None:
         """Others may have larger windows for this sender, and hold more than has a slot here."""
@@ -158,19 +156,19 @@ class Estate:
             retain=window.retain,
             gate=window.gate,
         )
-        held = window.read_run(range(window.low + 1, window.held + 1))
-        self.window.add_run(window.low + 1, held)
+        received = window.read_run(range(window.low + 1, window.received + 1))
+        self.window.add_run(window.low + 1, received)
         self.window.delivered = window.delivered
 
-    def share(self, sender: Member) -> Share:
-        return Share(sender, self.delivered, self.held, self.is_mine, self.low)
+    def share(self, sender: Member) -> ReceivedRange:
+        return ReceivedRange(sender, self.delivered, self.received, self.is_mine, self.low)
 
 
 @dataclass(slots=True)
 class Round:
     """What a taker has been told in this view."""
 
-    standings: dict[Member, dict[Member, Share]] = field(default_factory=dict)
+    standings: dict[Member, dict[Member, ReceivedRange]] = field(default_factory=dict)
     """By member: what it has of each sender that is not resolved there."""
     not_open: set[Member] = field(default_factory=set)
     resolved: dict[Member, None] = field(default_factory=dict)
@@ -197,15 +195,15 @@ class Uniform:
 
     # Inputs
 
-    def take_over(self, sender: Member, inbox: Inbox | None, now: int) -> None:
+    def take_over(self, sender: Member, receiver: MulticastReceiver | None, now: int) -> None:
         """That sender is not in the next view."""
-        if inbox is None:
+        if receiver is None:
             estate = Estate(None, Assembler(self._config.max_message_bytes), since=now)
         else:
-            estate = Estate(inbox.window, inbox.assembler, since=now)
-            inbox.window.drop_ahead()
-            if not inbox.is_gated:
-                inbox.window.gate = inbox.window.held
+            estate = Estate(receiver.window, receiver.assembler, since=now)
+            receiver.window.drop_ahead()
+            if not receiver.is_gated:
+                receiver.window.gate = receiver.window.received
         self.estates[sender] = estate
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
@@ -229,7 +227,7 @@ class Uniform:
             return
         for claim in told.claims:
             if claim.stage is Stage.RESOLVED:
-                self._let_go(claim.sender)
+                self._release(claim.sender)
             elif self._knows(claim.sender, now):
                 self._follow(claim, source, out)
         self._stand(out)
@@ -285,7 +283,7 @@ class Uniform:
         window = estate.window
         continued = [run.first + at for at, more in enumerate(run.more) if more]
         for seqno in continued:
-            if window.held < seqno <= window.low + window.capacity_max:
+            if window.received < seqno <= window.low + window.capacity_max:
                 estate.assembler.mark(range(seqno, seqno + 1))
         window.add_run(run.first, run.payloads)
         self._advance(now, out)
@@ -349,7 +347,7 @@ class Uniform:
     def stats(self) -> dict[str, object]:
         return {
             "estates": {
-                str(sender): [estate.delivered, estate.held, estate.stage.name.lower()]
+                str(sender): [estate.delivered, estate.received, estate.stage.name.lower()]
                 for sender, estate in self.estates.items()
             },
             "standings": len(self._round.standings),
@@ -377,9 +375,10 @@ class Uniform:
 
     def _takeover(self) -> Takeover:
         assert self._view is not None
-        resolved = [Claim(sender, Stage.RESOLVED, 0) for sender in self._round.resolved]
+        resolved = [RecoveryTarget(sender, Stage.RESOLVED, 0) for sender in self._round.resolved]
         claims = [
-            Claim(sender, estate.stage, estate.goal or 0) for sender, estate in self.estates.items()
+            RecoveryTarget(sender, estate.stage, estate.goal or 0)
+            for sender, estate in self.estates.items()
         ]
         # Of too many the first come first: once they are resolved the others are named.
         told = (*claims[: ESTATES_MAX - len(resolved)], *resolved)
@@ -417,7 +416,7 @@ class Uniform:
         assert estate.goal is not None
         goal = estate.goal
         if estate.stage is Stage.HOLD:
-            if all(share.held >= goal for share in known.values()):
+            if all(share.received >= goal for share in known.values()):
                 estate.stage = Stage.COMMIT
                 if estate.window is not None:
                     estate.window.open_gate(goal)
@@ -430,38 +429,38 @@ class Uniform:
         return False
 
     def _collect(
-        self, sender: Member, estate: Estate, known: dict[Member, Share], out: Effects
+        self, sender: Member, estate: Estate, known: dict[Member, ReceivedRange], out: Effects
     ) -> bool:
         if estate.goal is None:
             shares = dict(known)
             if estate.is_mine:
                 shares[self.me] = estate.share(sender)
-            least = min((share.held for share in shares.values()), default=0)
-            is_relay = not estate.is_mine or estate.low > least
-            if is_relay:  # all that somebody may have yet to deliver
+            least = min((share.received for share in shares.values()), default=0)
+            is_forwarder = not estate.is_mine or estate.low > least
+            if is_forwarder:  # all that somebody may have yet to deliver
                 least = min(least, max((share.delivered for share in known.values()), default=0))
-                self._make_relay(estate, least)
+                self._make_forwarder(estate, least)
             givers = {
-                who: share.held
+                who: share.received
                 for who, share in shares.items()
-                if share.low <= least and not (is_relay and who == self.me)
+                if share.low <= least and not (is_forwarder and who == self.me)
             }
             estate.goal = max(givers.values(), default=0)
-            if estate.held < estate.goal:
-                holder = next(who for who, held in givers.items() if held == estate.goal)
+            if estate.received < estate.goal:
+                holder = next(who for who, received in givers.items() if received == estate.goal)
                 self._fetch(sender, estate, holder, out)
-        if estate.held < estate.goal:
+        if estate.received < estate.goal:
             return False
         estate.stage = Stage.HOLD
         return True
 
-    def _make_relay(self, estate: Estate, offset: int) -> None:
+    def _make_forwarder(self, estate: Estate, offset: int) -> None:
         config = self._config
         estate.window = ReceiveWindow(
             config.capacity, offset=offset, max_bytes=config.window_bytes, gate=offset
         )
         estate.assembler = Assembler(config.max_message_bytes)
-        estate.is_relay = True
+        estate.is_forwarder = True
 
     # As anybody
 
@@ -481,7 +480,7 @@ class Uniform:
             self.take_over(sender, None, now)
         return True
 
-    def _follow(self, told: Claim, taker: Member, out: Effects) -> None:
+    def _follow(self, told: RecoveryTarget, taker: Member, out: Effects) -> None:
         """Do what the taker says of this estate."""
         estate = self.estates[told.sender]
         if told.stage is Stage.COLLECT or not estate.is_mine:
@@ -489,7 +488,7 @@ class Uniform:
         assert estate.window is not None
         if estate.goal is None:
             estate.goal = told.high
-            if estate.held < told.high:
+            if estate.received < told.high:
                 self._fetch(told.sender, estate, taker, out)
         estate.stage = max(estate.stage, told.stage)
         if told.stage is Stage.COMMIT:
@@ -499,17 +498,17 @@ class Uniform:
         assert self._view is not None
         assert estate.goal is not None
         estate.make_room(estate.goal)
-        estate.source, estate.held_before = source, estate.held
-        wanted = EstateWanted(self._view.id, sender, estate.held + 1, estate.goal, self.stream)
+        estate.source, estate.received_before = source, estate.received
+        wanted = EstateWanted(self._view.id, sender, estate.received + 1, estate.goal, self.stream)
         out.message(source, wanted)
 
     def _fetch_again(self, out: Effects) -> None:
         for sender, estate in self.estates.items():
-            if estate.source is None or estate.goal is None or estate.held >= estate.goal:
+            if estate.source is None or estate.goal is None or estate.received >= estate.goal:
                 continue
-            if estate.held == estate.held_before:
+            if estate.received == estate.received_before:
                 self._fetch(sender, estate, estate.source, out)
-            estate.held_before = estate.held
+            estate.received_before = estate.received
 
     def _resolve(self, sender: Member) -> None:
         """As taker: there is nothing left to do."""
@@ -517,9 +516,9 @@ class Uniform:
         resolved[sender] = None
         if len(resolved) > RESOLVED_MAX:
             del resolved[next(iter(resolved))]
-        self._let_go(sender)
+        self._release(sender)
 
-    def _let_go(self, sender: Member) -> None:
+    def _release(self, sender: Member) -> None:
         self.estates.pop(sender, None)
         if not self.estates:
             self._timers.disarm(Timer.REPEAT)
@@ -559,7 +558,7 @@ class Uniform:
         if estate.stage is Stage.COMMIT:
             late = [who for who, share in shares.items() if share and share.delivered < goal]
             return f"{_names(late) or 'this member'} has not taken {goal}"
-        late = [who for who, share in shares.items() if share and share.held < goal]
+        late = [who for who, share in shares.items() if share and share.received < goal]
         return f"{_names(late) or 'this member'} fetches what is up to {goal}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.events import (
     Delivered,
-    FragmentsTaken,
+    FragmentsDelivered,
     StateAbandoned,
     StateBegun,
     StateChunk,
@@ -20,7 +20,7 @@ from ringcast.events import (
     StateWanted,
     StateWritable,
 )
-from ringcast.trace.predicates.state import NOTHING, Content, run_hash
+from ringcast.rules.state import NOTHING, Content, run_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: dict[OriginKey, Content] = {}
 
-    def add(self, event: Delivered | FragmentsTaken) -> None:
+    def add(self, event: Delivered | FragmentsDelivered) -> None:
         if isinstance(event, Delivered):
             run = event.run
             self._add(event.sender, int(run.stream), run.payloads, run.last)
@@ -90,7 +90,7 @@ class Keeper:
     def see(self, event: Event) -> None:
         """What happens, in order. ValueError: a state came that is none."""
         match event:
-            case Delivered() | FragmentsTaken() if not event.epoch:
+            case Delivered() | FragmentsDelivered() if not event.epoch:
                 self.ledger.add(event)
             case StateWanted(transfer):
                 self.giving[transfer] = self._cut(self.ledger.dump())

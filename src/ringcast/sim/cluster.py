@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 from ringcast.config import GroupConfig
 from ringcast.model import Address, Member
 from ringcast.protocols.repair import NACK_MESSAGES_MAX
+from ringcast.rules.membership import GroupFacts
+from ringcast.rules.state import state_bound_ns
+from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts, resolve_bound_ns
 from ringcast.sim.agenda import Agenda, LocalClock, ns
 from ringcast.sim.application import Giver, Keeper
 from ringcast.sim.coordinator import Coordinator
@@ -31,9 +34,6 @@ from ringcast.sim.options import slot_name
 from ringcast.sim.recorder import Recorder
 from ringcast.sim.seal import ChecksumSeal
 from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Payloads
-from ringcast.trace.predicates.membership import GroupFacts
-from ringcast.trace.predicates.state import state_bound_ns
-from ringcast.trace.predicates.uniform_liveness import HeirFacts, UniformFacts, resolve_bound_ns
 from ringcast.trace.rows import CRASH, Facts, Trace, member_key
 from ringcast.wire.codec import Codec
 
@@ -129,7 +129,7 @@ class Cluster:
             delta_ns=ns(options.delta_ms),
             ack_delay_ns=ns(options.ack_delay_ms),
             purge=self._purge,
-            stability_ns=ns(options.stability_ms) if options.has_votes else 0,
+            stability_ns=ns(options.stability_ms) if options.has_stability else 0,
             # Nobody asks for more than has a slot.
             nack_messages_max=min(NACK_MESSAGES_MAX, *options.capacities) * options.grow,
             ack_interval_ns=ns(options.ack_delay_ms),
@@ -284,7 +284,7 @@ class Cluster:
             self._group.step()
 
     def _is_healed(self) -> bool:
-        if self._returning or not self._group.is_settled:
+        if self._returning or not self._group.has_one_view:
             return False
         members = self._group.members()
         return all(
@@ -356,12 +356,12 @@ class Cluster:
     def _find_blocked(self) -> None:
         if any(machine.application.rate is not None for machine in self._members()):
             return  # whoever stops taking holds the others back, and is meant to
-        predicate = "S-L1" if self.options.protocol == "unicast" else "N-L3"
+        rule = "S-L1" if self.options.protocol == "unicast" else "N-L3"
         for machine in self._members():
             backlogs = machine.application.backlogs.items()
             if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
                 self.recorder.find(
-                    predicate, f"{machine.harness.me} still waits for room though all have taken"
+                    rule, f"{machine.harness.me} still waits for room though all have delivered"
                 )
 
     def _is_there(self, dest: int) -> bool:

@@ -33,7 +33,7 @@ class Seat(Protocol):
 
     @property
     def can_act(self) -> bool:
-        """Alive, running and not closed."""
+        """Pong, running and not closed."""
         ...
 
     @property
@@ -154,7 +154,7 @@ class Coordinator:
         self._answer(maker)
 
     @property
-    def is_settled(self) -> bool:
+    def has_one_view(self) -> bool:
         """Nobody waits, everybody is in the current view, and all windows are open."""
         return (
             not self._waiting
@@ -228,7 +228,7 @@ class Coordinator:
         join.answered_by = maker
         digest = join.early_digest or node.digest()
         if self._parts_at is not None:
-            digest = self._held_by_all(digest, join.joiners, self._parts_at)
+            digest = self._received_by_all(digest, join.joiners, self._parts_at)
         zeros = {Origin(joiner, Stream.FIFO): 0 for joiner in join.joiners}
         for member in self.view:
             seat = self._seat_of(member)
@@ -239,7 +239,7 @@ class Coordinator:
                 self._post_join(seat, None, Digest(zeros))
         self._strangers = []
 
-    def _held_by_all(
+    def _received_by_all(
         self, digest: Digest, joiners: tuple[Member, ...], parts_at: PartsAt
     ) -> Digest:
         """Where what the departed left is taken over: a joiner counts as having what is below its
@@ -248,10 +248,10 @@ class Coordinator:
         entries, partials = dict(digest.entries), dict(digest.partials)
         for sender in old:
             origin = Origin(sender, Stream.FIFO)
-            held = min(_held(self._seat_of(member), origin) for member in old)
-            if held < entries[origin]:
-                entries[origin] = held
-                partials[origin] = parts_at(origin, held)
+            received = min(_held(self._seat_of(member), origin) for member in old)
+            if received < entries[origin]:
+                entries[origin] = received
+                partials[origin] = parts_at(origin, received)
         return Digest(entries, {origin: parts for origin, parts in partials.items() if parts != ()})
 
     def _end_join(self) -> None:
@@ -266,4 +266,4 @@ class Coordinator:
 
 def _held(seat: Seat, origin: Origin) -> int:
     window = seat.harness.node.multicast.windows()[origin]
-    return window.high if isinstance(window, SendWindow) else window.held
+    return window.high if isinstance(window, SendWindow) else window.received

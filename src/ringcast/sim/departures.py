@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.rules import membership
 from ringcast.trace import rows as trace
-from ringcast.trace.predicates import membership
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ class _Life:
 def departures(rows: Iterable[Row]) -> dict[str, int]:
     """How often what happened. The first is counted once a run."""
     lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
-    held: dict[PairKey, int] = {}
+    received: dict[PairKey, int] = {}
     counts = {
         CRASHED_SENDERS: 0,
         "a taker dies of it": 0,
@@ -69,9 +69,13 @@ def departures(rows: Iterable[Row]) -> dict[str, int]:
                 life.estates.discard(row.pair)
                 counts["resolved"] += 1
             case trace.ESTATE:
-                before = held.get(row.pair, row.held) if row.pair in life.estates else row.held
-                counts["fetched from others"] += row.held > before and not row.detail
-                held[row.pair] = row.held
+                before = (
+                    received.get(row.pair, row.received)
+                    if row.pair in life.estates
+                    else row.received
+                )
+                counts["fetched from others"] += row.received > before and not row.detail
+                received[row.pair] = row.received
                 life.estates.add(row.pair)
             case trace.DELIVER if row.stream == Stream.UNIFORM and life.view is not None:
                 is_member = f"{row.peer}#{row.peer_inc}" in life.view.members

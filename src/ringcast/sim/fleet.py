@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from ringcast.sim.dice import expand
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import Judged, run
 from ringcast.trace.files import write_trace
 
@@ -38,8 +38,8 @@ class Tally:
 
     def add(self, summary: Summary) -> None:
         self.seeds += 1
-        for predicate, judged in summary.judged.items():
-            self.judged[predicate] = self.judged.get(predicate, VACUOUS).plus(judged)
+        for rule, judged in summary.judged.items():
+            self.judged[rule] = self.judged.get(rule, VACUOUS).plus(judged)
         self.matrix.update(summary.matrix)
         self.happenings.update(summary.happenings)
         self.deliveries += summary.deliveries
@@ -54,9 +54,9 @@ class Tally:
 
     @property
     def vacuous(self) -> list[str]:
-        """Predicates whose premise never came true, and what should have happened and has not:
+        """Rules whose premise never came true, and what should have happened and has not:
         they have shown nothing."""
-        never = [predicate for predicate, judged in self.judged.items() if not judged.premises]
+        never = [rule for rule, judged in self.judged.items() if not judged.premises]
         return never + [what for what, count in self.happenings.items() if not count]
 
 

@@ -87,16 +87,16 @@ class Gathering:
 
     def coordinator(self) -> Member | None:
         """Whoever makes views for the largest group, as most members see it."""
-        votes: dict[Member, int] = {}
+        reports: dict[Member, int] = {}
         for machine in self._living():
             membership = machine.harness.node.membership
             if membership is not None and membership.coordinator is not None:
                 who = membership.coordinator
-                votes[who] = votes.get(who, 0) + 1
-        return max(votes, key=lambda who: votes[who], default=None)
+                reports[who] = reports.get(who, 0) + 1
+        return max(reports, key=lambda who: reports[who], default=None)
 
     @property
-    def is_settled(self) -> bool:
+    def has_one_view(self) -> bool:
         """Everybody who lives is in one view of exactly those, and nothing is being changed. So it
         is in each component, if some cannot hear each other."""
         components: dict[int, list[Machine]] = {}

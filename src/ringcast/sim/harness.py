@@ -14,12 +14,13 @@ from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, Usa
 from ringcast.events import (
     Closed,
     Delivered,
-    FragmentsTaken,
+    FragmentsDelivered,
     GapSkipped,
     Undeliverable,
     ViewInstalled,
 )
 from ringcast.model import Member, Stream
+from ringcast.rules.membership import LEAVE
 from ringcast.sim import membership_watch
 from ringcast.sim.multicast_watch import MulticastWatch
 from ringcast.sim.network import Packet
@@ -29,7 +30,6 @@ from ringcast.sim.state_watch import StateWatch
 from ringcast.sim.unicast_watch import UnicastWatch
 from ringcast.sim.uniform_watch import UniformWatch
 from ringcast.trace import rows as trace
-from ringcast.trace.predicates.membership import LEAVE
 from ringcast.trace.rows import member_key
 
 if TYPE_CHECKING:
@@ -242,8 +242,8 @@ class Harness:
         self._call(self.node.close, now)
         self._observe()
 
-    def vote_now(self, now: int) -> None:
-        self._call(self.node.vote_now, now)
+    def stabilize(self, now: int) -> None:
+        self._call(self.node.stabilize, now)
         self._observe()
 
     def check_invariants(self) -> None:
@@ -278,7 +278,7 @@ class Harness:
             self._put_aside(taken)
         for event in events:
             match event:
-                case Delivered() | FragmentsTaken():
+                case Delivered() | FragmentsDelivered():
                     has_messages = True
                     self._write_delivery(event, is_behind=is_behind)
                 case Undeliverable() | GapSkipped():
@@ -432,10 +432,10 @@ class Harness:
 
     def _put_aside(self, events: Iterable[Event]) -> None:
         for event in events:
-            if isinstance(event, Delivered | FragmentsTaken):
+            if isinstance(event, Delivered | FragmentsDelivered):
                 self._multicast.delivered(event, detail=trace.ASIDE)
 
-    def _write_delivery(self, event: Delivered | FragmentsTaken, *, is_behind: bool) -> None:
+    def _write_delivery(self, event: Delivered | FragmentsDelivered, *, is_behind: bool) -> None:
         if event.epoch:
             self._unicast.delivered(event)
         elif self._state is None:

@@ -77,9 +77,9 @@ class Incidents:
                 if machine is not None and machine.can_act and stage.may_go(machine):
                     self._leave(machine, incident)
                 return
-            case "vote":
+            case "stabilize":
                 if machine is not None and machine.can_act:
-                    machine.harness.vote_now(machine.now)
+                    machine.harness.stabilize(machine.now)
                     machine.turn()
                 return
             case "close" | "sync":

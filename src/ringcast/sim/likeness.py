@@ -1,4 +1,4 @@
-"""Which failures are alike: the same predicate, in the same state.
+"""Which failures are alike: the same rule, in the same state.
 
 The state is the phase of the run and the words of the failure, without whose it was and which
 numbers it met: what is left of a thousand failing seeds is a handful of lines.

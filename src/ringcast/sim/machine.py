@@ -2,7 +2,7 @@
 
 What a driver owes a node: hand over what has arrived, let the application send, and take for as
 long as something is ready, send the node's datagrams, and wake it at its deadline. Drivers differ,
-and here one does it in every way that is allowed: at once or in batches, with datagrams held back,
+and here one does it in every way that is allowed: at once or in batches, with datagrams blocked,
 and with timers that are late.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ringcast.events import Delivered, FragmentsTaken, StateChunk, Undeliverable, Writable
+from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
 from ringcast.sim.agenda import ns
 from ringcast.sim.workload import EVERYBODY, UNIFORM
@@ -202,7 +202,9 @@ class Machine:
                 self.application.writable(event.to)
         if self.giver is not None:
             self.giver.react(events)
-        return any(isinstance(event, Delivered | FragmentsTaken | StateChunk) for event in events)
+        return any(
+            isinstance(event, Delivered | FragmentsDelivered | StateChunk) for event in events
+        )
 
     def _send(self, now: int) -> bool:
         """Offer every backlog; whether anything was accepted."""

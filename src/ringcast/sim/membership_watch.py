@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from ringcast.sim.network import Seen
 from ringcast.wire.frames import (
-    Alive,
-    Beat,
     Begin,
     Begun,
     Discover,
+    DiscoverReply,
     Half,
     HalfWanted,
+    Heartbeat,
     Join,
     Leave,
-    Merge,
     Merged,
-    Present,
-    Probe,
+    MergeRequest,
+    Ping,
+    Pong,
     Suspect,
     ViewAck,
     ViewIs,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KINDS: dict[type, str] = {
     Discover: "discover",
-    Present: "present",
+    DiscoverReply: "discover_reply",
     Join: "join",
     ViewIs: "view_is",
     ViewAck: "view_ack",
@@ -39,13 +39,13 @@ KINDS: dict[type, str] = {
     Half: "half",
     Leave: "leave",
     Suspect: "suspect",
-    Merge: "merge",
+    MergeRequest: "merge_request",
     Merged: "merged",
     Begin: "begin",
     Begun: "begun",
-    Beat: "beat",
-    Probe: "probe",
-    Alive: "alive",
+    Heartbeat: "heartbeat",
+    Ping: "ping",
+    Pong: "pong",
 }
 
 
@@ -55,7 +55,7 @@ def look_at(frame: Frame) -> Seen | None:
     if kind is None:
         return None
     match frame:
-        case ViewIs(view) | Welcome(view) | Merge(view) | Merged(view):
+        case ViewIs(view) | Welcome(view) | MergeRequest(view) | Merged(view):
             return Seen(kind, -1, view.counter, view.counter, size=len(view))
         case ViewAck(view_id):
             return Seen(kind, -1, view_id.counter, view_id.counter)

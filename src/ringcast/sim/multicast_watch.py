@@ -15,19 +15,19 @@ from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import (
     Ack,
     Data,
-    Highest,
     Nack,
-    Relayed,
-    RepairWanted,
+    PeerRepair,
+    PeerRepairRequest,
+    StabilityQuery,
+    StabilityReport,
     Stable,
-    Vote,
-    VoteWanted,
+    Watermark,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ringcast.events import FragmentsTaken
+    from ringcast.events import FragmentsDelivered
     from ringcast.model import Member, Run, View
     from ringcast.node import Node
     from ringcast.sim.recorder import Recorder, Scribe
@@ -70,7 +70,7 @@ class MulticastWatch:
         self._seen: dict[Origin, ReceiveWindow] = {}  # the window that each state is of
         self._hashes: dict[Origin, BlockHasher] = {}
         self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
-        """Windows that the node has let go of since it was last looked at."""
+        """Windows that the node has purged since it was last looked at."""
         self._slots: dict[Origin, int] = {}  # of windows that grow
         self._sending: dict[Stream, _Sending] = {}
         for stream in node.multicast.streams:
@@ -79,7 +79,7 @@ class MulticastWatch:
                 recorder.sent.setdefault(mine, {}), recorder.pieces.setdefault(mine, {})
             )
         config = node.config.multicast
-        self._has_votes = config.stability is not None
+        self._has_stability = config.stability is not None
         self._is_retained = config.stability is not None and config.stability.retain_delivered
 
     # The application's side
@@ -126,7 +126,7 @@ class MulticastWatch:
         total = len(mine.messages[mine.assigned])
         return largest if left > 1 else total % largest or largest
 
-    def delivered(self, event: Delivered | FragmentsTaken, **columns: Any) -> None:
+    def delivered(self, event: Delivered | FragmentsDelivered, **columns: Any) -> None:
         self._show_sent_before(event)
         if isinstance(event, Delivered):
             self._write_delivery(event.sender, event.run, event.view_id.counter, columns)
@@ -142,7 +142,7 @@ class MulticastWatch:
                 **columns,
             )
 
-    def _show_sent_before(self, event: Delivered | FragmentsTaken) -> None:
+    def _show_sent_before(self, event: Delivered | FragmentsDelivered) -> None:
         """Whoever leaves may have sent and taken its last messages in one step."""
         place = event.run if isinstance(event, Delivered) else event
         origin = Origin(event.sender, place.stream)
@@ -198,56 +198,58 @@ class MulticastWatch:
             case Data():
                 return self._look_at_data(frame)
             case Ack():
-                return Seen("ack", int(frame.stream), held=frame.held, delivered=frame.delivered)
+                return Seen(
+                    "ack", int(frame.stream), received=frame.received, delivered=frame.delivered
+                )
             case Nack():
                 first, last = frame.missing[0].start, frame.missing[-1].stop - 1
                 return Seen("nack", int(frame.stream), first, last)
-            case Highest():
-                return Seen("highest", int(frame.stream), frame.seqno, frame.seqno)
-            case RepairWanted(_, missing):
-                return Seen("repair_wanted", FIFO, missing[0].start, missing[-1].stop - 1)
-            case Relayed():
-                return self._look_at_relayed(frame)
-        return self._look_at_votes(frame)
+            case Watermark():
+                return Seen("watermark", int(frame.stream), frame.seqno, frame.seqno)
+            case PeerRepairRequest(_, missing):
+                return Seen("peer_repair_request", FIFO, missing[0].start, missing[-1].stop - 1)
+            case PeerRepair():
+                return self._look_at_peer_repair(frame)
+        return self._look_at_reports(frame)
 
-    def _look_at_votes(self, frame: Frame) -> Seen | None:
+    def _look_at_reports(self, frame: Frame) -> Seen | None:
         match frame:
-            case Vote(view_id, number):
-                return Seen("vote", FIFO, number, number, view=view_id.counter)
-            case VoteWanted(view_id):
-                return Seen("vote_wanted", FIFO, view=view_id.counter)
+            case StabilityReport(view_id, number):
+                return Seen("stability_report", FIFO, number, number, view=view_id.counter)
+            case StabilityQuery(view_id):
+                return Seen("stability_query", FIFO, view=view_id.counter)
             case Stable(view_id, number):
                 return Seen("stable", FIFO, number, number, view=view_id.counter)
         return None
 
     def left(self, frame: Frame, view: View | None) -> None:
-        """This is on its way: a vote says something of each member."""
-        if not isinstance(frame, Vote) or view is None or view.id != frame.view_id:
+        """This is on its way: a report says something of each member."""
+        if not isinstance(frame, StabilityReport) or view is None or view.id != frame.view_id:
             return  # or it was said in an earlier view, and counts for nothing
         for member, delivered in zip(view, frame.delivered, strict=True):
             self._scribe.write_about(
-                trace.VOTE,
+                trace.STABILITY_REPORT,
                 member,
                 stream=FIFO,
                 view=view.counter,
-                held=delivered,
+                received=delivered,
                 hd=delivered,
             )
 
-    def _look_at_relayed(self, relayed: Relayed) -> Seen:
-        data = relayed.data
-        pieces = self._recorder.pieces.get(Origin(relayed.sender, data.stream), {})
+    def _look_at_peer_repair(self, peer_repair: PeerRepair) -> Seen:
+        data = peer_repair.data
+        pieces = self._recorder.pieces.get(Origin(peer_repair.sender, data.stream), {})
         for seqno, payload in enumerate(data.payloads, data.first):
             if pieces.get(seqno) != (payload, data.more):
                 self._write_origin(
                     trace.XMIT_MISMATCH,
-                    Origin(relayed.sender, data.stream),
-                    kind="relayed",
+                    Origin(peer_repair.sender, data.stream),
+                    kind="peer_repair",
                     seqno=seqno,
                     seqno2=seqno,
                 )
         size = sum(map(len, data.payloads))
-        return Seen("relayed", int(data.stream), data.first, data.last, size=size, again=1)
+        return Seen("peer_repair", int(data.stream), data.first, data.last, size=size, again=1)
 
     def _look_at_data(self, data: Data) -> Seen:
         mine, stream = self._sending[data.stream], int(data.stream)
@@ -265,7 +267,7 @@ class MulticastWatch:
     # The windows
 
     def before_close(self) -> None:
-        """The node is about to let go of its windows, in the middle of something: they are looked
+        """The node is about to purge its windows, in the middle of something: they are looked
         at when that is over, as they are now."""
         self._last = self._node.multicast.windows()
 
@@ -281,7 +283,7 @@ class MulticastWatch:
 
     def _observe_windows(self, windows: Mapping[Origin, SendWindow | ReceiveWindow]) -> None:
         for origin, window in windows.items():
-            if self._has_votes:
+            if self._has_stability:
                 self._observe_growth(origin, window)
             if isinstance(window, SendWindow):
                 self._observe_send(origin, window)
@@ -323,7 +325,7 @@ class MulticastWatch:
                 hd=window.delivered,
                 used=window.charged,
                 limit=window.max_bytes,
-                cap=_slots_of(window) if self._has_votes else -1,
+                cap=_slots_of(window) if self._has_stability else -1,
             )
             # Where others can send them again they are needed for longer.
             gone = range(0) if self._is_retained else range(before[0] + 1, window.low + 1)
@@ -358,7 +360,7 @@ class MulticastWatch:
         state = (
             window.low,
             window.delivered,
-            window.held,
+            window.received,
             window.high,
             window.ahead_bytes,
             window.dropped_high,
@@ -376,13 +378,13 @@ class MulticastWatch:
             before = (window.low, 0, 0, 0, 0, 0, 0)
         self._states[origin] = state
         if window.retain and window.low > before[0]:
-            self._write_origin(trace.LET_GO, origin, seqno=window.low, hd=window.delivered)
+            self._write_origin(trace.RELEASE, origin, seqno=window.low, hd=window.delivered)
         if state[5] > before[5]:
             self._write_origin(trace.DROP_HIGH, origin, seqno=state[5] - before[5])
         if state[6] > before[6]:
             self._write_origin(trace.DROP_LOW, origin, seqno=state[6] - before[6])
         self._write_window(
-            origin, window, "receive", window.held, window.ahead_bytes, window.max_bytes
+            origin, window, "receive", window.received, window.ahead_bytes, window.max_bytes
         )
 
     def _write_origin(self, event: str, origin: Origin, **columns: Any) -> None:
@@ -393,7 +395,7 @@ class MulticastWatch:
         origin: Origin,
         window: SendWindow | ReceiveWindow,
         kind: str,
-        held: int,
+        received: int,
         size: int,
         limit: int,
     ) -> None:
@@ -403,7 +405,7 @@ class MulticastWatch:
             kind=kind,
             low=window.low,
             hd=window.delivered,
-            held=held,
+            received=received,
             hr=window.high,
             cap=_slots_of(window),
             size=size,

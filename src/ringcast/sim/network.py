@@ -24,30 +24,41 @@ if TYPE_CHECKING:
     from ringcast.sim.options import Options
 
 _GROUP_KINDS = (
-    *("discover", "present", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
-    *("merge", "merged", "begin", "begun", "beat", "probe", "alive", "data", "ack", "udata"),
+    *("discover", "discover_reply", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
+    *(
+        "merge_request",
+        "merged",
+        "begin",
+        "begun",
+        "heartbeat",
+        "ping",
+        "pong",
+        "data",
+        "ack",
+        "udata",
+    ),
 )
 KINDS = {
-    "multicast": ("data", "ack", "nack", "highest"),
+    "multicast": ("data", "ack", "nack", "watermark"),
     "unicast": ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
     "group": _GROUP_KINDS,
     "uniform": (*_GROUP_KINDS, "commit", "commit_wanted", "takeover", "standing", "system"),
 }
 """The frames of each protocol, as traces name them."""
 DATA_KINDS = ("data", "udata")
-VOTE_KINDS = ("vote", "vote_wanted", "stable")
-RETAINED_KINDS = ("repair_wanted", "relayed", "takeover", "standing", "system")
+STABILITY_KINDS = ("stability_report", "stability_query", "stable")
+RETAINED_KINDS = ("peer_repair_request", "peer_repair", "takeover", "standing", "system")
 
 
 def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:
-    """The frames of a run, as traces name them. Where members vote only uniform messages are
+    """The frames of a run, as traces name them. Where members report only uniform messages are
     acknowledged."""
     kinds = KINDS[protocol]
     if purge == "acks":
         return kinds
     if protocol != "uniform":
         kinds = tuple(kind for kind in kinds if kind != "ack")
-    return tuple(dict.fromkeys((*kinds, *VOTE_KINDS, *RETAINED_KINDS)))
+    return tuple(dict.fromkeys((*kinds, *STABILITY_KINDS, *RETAINED_KINDS)))
 
 
 class Seen(NamedTuple):
@@ -57,7 +68,7 @@ class Seen(NamedTuple):
     stream: int
     first: int = 0
     last: int = 0
-    held: int = -1
+    received: int = -1
     delivered: int = -1
     size: int = 0
     again: int = 0
@@ -79,7 +90,7 @@ class Seen(NamedTuple):
             "stream": self.stream,
             "seqno": self.first,
             "seqno2": self.last,
-            "held": self.held,
+            "received": self.received,
             "hd": self.delivered,
             "size": self.size,
             "epoch": self.epoch,

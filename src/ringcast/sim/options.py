@@ -42,7 +42,7 @@ CALLS = {
     "leave": "a member leaves",
     "close": "a sender closes its connection",
     "sync": "an operator's sync",
-    "vote": "an operator wants to know what everybody has",
+    "stabilize": "an operator wants to know what everybody has",
 }
 """Incidents that are no faults."""
 
@@ -104,15 +104,15 @@ class Options:
     ack_threshold: int | None = None
     repair_to_all: bool = False
     purge: str = "acks"
-    """How members learn what everybody has: by acks, or by rounds of votes (stability)."""
+    """How members learn what everybody has: by acks, or by stability rounds (stability)."""
     retain: bool = False
-    """With votes: whether receivers keep messages until everybody has them."""
+    """With reports: whether receivers keep messages until everybody has them."""
     stability_ms: float = 50.0
-    """With votes: how long after a message was taken a member votes at the latest."""
+    """With reports: how long after a message was taken a member reports at the latest."""
     threshold_bytes: int | None = None
-    """With votes: after so many bytes at once; None: as configured by default."""
+    """With reports: after so many bytes at once; None: as configured by default."""
     grow: int = 1
-    """With votes: how many times its capacity a window may become."""
+    """With reports: how many times its capacity a window may become."""
     expiry_ms: float = 0.0
     """How long a unicast connection may be idle before it begins to close; 0: for ever."""
     close_ms: float = 50.0
@@ -219,9 +219,9 @@ class Options:
             raise UsageError(f"state needs the protocol group, not {self.protocol}")
         if self.purge not in PURGES:
             raise UsageError(f"{self.purge!r} is no way to purge: {', '.join(PURGES)}")
-        if self.has_votes and self.protocol == "unicast":
+        if self.has_stability and self.protocol == "unicast":
             raise UsageError("stability is about messages to a group, not between two members")
-        if not self.has_votes and (self.retain or self.grow > 1):
+        if not self.has_stability and (self.retain or self.grow > 1):
             raise UsageError("retain and grow need purge to be stability")
         if self.grow < 1:
             raise UsageError(f"grow must be 1 or more: {self.grow}")
@@ -256,8 +256,8 @@ class Options:
         return self.protocol == "uniform"
 
     @property
-    def has_votes(self) -> bool:
-        """Whether members vote on what everybody has."""
+    def has_stability(self) -> bool:
+        """Whether members report what they have delivered."""
         return self.purge == "stability"
 
     def capacity_max(self, slot: int) -> int:
@@ -278,7 +278,7 @@ class Options:
             datagram_bytes=self.datagram_bytes,
             max_message_bytes=1 << 22,
             repair_to_all=self.repair_to_all,
-            stability=self._stability_config(slot) if self.has_votes else None,
+            stability=self._stability_config(slot) if self.has_stability else None,
         )
 
     def _stability_config(self, slot: int) -> StabilityConfig:
@@ -367,7 +367,7 @@ class Options:
             + ("; whoever leaves takes nothing any more" if self.deaf_leavers else ""),
             f"  network    {self.delay} delay {self.delay_ms:.2f} ms, at most "
             f"{self.delta_ms:.2f} ms once healed",
-            *self._votes(),
+            *self._reports(),
             *self._views(),
             f"  phases     warm {self.warm_ms:.0f} ms, safety {self.safety_ms:.0f} ms",
             f"  faults     {', '.join(self.faults) or 'none'}",
@@ -393,13 +393,13 @@ class Options:
             lines.append("             joins take the digest before the freeze")
         return "\n".join(lines)
 
-    def _votes(self) -> list[str]:
+    def _reports(self) -> list[str]:
         """How members learn what everybody has, if not by acks."""
-        if not self.has_votes:
+        if not self.has_stability:
             return []
         threshold = self.threshold_bytes
         return [
-            f"  votes      within {self.stability_ms:.1f} ms or after "
+            f"  reports      within {self.stability_ms:.1f} ms or after "
             f"{'an eighth of a window' if threshold is None else f'{threshold} bytes'}; windows "
             f"grow × {self.grow}; receivers {'retain' if self.retain else 'do not retain'}"
         ]

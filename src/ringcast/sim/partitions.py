@@ -34,7 +34,7 @@ KINDS = (
 )
 """What is counted. A cut is of one of the first six kinds, and may be of others too."""
 
-TARGETS = ("merge", "merged", "begin", "begun")
+TARGETS = ("merge_request", "merged", "begin", "begun")
 """Frames that matter here: these, too, may be the one kind that is lost."""
 
 LONG_MS = 30_000.0

@@ -20,7 +20,7 @@ BLOCK_MESSAGES = 16
 class Finding:
     """What a harness saw with its own eyes, beyond what rows can tell."""
 
-    predicate: str
+    rule: str
     text: str
     run_idx: int
     """The last row written before."""
@@ -68,8 +68,8 @@ class Recorder:
             seqno -= 1
         return tuple(reversed(parts))
 
-    def find(self, predicate: str, text: str) -> None:
-        self.findings.append(Finding(predicate, text, len(self.rows) - 1))
+    def find(self, rule: str, text: str) -> None:
+        self.findings.append(Finding(rule, text, len(self.rows) - 1))
 
     def _write_own(self, event: str, **columns: Any) -> None:
         row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)

@@ -1,5 +1,5 @@
-"""What happened in runs where members vote on what everybody has: counted, so that runs in which
-nothing happened are noticed.
+"""What happened in runs where members report what they have delivered: counted, so that runs in
+which nothing happened are noticed.
 
 A message is *torn* if its sender died when some of those who go on together had it without a gap,
 and others had not. Where they retain messages all of them must deliver it in the end; otherwise
@@ -12,9 +12,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.rules.algebra import NOWHERE, Lives, Progress
 from ringcast.sim.multicast_watch import GREW, SHRANK
 from ringcast.trace import rows as trace
-from ringcast.trace.predicates.algebra import NOWHERE, Lives, Progress
 from ringcast.trace.rows import split_key
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TORN = "torn messages, not retained"
 SOME_LACK_THEM = "torn messages, not retained: missed by some"
 
 
-def votes(run: Trace, seen: Mapping[str, int]) -> dict[str, int]:
+def reports(run: Trace, seen: Mapping[str, int]) -> dict[str, int]:
     """How often what happened; `seen` is what the rows do not tell."""
     torn, by_all = _torn(run)
     is_retained = run.facts.is_retained
@@ -39,27 +39,27 @@ def votes(run: Trace, seen: Mapping[str, int]) -> dict[str, int]:
         SOME_LACK_THEM: 0 if is_retained else torn - by_all,
         GREW: seen.get(GREW, 0),
         SHRANK: seen.get(SHRANK, 0),
-        "a round of votes ends": 0,
-        "a vote comes from who missed the last round": 0,
+        "a stability round ends": 0,
+        "a report comes from who missed the last round": 0,
         "repaired by others": 0,
     }
     for row in run.rows:
         if row.event == trace.TX and row.kind == "stable":
-            # To one member it is told again: its vote showed that it had not heard.
+            # To one member it is told again: its report showed that it had not heard.
             is_again = bool(row.peer)
-            counts["a round of votes ends"] += not is_again
-            counts["a vote comes from who missed the last round"] += is_again
-        elif row.event == trace.TX and row.kind == "relayed":
+            counts["a stability round ends"] += not is_again
+            counts["a report comes from who missed the last round"] += is_again
+        elif row.event == trace.TX and row.kind == "peer_repair":
             counts["repaired by others"] += 1
     return counts
 
 
 class _Story:
-    """Who held and delivered what of plain messages, and saw which views."""
+    """Who received and delivered what of plain messages, and saw which views."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.crashed: list[MemberKey] = []
-        self.held: defaultdict[PairKey, Progress] = defaultdict(Progress)
+        self.received: defaultdict[PairKey, Progress] = defaultdict(Progress)
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
         self.lives = Lives()
         for row in rows:
@@ -70,10 +70,10 @@ class _Story:
             elif row.stream != Stream.FIFO:
                 continue
             elif row.event == trace.OPEN:
-                self.held[row.pair].rise(row.run_idx, row.seqno, row)
+                self.received[row.pair].rise(row.run_idx, row.seqno, row)
                 self.delivered[row.pair].rise(row.run_idx, row.seqno, row)
             elif row.event == trace.WIN and row.kind == "receive":
-                self.held[row.pair].rise(row.run_idx, row.held, row)
+                self.received[row.pair].rise(row.run_idx, row.received, row)
             elif row.event == trace.DELIVER:
                 self.delivered[row.pair].rise(row.run_idx, row.seqno2, row)
 
@@ -101,7 +101,7 @@ class _Story:
             names = {f"{member[0]}#{member[1]}" for member in group}
             if all(names <= set(view.members) for since in group.values() for view in since):
                 pairs = {(*member, *origin): since[0] for member, since in group.items()}
-                heirs.append({pair: view for pair, view in pairs.items() if pair in self.held})
+                heirs.append({pair: view for pair, view in pairs.items() if pair in self.received})
         return heirs
 
 
@@ -111,9 +111,9 @@ def _torn(run: Trace) -> tuple[int, int]:
     torn = by_all = 0
     for node, inc in story.crashed:
         for heirs in story.heirs(f"{node}#{inc}", run.facts.stopped_members):
-            held = [story.held[pair].at(view.run_idx) for pair, view in heirs.items()]
-            if len(held) > 1:
+            received = [story.received[pair].at(view.run_idx) for pair, view in heirs.items()]
+            if len(received) > 1:
                 everybody = min(story.delivered.get(pair, NOWHERE).value for pair in heirs)
-                torn += max(held) - min(held)
-                by_all += min(max(everybody, min(held)), max(held)) - min(held)
+                torn += max(received) - min(received)
+                by_all += min(max(everybody, min(received)), max(received)) - min(received)
     return torn, by_all

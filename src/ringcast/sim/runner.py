@@ -5,39 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.departures import departures
 from ringcast.sim.partitions import KINDS
-from ringcast.sim.rounds import votes
+from ringcast.sim.rounds import reports
 from ringcast.trace.files import trace_hash
-from ringcast.trace.folds import audit
 from ringcast.trace.rows import PART, STOP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ringcast.rules.table import Verdict
     from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
-    from ringcast.trace.folds import Verdict
     from ringcast.trace.rows import Row, Trace
 
-OWN_PREDICATES = {
+OWN_RULES = {
     "G7": "no node raises or breaks an invariant",
 }
-"""What the harness judges alone. What else it sees counts under the predicate that it breaks."""
+"""What the harness judges alone. What else it sees counts under the rule that it breaks."""
 
 
 class Failure(NamedTuple):
-    """One violated predicate, and the rows that show it."""
+    """One violated rule, and the rows that show it."""
 
-    predicate: str
+    rule: str
     text: str
     rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What one predicate said, over one run or many."""
+    """What one rule said, over one run or many."""
 
     premises: int
     violations: int
@@ -67,7 +67,7 @@ class Summary:
     rows: int
     happenings: Mapping[str, int]
     """With partitions: how often the group fell apart in which way, and what followed. With the
-    uniform stream: what befell senders and takers. With votes: what became of messages whose
+    uniform stream: what befell senders and takers. With reports: what became of messages whose
     senders died, of windows and of rounds."""
 
 
@@ -98,8 +98,8 @@ def _happenings(cluster: Cluster) -> dict[str, int]:
         found.update(_partings(cluster))
     if cluster.options.has_uniform:
         found.update(departures(cluster.recorder.rows))
-    if cluster.options.has_votes:
-        found.update(votes(cluster.trace, cluster.recorder.happenings))
+    if cluster.options.has_stability:
+        found.update(reports(cluster.trace, cluster.recorder.happenings))
     return found
 
 
@@ -119,7 +119,7 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
     verdicts = audit(trace)
     findings = cluster.recorder.findings
     failures = [
-        Failure(finding.predicate, finding.text, tuple(trace.rows[finding.run_idx :][:1]))
+        Failure(finding.rule, finding.text, tuple(trace.rows[finding.run_idx :][:1]))
         for finding in findings
     ]
     failures += [
@@ -132,11 +132,11 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         verdict.id: Judged(verdict.premises, verdict.violation_count, verdict.worst)
         for verdict in verdicts
     }
-    judged.update({name: Judged(len(trace.rows), 0) for name in OWN_PREDICATES})
+    judged.update({name: Judged(len(trace.rows), 0) for name in OWN_RULES})
     # Only multicast's rows bear hashes of content; every delivery was compared by the harness.
     judged.setdefault("G1", Judged(cluster.recorder.deliveries, 0))
     for finding in findings:
-        judged[finding.predicate] = judged.get(finding.predicate, Judged(0, 0)).plus(Judged(0, 1))
+        judged[finding.rule] = judged.get(finding.rule, Judged(0, 0)).plus(Judged(0, 1))
     summary = Summary(
         seed=options.seed,
         hash=trace_hash(trace),

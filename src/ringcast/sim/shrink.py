@@ -2,7 +2,7 @@
 
 Fault classes go first, then what is not plain about the members, incidents, nodes, messages, and
 last the faults of single packets. A smaller run counts as the same failure if it violates the same
-predicate.
+rule.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Shrinker:
     ) -> None:
         if not first.failures:
             raise UsageError(f"seed {first.options.seed} does not fail: there is nothing to shrink")
-        self.predicate = first.failures[0].predicate
+        self.rule = first.failures[0].rule
         self.best = first
         self.runs = 0
         self._node_factory = node_factory
@@ -80,7 +80,7 @@ class Shrinker:
             return False
         self.runs += 1
         result = run(options, self._node_factory)
-        if all(failure.predicate != self.predicate for failure in result.failures):
+        if all(failure.rule != self.rule for failure in result.failures):
             return False
         self.best = result
         return True

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ringcast.events import Delivered, StateBegun, StateLost, StateReceived, StateWanted
 from ringcast.model import Origin
+from ringcast.rules.state import run_hash
 from ringcast.trace import rows as trace
-from ringcast.trace.predicates.state import run_hash
 
 if TYPE_CHECKING:
-    from ringcast.events import Event, FragmentsTaken
+    from ringcast.events import Event, FragmentsDelivered
     from ringcast.protocols.state import StateTransfer
     from ringcast.sim.application import Keeper
     from ringcast.sim.recorder import Recorder, Scribe
@@ -44,7 +44,7 @@ class StateWatch:
             self._is_waiting = True
             self._scribe.write(trace.STATE_WAIT)
 
-    def handed(self, event: Delivered | FragmentsTaken) -> None:
+    def handed(self, event: Delivered | FragmentsDelivered) -> None:
         """The application gets what was taken before."""
         is_whole = isinstance(event, Delivered)
         run = event.run if isinstance(event, Delivered) else event
@@ -59,7 +59,7 @@ class StateWatch:
             block_hash=self.hash_of(event),
         )
 
-    def hash_of(self, event: Delivered | FragmentsTaken) -> int:
+    def hash_of(self, event: Delivered | FragmentsDelivered) -> int:
         """Of the messages that were sent under these seqnos; fragments are none."""
         if not isinstance(event, Delivered):
             return 0
@@ -83,7 +83,7 @@ class StateWatch:
                 self._scribe.write_about(trace.STATE_BEGUN, provider, seqno=incoming.transfer)
                 for origin, seqno in cut.entries.items():
                     self._scribe.write_about(
-                        trace.STATE_CUT, origin.sender, stream=int(origin.stream), seqno=seqno
+                        trace.STATE_DIGEST, origin.sender, stream=int(origin.stream), seqno=seqno
                     )
             case StateReceived(provider, chunks, size):
                 self._scribe.write_about(trace.STATE_RECEIVED, provider, seqno=chunks, size=size)

@@ -52,7 +52,7 @@ def _text(row: Row) -> str:
         case trace.DELIVER | trace.HANDED:
             part = "  part of a message" if row.kind == "fragment" else ""
             return f"{_origin(row)}:{_range(row)}{part}  {row.detail}".rstrip()
-        case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN | trace.STATE_CUT:
+        case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN | trace.STATE_DIGEST:
             return f"{_origin(row)} {row.seqno}"
         case trace.STATE_RECEIVED:
             return f"{_origin(row)} in {row.seqno} chunks, {row.size} bytes"
@@ -64,8 +64,8 @@ def _text(row: Row) -> str:
             return _frame(row)
         case trace.WIN:
             return (
-                f"{_origin(row)} {row.kind}: low {row.low}, delivered {row.hd}, held {row.held}, "
-                f"high {row.hr}"
+                f"{_origin(row)} {row.kind}: low {row.low}, delivered {row.hd}, "
+                f"received {row.received}, high {row.hr}"
             )
         case trace.DROP_HIGH | trace.DROP_LOW:
             return f"{_origin(row)}: {row.seqno} messages"
@@ -95,8 +95,8 @@ def _unicast(row: Row) -> str:
             return f"{conn} {_range(row)}{part}"
         case trace.UNICAST_WIN:
             return (
-                f"{conn} {row.kind}: low {row.low}, delivered {row.hd}, held {row.held}, "
-                f"high {row.hr}"
+                f"{conn} {row.kind}: low {row.low}, delivered {row.hd}, "
+                f"received {row.received}, high {row.hr}"
             )
         case trace.CONN:
             return f"{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]"
@@ -115,7 +115,7 @@ def _frame(row: Row) -> str:
     peer = f"{row.peer}#{row.peer_inc}" if row.peer_inc else row.peer or "all"
     match row.kind:
         case "ack":
-            what = f"held {row.held}, delivered {row.hd}"
+            what = f"received {row.received}, delivered {row.hd}"
         case "data" | "udata":
             what = _range(row) + ("  again" if row.again else "")
         case "uack":

@@ -24,11 +24,11 @@ from ringcast.wire.frames import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ringcast.events import FragmentsTaken, GapSkipped
+    from ringcast.events import FragmentsDelivered, GapSkipped
     from ringcast.model import Member
     from ringcast.node import Node
-    from ringcast.protocols.unicast_receiver import ReceiverEntry
-    from ringcast.protocols.unicast_sender import SenderEntry
+    from ringcast.protocols.unicast_receiver import UnicastReceiver
+    from ringcast.protocols.unicast_sender import UnicastSender
     from ringcast.sim.network import Packet
     from ringcast.sim.recorder import Recorder, Scribe
     from ringcast.window.windows import SendWindow
@@ -45,7 +45,7 @@ class _Side(NamedTuple):
     state: str
     low: int
     delivered: int
-    held: int
+    received: int
     high: int
     capacity: int
     size: int
@@ -73,7 +73,7 @@ class UnicastWatch:
         self._recorder = recorder
         self._streams: dict[tuple[Member, int], _Stream] = {}
         self._senders: dict[Member, _Side] = {}
-        self._entries: dict[Member, SenderEntry] = {}
+        self._entries: dict[Member, UnicastSender] = {}
         self._receivers: dict[Member, _Side] = {}
         self._loopback = _Side(LOOPBACK, "OPEN", 0, 0, 0, 0, 0, 0, -1)
         self._questions: dict[Member, tuple[int, int]] = {}  # nonce, epoch
@@ -83,7 +83,7 @@ class UnicastWatch:
         self._blocked: list[Member] = []
         self._ticks = 0
         self._before_tick: dict[Member, tuple[_Side, int]] = {}
-        self._tails: dict[Member, tuple[SenderEntry, int]] = {}
+        self._tails: dict[Member, tuple[UnicastSender, int]] = {}
 
     # The application's side
 
@@ -132,7 +132,7 @@ class UnicastWatch:
         if to not in self._blocked:
             self._blocked.append(to)
 
-    def delivered(self, event: Delivered | FragmentsTaken) -> None:
+    def delivered(self, event: Delivered | FragmentsDelivered) -> None:
         if not isinstance(event, Delivered):
             self._write_delivery(event, event.first, event.last, "fragment")
             return
@@ -149,7 +149,7 @@ class UnicastWatch:
                 )
 
     def _write_delivery(
-        self, event: Delivered | FragmentsTaken, first: int, last: int, kind: str
+        self, event: Delivered | FragmentsDelivered, first: int, last: int, kind: str
     ) -> None:
         side = self._receivers.get(event.sender)
         self._scribe.write_about(
@@ -176,7 +176,7 @@ class UnicastWatch:
     # The network's side
 
     def heard(self, packets: Sequence[Packet]) -> None:
-        """These are being handed over: which questions may they answer?"""
+        """These are being handed over: which sync requests may they answer?"""
         self._answers = [
             (packet.sender, packet.incarnation, frame.first)
             for packet in packets
@@ -231,24 +231,27 @@ class UnicastWatch:
             for peer, entry in self._node.unicast.senders.items()
         }
         self._tails = {
-            peer: (entry, entry.tail_resent) for peer, entry in self._node.unicast.senders.items()
+            peer: (entry, entry.tail_retransmitted)
+            for peer, entry in self._node.unicast.senders.items()
         }
 
     def after_timeout(self) -> None:
-        tails = {peer: entry.tail_resent - before for peer, (entry, before) in self._tails.items()}
+        tails = {
+            peer: entry.tail_retransmitted - before for peer, (entry, before) in self._tails.items()
+        }
         self._tails = {}
         for peer, count in tails.items():
             if count:
-                self._write_resent(trace.TAIL, peer, self._before_tick[peer][0], count)
+                self._write_retransmitted(trace.TAIL, peer, self._before_tick[peer][0], count)
         if self._node.unicast.ticks == self._ticks:
             return
         self._ticks = self._node.unicast.ticks
         again = self._pending_messages()
         for peer, (side, pending) in self._before_tick.items():
             by_tick = again.get(peer, 0) - pending - tails.get(peer, 0)
-            self._write_resent(trace.TICK, peer, side, by_tick)
+            self._write_retransmitted(trace.TICK, peer, side, by_tick)
 
-    def _write_resent(self, event: str, peer: Member, side: _Side, again: int) -> None:
+    def _write_retransmitted(self, event: str, peer: Member, side: _Side, again: int) -> None:
         self._scribe.write_about(
             event,
             peer,
@@ -271,7 +274,7 @@ class UnicastWatch:
     def observe(self) -> None:
         """Turn what changed in the node's entries into rows."""
         unicast = self._node.unicast
-        self._observe_questions()
+        self._observe_sync_requests()
         self._observe_last_acks(unicast.senders)
         self._observe_gone("S", self._senders, unicast.senders)
         self._entries = dict(unicast.senders)
@@ -289,26 +292,26 @@ class UnicastWatch:
                     trace.UNICAST_UNBLOCK, peer, epoch=conn.epoch, conn=conn.id
                 )
 
-    def _observe_questions(self) -> None:
-        questions = {
-            peer: (question.nonce, question.conn.epoch)
-            for peer, question in self._node.unicast.questions.items()
+    def _observe_sync_requests(self) -> None:
+        sync_requests = {
+            peer: (sync_request.nonce, sync_request.conn.epoch)
+            for peer, sync_request in self._node.unicast.sync_requests.items()
         }
-        if questions == self._questions:
+        if sync_requests == self._questions:
             return
-        before, self._questions = self._questions, questions
+        before, self._questions = self._questions, sync_requests
         for peer, (nonce, epoch) in before.items():
-            if questions.get(peer, (0, 0))[0] != nonce:
+            if sync_requests.get(peer, (0, 0))[0] != nonce:
                 is_answered = (str(peer), peer.incarnation, nonce) in self._answers
                 self._write_sync(peer, nonce, epoch, "answered" if is_answered else "given up")
-        for peer, (nonce, epoch) in questions.items():
+        for peer, (nonce, epoch) in sync_requests.items():
             if before.get(peer, (0, 0))[0] != nonce:
                 self._write_sync(peer, nonce, epoch, "asked")
 
     def _write_sync(self, peer: Member, nonce: int, epoch: int, detail: str) -> None:
         self._scribe.write_about(trace.SYNC, peer, epoch=epoch, seqno=nonce, detail=detail)
 
-    def _observe_last_acks(self, entries: Mapping[Member, SenderEntry]) -> None:
+    def _observe_last_acks(self, entries: Mapping[Member, UnicastSender]) -> None:
         """An entry may end with the very ack that it waited for."""
         for peer, entry in self._entries.items():
             side, last = self._senders.get(peer), _sender_side(entry)
@@ -371,7 +374,7 @@ class UnicastWatch:
             conn=side.conn.id,
             low=side.low,
             hd=side.delivered,
-            held=side.held,
+            received=side.received,
             hr=side.high,
             size=size,
             detail=detail,
@@ -386,7 +389,7 @@ class UnicastWatch:
             conn=side.conn.id,
             low=side.low,
             hd=side.delivered,
-            held=side.held,
+            received=side.received,
             hr=side.high,
             cap=side.capacity,
             size=side.size,
@@ -441,7 +444,7 @@ class UnicastWatch:
         return stream
 
 
-def _sender_side(entry: SenderEntry) -> _Side:
+def _sender_side(entry: UnicastSender) -> _Side:
     return _send_side(entry.conn, entry.state.name, entry.window)
 
 
@@ -459,14 +462,14 @@ def _send_side(conn: Conn, state: str, window: SendWindow) -> _Side:
     )
 
 
-def _receiver_side(entry: ReceiverEntry) -> _Side:
+def _receiver_side(entry: UnicastReceiver) -> _Side:
     window = entry.window
     return _Side(
         entry.conn,
         entry.state.name,
         window.low,
         window.delivered,
-        window.held,
+        window.received,
         window.high,
         window.capacity,
         window.ahead_bytes,

@@ -23,14 +23,14 @@ class _State(NamedTuple):
     stage: str
     goal: int
     delivered: int
-    held: int
+    received: int
     detail: str
 
     @classmethod
     def of(cls, estate: Estate) -> _State:
-        detail = "relay" if estate.is_relay else "" if estate.is_mine else "no window"
+        detail = "forwarder" if estate.is_forwarder else "" if estate.is_mine else "no window"
         stage = estate.stage.name.lower()
-        return cls(stage, estate.goal or 0, estate.delivered, estate.held, detail)
+        return cls(stage, estate.goal or 0, estate.delivered, estate.received, detail)
 
 
 class UniformWatch:
@@ -87,7 +87,7 @@ class UniformWatch:
             seqno=state.goal,
             seqno2=state.goal,
             hd=state.delivered,
-            held=state.held,
+            received=state.received,
             view=self._node.view.counter,
             detail=state.detail,
         )

@@ -1,10 +1,10 @@
 """Did each guarantee hold in this run of this cluster? Judged from its segments, on Spark.
 
-Each file is read once, where Spark puts it, and becomes a digest (`ringcast.spark.digest`); those
+Each file is read once, where Spark puts it, and becomes a summary (`ringcast.spark.summary`); those
 that follow each other are merged there (`ringcast.spark.states`). What members recorded for
 themselves is judged from them (`ringcast.spark.recorded`); only what is flagged is read again, for
 the rows that show it. A simulation is judged whole (`ringcast.spark.simulated`). What each
-guarantee means is defined by the folds in `ringcast.trace.predicates`.
+guarantee means is defined by the rules in `ringcast.rules`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.spark.recorded import judge_recorded
+from ringcast.spark.recorded_run import RecordedRun, choose_run
 from ringcast.spark.report import Report
-from ringcast.spark.run import Run, choose_run
 from ringcast.spark.simulated import judge_simulations
 from ringcast.spark.states import read_states
 from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
@@ -24,10 +24,10 @@ from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.spark.digest import SegmentState
     from ringcast.spark.reading import Workers
     from ringcast.spark.report import Verdict
     from ringcast.spark.states import Refused
+    from ringcast.spark.summary import SegmentState
 
 
 def audit(spark: Workers, directory: Path | str, run_id: str | None = None) -> Report:
@@ -47,7 +47,7 @@ def audit_states(
     run_id: str | None = None,
 ) -> Report:
     """The same, from what was read of the segments before."""
-    run = Run(choose_run(states, run_id), refused)
+    run = RecordedRun(choose_run(states, run_id), refused)
     unfinished = sum(1 for _ in Path(directory).rglob(f"*{TEMPORARY_SUFFIX}"))
     if unfinished:
         run.notes.append(f"{unfinished} unfinished files, left by members that were killed: unread")
@@ -63,11 +63,11 @@ def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
     of_run: defaultdict[str, list[SegmentState]] = defaultdict(list)
     for state in states:
         of_run[state.info.run_id].append(state)
-    return _reports(spark, [Run(group, refused) for _, group in sorted(of_run.items())])
+    return _reports(spark, [RecordedRun(group, refused) for _, group in sorted(of_run.items())])
 
 
-def _reports(spark: Workers, runs: Sequence[Run]) -> list[Report]:
-    """Whole simulations are judged by the folds, all at once; other runs from their digests."""
+def _reports(spark: Workers, runs: Sequence[RecordedRun]) -> list[Report]:
+    """Whole simulations are judged by the rules, all at once; other runs from their summaries."""
     whole = judge_simulations(spark, [run for run in runs if run.is_whole_simulation])
     return [
         _report(run, next(whole) if run.is_whole_simulation else judge_recorded(spark, run))
@@ -75,7 +75,7 @@ def _reports(spark: Workers, runs: Sequence[Run]) -> list[Report]:
     ]
 
 
-def _report(run: Run, verdicts: list[Verdict]) -> Report:
+def _report(run: RecordedRun, verdicts: list[Verdict]) -> Report:
     states = run.segments
     return Report(
         run_id=run.id,

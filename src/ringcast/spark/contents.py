@@ -12,17 +12,17 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.spark.digest import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
 from ringcast.spark.offsets import ranges
 from ringcast.spark.reading import at_span, fetch_rows
+from ringcast.spark.summary import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
 from ringcast.trace.content import hashed_every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.spark.digest import MemberTrace, Span, Track
     from ringcast.spark.reading import Workers
-    from ringcast.spark.run import Run
+    from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.summary import MemberTrace, Span, Track
     from ringcast.trace.rows import MemberKey, OriginKey, Row
 
 SPANS_REREAD_MAX = 4096
@@ -83,7 +83,7 @@ class _Holder(NamedTuple):
         return self.trace.blocks.get(self.track, {}).get(number, NOT_ONE)
 
 
-def compare_content(spark: Workers, run: Run) -> Content:
+def compare_content(spark: Workers, run: RecordedRun) -> Content:
     found = Content()
     unsure = [
         doubt
@@ -104,7 +104,7 @@ def compare_content(spark: Workers, run: Run) -> Content:
     return found
 
 
-def _delivered(run: Run) -> dict[OriginKey, dict[int, list[_Holder]]]:
+def _delivered(run: RecordedRun) -> dict[OriginKey, dict[int, list[_Holder]]]:
     """Who delivered what of each origin, span by span."""
     found: dict[OriginKey, dict[int, list[_Holder]]] = {}
     for member, trace in run.members.items():
@@ -117,7 +117,7 @@ def _delivered(run: Run) -> dict[OriginKey, dict[int, list[_Holder]]]:
 
 
 def _compare_span(
-    run: Run, origin: OriginKey, at: int, holders: list[_Holder], found: Content
+    run: RecordedRun, origin: OriginKey, at: int, holders: list[_Holder], found: Content
 ) -> Iterator[Unsure]:
     sender = run.members.get(origin[:2])
     original = NO_SPAN
@@ -176,7 +176,7 @@ def _hashed_by(sender: MemberTrace | None) -> int:
 
 
 def _read_again(
-    spark: Workers, run: Run, unsure: list[Unsure]
+    spark: Workers, run: RecordedRun, unsure: list[Unsure]
 ) -> Iterator[tuple[Unsure, list[Row]]]:
     looks = []
     for number, doubt in enumerate(unsure):
@@ -200,7 +200,7 @@ def _blocks(rows: Iterable[Row]) -> Iterator[tuple[int, list[Row]]]:
         yield number, sorted(block, key=lambda row: (row.node, row.inc, row.idx))
 
 
-def _judge_by_sender(run: Run, doubt: Unsure, rows: list[Row], found: Content) -> None:
+def _judge_by_sender(run: RecordedRun, doubt: Unsure, rows: list[Row], found: Content) -> None:
     (member,) = doubt.members
     theirs = (row for row in rows if row.kind == "sent" or (row.node, row.inc) == member)
     for number, block in _blocks(theirs):
@@ -213,7 +213,7 @@ def _judge_by_sender(run: Run, doubt: Unsure, rows: list[Row], found: Content) -
             found.differing.append(Differing(text, block))
 
 
-def _judge_by_receivers(run: Run, doubt: Unsure, rows: list[Row], found: Content) -> None:
+def _judge_by_receivers(run: RecordedRun, doubt: Unsure, rows: list[Row], found: Content) -> None:
     delivered = (
         row for row in rows if row.kind != "sent" and not doubt.known >> row.block % SPAN_BLOCKS & 1
     )

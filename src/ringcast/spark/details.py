@@ -1,6 +1,6 @@
 """What only level "full" shows: how members hold, acknowledge and repeat.
 
-Each of these guarantees is judged from one member's rows alone, by the same folds that judge
+Each of these guarantees is judged from one member's rows alone, by the same rules that judge
 simulations. A task takes one member's segments in order, up to the first row that is missing: what
 a prefix shows is shown, whatever came after it.
 
@@ -17,33 +17,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast.spark.folding import from_text, to_text
-from ringcast.spark.reading import over_items
-from ringcast.trace.folds import feed_all
-from ringcast.trace.predicates.delivery import NothingOfTheDeparted
-from ringcast.trace.predicates.everywhere import BoundedMemory
-from ringcast.trace.predicates.flow import (
+from ringcast.rules.delivery import NothingOfTheDeparted
+from ringcast.rules.everywhere import BoundedMemory
+from ringcast.rules.flow import (
     AckersAreMembers,
     AckHonesty,
     SameBytesAgain,
     WindowHonoured,
 )
-from ringcast.trace.predicates.retained import NothingAskedOfTheDeparted
-from ringcast.trace.predicates.sequential import Sequential
+from ringcast.rules.retained import NothingAskedOfTheDeparted
+from ringcast.rules.sequential import Sequential
+from ringcast.rules.table import feed_all
+from ringcast.spark.folding import from_text, to_text
+from ringcast.spark.reading import over_items
 from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringcast.spark.digest import MemberTrace
+    from ringcast.rules.delivery import InView
+    from ringcast.rules.findings import Rule, Verdict
     from ringcast.spark.reading import Workers
-    from ringcast.trace.predicates.delivery import Present
-    from ringcast.trace.predicates.findings import Fold, Verdict
+    from ringcast.spark.summary import MemberTrace
 
 RETAINED = "retained"
 
-FOLDS: tuple[Callable[[], Fold], ...] = (
+RULES: tuple[Callable[[], Rule], ...] = (
     BoundedMemory,
     WindowHonoured,
     partial(Sequential, AckHonesty()),
@@ -52,17 +52,17 @@ FOLDS: tuple[Callable[[], Fold], ...] = (
 )
 
 
-def folds_of(purge: str) -> list[Fold]:
+def rules_of(purge: str) -> list[Rule]:
     """For a member of a group that purges so."""
     rule = NothingAskedOfTheDeparted if purge in (RETAINED, "") else NothingOfTheDeparted
-    departed: Sequential[Present | None] = Sequential(rule())
-    return [*(make() for make in FOLDS), departed]
+    departed: Sequential[InView | None] = Sequential(rule())
+    return [*(make() for make in RULES), departed]
 
 
 def judge_details(
     spark: Workers, traces: list[MemberTrace], capacity: dict[str, int]
 ) -> Iterator[Verdict]:
-    """What each predicate says of each of these members; `capacity` is by member key."""
+    """What each rule says of each of these members; `capacity` is by member key."""
     sizes = {}
     for trace in traces:
         stop = trace.holes[0].first if trace.holes else None
@@ -73,13 +73,13 @@ def judge_details(
 
 
 def _judge_member(item: str) -> Iterator[str]:
-    """One member's segments as JSON, one line for each predicate."""
+    """One member's segments as JSON, one line for each rule."""
     paths, stop, capacity, purge = json.loads(item)
-    folds = folds_of(purge)
+    rules = rules_of(purge)
     facts = Facts(capacity=capacity, purge=purge or "acks")
-    events = {event for fold in folds for event in fold.events}
+    events = {event for rule in rules for event in rule.events}
     for path in paths:
         with Segment(path) as segment:
             rows = segment.iter_rows(events)
-            feed_all(folds, (row for row in rows if stop is None or row.idx < stop))
-    yield from (to_text(fold.finish(facts)) for fold in folds)
+            feed_all(rules, (row for row in rows if stop is None or row.idx < stop))
+    yield from (to_text(rule.finish(facts)) for rule in rules)

@@ -27,9 +27,9 @@ from pyspark.sql.types import (
 )
 
 from ringcast.errors import UsageError
-from ringcast.sim.dice import expand
 from ringcast.sim.grid import place, point_words
 from ringcast.sim.likeness import state_of
+from ringcast.sim.plan import expand
 from ringcast.sim.runner import Judged, run
 from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
@@ -58,7 +58,7 @@ TASKS_PER_CORE = 4
 """At least: so that no core is idle while another has much left."""
 PILOT_RUNS = 4
 AUDIT = "audit"
-"""Under this name stands what the audit says, among the predicates."""
+"""Under this name stands what the audit says, among the rules."""
 
 _TEXT, _LONG, _FLOAT = StringType(), LongType(), DoubleType()
 
@@ -79,7 +79,7 @@ SCHEMA = _struct(
     trace_hash=_TEXT,
     judged=MapType(_TEXT, _struct(premises=_LONG, violations=_LONG, worst=_FLOAT)),
     violations=_LONG,
-    failures=ArrayType(_struct(predicate=_TEXT, state=_TEXT, text=_TEXT)),
+    failures=ArrayType(_struct(rule=_TEXT, state=_TEXT, text=_TEXT)),
     happenings=MapType(_TEXT, _LONG),
     matrix=MapType(_TEXT, _LONG),
     deliveries=_LONG,
@@ -166,7 +166,7 @@ def _simulate_row(fleet: Fleet, number: int, *, is_kept: bool) -> dict[str, Any]
         alarms = audit_as_recorded(result)
         judged[AUDIT] = Judged(alarms.premises, len(alarms.found))
         failures += [
-            {"predicate": AUDIT, "state": f"{name} as its members recorded it", "text": text}
+            {"rule": AUDIT, "state": f"{name} as its members recorded it", "text": text}
             for name, text in alarms.found
         ]
     seconds = perf_counter() - started
@@ -183,8 +183,8 @@ def _simulate_row(fleet: Fleet, number: int, *, is_kept: bool) -> dict[str, Any]
         "fault_classes": list(result.options.faults),
         "trace_hash": summary.hash,
         "judged": [
-            (predicate, {"premises": j.premises, "violations": j.violations, "worst": j.worst})
-            for predicate, j in judged.items()
+            (rule, {"premises": j.premises, "violations": j.violations, "worst": j.worst})
+            for rule, j in judged.items()
         ],
         "violations": sum(j.violations for j in judged.values()),
         "failures": failures[:FAILURES_PER_ROW],
@@ -205,8 +205,8 @@ def _failures(result: Result) -> list[dict[str, str]]:
     for failure in result.failures:
         if len(found) == FAILURES_PER_ROW:
             break
-        key = failure.predicate, state_of(failure, result.trace)
-        words = {"predicate": key[0], "state": key[1], "text": failure.text}
+        key = failure.rule, state_of(failure, result.trace)
+        words = {"rule": key[0], "state": key[1], "text": failure.text}
         found.setdefault(key, words)
     return list(found.values())
 

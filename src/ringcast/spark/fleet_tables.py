@@ -1,6 +1,6 @@
 """What a fleet comes to: functions from its rows (`ringcast.spark.fleet.SCHEMA`) to small tables.
 
-Each table is as small as the grid, the predicates or the kinds of failures, however many runs there
+Each table is as small as the grid, the rules or the kinds of failures, however many runs there
 were.
 """
 
@@ -35,12 +35,12 @@ def by_point(rows: DataFrame) -> DataFrame:
     )
 
 
-def by_predicate(rows: DataFrame) -> DataFrame:
-    """For each point and predicate: how often it was judged and violated, and the worst wait as a
+def by_rule(rows: DataFrame) -> DataFrame:
+    """For each point and rule: how often it was judged and violated, and the worst wait as a
     share of its bound. `place` is where it stands among the others."""
     return (
-        rows.select("point", F.posexplode("judged").alias("place", "predicate", "judged"))
-        .groupBy("point", "predicate")
+        rows.select("point", F.posexplode("judged").alias("place", "rule", "judged"))
+        .groupBy("point", "rule")
         .agg(
             F.sum("judged.premises").alias("premises"),
             F.sum("judged.violations").alias("violations"),
@@ -66,8 +66,8 @@ def clusters(rows: DataFrame) -> DataFrame:
     return (
         rows.where("violations > 0")
         .select("*", F.explode("failures").alias("failure"), _fault_bits().alias("bits"))
-        .select("*", "failure.predicate", "failure.state", "failure.text")
-        .groupBy("predicate", "state")
+        .select("*", "failure.rule", "failure.state", "failure.text")
+        .groupBy("rule", "state")
         .agg(
             F.count("*").alias("runs"),
             F.bit_and("bits").alias("bits"),
@@ -90,7 +90,7 @@ def _fault_bits() -> Column:
 class Cluster(NamedTuple):
     """Failures that are alike, and one of them."""
 
-    predicate: str
+    rule: str
     state: str
     runs: int
     faults: tuple[str, ...]
@@ -125,13 +125,13 @@ class Outcome(NamedTuple):
 def outcome(rows: DataFrame) -> Outcome:
     """Sum the fleet up. `rows` are read several times: they should be stored, or cached."""
     tally = Tally()
-    verdicts = by_predicate(rows).orderBy("place", "predicate").collect()
+    verdicts = by_rule(rows).orderBy("place", "rule").collect()
     totals = by_point(rows).collect()
     judged: dict[str, dict[str, Judged]] = {row.point: {} for row in totals}
     for row in verdicts:
         said = Judged(row.premises, row.violations, row.worst)
-        judged[row.point][row.predicate] = said
-        tally.judged[row.predicate] = tally.judged.get(row.predicate, VACUOUS).plus(said)
+        judged[row.point][row.rule] = said
+        tally.judged[row.rule] = tally.judged.get(row.rule, VACUOUS).plus(said)
     for row in totals:
         tally.seeds += row.runs
         tally.deliveries += row.deliveries
@@ -156,11 +156,11 @@ def outcome(rows: DataFrame) -> Outcome:
 def _clusters(rows: DataFrame) -> tuple[list[Cluster], int]:
     """The most frequent ones, and how many others there are."""
     every = clusters(rows)
-    first = every.orderBy(F.desc("runs"), "predicate", "state").limit(CLUSTERS_MAX).collect()
+    first = every.orderBy(F.desc("runs"), "rule", "state").limit(CLUSTERS_MAX).collect()
     left_out = every.count() - CLUSTERS_MAX if len(first) == CLUSTERS_MAX else 0
     found = [
         Cluster(
-            *(row.predicate, row.state, row.runs),
+            *(row.rule, row.state, row.runs),
             tuple(fault for at, fault in enumerate(FAULTS) if row.bits >> at & 1),
             *(row.example.seed, row.example.point, row.example.text, row.example.kept),
         )

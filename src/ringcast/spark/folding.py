@@ -1,14 +1,14 @@
-"""What folds say where Spark has put them, as text on its way to the driver."""
+"""What rules say where Spark has put them, as text on its way to the driver."""
 
 from __future__ import annotations
 
 import json
 
-from ringcast.trace.predicates.findings import Verdict, Violation
+from ringcast.rules.findings import Verdict, Violation
 from ringcast.trace.rows import Row
 
 VIOLATIONS_SHOWN_MAX = 10
-"""With their rows, for each predicate; the rest are counted."""
+"""With their rows, for each rule; the rest are counted."""
 
 
 def to_text(verdict: Verdict) -> str:

@@ -1,10 +1,9 @@
 """The audit of a run while it goes on: segments as a stream, judged again after each batch.
 
 Spark's file source hands out each segment once, in batches, and its checkpoint remembers which. A
-batch's segments are read by tasks and their digests kept (`ringcast.spark.kept`); then all that is
-kept is judged, by the code that judges a directory at once. So both say the same of the same files,
-whatever order these came in and wherever the follower was killed.
-"""
+batch's segments are read by tasks and their summaries kept (`ringcast.spark.kept`); then all that
+is kept is judged, by the code that judges a directory at once. So both say the same of the same
+files, whatever order these came in and wherever the follower was killed."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from pyspark.sql.types import (
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
 from ringcast.spark.kept import KeptDigests
-from ringcast.spark.states import Refused, digest_files, parse_states
+from ringcast.spark.states import Refused, parse_states, summarize_files
 from ringcast.trace.segments import SUFFIX, segment_paths
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def follow(
     """
     directory = directory.resolve()
     root = (state or directory / STATE).resolve()
-    with KeptDigests.opened(root, directory, digest_files) as kept:
+    with KeptDigests.opened(root, directory, summarize_files) as kept:
         follower = _Follower(spark, directory, run_id, kept)
         query = follower.start(every_s, files_per_batch)
         try:

@@ -5,8 +5,8 @@ it is run again. From time to time all are put together into one. What is kept o
 while the segment is as it was read: one that is gone, or another in its place, is as if never read.
 Segments are known by where they are below their directory, which may be renamed or moved.
 
-A digest takes some hundred bytes, and a hundred more for each sender in the segment and each break
-in the order, up to the bounds in `ringcast.spark.digesting`: it does not grow with the rows.
+A summary takes some hundred bytes, and a hundred more for each sender in the segment and each break
+in the order, up to the bounds in `ringcast.spark.summarize`: it does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.spark import digest, digesting
+from ringcast.spark import summarize, summary
 from ringcast.spark.reading import NOT_READ
 from ringcast.trace import columns, footers, sealed, segments
 from ringcast.trace.whole import held_alone, write_whole
@@ -66,7 +66,7 @@ class Kept(NamedTuple):
     path: str
     stamp: Stamp
     said: str
-    """What a task said of it: its footer and digest, or what is wrong with it."""
+    """What a task said of it: its footer and summary, or what is wrong with it."""
 
     @property
     def is_current(self) -> bool:
@@ -78,12 +78,12 @@ class Kept(NamedTuple):
 
 
 class KeptDigests:
-    """The digests of the segments of one directory."""
+    """The summaries of the segments of one directory."""
 
     def __init__(self, root: Path, directory: Path, read_files: ReadFiles) -> None:
         self.checkpoint = root / "checkpoint"
-        """For Spark: which files it has handed out. It is of no use without the digests."""
-        self._files = root / "digests"
+        """For Spark: which files it has handed out. It is of no use without the summaries."""
+        self._files = root / "summaries"
         self._directory = directory
         self._read_files = read_files
         self._kept: dict[str, Kept] = {}
@@ -210,10 +210,10 @@ class KeptDigests:
 
 
 def _code_hash(read_files: ReadFiles) -> str:
-    """Of what digests are made by: if it changes they are made anew."""
+    """Of what summaries are made by: if it changes they are made anew."""
     hasher = xxhash.xxh3_64()
     reader = sys.modules[read_files.__module__]
-    for module in (digest, digesting, columns, footers, sealed, segments, reader):
+    for module in (summary, summarize, columns, footers, sealed, segments, reader):
         assert module.__file__ is not None
         hasher.update(Path(module.__file__).read_bytes())
     return hasher.hexdigest()

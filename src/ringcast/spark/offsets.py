@@ -15,16 +15,16 @@ from ringcast.trace.rows import DELIVER, SEND
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.spark.digest import MemberTrace, Stretch, Track
     from ringcast.spark.reading import Look
-    from ringcast.spark.run import Run
+    from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.summary import MemberTrace, Stretch, Track
     from ringcast.trace.rows import MemberKey
 
 SeqnoRange = tuple[int, int]
 
 
 class Finding(NamedTuple):
-    """One way in which a predicate failed, and where to look for the rows that show it."""
+    """One way in which a rule failed, and where to look for the rows that show it."""
 
     id: str
     text: str
@@ -47,7 +47,7 @@ class Begun(NamedTuple):
     def is_own(self) -> bool:
         return self.track.origin[:2] == self.member
 
-    def is_of_a_dead_sender(self, run: Run) -> bool:
+    def is_of_a_dead_sender(self, run: RecordedRun) -> bool:
         has_any = any(stretch.first <= stretch.last for stretch in self.stretches)
         is_dead = self.track.origin[:2] in run.prefixes
         return has_any and is_dead and self.member not in run.prefixes
@@ -68,7 +68,7 @@ class Judged(NamedTuple):
     """Killed members of whom more was delivered than they had time to record."""
 
 
-def judge_offsets(run: Run) -> Judged:
+def judge_offsets(run: RecordedRun) -> Judged:
     premises = dict.fromkeys(("N9", "N11", "U2"), 0)
     found: list[Finding] = []
     unknown: set[MemberKey] = set()
@@ -92,7 +92,9 @@ def judge_offsets(run: Run) -> Judged:
     return Judged(premises, found, unknown)
 
 
-def _begin_elsewhere(id: str, run: Run, begun: Begun, starts: set[int]) -> Iterator[Finding]:
+def _begin_elsewhere(
+    id: str, run: RecordedRun, begun: Begun, starts: set[int]
+) -> Iterator[Finding]:
     origin = begun.track.origin
     windows = ", ".join(str(start - 1) for start in sorted(starts)) or "no place"
     for first, _ in begun.misplaced(starts):
@@ -107,14 +109,14 @@ def _begin_elsewhere(id: str, run: Run, begun: Begun, starts: set[int]) -> Itera
         )
 
 
-def _sent_by(run: Run, delivered: Track) -> list[SeqnoRange]:
+def _sent_by(run: RecordedRun, delivered: Track) -> list[SeqnoRange]:
     source = run.members.get(delivered.origin[:2])
     track = delivered._replace(role="sent")
     return joined(ranges(source.tracks.get(track, []))) if source is not None else []
 
 
 def _between_sends(
-    run: Run, begun: Begun, sent: list[SeqnoRange], lacking: SeqnoRange
+    run: RecordedRun, begun: Begun, sent: list[SeqnoRange], lacking: SeqnoRange
 ) -> Iterator[Finding]:
     """Between two sends that the killed member recorded, it sent nothing else."""
     origin = begun.track.origin

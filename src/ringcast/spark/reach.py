@@ -1,9 +1,9 @@
 """Did each message reach everybody it was for? Receivers compared with what senders purged.
 
-A sender purges what every member of its view has delivered, by their acks or votes (N5). So of what
-it had purged in a view, each member of that view must have delivered all that came after its own
-window had opened. What it had not purged was not known to be everybody's: at the end of a trace, or
-where a view went on without the receiver, nothing is owed of that.
+A sender purges what every member of its view has delivered, by their acks or reports (N5). So of
+what it had purged in a view, each member of that view must have delivered all that came after its
+own window had opened. What it had not purged was not known to be everybody's: at the end of a
+trace, or where a view went on without the receiver, nothing is owed of that.
 
 Not held against a receiver: what hangs on the missing end of its trace, if it was killed; messages
 of a sender with which it had been apart, until its window for it has opened again; and what it had
@@ -19,15 +19,15 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.spark.digest import Track
 from ringcast.spark.offsets import joined, minus, ranges
+from ringcast.spark.summary import Track
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringcast.spark.digest import MemberTrace, Purged
     from ringcast.spark.offsets import SeqnoRange
-    from ringcast.spark.run import Run
+    from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.summary import MemberTrace, Purged
     from ringcast.trace.rows import MemberKey, OriginKey
 
 
@@ -93,7 +93,7 @@ class Origin(NamedTuple):
         return self.key[:2]
 
 
-def judge_reach(run: Run) -> Reached:
+def judge_reach(run: RecordedRun) -> Reached:
     found = Reached()
     for origin in _origins(run):
         for receiver, trace in run.members.items():
@@ -105,7 +105,7 @@ def judge_reach(run: Run) -> Reached:
     return found
 
 
-def _origins(run: Run) -> Iterator[Origin]:
+def _origins(run: RecordedRun) -> Iterator[Origin]:
     for _, source, track, stretches in run.tracks("sent"):
         views = source.views
         last = max(each.last for each in stretches)
@@ -123,9 +123,9 @@ def _window(trace: MemberTrace, receiver: MemberKey, origin: OriginKey) -> Windo
     """None: it had none, or what came into it was put aside and is gone."""
     stretches = trace.tracks.get(Track("delivered", *origin), [])
     opened = [(each.first - 1, each.first_idx) for each in stretches if each.is_opened]
-    if trace.digest.is_behind or not (opened or receiver == origin[:2]):
+    if trace.summary.is_behind or not (opened or receiver == origin[:2]):
         return None
-    caught_up = trace.digest.caught_up
+    caught_up = trace.summary.caught_up
     if opened and opened[-1][1] < caught_up:
         at = bisect_left(trace.views, caught_up, key=lambda view: view.idx) - 1
         if not _is_within(at, trace.presence.get(_key(origin[:2]), [])):
@@ -133,7 +133,9 @@ def _window(trace: MemberTrace, receiver: MemberKey, origin: OriginKey) -> Windo
     return Window(opened, joined(ranges(stretches)))
 
 
-def _judge(run: Run, origin: Origin, receiver: MemberKey, window: Window, found: Reached) -> None:
+def _judge(
+    run: RecordedRun, origin: Origin, receiver: MemberKey, window: Window, found: Reached
+) -> None:
     owed = [mark for mark, at in origin.purged if _is_owed(run, origin, receiver, window, at)]
     found.judged += len(owed)
     most = max(owed, key=lambda mark: mark.through, default=None)
@@ -145,7 +147,9 @@ def _judge(run: Run, origin: Origin, receiver: MemberKey, window: Window, found:
         found.lacking.append(Lacking(origin.key, receiver, window.through, most))
 
 
-def _is_owed(run: Run, origin: Origin, receiver: MemberKey, window: Window, at: int) -> bool:
+def _is_owed(
+    run: RecordedRun, origin: Origin, receiver: MemberKey, window: Window, at: int
+) -> bool:
     """Whether what was purged in this view of the sender's was so by the receiver's own ack."""
     presence = origin.source.presence.get(_key(receiver), [])
     since = next((each for each in presence if at in each), None)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.spark.digest import SPAN_BLOCKS
 from ringcast.spark.folding import row_of
+from ringcast.spark.summary import SPAN_BLOCKS
 from ringcast.trace.rows import BLOCK, SEND, Row
 from ringcast.trace.segments import Segment
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.digest import MemberTrace, SegmentState
+    from ringcast.spark.summary import MemberTrace, SegmentState
     from ringcast.trace.footers import Bounds
     from ringcast.trace.rows import OriginKey
 
@@ -120,11 +120,11 @@ def _may_have(state: SegmentState, want: Want) -> bool:
     if want.column == "block":
         return any(
             track.origin == want.origin and want.first // SPAN_BLOCKS in spans
-            for track, spans in state.digest.content.items()
+            for track, spans in state.summary.content.items()
         )
     return any(
         track.origin == want.origin and stretch.first <= want.last and stretch.last >= want.first
-        for track, stretches in state.digest.tracks.items()
+        for track, stretches in state.summary.tracks.items()
         for stretch in stretches
     )
 
@@ -200,7 +200,7 @@ def over_items(
     sizes: dict[str, int],
     work: Callable[[str], Iterable[str]],
     *,
-    merge: Merge | None = None,
+    merge: MergeRequest | None = None,
 ) -> list[str]:
     """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
     What is said may be brought together by what it is about, and merged, before it comes here.
@@ -224,7 +224,7 @@ def over_items(
     return found
 
 
-class Merge(NamedTuple):
+class MergeRequest(NamedTuple):
     """How what tasks say becomes less."""
 
     key: Callable[[str], str]

@@ -1,4 +1,4 @@
-"""A run judged from the digests of what its members recorded, each for itself.
+"""A run judged from the summaries of what its members recorded, each for itself.
 
 A verdict is *violated* only on positive evidence. Where rows of a member are missing (lost by its
 recorder, a file gone or torn) the rest is judged and called *incomplete*. The trace of a member
@@ -12,9 +12,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.rules.retained import NothingAskedOfTheDeparted
+from ringcast.rules.table import rules_for
 from ringcast.spark.contents import compare_content
 from ringcast.spark.details import RETAINED, judge_details
-from ringcast.spark.digest import Track
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.offsets import judge_offsets, minus, ranges
 from ringcast.spark.reach import judge_reach
@@ -35,31 +36,30 @@ from ringcast.spark.report import (
     Violation,
     verdict_id,
 )
+from ringcast.spark.summary import Track
 from ringcast.spark.survivors import compare_survivors
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.facts import facts_from_values
-from ringcast.trace.folds import folds_for
-from ringcast.trace.predicates.retained import NothingAskedOfTheDeparted
 from ringcast.trace.rows import DELIVER, SEND, VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringcast.spark.digest import MemberTrace, Stretch
     from ringcast.spark.reading import Look, Workers
-    from ringcast.spark.run import Run
+    from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.summary import MemberTrace, Stretch
     from ringcast.trace.rows import MemberKey, Row
 
 
-def judge_recorded(spark: Workers, run: Run) -> list[Verdict]:
-    """What every predicate says of the run."""
+def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
+    """What every rule says of the run."""
     return _Judge(spark, run).verdicts()
 
 
 class _Judge:
-    """Judges each predicate from the merged digests, then fetches the rows that show it."""
+    """Judges each rule from the merged summaries, then fetches the rows that show it."""
 
-    def __init__(self, spark: Workers, run: Run) -> None:
+    def __init__(self, spark: Workers, run: RecordedRun) -> None:
         self._spark = spark
         self._run = run
         self._names = run.names
@@ -99,7 +99,7 @@ class _Judge:
                 verdict.inconclusive.append("there was nothing to judge")
         return [*self._verdicts.values(), *_not_judged(self._run)]
 
-    # Predicates
+    # Rules
 
     def _judge_order(self) -> None:
         """N1: what is new is the next seqno. What has been delivered before is for G2 to judge. U4
@@ -361,11 +361,11 @@ class _Judge:
             self._looks += [(trace, want._replace(finding=number)) for trace, want in looks]
 
 
-def _not_judged(run: Run) -> list[Verdict]:
-    """What digests say nothing of: of a simulation because rows are missing."""
+def _not_judged(run: RecordedRun) -> list[Verdict]:
+    """What summaries say nothing of: of a simulation because rows are missing."""
     if run.facts is None:
         return [Verdict(name, undecidable=[why]) for name, why in UNDECIDABLE_IF_RECORDED.items()]
-    names = [verdict_id(fold.id) for fold in folds_for(facts_from_values(run.facts))]
+    names = [verdict_id(rule.id) for rule in rules_for(facts_from_values(run.facts))]
     return [Verdict(name, incomplete=run.defects) for name in names if name not in RECORDED]
 
 

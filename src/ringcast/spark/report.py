@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import Stream
-from ringcast.trace.folds import BY_PROTOCOL
+from ringcast.rules.table import BY_PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,16 +49,16 @@ which shows more. N2 is G2 for multicast, and members record nothing else that i
 RECORDED = tuple(_RECORDED_TITLES)
 
 
-def verdict_id(fold_id: str) -> str:
-    """Under which id the audit reports what this fold judges."""
-    return "G2 N2" if fold_id == "G2" else fold_id
+def verdict_id(rule_id: str) -> str:
+    """Under which id the audit reports what this rule judges."""
+    return "G2 N2" if rule_id == "G2" else rule_id
 
 
 TITLES = _RECORDED_TITLES | {
-    name: fold.title
+    name: rule.title
     for makers in BY_PROTOCOL.values()
-    for fold in (make() for make in makers)
-    if (name := verdict_id(fold.id)) not in _RECORDED_TITLES
+    for rule in (make() for make in makers)
+    if (name := verdict_id(rule.id)) not in _RECORDED_TITLES
 }
 """Of all guarantees that traces can show, by id."""
 
@@ -129,7 +129,7 @@ class Names:
 
 @dataclass(slots=True)
 class Violation:
-    """One way in which a predicate failed, and the rows that show it."""
+    """One way in which a rule failed, and the rows that show it."""
 
     text: str
     rows: list[Row] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Verdict:
-    """What one predicate says of the run."""
+    """What one rule says of the run."""
 
     id: str
     premises: int = 0

@@ -1,9 +1,9 @@
-"""A simulation judged whole: every predicate of its protocol, by the folds that define them.
+"""A simulation judged whole: every rule of its protocol, by the rules that define them.
 
 A simulation's harness writes every event, in one order and by one clock, so there is nothing that
 its traces cannot show. Much of that compares members with each other, at the same moment; so one
 task takes a whole run, its members' rows merged in the order of the run. A task has in memory what
-the folds keep of one run: of unicast all rows, else views, windows and what was still open. Runs
+the rules keep of one run: of unicast all rows, else views, windows and what was still open. Runs
 are small, and there are many: they go to as many tasks as are useful.
 """
 
@@ -17,23 +17,23 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ringcast.rules.table import feed_all, rules_for
 from ringcast.spark.folding import from_text, to_text
 from ringcast.spark.reading import over_items
 from ringcast.spark.report import Verdict, Violation, verdict_id
 from ringcast.trace.facts import facts_from_values
-from ringcast.trace.folds import feed_all, folds_for
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ringcast.rules.findings import Verdict as Folded
     from ringcast.spark.reading import Workers
-    from ringcast.spark.run import Run
-    from ringcast.trace.predicates.findings import Verdict as Folded
+    from ringcast.spark.recorded_run import RecordedRun
 
 
-def judge_simulations(spark: Workers, runs: Sequence[Run]) -> Iterator[list[Verdict]]:
-    """What each predicate says of each of these whole runs, in their order."""
+def judge_simulations(spark: Workers, runs: Sequence[RecordedRun]) -> Iterator[list[Verdict]]:
+    """What each rule says of each of these whole runs, in their order."""
     sizes = {}
     for number, run in enumerate(runs):
         paths = [[path for state in states for path in state.paths] for states in run.parts]
@@ -47,7 +47,7 @@ def judge_simulations(spark: Workers, runs: Sequence[Run]) -> Iterator[list[Verd
 
 
 def _verdicts(found: list[Folded]) -> list[Verdict]:
-    """As the audit reports them. Not every run has a case for each predicate, but for one."""
+    """As the audit reports them. Not every run has a case for each rule, but for one."""
     is_anything_judged = any(each.premises for each in found)
     return [_verdict(each, is_optional=is_anything_judged) for each in found]
 
@@ -67,15 +67,15 @@ def _verdict(found: Folded, *, is_optional: bool) -> Verdict:
 
 
 def _judge_run(item: str) -> Iterator[str]:
-    """One run as JSON, one line for each predicate."""
+    """One run as JSON, one line for each rule."""
     number, values, parts = json.loads(item)
     facts = facts_from_values(values)
-    folds = folds_for(facts)
+    rules = rules_for(facts)
     with ExitStack() as opened:
         members = [
             chain.from_iterable(opened.enter_context(Segment(path)).iter_rows() for path in paths)
             for paths in parts
         ]
-        feed_all(folds, merge(*members, key=attrgetter("run_idx")))
-    for fold in folds:
-        yield json.dumps([number, to_text(fold.finish(facts))])
+        feed_all(rules, merge(*members, key=attrgetter("run_idx")))
+    for rule in rules:
+        yield json.dumps([number, to_text(rule.finish(facts))])

@@ -1,13 +1,13 @@
-"""Segments as digests: each file is read once, by some executor, and merged there with its
+"""Segments as summaries: each file is read once, by some executor, and merged there with its
 neighbours.
 
 A task takes files whose names follow each other, and a recorder's names follow each other as its
-rows do: so a task hands on one digest for each member, or part of one. Where there are very many
+rows do: so a task hands on one summary for each member, or part of one. Where there are very many
 files the parts of each member are merged by another task. What the driver gets grows with the
-members, and with what is odd; not with the segments. Files of which it gets digests are told by
+members, and with what is odd; not with the segments. Files of which it gets summaries are told by
 their places in the list that it has.
 
-Reading a file twice gives the same digest, so lost executors and repeated tasks change nothing.
+Reading a file twice gives the same summary, so lost executors and repeated tasks change nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import RingcastError
-from ringcast.spark.digest import Digest, SegmentState, join_states
-from ringcast.spark.digesting import BrokenSegment, digest_segment
-from ringcast.spark.reading import NOT_READ, Merge, over_items, tasks_for
+from ringcast.spark.reading import NOT_READ, MergeRequest, over_items, tasks_for
+from ringcast.spark.summarize import BrokenSegment, summarize_segment
+from ringcast.spark.summary import SegmentState, SegmentSummary, join_states
 from ringcast.trace.segments import Segment, SegmentInfo
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class Refused(NamedTuple):
 
 
 Read = tuple[list[SegmentState], list[Refused]]
-"""The digests by path, and what is wrong with files that have none."""
+"""The summaries by path, and what is wrong with files that have none."""
 
 
 def read_states(spark: Workers, paths: Iterable[Path]) -> Read:
-    """The digests of the files, merged where they follow each other. Without Spark they are read
+    """The summaries of the files, merged where they follow each other. Without Spark they are read
     in this process."""
     ordered = sorted(map(str, paths), key=_by_name)
     states, refused = _read_merged(spark, ordered)
@@ -58,11 +58,11 @@ def read_states(spark: Workers, paths: Iterable[Path]) -> Read:
         # Files that have the same rows in part: which of them are copies is to be seen one by one.
         apart = [Path(path) for state in states if _owner(state) in tangled for path in state.paths]
         states = [state for state in states if _owner(state) not in tangled]
-        states += parse_states(digest_files(spark, apart).items())[0]
+        states += parse_states(summarize_files(spark, apart).items())[0]
     return sorted(states, key=lambda state: state.path), sorted(refused)
 
 
-def digest_files(spark: Workers, paths: Iterable[Path]) -> dict[str, str]:
+def summarize_files(spark: Workers, paths: Iterable[Path]) -> dict[str, str]:
     """What is to be said of each file, as `parse_states` takes it: text that may be kept."""
     sizes = {str(path): path.stat().st_size for path in paths}
     return dict(json.loads(text) for text in over_items(spark, sizes, _said_of))
@@ -76,7 +76,7 @@ def parse_states(said: Iterable[tuple[str, str]]) -> Read:
         if info == NOT_READ:
             refused.append(Refused(path, rest))
         else:
-            states.append(SegmentState((path,), _info(info), Digest.from_json(rest)))
+            states.append(SegmentState((path,), _info(info), SegmentSummary.from_json(rest)))
     return sorted(states, key=lambda state: state.path), sorted(refused)
 
 
@@ -85,16 +85,16 @@ def _said_of(path: str) -> Iterator[str]:
     if isinstance(found, Refused):
         text = json.dumps([NOT_READ, found.reason])
     else:
-        text = json.dumps([asdict(found.info), found.digest.to_json()])
+        text = json.dumps([asdict(found.info), found.summary.to_json()])
     yield json.dumps([path, text])
 
 
 def _state_of(path: str) -> SegmentState | Refused:
-    """One file: its footer and digest, or what is wrong with it."""
+    """One file: its footer and summary, or what is wrong with it."""
     try:
         with Segment(path) as segment:
             segment.check_rows()
-            return SegmentState((path,), segment.info, digest_segment(segment))
+            return SegmentState((path,), segment.info, summarize_segment(segment))
     except BrokenSegment as error:
         return Refused(path, f"{Path(path).name}: {error}")
     except RingcastError as error:
@@ -108,7 +108,7 @@ def _read_merged(spark: Workers, ordered: list[str]) -> Read:
     sizes = [Path(path).stat().st_size for path in ordered]
     tasks = TASKS_HERE if spark is None else tasks_for(spark, sum(sizes))
     items = _stretches(ordered, sizes, tasks)
-    merge = Merge(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
+    merge = MergeRequest(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
     states: list[SegmentState] = []
     refused: list[Refused] = []
     for line in over_items(spark, items, _states_of, merge=merge):
@@ -117,7 +117,7 @@ def _read_merged(spark: Workers, ordered: list[str]) -> Read:
         if info is None:
             refused.append(Refused(paths[0], rest))
         else:
-            states.append(SegmentState(paths, _info(info), Digest.from_json(rest)))
+            states.append(SegmentState(paths, _info(info), SegmentSummary.from_json(rest)))
     return join_states(states), refused
 
 
@@ -142,7 +142,7 @@ def _is_pair(ordered: list[str], at: int) -> bool:
 
 def _states_of(item: str) -> Iterator[str]:
     """The files of one stretch of the list, a line for each that is refused and for each part of a
-    member's trace: the places of the files, the footer and the digest."""
+    member's trace: the places of the files, the footer and the summary."""
     start, paths = json.loads(item)
     numbers = {path: at for at, path in enumerate(paths, start)}
     states: list[SegmentState] = []
@@ -168,13 +168,13 @@ def _merge_lines(lines: Iterable[str]) -> Iterator[str]:
         else:
             # Numbers stand for the paths, which only the driver has.
             paths = tuple(f"{at:09}" for at in _spread(numbers))
-            states.append(SegmentState(paths, _info(info), Digest.from_json(rest)))
+            states.append(SegmentState(paths, _info(info), SegmentSummary.from_json(rest)))
     for state in join_states(states):
         yield _line(map(int, state.paths), state)
 
 
 def _line(numbers: Iterable[int], state: SegmentState) -> str:
-    return json.dumps([_gathered(numbers), asdict(state.info), state.digest.to_json()])
+    return json.dumps([_gathered(numbers), asdict(state.info), state.summary.to_json()])
 
 
 def _gathered(numbers: Iterable[int]) -> list[list[int]]:

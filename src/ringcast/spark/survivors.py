@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import Stream
-from ringcast.spark.digest import Track
+from ringcast.spark.summary import Track
 
 if TYPE_CHECKING:
-    from ringcast.spark.digest import Installed, MemberTrace, ViewKey
-    from ringcast.spark.run import Run
+    from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.summary import Installed, MemberTrace, ViewKey
     from ringcast.trace.rows import MemberKey, OriginKey
 
 
@@ -64,7 +64,7 @@ class Compared(NamedTuple):
     missed: list[Missed]
 
 
-def compare_survivors(run: Run) -> Compared:
+def compare_survivors(run: RecordedRun) -> Compared:
     with_anybody, with_survivors = 0, 0
     missed: list[Missed] = []
     senders = {sender for trace in run.members.values() for sender in trace.resolved}

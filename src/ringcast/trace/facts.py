@@ -1,6 +1,6 @@
 """The facts of a run as JSON has them, in files beside its rows.
 
-Which facts there are follows from the run's protocol and purge rule: so do the bounds that folds
+Which facts there are follows from the run's protocol and purge rule: so do the bounds that rules
 compute from them.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from ringcast.trace.predicates.membership import GroupFacts
-from ringcast.trace.predicates.uniform_liveness import HeirFacts, UniformFacts
+from ringcast.rules.membership import GroupFacts
+from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts
 from ringcast.trace.rows import Facts
 
 if TYPE_CHECKING:

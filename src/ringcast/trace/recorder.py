@@ -43,7 +43,7 @@ from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ringcast.events import Delivered, FragmentsTaken
+    from ringcast.events import Delivered, FragmentsDelivered
     from ringcast.model import Member, Stream, View, ViewId
     from ringcast.trace.content import Block
 
@@ -189,7 +189,7 @@ class Recorder:
         self._put_blocks(track.hasher.skip(first, last), track, now)
 
     def delivered(self, event: Delivered, now: int) -> None:
-        """The application took these messages."""
+        """The application was handed these messages."""
         run = event.run
         # A tuple finds what an Origin finds, and is made in a tenth of the time.
         track = self._delivered.get((event.sender, run.stream))
@@ -202,7 +202,7 @@ class Recorder:
         if blocks:
             self._put_blocks(blocks, track, now)
 
-    def delivered_fragments(self, event: FragmentsTaken, now: int) -> None:
+    def delivered_fragments(self, event: FragmentsDelivered, now: int) -> None:
         """The node took fragments; `delivered` follows with the message they make."""
         track = self._receiver(Origin(event.sender, event.stream))
         view, creator = event.view_id.counter, member_key(event.view_id.creator)

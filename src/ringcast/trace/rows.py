@@ -1,4 +1,4 @@
-"""The trace: one row per event of one run, and the facts that the predicates' bounds need.
+"""The trace: one row per event of one run, and the facts that the rules' bounds need.
 
 Rows are written by the harness around a node (its inputs, its outputs, read-only snapshots), never
 by a protocol: a wrong machine cannot lie in its own trace. A row speaks of a run of messages,
@@ -35,13 +35,13 @@ WIN = "win"
 ACKMAP = "ackmap"
 """The members a sender counts acknowledgements of, after a view or an ack."""
 PURGE = "purge"
-LET_GO = "let_go"
+RELEASE = "release"
 """A receiver that retains what it has delivered of `peer` does so only beyond `seqno` now."""
-VOTE = "vote"
-"""A member says, in the view `view`, that its application has taken what is up to `hd` of `peer`.
-Written once for each member of that view, when the vote leaves."""
+STABILITY_REPORT = "stability_report"
+"""A member says, in the view `view`, that its application has delivered what is up to `hd` of
+`peer`. Written once for each member of that view, when the report leaves."""
 ESTATE = "estate"
-"""What is left here of the messages of `peer` on a stream, who has departed: `hd` and `held`.
+"""What is left here of the messages of `peer` on a stream, who has departed: `hd` and `received`.
 `kind` is how far the taker has come with it, and `seqno` what it is to come to: collect, hold,
 commit; then it is resolved. Or the sender is back, and that is the end of it. `detail` "no window":
 nothing of it was ever due here; "relay": it is passed on only."""
@@ -71,7 +71,7 @@ STATE_REFUSED = "state_refused"
 """It does not give that one."""
 STATE_BEGUN = "state_begun"
 """At the joiner: transfer `seqno` of `peer` begins."""
-STATE_CUT = "state_cut"
+STATE_DIGEST = "state_digest"
 """Behind it, once for each origin: the state has all of it through `seqno`."""
 STATE_RECEIVED = "state_received"
 STATE_LOST = "state_lost"
@@ -94,9 +94,9 @@ CONN = "conn"
 """An entry was made, changed its state or its connection, or is gone: `detail` "OPEN>CLOSING"."""
 TICK = "tick"
 """The retransmission task looked at one sender entry: `low` and `hr` as it found them, `again` how
-many messages it sent again."""
+many messages it retransmitted."""
 TAIL = "tail"
-"""The tail timer has resent the end of a stream: columns as in TICK."""
+"""The tail timer has retransmitted the end of a stream: columns as in TICK."""
 SYNC = "sync"
 """A receiver's question: `seqno` is its nonce, `detail` asked, answered or given up."""
 SYNC_CALL = "sync_call"
@@ -125,9 +125,21 @@ PHASE = "phase"
 
 EVENTS = (
     *(START, CRASH, STOP, PAUSE, RESUME),
-    *(VIEW_INPUT, VIEW, PART, OPEN, DROP_WINDOW, WIN, ACKMAP, PURGE, LET_GO, VOTE, ESTATE),
+    *(
+        VIEW_INPUT,
+        VIEW,
+        PART,
+        OPEN,
+        DROP_WINDOW,
+        WIN,
+        ACKMAP,
+        PURGE,
+        RELEASE,
+        STABILITY_REPORT,
+        ESTATE,
+    ),
     *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK, HANDED),
-    *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN, STATE_CUT),
+    *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN, STATE_DIGEST),
     *(STATE_RECEIVED, STATE_LOST, STATE_END, STATE_ENTRY),
     *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
     *(CONN, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
@@ -161,7 +173,7 @@ class Row(NamedTuple):
     """Member keys, in order."""
     low: int = -1
     hd: int = -1
-    held: int = -1
+    received: int = -1
     hr: int = -1
     cap: int = -1
     """The window's capacity in messages."""
@@ -230,7 +242,7 @@ class Facts:
     run: str = ""
     seed: int = 0
     protocol: str = "multicast"
-    """Which one the run was about: its predicates are judged."""
+    """Which one the run was about: its rules are judged."""
     tau_ns: int = 0
     """The repair tick τ."""
     delta_ns: int = 0
@@ -239,7 +251,7 @@ class Facts:
     purge: str = "acks"
     """How members learn what everybody has of plain messages: acks, stability or retained."""
     stability_ns: int = 0
-    """Where they vote: the longest that a vote waits."""
+    """Where they report: the longest that a report waits."""
     nack_messages_max: int = 1
     """How many messages one repair request may ask for."""
     ack_interval_ns: int = 0
@@ -271,14 +283,14 @@ class Facts:
 
     @property
     def known_ns(self) -> int:
-        """How long a member may keep to itself what it has taken; where members vote, until all
+        """How long a member may keep to itself what it has taken; where members report, until all
         know what everybody has."""
-        votes_ns = self.stability_ns + 2 * self.delta_ns
-        return self.ack_delay_ns if self.purge == "acks" else votes_ns
+        reports_ns = self.stability_ns + 2 * self.delta_ns
+        return self.ack_delay_ns if self.purge == "acks" else reports_ns
 
     @property
     def round_bound_ns(self) -> int:
-        """Where members vote: the longest from when all have delivered something until its sender
+        """Where members report: the longest from when all have delivered something until its sender
         knows, and has room."""
         return self.known_ns + self.tau_ns + self.delta_ns
 

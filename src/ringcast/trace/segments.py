@@ -482,7 +482,7 @@ class Segment:
         return int(about.num_rows)
 
     def rows(self) -> list[Row]:
-        """All rows, as the in-process predicates take them."""
+        """All rows, as the in-process rules take them."""
         return list(self.iter_rows())
 
     def iter_rows(self, events: Collection[str] = ()) -> Iterator[Row]:

@@ -40,7 +40,7 @@ def sync(path: Path) -> None:
 def held_alone(directory: Path) -> Iterator[None]:
     """Make the directory and keep others from writing in it; UsageError if one does already.
 
-    The system lets go of it when the process ends, however it ends.
+    The system purges it when the process ends, however it ends.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

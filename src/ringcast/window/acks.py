@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 class AckTable:
     """Two watermarks per member, and their minima.
 
-    `held` is contiguously received, `delivered` is taken by the application. A member's marks
-    never decrease; the minima do when a member joins. That a mark is not beyond what was sent is
-    for the caller to check.
-    """
+    `received` is contiguously received, `delivered` is delivered to the application. A member's
+    marks never decrease; the minima do when a member joins. That a mark is not beyond what was sent
+    is for the caller to check."""
 
-    __slots__ = ("_delivered", "_held", "min_delivered", "min_held")
+    __slots__ = ("_delivered", "_held", "min_delivered", "min_received")
 
     def __init__(self, members: Iterable[Member], start: int) -> None:
         self._held: dict[Member, int] = {}
         self._delivered: dict[Member, int] = {}
-        self.min_held = self.min_delivered = start
+        self.min_received = self.min_delivered = start
         self.set_members(members, start)
 
     def set_members(self, members: Iterable[Member], start: int) -> None:
@@ -39,21 +38,21 @@ class AckTable:
         assert members
         self._held = {member: self._held.get(member, start) for member in members}
         self._delivered = {member: self._delivered.get(member, start) for member in members}
-        self.min_held = min(self._held.values())
+        self.min_received = min(self._held.values())
         self.min_delivered = min(self._delivered.values())
 
-    def update(self, member: Member, held: int, delivered: int) -> bool:
+    def update(self, member: Member, received: int, delivered: int) -> bool:
         """Whether a minimum rose. Late and strangers' acks change nothing (N6, N7)."""
-        old_held = self._held.get(member)
-        if old_held is None:
+        old_received = self._held.get(member)
+        if old_received is None:
             return False
         old_delivered = self._delivered[member]
         rose = False
-        if held > old_held:
-            self._held[member] = held
-            if old_held == self.min_held:
-                self.min_held = min(self._held.values())
-                rose = self.min_held > old_held
+        if received > old_received:
+            self._held[member] = received
+            if old_received == self.min_received:
+                self.min_received = min(self._held.values())
+                rose = self.min_received > old_received
         if delivered > old_delivered:
             self._delivered[member] = delivered
             if old_delivered == self.min_delivered:
@@ -84,15 +83,17 @@ class AckTable:
         return min(others, default=SEQNO_MAX)
 
     def entries(self) -> list[tuple[Member, int, int]]:
-        """(member, held, delivered) in member order."""
-        return [(member, held, self._delivered[member]) for member, held in self._held.items()]
+        """(member, received, delivered) in member order."""
+        return [
+            (member, received, self._delivered[member]) for member, received in self._held.items()
+        ]
 
     def __len__(self) -> int:
         return len(self._held)
 
 
 class AgreedMark:
-    """One watermark for all, as the last round of votes has found it. No member tells the sender
+    """One watermark for all, as the last stability round has found it. No member tells the sender
     anything by itself."""
 
     __slots__ = ("_by_others", "_slowest", "members", "min_delivered")
@@ -103,7 +104,7 @@ class AgreedMark:
         self._slowest: Member | None = None
 
     @property
-    def min_held(self) -> int:
+    def min_received(self) -> int:
         """Nobody says what it holds: as far as is known, what it has delivered."""
         return self.min_delivered
 
@@ -116,12 +117,12 @@ class AgreedMark:
         if new or self._slowest not in self.members:
             self._slowest = next(iter(new), None)
 
-    def update(self, member: Member, held: int, delivered: int) -> bool:
+    def update(self, member: Member, received: int, delivered: int) -> bool:
         """Members tell each other in rounds, the sender too."""
         return False
 
     def agree(self, by_all: int, by_others: int, slowest: Member | None) -> bool:
-        """Whether the minimum rose. Whoever has just come may have voted below it."""
+        """Whether the minimum rose. Whoever has just come may have reported below it."""
         self._slowest = slowest
         self._by_others = max(self._by_others, by_others)
         rose = by_all > self.min_delivered

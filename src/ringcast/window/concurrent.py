@@ -1,7 +1,7 @@
 """GilRingBuffer: many threads add by sequence number, one removes in order.
 
 LOW: everything up to it is gone. HD: highest delivered. HR: highest received. The buffer holds
-seqnos in (LOW, LOW + capacity]. JGroups calls this RingBuffer; predicates RB1 to RB9 hold under
+seqnos in (LOW, LOW + capacity]. JGroups calls this RingBuffer; rules RB1 to RB9 hold under
 every interleaving of the steps below.
 
 Theory of operation
@@ -98,7 +98,7 @@ class GilRingBuffer(Generic[T]):
     """A bounded buffer of items by seqno: any thread adds, the holder of `consumer()` removes.
 
     A nullifying buffer frees a slot when its item is removed. A retaining one keeps removed items
-    until `Consumer.stable`, so that they can be sent again. Which one is fixed for life: mixing
+    until `Consumer.stable`, so that they can be retransmitted. Which one is fixed for life: mixing
     the two would leave items below LOW that block their slot for ever.
     """
 

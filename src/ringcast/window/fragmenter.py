@@ -57,7 +57,7 @@ class Fragmenter:
         return sum(map(len, self.rest))
 
     @property
-    def is_half_sent(self) -> bool:
+    def is_partly_sent(self) -> bool:
         """The last seqno given is that of a fragment, and the next will continue it."""
         return bool(self.rest)
 
@@ -97,7 +97,7 @@ class Fragmenter:
         return pieces
 
     def pieces(self, seqnos: range) -> list[Piece]:
-        """Those of `seqnos` that are still in the window, to be sent again."""
+        """Those of `seqnos` that are still in the window, to be retransmitted."""
         first = max(seqnos.start, self.window.low + 1)
         payloads = self.window.read_run(seqnos)
         if not payloads:

@@ -1,9 +1,9 @@
 """Windows: what a sender has in flight and what a receiver has buffered. Runs in, runs out.
 
-low = everything ≤ low is gone; delivered (HD) = the highest taken; held = the highest received
-without a gap; high (HR) = the highest received or sent. A window admits seqnos in
-(low, low + capacity_max], and always low ≤ delivered ≤ held ≤ high ≤ low + capacity. On creation
-all four equal the offset, so the first acceptable seqno is offset + 1.
+low = everything ≤ low is gone; delivered (HD) = the highest taken; received = the highest received
+without a gap; high (HR) = the highest received or sent. A window admits seqnos in (low, low +
+capacity_max], and always low ≤ delivered ≤ received ≤ high ≤ low + capacity. On creation all four
+equal the offset, so the first acceptable seqno is offset + 1.
 
 These are the bounded successors of the buffer in the RingBuffer note. Instead of one class whose
 LOW means two things there are two: a ReceiveWindow has gaps, a SendWindow has none and keeps
@@ -108,16 +108,16 @@ class _Ring:
     def clear(self, first: int, count: int) -> None:
         self.put(first, [_EMPTY] * count)
 
-    def check_only(self, held: dict[int, bytes], capacity: int) -> None:
+    def check_only(self, received: dict[int, bytes], capacity: int) -> None:
         """Assert that these payloads by seqno are here and nothing else, in a ring as small as
         `capacity` allows."""
         assert len(self._slots) == _power_of_two(capacity)
         assert self._mask == len(self._slots) - 1
-        if not held:
+        if not received:
             assert not any(self._slots)
             return
         expected = [_EMPTY] * len(self._slots)
-        for seqno, payload in held.items():
+        for seqno, payload in received.items():
             expected[seqno & self._mask] = payload
         assert self._slots == expected
 
@@ -143,10 +143,10 @@ class ReceiveWindow:
         "dropped_low",
         "duplicates",
         "gate",
-        "held",
         "high",
         "low",
         "max_bytes",
+        "received",
         "retain",
     )
     volatile: ClassVar[frozenset[str]] = frozenset(
@@ -172,30 +172,34 @@ class ReceiveWindow:
         self.retain = retain
         self.gate = gate
         """Nothing beyond this is ready, even if it is here. It only rises; see open_gate."""
-        self.low = self.delivered = self.held = self.high = offset
+        self.low = self.delivered = self.received = self.high = offset
         self.ahead_bytes = 0  # sum of the payloads beyond the first gap
         self.duplicates = 0  # already here
         self.dropped_low = 0  # ≤ low: delivered long ago
         self.dropped_high = 0  # > low + capacity_max: no slot for it yet
         self.dropped_bytes = 0  # beyond a gap, and too much is buffered there already
         self._ring = _Ring(capacity)
-        # One byte for each seqno of (held, high]: 1 if it is here. The first is always 0 and
+        # One byte for each seqno of (received, high]: 1 if it is here. The first is always 0 and
         # the last always 1, so it is empty exactly when there is no gap.
         self._ahead = bytearray()
 
     def add_run(self, first: int, payloads: Sequence[bytes]) -> int:
         """How many of these were new. What is known or has no slot is counted and dropped (RB4)."""
         count = len(payloads)
-        held = self.held
-        if first == held + 1 and held == self.high and held + count <= self.low + self.capacity:
+        received = self.received
+        if (
+            first == received + 1
+            and received == self.high
+            and received + count <= self.low + self.capacity
+        ):
             self._ring.put(first, payloads)
-            self.held = self.high = held + count
+            self.received = self.high = received + count
             return count
         return self._add_anywhere(first, payloads)
 
     def _add_anywhere(self, first: int, payloads: Sequence[bytes]) -> int:
         """Fill those gaps that the run covers; the rest of it is counted and dropped."""
-        if first <= self.held or first + len(payloads) - 1 > self.low + self.capacity_max:
+        if first <= self.received or first + len(payloads) - 1 > self.low + self.capacity_max:
             first, payloads = self._clip(first, payloads)
         if not payloads:
             return 0
@@ -203,8 +207,8 @@ class ReceiveWindow:
         fresh = sum(map(len, gaps))
         self.duplicates += len(payloads) - fresh
         # A run that starts at the next in order leaves nothing beyond a gap that was not there
-        # before, so only the others are held to the byte bound.
-        is_next = first == self.held + 1
+        # before, so only the others are received to the byte bound.
+        is_next = first == self.received + 1
         added = 0
         for gap in gaps:
             piece = payloads[gap.start - first : gap.stop - first]
@@ -224,10 +228,10 @@ class ReceiveWindow:
         return added
 
     def _clip(self, first: int, payloads: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
-        """The part of the run that lies in (held, low + capacity_max]; the rest is counted."""
+        """The part of the run that lies in (received, low + capacity_max]; the rest is counted."""
         count = len(payloads)
         below = min(max(self.low + 1 - first, 0), count)
-        known = min(max(self.held + 1 - first, 0), count)
+        known = min(max(self.received + 1 - first, 0), count)
         above = min(max(first + count - 1 - (self.low + self.capacity_max), 0), count)
         self.dropped_low += below
         self.duplicates += known - below
@@ -235,14 +239,14 @@ class ReceiveWindow:
         return first + known, payloads[known : count - above]
 
     def _fill(self, first: int, piece: Sequence[bytes], size: int) -> None:
-        """Put payloads of `size` bytes in all into slots beyond held, and mark them. They are
+        """Put payloads of `size` bytes in all into slots beyond received, and mark them. They are
         accepted: here, and not before, the window grows."""
         ahead = self._ahead
-        start = first - self.held - 1
+        start = first - self.received - 1
         stop = start + len(piece)
         if stop > len(ahead):
             ahead.extend(bytes(stop - len(ahead)))
-            high = self.held + stop
+            high = self.received + stop
             if high - self.low > self.capacity:
                 _resize(self, high - self.low)
             self.high = high
@@ -251,22 +255,22 @@ class ReceiveWindow:
         self._ring.put(first, piece)
 
     def _absorb(self) -> None:
-        """Raise held over what has become contiguous with it."""
+        """Raise received over what has become contiguous with it."""
         ahead = self._ahead
         count = ahead.find(0)
         if count < 0:
-            self.held = self.high
+            self.received = self.high
             self.ahead_bytes = 0
             ahead.clear()
         elif count:
-            self.ahead_bytes -= sum(map(len, self._ring.get(self.held + 1, count)))
-            self.held += count
+            self.ahead_bytes -= sum(map(len, self._ring.get(self.received + 1, count)))
+            self.received += count
             del ahead[:count]
 
     def pass_next(self) -> None:
         """The next message came and was taken in one step, out of an empty window."""
         assert self.low == self.high < self.gate
-        self.low = self.delivered = self.held = self.high = self.high + 1
+        self.low = self.delivered = self.received = self.high = self.high + 1
 
     def has_slot(self, first: int, last: int) -> bool:
         """Whether some of first..last could be accepted; if not, they are counted as dropped.
@@ -284,7 +288,7 @@ class ReceiveWindow:
     def take_ready(self, limit: int) -> list[bytes]:
         """The next messages in order, at most `limit`. Calling this is delivery (RB5)."""
         delivered = self.delivered
-        last = min(self.held, self.gate, delivered + limit)
+        last = min(self.received, self.gate, delivered + limit)
         if last <= delivered:
             return []
         first = delivered + 1
@@ -299,9 +303,9 @@ class ReceiveWindow:
         return taken
 
     def read_run(self, seqnos: range) -> list[bytes]:
-        """Those of `seqnos` that lie in (low, held], for repair; the first of them is
+        """Those of `seqnos` that lie in (low, received], for repair; the first of them is
         max(seqnos.start, low + 1)."""
-        return _read(self._ring, seqnos, self.low, self.held)
+        return _read(self._ring, seqnos, self.low, self.received)
 
     def stable(self, through: int) -> int:
         """Empty the slots that everybody has delivered; how many. Never passes delivered (RB6)."""
@@ -318,13 +322,13 @@ class ReceiveWindow:
     def skip(self, through: int) -> int:
         """Give up on everything ≤ `through`, delivered or not; how many slots that emptied."""
         low = min(max(self.low, through), self.high)
-        emptied = min(low, self.held) - self.low
-        beyond = low - self.held
+        emptied = min(low, self.received) - self.low
+        beyond = low - self.received
         if beyond > 0:
             emptied += self._ahead.count(1, 0, beyond)
-            self.ahead_bytes -= sum(map(len, self._ring.get(self.held + 1, beyond)))
+            self.ahead_bytes -= sum(map(len, self._ring.get(self.received + 1, beyond)))
             del self._ahead[:beyond]
-            self.held = low
+            self.received = low
         self._ring.clear(self.low + 1, low - self.low)
         self.low = low
         self.delivered = max(self.delivered, low)
@@ -337,31 +341,32 @@ class ReceiveWindow:
 
     def drop_ahead(self) -> None:
         """Give up on what lies beyond the first gap: nothing will close that."""
-        beyond = self.high - self.held
+        beyond = self.high - self.received
         if beyond:
-            self._ring.clear(self.held + 1, beyond)
+            self._ring.clear(self.received + 1, beyond)
             self._ahead.clear()
             self.ahead_bytes = 0
-            self.high = self.held
+            self.high = self.received
             if self.capacity > self.capacity_min:
                 _shrink(self)
 
     def missing(self, limit: int) -> list[range]:
         """The gaps below high, ascending, at most `limit` of them."""
-        return self._gaps(self.held + 1, self.high + 1, limit)
+        return self._gaps(self.received + 1, self.high + 1, limit)
 
     def missing_within(self, first: int, last: int, limit: int) -> list[range]:
         """Those of first..last that are not here and would have a slot; at most `limit` ranges.
 
         Looks beyond high too: a lost last message leaves no gap to see.
         """
-        first = max(first, self.held + 1)
+        first = max(first, self.received + 1)
         return self._gaps(first, min(last, self.low + self.capacity_max) + 1, limit)
 
     def _gaps(self, start: int, stop: int, limit: int) -> list[range]:
-        """Those of start..stop-1, all beyond held, that are not here; at most `limit` ranges."""
+        """Those of start..stop-1, all beyond received, that are not here; at most `limit`
+        ranges."""
         ahead = self._ahead
-        base = self.held + 1
+        base = self.received + 1
         start -= base
         stop -= base
         gaps: list[range] = []
@@ -380,7 +385,7 @@ class ReceiveWindow:
     @property
     def size(self) -> int:
         """How many messages are here and not delivered (RB8)."""
-        return self.held - self.delivered + self._ahead.count(1)
+        return self.received - self.delivered + self._ahead.count(1)
 
     @property
     def missing_count(self) -> int:
@@ -390,7 +395,7 @@ class ReceiveWindow:
     @property
     def ready(self) -> int:
         """How many messages `take_ready` could give."""
-        return (self.held if self.held < self.gate else self.gate) - self.delivered
+        return (self.received if self.received < self.gate else self.gate) - self.delivered
 
     def open_gate(self, through: int) -> bool:
         """Let everything ≤ `through` be taken; whether that is more than before."""
@@ -400,12 +405,12 @@ class ReceiveWindow:
 
     def check_invariants(self) -> None:
         """Assert RB1–RB3 and RB8, slot by slot."""
-        assert self.low <= self.delivered <= self.held <= self.high
+        assert self.low <= self.delivered <= self.received <= self.high
         _check_capacity(self)
         assert self.retain or self.low == self.delivered
         assert self.delivered <= self.gate
         ahead = self._ahead
-        assert len(ahead) == self.high - self.held
+        assert len(ahead) == self.high - self.received
         if self.high == self.low:  # nothing is here, as mostly when a simulation looks
             assert self.ahead_bytes == 0
             self._ring.check_only({}, self.capacity)
@@ -413,9 +418,9 @@ class ReceiveWindow:
         assert set(ahead) <= {0, 1}
         assert not ahead or ahead[0] == 0
         assert not ahead or ahead[-1] == 1
-        empty = [seqno for seqno, here in enumerate(ahead, self.held + 1) if not here]
-        beyond = [seqno for seqno, here in enumerate(ahead, self.held + 1) if here]
-        present = [*range(self.low + 1, self.held + 1), *beyond]
+        empty = [seqno for seqno, here in enumerate(ahead, self.received + 1) if not here]
+        beyond = [seqno for seqno, here in enumerate(ahead, self.received + 1) if here]
+        present = [*range(self.low + 1, self.received + 1), *beyond]
         payloads = {seqno: self._ring.get(seqno, 1)[0] for seqno in present}
         self._ring.check_only(payloads, self.capacity)
         assert self.ahead_bytes == sum(len(self._ring.get(seqno, 1)[0]) for seqno in beyond)

@@ -34,19 +34,19 @@ from ringcast.wire.frames import (
     Begun,
     Close,
     Data,
-    Highest,
     Messages,
     Nack,
-    Relayed,
-    RepairWanted,
+    PeerRepair,
+    PeerRepairRequest,
+    StabilityQuery,
+    StabilityReport,
     Sync,
     SyncAck,
     SyncOk,
     UnicastAck,
     UnicastData,
     UnicastNack,
-    Vote,
-    VoteWanted,
+    Watermark,
 )
 from ringcast.wire.limits import (
     ALLOWANCE_MAX,
@@ -98,17 +98,17 @@ _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
 _ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
 _ANYONE: Final = 0
 
-_DATA, _ACK, _NACK, _HIGHEST = range(1, 5)
+_DATA, _ACK, _NACK, _WATERMARK = range(1, 5)
 _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
-_REPAIR_WANTED, _RELAYED = range(47, 49)
-_ALONE: Final = control.ALONE | {_RELAYED}
+_PEER_REPAIR_REQUEST, _PEER_REPAIR = range(47, 49)
+_ALONE: Final = control.ALONE | {_PEER_REPAIR}
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _STREAM: Final = Struct("<B")
 _CONN: Final = Struct("<QI")  # epoch, id
 _RUN: Final = Struct("<BQH")  # flags, first, count
 _SIZE: Final = Struct("<H")  # of one payload
 _RANGE: Final = Struct("<QI")  # first, count
-_WATERMARKS: Final = Struct("<BQQQ")  # stream, held, delivered, allowance
+_WATERMARKS: Final = Struct("<BQQQ")  # stream, received, delivered, allowance
 _STREAM_SEQNO: Final = Struct("<BQ")
 _FLAGS: Final = Struct("<B")
 _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
@@ -119,10 +119,10 @@ _MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the _SIZE of the on
 
 _MESSAGE_BODY_MIN: Final = _MESSAGE_HEAD.size - _FRAME.size
 
-_WITH_RANGES: Final = (Nack, UnicastNack, RepairWanted)
+_WITH_RANGES: Final = (Nack, UnicastNack, PeerRepairRequest)
 
 _IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
-_RELAYED_HEAD_MAX: Final = (
+_PEER_REPAIR_HEAD_MAX: Final = (
     _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size + _DATA_HEAD.size + MEMBER_BYTES_MAX
 )
 """What may stand before the lengths in a datagram with messages that are passed on."""
@@ -174,8 +174,8 @@ class Codec:
         """The largest payload that fits one datagram, be it for the group or for one member. It
         also fits when another member passes it on, in a datagram that may be larger."""
         overhead = self._seal.overhead if self._seal else 0
-        relayed = DATAGRAM_BYTES_MAX - overhead - _RELAYED_HEAD_MAX - _SIZE.size
-        return min(self._room - _UNICAST_DATA_HEAD.size - _SIZE.size, relayed)
+        peer_repair = DATAGRAM_BYTES_MAX - overhead - _PEER_REPAIR_HEAD_MAX - _SIZE.size
+        return min(self._room - _UNICAST_DATA_HEAD.size - _SIZE.size, peer_repair)
 
     def resize(self, datagram_bytes: int) -> None:
         """Fill datagrams up to so many bytes from now on; but neither to more than at first, nor to
@@ -208,18 +208,20 @@ class Codec:
                     packing.add_ranges(_NACK, _STREAM.pack(frame.stream), frame.missing)
                 case Ack():
                     packing.add_body(_ACK, _encode_ack(frame))
-                case Highest():
-                    packing.add_body(_HIGHEST, _encode_highest(frame))
+                case Watermark():
+                    packing.add_body(_WATERMARK, _encode_watermark(frame))
                 case UnicastAck() | UnicastNack() | Close() | Sync() | SyncOk() | SyncAck():
                     assert to is not None, frame
                     packing.add_unicast_control(frame)
-                case RepairWanted():
+                case PeerRepairRequest():
                     assert to is not None, frame
-                    packing.add_ranges(_REPAIR_WANTED, encode_member(frame.sender), frame.missing)
-                case Relayed():
+                    packing.add_ranges(
+                        _PEER_REPAIR_REQUEST, encode_member(frame.sender), frame.missing
+                    )
+                case PeerRepair():
                     assert to is not None, frame
-                    packing.add_relayed(encode_member(frame.sender), frame.data)
-                case Begin() | Begun() | Vote() | VoteWanted():
+                    packing.add_peer_repair(encode_member(frame.sender), frame.data)
+                case Begin() | Begun() | StabilityReport() | StabilityQuery():
                     assert to is not None, frame
                     packing.add_control(*encode_control(frame))
                 case _:
@@ -232,7 +234,7 @@ class Codec:
         return datagrams
 
     def pack_message(self, to: Member, conn: Conn, seqno: int, payload: bytes) -> bytes:
-        """The short way for what a round trip waits for: a datagram with one whole message."""
+        """The fast path for what a round trip waits for: a datagram with one whole message."""
         epoch, conn_id = conn
         assert 1 <= epoch <= COUNTER_MAX, conn
         assert FIRST_CONN_ID <= conn_id <= CONN_ID_MAX, conn
@@ -268,7 +270,7 @@ class Codec:
         return sender, _decode_frames(view, body, decoders)
 
     def unpack_message(self, datagram: Buffer) -> tuple[Member, Conn, int, bytes] | None:
-        """The short way for what a round trip waits for: one whole message to this member alone, of
+        """The fast path for what a round trip waits for: one whole message to this member alone, of
         whoever was the last to say anything to it alone. The sender, connection, seqno and payload;
         None: it is something else, or wrong, and `unpack` tells."""
         if self._last is None or self._seal is not None or len(datagram) > _SHORT:
@@ -421,7 +423,7 @@ class _Packing:
             self.add_body(kind, whose + b"".join(pairs))
             start += len(cut)
 
-    def add_relayed(self, sender: bytes, data: Data) -> None:
+    def add_peer_repair(self, sender: bytes, data: Data) -> None:
         """A run of another sender, in datagrams of its own."""
         assert data.stream is Stream.FIFO, data
         if self._frames < FRAMES_MAX:
@@ -494,7 +496,7 @@ def _encode_head(
     if isinstance(run, Data):
         if sender:
             whose = sender + _STREAM.pack(run.stream)
-            return _FRAME.pack(_RELAYED, body_bytes) + whose + _RUN.pack(flags, first, count)
+            return _FRAME.pack(_PEER_REPAIR, body_bytes) + whose + _RUN.pack(flags, first, count)
         return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
     epoch, conn_id = run.conn
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
@@ -530,14 +532,14 @@ def _fitting_stop(before: list[int], start: int, room: int) -> int:
 
 
 def _encode_ack(ack: Ack) -> bytes:
-    assert 0 <= ack.delivered <= ack.held <= SEQNO_MAX, ack
+    assert 0 <= ack.delivered <= ack.received <= SEQNO_MAX, ack
     assert 0 <= ack.allowance <= ALLOWANCE_MAX, ack
-    return _WATERMARKS.pack(ack.stream, ack.held, ack.delivered, ack.allowance)
+    return _WATERMARKS.pack(ack.stream, ack.received, ack.delivered, ack.allowance)
 
 
-def _encode_highest(highest: Highest) -> bytes:
-    assert 0 <= highest.seqno <= SEQNO_MAX, highest
-    return _STREAM_SEQNO.pack(highest.stream, highest.seqno)
+def _encode_watermark(watermark: Watermark) -> bytes:
+    assert 0 <= watermark.seqno <= SEQNO_MAX, watermark
+    return _STREAM_SEQNO.pack(watermark.stream, watermark.seqno)
 
 
 def _check_conn(conn: Conn) -> None:
@@ -602,17 +604,17 @@ def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData
     return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
 
 
-def _decode_relayed(view: memoryview, start: int, stop: int) -> Relayed:
+def _decode_peer_repair(view: memoryview, start: int, stop: int) -> PeerRepair:
     sender, data_start = _decode_sender(view[:stop], start)
     data = _decode_data(view, data_start, stop)
     if data.stream is not Stream.FIFO:
         raise DecodeError(Reject.STREAM)
-    return Relayed(sender, data)
+    return PeerRepair(sender, data)
 
 
-def _decode_repair_wanted(view: memoryview, start: int, stop: int) -> RepairWanted:
+def _decode_peer_repair_request(view: memoryview, start: int, stop: int) -> PeerRepairRequest:
     sender, pairs = _decode_sender(view[:stop], start)
-    return RepairWanted(sender, tuple(_decode_ranges(view, pairs, stop)))
+    return PeerRepairRequest(sender, tuple(_decode_ranges(view, pairs, stop)))
 
 
 def _decode_sender(view: memoryview, start: int) -> tuple[Member, int]:
@@ -658,12 +660,12 @@ def _decode_run(
 def _decode_ack(view: memoryview, start: int, stop: int) -> Ack:
     if stop - start != _WATERMARKS.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    stream, held, delivered, allowance = _WATERMARKS.unpack_from(view, start)
-    if not delivered <= held <= SEQNO_MAX:
+    stream, received, delivered, allowance = _WATERMARKS.unpack_from(view, start)
+    if not delivered <= received <= SEQNO_MAX:
         raise DecodeError(Reject.SEQNO)
     if allowance > ALLOWANCE_MAX:
         raise DecodeError(Reject.COUNT)
-    return Ack(decode_stream(stream), held, delivered, allowance)
+    return Ack(decode_stream(stream), received, delivered, allowance)
 
 
 def _decode_unicast_ack(view: memoryview, start: int, stop: int) -> UnicastAck:
@@ -706,13 +708,13 @@ def _decode_ranges(view: memoryview, pairs: int, stop: int) -> list[range]:
     return missing
 
 
-def _decode_highest(view: memoryview, start: int, stop: int) -> Highest:
+def _decode_watermark(view: memoryview, start: int, stop: int) -> Watermark:
     if stop - start != _STREAM_SEQNO.size:
         raise DecodeError(Reject.FRAME_LENGTH)
     stream, seqno = _STREAM_SEQNO.unpack_from(view, start)
     if seqno > SEQNO_MAX:
         raise DecodeError(Reject.SEQNO)
-    return Highest(decode_stream(stream), seqno)
+    return Watermark(decode_stream(stream), seqno)
 
 
 def _decode_close(view: memoryview, start: int, stop: int) -> Close:
@@ -756,7 +758,7 @@ _DECODERS_FOR_ANYONE: Final[Decoders] = {
     _DATA: _decode_data,
     _ACK: _decode_ack,
     _NACK: _decode_nack,
-    _HIGHEST: _decode_highest,
+    _WATERMARK: _decode_watermark,
     **control.FOR_ANYONE,
 }
 
@@ -771,8 +773,8 @@ _DECODERS: Final[Decoders] = {
     _SYNC: _decode_sync,
     _SYNC_OK: _decode_sync_ok,
     _SYNC_ACK: _decode_sync_ack,
-    _REPAIR_WANTED: _decode_repair_wanted,
-    _RELAYED: _decode_relayed,
+    _PEER_REPAIR_REQUEST: _decode_peer_repair_request,
+    _PEER_REPAIR: _decode_peer_repair,
     **control.FOR_ONE,
 }
 

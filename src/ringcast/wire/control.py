@@ -1,5 +1,5 @@
 """Control frames on the wire: who is in the group, merges, what departed senders leave behind, and
-votes on what everybody has.
+stability rounds.
 
 What is encoded here is our own; what is decoded may come from anybody, and raises DecodeError.
 """
@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Digest, Origin, Purge, View
 from ringcast.wire.frames import (
-    Alive,
-    Beat,
     Begin,
     Begun,
-    Claim,
     Commit,
     CommitWanted,
     Discover,
+    DiscoverReply,
     Half,
     HalfWanted,
+    Heartbeat,
     Join,
     Leave,
     Mark,
-    Merge,
     Merged,
-    Present,
-    Probe,
-    Share,
+    MergeRequest,
+    Ping,
+    Pong,
+    ReceivedRange,
+    RecoveryTarget,
+    StabilityQuery,
+    StabilityReport,
     Stable,
     Stage,
     Standing,
@@ -40,8 +42,6 @@ from ringcast.wire.frames import (
     Takeover,
     ViewAck,
     ViewIs,
-    Vote,
-    VoteWanted,
     Welcome,
 )
 from ringcast.wire.limits import (
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
 
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
     ControlFrame: TypeAlias = (
-        Alive
-        | Beat
+        Pong
+        | Heartbeat
         | Begin
         | Begun
         | Commit
@@ -87,26 +87,30 @@ if TYPE_CHECKING:
         | HalfWanted
         | Join
         | Leave
-        | Merge
+        | MergeRequest
         | Merged
-        | Present
-        | Probe
+        | DiscoverReply
+        | Ping
         | Stable
         | Standing
         | Suspect
         | Takeover
         | ViewAck
         | ViewIs
-        | Vote
-        | VoteWanted
+        | StabilityReport
+        | StabilityQuery
         | Welcome
     )
 
-_DISCOVER, _PRESENT, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
-_BEAT, _PROBE, _ALIVE, _HALF_WANTED, _HALF, _MERGE, _MERGED, _BEGIN, _BEGUN = range(21, 30)
-_COMMIT, _COMMIT_WANTED, _TAKEOVER, _STANDING, _VOTE, _VOTE_WANTED, _STABLE = range(40, 47)
+_DISCOVER, _DISCOVER_REPLY, _JOIN, _VIEW_IS, _VIEW_ACK, _WELCOME, _LEAVE, _SUSPECT = range(13, 21)
+_HEARTBEAT, _PING, _PONG, _HALF_WANTED, _HALF, _MERGE_REQUEST, _MERGED, _BEGIN, _BEGUN = range(
+    21, 30
+)
+_COMMIT, _COMMIT_WANTED, _TAKEOVER, _STANDING, _STABILITY_REPORT, _STABILITY_QUERY, _STABLE = range(
+    40, 47
+)
 ALONE: Final = frozenset(
-    [_VIEW_IS, _WELCOME, _MERGE, _MERGED, _TAKEOVER, _STANDING, _VOTE, _STABLE]
+    [_VIEW_IS, _WELCOME, _MERGE_REQUEST, _MERGED, _TAKEOVER, _STANDING, _STABILITY_REPORT, _STABLE]
 )
 """Frames that have a datagram to themselves: they speak of many members."""
 
@@ -116,8 +120,8 @@ _PLACE: Final = Struct("<H")  # of a member in the view
 _BEGINNING: Final = Struct("<BQQB")  # stream, counter, offset, flags
 _BEGUN_AT: Final = Struct("<BQ")  # stream, counter
 _NUMBER: Final = Struct("<Q")
-_CLAIM: Final = Struct("<BQ")  # stage, high
-_SHARE: Final = Struct("<BQQQ")  # flags, low, delivered, held
+_RECOVERY_TARGET: Final = Struct("<BQ")  # stage, high
+_RECEIVED_RANGE: Final = Struct("<BQQQ")  # flags, low, delivered, received
 _FRAGMENT: Final = Struct("<QHBI")  # counter of the view, place of the sender, stream, index
 _STREAM: Final = Struct("<B")
 _STREAM_FLAGS: Final = Struct("<BB")
@@ -143,20 +147,20 @@ def encode_control(frame: ControlFrame) -> tuple[int, bytes]:
             return _VIEW_IS, encode_view(frame.view)
         case Welcome():
             return _WELCOME, _encode_welcome(frame)
-        case Merge():
-            return _MERGE, encode_view(frame.view)
+        case MergeRequest():
+            return _MERGE_REQUEST, encode_view(frame.view)
         case Merged():
             return _MERGED, _encode_merged(frame)
         case Takeover():
             return _TAKEOVER, _encode_takeover(frame)
         case Standing():
             return _STANDING, _encode_standing(frame)
-        case Vote():
-            return _VOTE, _encode_vote(frame)
+        case StabilityReport():
+            return _STABILITY_REPORT, _encode_stability_report(frame)
         case Stable():
             return _STABLE, _encode_stable(frame)
-        case VoteWanted():
-            return _VOTE_WANTED, _encode_in_view(frame.number, frame.view_id)
+        case StabilityQuery():
+            return _STABILITY_QUERY, _encode_in_view(frame.number, frame.view_id)
         case Commit() | CommitWanted():
             return _encode_commitment(frame)
         case Begin() | Begun():
@@ -167,14 +171,14 @@ def encode_control(frame: ControlFrame) -> tuple[int, bytes]:
 
 def _encode_membership(
     frame: Discover
-    | Present
+    | DiscoverReply
     | Join
     | ViewAck
     | Leave
     | Suspect
-    | Beat
-    | Probe
-    | Alive
+    | Heartbeat
+    | Ping
+    | Pong
     | HalfWanted
     | Half,
 ) -> tuple[int, bytes]:
@@ -182,10 +186,12 @@ def _encode_membership(
     match frame:
         case Discover():
             return _DISCOVER, _PURGE.pack(frame.purge)
-        case Present():
+        case DiscoverReply():
             assert 0 <= frame.size <= VIEW_MEMBERS_MAX, frame
             coordinator = encode_member(frame.coordinator) if frame.coordinator else b""
-            return _PRESENT, _PURGE.pack(frame.purge) + MEMBER_COUNT.pack(frame.size) + coordinator
+            return _DISCOVER_REPLY, _PURGE.pack(frame.purge) + MEMBER_COUNT.pack(
+                frame.size
+            ) + coordinator
         case Join():
             return _JOIN, b""
         case ViewAck():
@@ -195,12 +201,12 @@ def _encode_membership(
         case Suspect():
             flags = _FLAGS.pack(frame.is_slow * _SLOW)
             return _SUSPECT, flags + encode_member(frame.member)
-        case Beat():
-            return _BEAT, encode_counter(frame.counter)
-        case Probe():
-            return _PROBE, encode_counter(frame.nonce)
-        case Alive():
-            return _ALIVE, encode_counter(frame.nonce)
+        case Heartbeat():
+            return _HEARTBEAT, encode_counter(frame.counter)
+        case Ping():
+            return _PING, encode_counter(frame.nonce)
+        case Pong():
+            return _PONG, encode_counter(frame.nonce)
         case HalfWanted():
             return _HALF_WANTED, _encode_fragment(frame, frame.first)
         case Half():
@@ -269,7 +275,8 @@ def _encode_takeover(frame: Takeover) -> bytes:
     assert len(frame.claims) <= ESTATES_MAX, frame
     assert all(0 <= claim.high <= SEQNO_MAX for claim in frame.claims), frame
     claims = [
-        _CLAIM.pack(claim.stage, claim.high) + encode_member(claim.sender) for claim in frame.claims
+        _RECOVERY_TARGET.pack(claim.stage, claim.high) + encode_member(claim.sender)
+        for claim in frame.claims
     ]
     return _STREAM.pack(frame.stream) + encode_view_id(frame.view_id) + b"".join(claims)
 
@@ -277,9 +284,9 @@ def _encode_takeover(frame: Takeover) -> bytes:
 def _encode_standing(frame: Standing) -> bytes:
     assert len(frame.shares) <= ESTATES_MAX, frame
     for share in frame.shares:
-        assert 0 <= share.low <= share.delivered <= share.held <= SEQNO_MAX, share
+        assert 0 <= share.low <= share.delivered <= share.received <= SEQNO_MAX, share
     shares = [
-        _SHARE.pack(share.has_window * _WINDOW, share.low, share.delivered, share.held)
+        _RECEIVED_RANGE.pack(share.has_window * _WINDOW, share.low, share.delivered, share.received)
         + encode_member(share.sender)
         for share in frame.shares
     ]
@@ -287,12 +294,12 @@ def _encode_standing(frame: Standing) -> bytes:
     return head + encode_view_id(frame.view_id) + b"".join(shares)
 
 
-def _encode_vote(vote: Vote) -> bytes:
-    delivered = vote.delivered
-    assert 0 <= vote.number <= COUNTER_MAX, vote
+def _encode_stability_report(report: StabilityReport) -> bytes:
+    delivered = report.delivered
+    assert 0 <= report.number <= COUNTER_MAX, report
     assert 1 <= len(delivered) <= VIEW_MEMBERS_MAX, len(delivered)
-    assert 0 <= min(delivered) <= max(delivered) <= SEQNO_MAX, vote
-    return _encode_round(vote) + struct_pack(f"<{len(delivered)}Q", *delivered)
+    assert 0 <= min(delivered) <= max(delivered) <= SEQNO_MAX, report
+    return _encode_round(report) + struct_pack(f"<{len(delivered)}Q", *delivered)
 
 
 def _encode_stable(stable: Stable) -> bytes:
@@ -304,7 +311,7 @@ def _encode_stable(stable: Stable) -> bytes:
     return _encode_round(stable) + b"".join([_MARK.pack(*mark) for mark in marks])
 
 
-def _encode_round(frame: Vote | Stable) -> bytes:
+def _encode_round(frame: StabilityReport | Stable) -> bytes:
     assert 0 <= frame.allowance <= ALLOWANCE_MAX, frame
     return encode_view_id(frame.view_id) + _ROUND.pack(frame.number, frame.allowance)
 
@@ -327,7 +334,7 @@ def _decode_discover(view: memoryview, start: int, stop: int) -> Discover:
     return Discover(_decode_purge(view[start]))
 
 
-def _decode_present(view: memoryview, start: int, stop: int) -> Present:
+def _decode_discover_reply(view: memoryview, start: int, stop: int) -> DiscoverReply:
     count = start + _PURGE.size
     rest = count + MEMBER_COUNT.size
     if rest > stop:
@@ -336,7 +343,7 @@ def _decode_present(view: memoryview, start: int, stop: int) -> Present:
     if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
     coordinator = decode_member(view, rest, stop) if rest < stop else None
-    return Present(coordinator, size, _decode_purge(view[start]))
+    return DiscoverReply(coordinator, size, _decode_purge(view[start]))
 
 
 def _decode_purge(number: int) -> Purge:
@@ -353,8 +360,8 @@ def _decode_view_is(view: memoryview, start: int, stop: int) -> ViewIs:
     return ViewIs(decoded)
 
 
-def _decode_merge(view: memoryview, start: int, stop: int) -> Merge:
-    return Merge(_decode_view_is(view, start, stop).view)
+def _decode_merge_request(view: memoryview, start: int, stop: int) -> MergeRequest:
+    return MergeRequest(_decode_view_is(view, start, stop).view)
 
 
 def _decode_merged(view: memoryview, start: int, stop: int) -> Merged:
@@ -430,12 +437,12 @@ def _decode_takeover(view: memoryview, start: int, stop: int) -> Takeover:
     stream = decode_stream(view[start])
     view_id, offset = decode_view_id(view[:stop], start + _STREAM.size)
     claims = []
-    for (stage, high), sender in _decode_of_members(view[:stop], offset, _CLAIM):
+    for (stage, high), sender in _decode_of_members(view[:stop], offset, _RECOVERY_TARGET):
         if stage not in _STAGES:
             raise DecodeError(Reject.FLAGS)
         if high > SEQNO_MAX:
             raise DecodeError(Reject.SEQNO)
-        claims.append(Claim(sender, _STAGES[stage], high))
+        claims.append(RecoveryTarget(sender, _STAGES[stage], high))
     return Takeover(view_id, tuple(claims), stream)
 
 
@@ -445,29 +452,31 @@ def _decode_standing(view: memoryview, start: int, stop: int) -> Standing:
     stream, is_open = _STREAM_FLAGS.unpack_from(view, start)
     view_id, offset = decode_view_id(view[:stop], start + _STREAM_FLAGS.size)
     shares = []
-    for (flags, low, delivered, held), sender in _decode_of_members(view[:stop], offset, _SHARE):
+    for (flags, low, delivered, received), sender in _decode_of_members(
+        view[:stop], offset, _RECEIVED_RANGE
+    ):
         if flags & ~_WINDOW:
             raise DecodeError(Reject.FLAGS)
-        if not low <= delivered <= held <= SEQNO_MAX:
+        if not low <= delivered <= received <= SEQNO_MAX:
             raise DecodeError(Reject.SEQNO)
-        shares.append(Share(sender, delivered, held, bool(flags & _WINDOW), low))
+        shares.append(ReceivedRange(sender, delivered, received, bool(flags & _WINDOW), low))
     if is_open & ~_OPEN:
         raise DecodeError(Reject.FLAGS)
     return Standing(view_id, bool(is_open & _OPEN), tuple(shares), decode_stream(stream))
 
 
-def _decode_vote(view: memoryview, start: int, stop: int) -> Vote:
+def _decode_stability_report(view: memoryview, start: int, stop: int) -> StabilityReport:
     view_id, number, allowance, rest = _decode_round(view[:stop], start)
     count = _count_entries(rest, _SEQNO_BYTES)
     delivered = struct_unpack(f"<{count}Q", rest)
     if max(delivered) > SEQNO_MAX:
         raise DecodeError(Reject.SEQNO)
-    return Vote(view_id, number, allowance, delivered)
+    return StabilityReport(view_id, number, allowance, delivered)
 
 
-def _decode_vote_wanted(view: memoryview, start: int, stop: int) -> VoteWanted:
+def _decode_stability_query(view: memoryview, start: int, stop: int) -> StabilityQuery:
     number, view_id = _decode_in_view(view, start, stop)
-    return VoteWanted(view_id, number)
+    return StabilityQuery(view_id, number)
 
 
 def _decode_stable(view: memoryview, start: int, stop: int) -> Stable:
@@ -483,7 +492,7 @@ def _decode_stable(view: memoryview, start: int, stop: int) -> Stable:
 
 
 def _decode_round(view: memoryview, start: int) -> tuple[ViewId, int, int, memoryview]:
-    """The view, the number and the allowance of a round of votes, and what comes after them."""
+    """The view, the number and the allowance of a stability round, and what comes after them."""
     view_id, offset = decode_view_id(view, start)
     if len(view) - offset < _ROUND.size:
         raise DecodeError(Reject.FRAME_LENGTH)
@@ -595,33 +604,33 @@ def _decode_suspect(view: memoryview, start: int, stop: int) -> Suspect:
     return Suspect(decode_member(view, start + _FLAGS.size, stop), bool(flags & _SLOW))
 
 
-def _decode_beat(view: memoryview, start: int, stop: int) -> Beat:
-    return Beat(decode_counter(view, start, stop))
+def _decode_heartbeat(view: memoryview, start: int, stop: int) -> Heartbeat:
+    return Heartbeat(decode_counter(view, start, stop))
 
 
-def _decode_probe(view: memoryview, start: int, stop: int) -> Probe:
-    return Probe(decode_counter(view, start, stop))
+def _decode_ping(view: memoryview, start: int, stop: int) -> Ping:
+    return Ping(decode_counter(view, start, stop))
 
 
-def _decode_alive(view: memoryview, start: int, stop: int) -> Alive:
-    return Alive(decode_counter(view, start, stop))
+def _decode_pong(view: memoryview, start: int, stop: int) -> Pong:
+    return Pong(decode_counter(view, start, stop))
 
 
 FOR_ANYONE: Final[Decoders] = {
     _DISCOVER: _decode_discover,
-    _PRESENT: _decode_present,
+    _DISCOVER_REPLY: _decode_discover_reply,
     _JOIN: partial(_decode_bare, Join()),
     _VIEW_IS: _decode_view_is,
     _VIEW_ACK: _decode_view_ack,
     _WELCOME: _decode_welcome,
     _LEAVE: partial(_decode_bare, Leave()),
     _SUSPECT: _decode_suspect,
-    _BEAT: _decode_beat,
-    _PROBE: _decode_probe,
-    _ALIVE: _decode_alive,
+    _HEARTBEAT: _decode_heartbeat,
+    _PING: _decode_ping,
+    _PONG: _decode_pong,
     _HALF_WANTED: _decode_half_wanted,
     _HALF: _decode_half,
-    _MERGE: _decode_merge,
+    _MERGE_REQUEST: _decode_merge_request,
     _MERGED: _decode_merged,
     _COMMIT: _decode_commit,
     _COMMIT_WANTED: _decode_commit_wanted,
@@ -630,11 +639,11 @@ FOR_ANYONE: Final[Decoders] = {
     _STABLE: _decode_stable,
 }
 
-# What begins with a merge is between two incarnations, and so is a vote: said to anyone it could
+# What begins with a merge is between two incarnations, and so is a report: said to anyone it could
 # reach the process that has the address now, and be taken for news of its own.
 FOR_ONE: Final[Decoders] = {
     _BEGIN: _decode_begin,
     _BEGUN: _decode_begun,
-    _VOTE: _decode_vote,
-    _VOTE_WANTED: _decode_vote_wanted,
+    _STABILITY_REPORT: _decode_stability_report,
+    _STABILITY_QUERY: _decode_stability_query,
 }

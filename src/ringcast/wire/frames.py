@@ -96,12 +96,11 @@ class Data(Messages):
 class Ack:
     """To a sender: how far its stream has come here. Both watermarks only ever grow.
 
-    `held` is contiguously received, `delivered` is taken by the application. `allowance` is how
-    many bytes the sender may have in flight towards this member.
-    """
+    `received` is contiguously received, `delivered` is delivered to the application. `allowance` is
+    how many bytes the sender may have in flight towards this member."""
 
     stream: Stream
-    held: int
+    received: int
     delivered: int
     allowance: int
 
@@ -115,7 +114,7 @@ class Nack:
 
 
 @dataclass(slots=True)
-class Highest:
+class Watermark:
     """To the group: the last seqno sent on this stream, so that a lost last message is missed."""
 
     stream: Stream
@@ -173,7 +172,7 @@ class UnicastData(Messages):
 
 @dataclass(slots=True)
 class UnicastAck:
-    """To a sender: this member's application has taken everything up to `delivered` of this
+    """To a sender: this member's application has delivered everything up to `delivered` of this
     stream. Counts only on the connection that the sender is on now."""
 
     conn: Conn
@@ -235,7 +234,7 @@ class Discover:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class DiscoverReply:
     """To whoever asked: ask `coordinator` for admission to the group of `size` members that I am
     in. None: I am looking for one myself. It purges like this."""
 
@@ -306,15 +305,15 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """To a coordinator: I take this member of our view for dead; or, `is_slow`, it has held me up
-    for longer than we agreed to bear."""
+    """To a coordinator: I take this member of our view for dead; or, `is_slow`, it has received me
+    up for longer than we agreed to bear."""
 
     member: Member
     is_slow: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeRequest:
     """To the coordinator of another group of the same name: my group is this. Make one of both."""
 
     view: View
@@ -380,10 +379,10 @@ class Stage(IntEnum):
     COMMIT = 2
     """All hold them: deliver."""
     RESOLVED = 3
-    """All have delivered them: let go of what is left."""
+    """All have delivered them: purged what is left."""
 
 
-class Claim(NamedTuple):
+class RecoveryTarget(NamedTuple):
     """What a departed sender has left behind, as far as its taker knows."""
 
     sender: Member
@@ -397,18 +396,18 @@ class Takeover:
     come. Of others that somebody knows of I have yet to hear."""
 
     view_id: ViewId
-    claims: tuple[Claim, ...]
+    claims: tuple[RecoveryTarget, ...]
     stream: Stream = Stream.UNIFORM
 
 
-class Share(NamedTuple):
+class ReceivedRange(NamedTuple):
     """What one member has of a departed sender's messages. `has_window`: or would have, if that one
-    had ever said where to begin. What is up to `low` it can give to nobody: it has let go of that,
+    had ever said where to begin. What is up to `low` it can give to nobody: it has purged that,
     or never had it."""
 
     sender: Member
     delivered: int
-    held: int
+    received: int
     has_window: bool
     low: int
 
@@ -420,12 +419,12 @@ class Standing:
 
     view_id: ViewId
     is_open: bool
-    shares: tuple[Share, ...]
+    shares: tuple[ReceivedRange, ...]
     stream: Stream = Stream.UNIFORM
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class StabilityReport:
     """To the coordinator of this view: how far this member's application has come with the plain
     messages of each member of it, in the order of the view. It has heard what was stable in round
     `number`. `allowance` is how many bytes each sender may have in flight towards it."""
@@ -437,9 +436,9 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class VoteWanted:
-    """To a member: vote in this view now, or once you have heard what was stable in round `number`.
-    To its coordinator: have everybody do so."""
+class StabilityQuery:
+    """To a member: report in this view now, or once you have heard what was stable in round
+    `number`. To its coordinator: have everybody do so."""
 
     view_id: ViewId
     number: int
@@ -456,7 +455,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stable:
-    """To the members of this view, from its coordinator: everybody has voted, for the `number`th
+    """To the members of this view, from its coordinator: everybody has reported, for the `number`th
     time. One mark for each member, in the order of the view; the least allowance of all."""
 
     view_id: ViewId
@@ -466,7 +465,7 @@ class Stable:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairWanted:
+class PeerRepairRequest:
     """To any member: these seqnos of the sender's plain messages are missing here, and the sender
     does not answer. Ascending, disjoint, half-open."""
 
@@ -475,7 +474,7 @@ class RepairWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Relayed:
+class PeerRepair:
     """To whoever asked: plain messages of this sender, as they came here."""
 
     sender: Member
@@ -483,21 +482,21 @@ class Relayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """To a member that watches me: I am alive, and in the view with this counter."""
 
     counter: int
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Ping:
     """To a member under suspicion: are you alive?"""
 
     nonce: int
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class Pong:
     """To whoever asked with this nonce: I am."""
 
     nonce: int
@@ -507,7 +506,7 @@ Frame: TypeAlias = (
     Data
     | Ack
     | Nack
-    | Highest
+    | Watermark
     | UnicastData
     | UnicastAck
     | UnicastNack
@@ -516,7 +515,7 @@ Frame: TypeAlias = (
     | SyncOk
     | SyncAck
     | Discover
-    | Present
+    | DiscoverReply
     | Join
     | ViewIs
     | ViewAck
@@ -525,7 +524,7 @@ Frame: TypeAlias = (
     | Half
     | Leave
     | Suspect
-    | Merge
+    | MergeRequest
     | Merged
     | Begin
     | Begun
@@ -533,14 +532,14 @@ Frame: TypeAlias = (
     | CommitWanted
     | Takeover
     | Standing
-    | Vote
-    | VoteWanted
+    | StabilityReport
+    | StabilityQuery
     | Stable
-    | RepairWanted
-    | Relayed
-    | Beat
-    | Probe
-    | Alive
+    | PeerRepairRequest
+    | PeerRepair
+    | Heartbeat
+    | Ping
+    | Pong
 )
 
 
@@ -562,7 +561,7 @@ _REFUSALS = ("gives no state", "waits for its own state", "could not give its st
 
 
 @dataclass(frozen=True, slots=True)
-class StateAsk:
+class StateRequest:
     """To a provider: give me the state. My windows opened at this digest, and I am in this view.
 
     `attempt` grows with each request of this member; a repeated one repeats it.
@@ -591,7 +590,7 @@ class StateBegin:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePart:
+class StateData:
     """To a joiner: one chunk of the state. They count from 0."""
 
     transfer: int
@@ -608,22 +607,23 @@ class StateEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class StateTaken:
-    """To a provider: the application has taken so much of the state. That makes room for more."""
+class StateAck:
+    """To a provider: the application has delivered so much of the state. That makes room for
+    more."""
 
     transfer: int
     taken: int
 
 
 @dataclass(frozen=True, slots=True)
-class StateStop:
+class StateCancel:
     """To a provider: forget that attempt, I get the state from somebody else."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUp:
+class JoinerBlocked:
     """To a member: my state is still on its way, and there is no more room for what comes
     meanwhile: I hold senders up. Or, if not `is_full`, no longer."""
 
@@ -653,14 +653,14 @@ class EstateRun:
 
 
 SystemMessage: TypeAlias = (
-    StateAsk
+    StateRequest
     | StateRefused
     | StateBegin
-    | StatePart
+    | StateData
     | StateEnd
-    | StateTaken
-    | StateStop
-    | HeldUp
+    | StateAck
+    | StateCancel
+    | JoinerBlocked
     | EstateWanted
     | EstateRun
 )

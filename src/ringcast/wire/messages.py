@@ -17,15 +17,15 @@ from ringcast.model import SEQNO_MAX, Digest, Origin
 from ringcast.wire.frames import (
     EstateRun,
     EstateWanted,
-    HeldUp,
+    JoinerBlocked,
     Refusal,
-    StateAsk,
+    StateAck,
     StateBegin,
+    StateCancel,
+    StateData,
     StateEnd,
-    StatePart,
     StateRefused,
-    StateStop,
-    StateTaken,
+    StateRequest,
 )
 from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
 from ringcast.wire.members import (
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     MessageDecoders: TypeAlias = dict[int, Callable[[memoryview], SystemMessage]]
 
-_STATE_ASK, _STATE_REFUSED, _STATE_BEGIN, _STATE_PART, _STATE_END = range(30, 35)
-_STATE_TAKEN, _STATE_STOP, _HELD_UP, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
+_STATE_REQUEST, _STATE_REFUSED, _STATE_BEGIN, _STATE_DATA, _STATE_END = range(30, 35)
+_STATE_ACK, _STATE_CANCEL, _JOINER_BLOCKED, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
 
 _FLAGS: Final = Struct("<B")
 _RANGE: Final = Struct("<QI")  # first, count
@@ -63,8 +63,8 @@ _REFUSALS: Final = {int(reason): reason for reason in Refusal}
 def encode_message(message: SystemMessage) -> bytes:
     """The payload that carries it to one member."""
     match message:
-        case StateAsk():
-            kind, head = _STATE_ASK, encode_counter(message.attempt)
+        case StateRequest():
+            kind, head = _STATE_REQUEST, encode_counter(message.attempt)
             body = encode_view_id(message.view_id) + _encode_digest(message.opened)
         case StateRefused():
             kind, head = _STATE_REFUSED, encode_counter(message.attempt)
@@ -72,17 +72,17 @@ def encode_message(message: SystemMessage) -> bytes:
         case StateBegin():
             kind, head = _STATE_BEGIN, _encode_numbers(message.transfer, message.attempt)
             body = _encode_digest(message.cut)
-        case StatePart():
-            kind, head = _STATE_PART, _encode_numbers(message.transfer, message.index)
+        case StateData():
+            kind, head = _STATE_DATA, _encode_numbers(message.transfer, message.index)
             body = message.payload
         case StateEnd():
             kind, head, body = _STATE_END, _encode_numbers(message.transfer, message.count), b""
-        case StateTaken():
-            kind, head, body = _STATE_TAKEN, _encode_numbers(message.transfer, message.taken), b""
-        case StateStop():
-            kind, head, body = _STATE_STOP, encode_counter(message.attempt), b""
-        case HeldUp():
-            kind, head, body = _HELD_UP, b"", _FLAGS.pack(message.is_full)
+        case StateAck():
+            kind, head, body = _STATE_ACK, _encode_numbers(message.transfer, message.taken), b""
+        case StateCancel():
+            kind, head, body = _STATE_CANCEL, encode_counter(message.attempt), b""
+        case JoinerBlocked():
+            kind, head, body = _JOINER_BLOCKED, b"", _FLAGS.pack(message.is_full)
         case EstateWanted():
             assert 1 <= message.first <= message.last <= SEQNO_MAX, message
             kind = _ESTATE_WANTED
@@ -172,10 +172,10 @@ def _decode_estate_run(body: memoryview) -> EstateRun:
     return EstateRun(sender, first, payloads, tuple(map(bool, more)), stream)
 
 
-def _decode_state_ask(body: memoryview) -> StateAsk:
+def _decode_state_request(body: memoryview) -> StateRequest:
     attempt = decode_counter(body[: COUNTER.size], 0, min(COUNTER.size, len(body)))
     view_id, end = decode_view_id(body, COUNTER.size)
-    return StateAsk(attempt, view_id, _decode_digest(body[end:]))
+    return StateRequest(attempt, view_id, _decode_digest(body[end:]))
 
 
 def _decode_state_refused(body: memoryview) -> StateRefused:
@@ -195,9 +195,9 @@ def _decode_state_begin(body: memoryview) -> StateBegin:
     return StateBegin(transfer, attempt, _decode_digest(rest))
 
 
-def _decode_state_part(body: memoryview) -> StatePart:
+def _decode_state_data(body: memoryview) -> StateData:
     transfer, index, rest = _decode_numbers(body)
-    return StatePart(transfer, index, bytes(rest))
+    return StateData(transfer, index, bytes(rest))
 
 
 def _decode_state_end(body: memoryview) -> StateEnd:
@@ -206,22 +206,22 @@ def _decode_state_end(body: memoryview) -> StateEnd:
     return StateEnd(transfer, count)
 
 
-def _decode_state_taken(body: memoryview) -> StateTaken:
+def _decode_state_ack(body: memoryview) -> StateAck:
     transfer, taken, rest = _decode_numbers(body)
     _check_end(rest)
-    return StateTaken(transfer, taken)
+    return StateAck(transfer, taken)
 
 
-def _decode_state_stop(body: memoryview) -> StateStop:
-    return StateStop(decode_counter(body, 0, len(body)))
+def _decode_state_cancel(body: memoryview) -> StateCancel:
+    return StateCancel(decode_counter(body, 0, len(body)))
 
 
-def _decode_held_up(body: memoryview) -> HeldUp:
+def _decode_joiner_blocked(body: memoryview) -> JoinerBlocked:
     if len(body) != _FLAGS.size:
         raise DecodeError(Reject.FRAME_LENGTH)
     if body[0] > 1:
         raise DecodeError(Reject.FLAGS)
-    return HeldUp(bool(body[0]))
+    return JoinerBlocked(bool(body[0]))
 
 
 def _decode_numbers(body: memoryview) -> tuple[int, int, memoryview]:
@@ -263,14 +263,14 @@ def _decode_digest(body: memoryview) -> Digest:
 
 
 _MESSAGE_DECODERS: Final[MessageDecoders] = {
-    _STATE_ASK: _decode_state_ask,
+    _STATE_REQUEST: _decode_state_request,
     _STATE_REFUSED: _decode_state_refused,
     _STATE_BEGIN: _decode_state_begin,
-    _STATE_PART: _decode_state_part,
+    _STATE_DATA: _decode_state_data,
     _STATE_END: _decode_state_end,
-    _STATE_TAKEN: _decode_state_taken,
-    _STATE_STOP: _decode_state_stop,
-    _HELD_UP: _decode_held_up,
+    _STATE_ACK: _decode_state_ack,
+    _STATE_CANCEL: _decode_state_cancel,
+    _JOINER_BLOCKED: _decode_joiner_blocked,
     _ESTATE_WANTED: _decode_estate_wanted,
     _ESTATE_RUN: _decode_estate_run,
 }

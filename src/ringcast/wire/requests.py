@@ -10,7 +10,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.events import Answered, Asked
+from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.wire.limits import COUNTER_MAX
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def encode_answer(number: int, payload: bytes, *, is_refused: bool) -> bytes:
     return _ANSWER_HEAD.pack(_ANSWER, number, is_refused) + payload
 
 
-def decode_request(sender: Member, payload: bytes) -> Asked | Answered | None:
+def decode_request(sender: Member, payload: bytes) -> RequestReceived | ReplyReceived | None:
     """What the application is to be told; None: it is for a layer (messages.py). DecodeError if any
     byte of it is not as it must be."""
     kind = payload[0] if payload else 0
@@ -45,7 +45,7 @@ def decode_request(sender: Member, payload: bytes) -> Asked | Answered | None:
         _, number = _ASK_HEAD.unpack_from(payload)
         if not 1 <= number <= COUNTER_MAX:
             raise DecodeError(Reject.SEQNO)
-        return Asked(sender, number, payload[_ASK_BYTES:])
+        return RequestReceived(sender, number, payload[_ASK_BYTES:])
     if kind == _ANSWER:
         if len(payload) < _ANSWER_BYTES:
             raise DecodeError(Reject.FRAME_LENGTH)
@@ -54,5 +54,5 @@ def decode_request(sender: Member, payload: bytes) -> Asked | Answered | None:
             raise DecodeError(Reject.SEQNO)
         if flags > 1:
             raise DecodeError(Reject.FLAGS)
-        return Answered(sender, number, payload[_ANSWER_BYTES:], flags == 1)
+        return ReplyReceived(sender, number, payload[_ANSWER_BYTES:], flags == 1)
     return None

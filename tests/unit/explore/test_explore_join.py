@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ringcast.explore.join import Scenario
 
 SMALL = {name: replace(scenario, messages=1) for name, scenario in SCENARIOS.items()}
-LET_GO = "a sender let go of what a member of its view has not delivered (N5, N9)"
+RELEASE = "a sender let go of what a member of its view has not delivered (N5, N9)"
 
 
 @pytest.mark.parametrize("name", ["loss", "coordinator"])
@@ -50,13 +50,13 @@ def test_nothing_goes_wrong_with_capacity_two(name: str) -> None:
 def test_a_digest_before_the_freeze_leaves_the_joiner_stuck() -> None:
     report = explore_join(SMALL["quiet"], WithoutFreeze)
     assert report.complete
-    assert {violation.kind for violation in report.violations} == {LET_GO, STALL}
-    (witness,) = [found.witness for found in report.violations if found.kind == LET_GO]
+    assert {violation.kind for violation in report.violations} == {RELEASE, STALL}
+    (witness,) = [found.witness for found in report.violations if found.kind == RELEASE]
     # The sender lets go of a message when only the coordinator has acknowledged it, then gets
     # the view, then the joiner is told to begin before that message.
     told = "\n".join(witness)
-    let_go = told.index("arrives: A→B Ack held=1 delivered=1")
-    assert let_go < told.index("arrives: A→B ViewIs View 3: A, B, C")
+    release = told.index("arrives: A→B Ack held=1 delivered=1")
+    assert release < told.index("arrives: A→B ViewIs View 3: A, B, C")
     assert witness[-1].startswith(
         "arrives: A→C Welcome to View 3: A, B, C at {A/fifo: 0, B/fifo: 0"
     )
@@ -131,7 +131,7 @@ def test_the_command_prints_states_and_a_witness() -> None:
     document = json.loads(broken.output)
     assert document["without"] == "freeze"
     kinds = [found["kind"] for row in document["scenarios"] for found in row["violations"]]
-    assert LET_GO in kinds
+    assert RELEASE in kinds
 
 
 def test_scenarios_say_what_may_happen() -> None:

@@ -19,7 +19,7 @@ from ringcast.explore.explorer import STALL
 from ringcast.explore.multicast import SCENARIOS, Fault, Scenario, explore_multicast
 from ringcast.model import Run
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_sender import MulticastSender
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
@@ -69,7 +69,7 @@ def stall_of(scenario: Scenario, multicast: type[ReliableMulticast]) -> list[str
 
 
 def test_without_highest_a_lost_last_message_is_never_missed() -> None:
-    witness = stall_of(PAIR, ABLATIONS["highest"])
+    witness = stall_of(PAIR, ABLATIONS["watermark"])
     assert witness == ["B: sends #1  [sends B→A Data 1..1]", "LOST: B→A Data 1..1"]
 
 
@@ -90,7 +90,7 @@ def test_without_the_freeze_the_joiner_starts_at_what_is_gone() -> None:
 
 
 def test_a_limit_is_no_proof() -> None:
-    report = explore_multicast(PAIR, ABLATIONS["highest"], max_seconds=0)
+    report = explore_multicast(PAIR, ABLATIONS["watermark"], max_seconds=0)
     assert not report.complete
     assert report.violations == []
 
@@ -128,21 +128,21 @@ class Garbling(Reporting):
         return Run(run.stream, run.first, [b"?" for _ in run.payloads])
 
 
-class FirstAckOutbox(Outbox):
+class FirstAckOutbox(MulticastSender):
     def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         self.window.purge(ack.delivered)
         super().on_ack(source, ack, now, out)
 
 
 class PurgingAtFirstAck(ReliableMulticast):
-    outbox = FirstAckOutbox
+    sending = FirstAckOutbox
 
 
 class RememberingTheDeparted(ReliableMulticast):
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        before = dict(self._inboxes)
+        before = dict(self._receivers)
         super().install_view(view, now, out)
-        self._inboxes = before
+        self._receivers = before
 
     def check_invariants(self) -> None:
         """Sees nothing: the exploration has to."""
@@ -150,7 +150,7 @@ class RememberingTheDeparted(ReliableMulticast):
 
 class Fragile(ReliableMulticast):
     def check_invariants(self) -> None:
-        assert not self._inboxes or self.digest().entries is None
+        assert not self._receivers or self.digest().entries is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class Fragile(ReliableMulticast):
         (Garbling, (Fault.LOSS,), "another content (N1)"),
         (PurgingAtFirstAck, (Fault.LOSS,), "(N5, N9)"),
         (RememberingTheDeparted, (Fault.CRASH,), "departed member was delivered (N8)"),
-        (Fragile, (Fault.LOSS,), "invariant is broken: assert not self._inboxes"),
+        (Fragile, (Fault.LOSS,), "invariant is broken: assert not self._receivers"),
     ],
 )
 def test_a_planted_defect_is_found(
@@ -202,7 +202,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_the_command_shows_what_a_missing_rule_leads_to() -> None:
-    status, output = run("--without", "highest")
+    status, output = run("--without", "watermark")
     assert status == 1
     assert f"VIOLATION {STALL}" in output
     assert "LOST: B→" in output

@@ -31,8 +31,8 @@ from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
 from ringcast.model import Run
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
-from ringcast.protocols.unicast_sender import SenderEntry
 from ringcast.protocols.unicast_sender import Timer as SenderTimer
+from ringcast.protocols.unicast_sender import UnicastSender
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
@@ -185,7 +185,7 @@ class Skipping(Telling):
         return [GapSkipped(event.sender, event.epoch, event.run.first, event.run.last), event]
 
 
-class ExaggeratingSender(SenderEntry):
+class ExaggeratingSender(UnicastSender):
     def give_up(self, reason: str, out: Effects) -> None:
         super().give_up(reason, out)
         last = out.events[-1]
@@ -197,7 +197,7 @@ class Exaggerating(ReliableUnicast):
     sender = ExaggeratingSender
 
 
-class GreedySender(SenderEntry):
+class GreedySender(UnicastSender):
     def on_ack(self, ack: UnicastAck, now: int, out: Effects) -> None:
         self.window.purge(self.window.high, forced=True)
         super().on_ack(ack, now, out)

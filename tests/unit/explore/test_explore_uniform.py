@@ -26,7 +26,7 @@ from ringcast.explore.uniform import (
 from ringcast.explore.uniform_ablations import UNIFORM_ABLATIONS
 from ringcast.model import Run
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.uniform import Uniform
 from ringcast.wire.frames import Stage
 
@@ -142,7 +142,7 @@ class Shifting(ReliableMulticast):
         ]
 
 
-class SkippingOutbox(Outbox):
+class SkippingOutbox(MulticastSender):
     """Keeps a message from its own application, which does not learn of it."""
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
@@ -152,7 +152,7 @@ class SkippingOutbox(Outbox):
 
 
 class Skipping(ReliableMulticast):
-    outbox: ClassVar[type[Outbox]] = SkippingOutbox
+    sending: ClassVar[type[MulticastSender]] = SkippingOutbox
 
 
 class Fragile(ReliableMulticast):

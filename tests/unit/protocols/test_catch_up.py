@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringcast.events import Delivered, FragmentsTaken, StateWanted
+from ringcast.events import Delivered, FragmentsDelivered, StateWanted
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.protocols.catch_up import MESSAGE_OVERHEAD, CatchUp
 
@@ -21,8 +21,8 @@ def run(sender: Member, first: int, *payloads: bytes, epoch: int = 0) -> Deliver
     return Delivered(sender, Run(Stream.FIFO, first, list(payloads)), V1, epoch)
 
 
-def fragments(sender: Member, first: int, last: int) -> FragmentsTaken:
-    return FragmentsTaken(sender, Stream.FIFO, first, last, V1)
+def fragments(sender: Member, first: int, last: int) -> FragmentsDelivered:
+    return FragmentsDelivered(sender, Stream.FIFO, first, last, V1)
 
 
 def origins(**opened: int) -> dict[Origin, int]:

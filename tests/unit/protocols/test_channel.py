@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
-from ringcast.protocols.channel import MESSAGE_BYTES_MAX, WAITING_MAX, WINDOW_BYTES, SystemChannel
+from ringcast.protocols.channel import MESSAGE_BYTES_MAX, WAITING_MAX, WINDOW_BYTES, ControlChannel
 from ringcast.wire.frames import Close, UnicastData
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Ends:
     def __init__(self, config: UnicastConfig | None = None) -> None:
         self.now = SECOND
         self.channels = {
-            me: SystemChannel(
+            me: ControlChannel(
                 me, config or UnicastConfig(), fragment_bytes=900, datagram_bytes=1000
             )
             for me in (A, B)

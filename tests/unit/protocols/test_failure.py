@@ -9,7 +9,7 @@ import pytest
 from ringcast.config import GroupConfig, MembershipConfig
 from ringcast.core.effects import (
     Effects,
-    Outsider,
+    NonMember,
     Suspected,
     Trusted,
     VerifyWanted,
@@ -18,9 +18,9 @@ from ringcast.core.effects import (
 from ringcast.core.state import canonical, clone
 from ringcast.model import Address, Digest, Member, Stream, View, ViewId
 from ringcast.node import Node
-from ringcast.protocols.failure import PROBES, WATCHERS, FailureDetector, Timer
+from ringcast.protocols.failure import PINGS, WATCHERS, FailureDetector, Timer
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Alive, Beat, Highest, Probe
+from ringcast.wire.frames import Heartbeat, Ping, Pong, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ class Watch:
         return frames
 
     def probed(self) -> list[str]:
-        return [dest for dest, frame in self.sent() if isinstance(frame, Probe)]
+        return [dest for dest, frame in self.sent() if isinstance(frame, Ping)]
 
     def said(self) -> list[Signal]:
         signals = list(self.out.signals)
@@ -123,7 +123,7 @@ def test_whom_i_beat_to_watches_me(size: int) -> None:
     for me in group:
         w = Watch(me, group)
         w.run(HEARTBEAT)
-        beats[me.name] = {dest for dest, frame in w.sent() if frame == Beat(1)}
+        beats[me.name] = {dest for dest, frame in w.sent() if frame == Heartbeat(1)}
         names = w.layer.stats()["watched"]
         assert isinstance(names, list)
         watched[me.name] = set(names)
@@ -135,7 +135,7 @@ def test_whom_i_beat_to_watches_me(size: int) -> None:
 def test_the_ring_goes_round_in_view_order() -> None:
     w = Watch(B, [D, B, A, C, F, E])
     w.run(HEARTBEAT)
-    assert w.sent() == [("A", Beat(1)), ("C", Beat(1)), ("F", Beat(1))]
+    assert w.sent() == [("A", Heartbeat(1)), ("C", Heartbeat(1)), ("F", Heartbeat(1))]
     assert w.layer.stats()["watched"] == ["F", "E", "D"]
 
 
@@ -144,11 +144,11 @@ def test_beats_go_on_and_name_the_view() -> None:
     w.run(HEARTBEAT - 1, alive=[B])
     assert w.sent() == []
     w.run(1, alive=[B])
-    assert w.sent() == [("B", Beat(1))]
+    assert w.sent() == [("B", Heartbeat(1))]
     w.view([A, B], counter=5)
     w.run(2 * HEARTBEAT, alive=[B])
-    assert w.sent() == [("B", Beat(5))] * 2
-    assert w.layer.stats()["beats_sent"] == 3
+    assert w.sent() == [("B", Heartbeat(5))] * 2
+    assert w.layer.stats()["heartbeats_sent"] == 3
 
 
 def test_whoever_is_alone_is_quiet() -> None:
@@ -175,9 +175,9 @@ def test_a_silent_member_is_asked_five_times_and_suspected_once() -> None:
     w.run(SUSPECT_AFTER - 1)
     assert w.probed() == []
     w.run(1)
-    assert w.sent() == [("B", Beat(1)), ("B", Probe(1))]
+    assert w.sent() == [("B", Heartbeat(1)), ("B", Ping(1))]
     w.run(VERIFY - 1)
-    assert w.probed() == ["B"] * (PROBES - 1)
+    assert w.probed() == ["B"] * (PINGS - 1)
     assert w.said() == []
     w.run(1)
     assert w.said() == [Suspected(B, "no sign of life for 2.5 s, asked 5 times")]
@@ -193,17 +193,17 @@ def test_a_silent_member_is_asked_five_times_and_suspected_once() -> None:
 def test_probes_of_one_verification_bear_one_nonce_the_next_has_another() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER + STEP)
-    assert {frame for _, frame in w.sent() if isinstance(frame, Probe)} == {Probe(1)}
+    assert {frame for _, frame in w.sent() if isinstance(frame, Ping)} == {Ping(1)}
     w.heard(B)
     w.run(SUSPECT_AFTER + HEARTBEAT)
-    assert {frame for _, frame in w.sent() if isinstance(frame, Probe)} == {Probe(2)}
+    assert {frame for _, frame in w.sent() if isinstance(frame, Ping)} == {Ping(2)}
 
 
-@pytest.mark.parametrize("frame", [Alive(1), Alive(99), Beat(1), Probe(4)], ids=str)
+@pytest.mark.parametrize("frame", [Pong(1), Pong(99), Heartbeat(1), Ping(4)], ids=str)
 def test_every_frame_is_a_sign_of_life(frame: Frame) -> None:
     w = Watch()
     w.run(SUSPECT_AFTER + VERIFY - 1)
-    assert w.layer.stats()["verifying"] == {"B": PROBES}
+    assert w.layer.stats()["verifying"] == {"B": PINGS}
     w.receive(B, frame)
     assert w.layer.stats()["verifying"] == {}
     w.run(SUSPECT_AFTER)
@@ -230,7 +230,7 @@ def test_another_incarnation_is_no_sign_of_life() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER + VERIFY, alive=[restarted])
     assert w.verdicts() == ["Suspected B"]
-    assert (B, Probe(1)) in w.out.frames  # that very incarnation is asked, not its address
+    assert (B, Ping(1)) in w.out.frames  # that very incarnation is asked, not its address
 
 
 def test_a_suspect_that_is_heard_is_trusted_at_once_and_once() -> None:
@@ -260,7 +260,7 @@ def test_a_suspect_is_asked_on_with_every_beat() -> None:
     w.run(SUSPECT_AFTER + VERIFY)
     w.sent()
     w.run(2 * HEARTBEAT)
-    assert w.sent() == [("B", Beat(1)), ("B", Probe(1))] * 2
+    assert w.sent() == [("B", Heartbeat(1)), ("B", Ping(1))] * 2
 
 
 def test_doubts_about_one_leave_the_other_alone() -> None:
@@ -289,7 +289,7 @@ def test_two_verifications_run_side_by_side() -> None:
 def test_a_refused_port_is_verified_and_a_second_refusal_decides() -> None:
     w = Watch()
     w.refuse(B)
-    assert w.sent() == [("B", Probe(1))]
+    assert w.sent() == [("B", Ping(1))]
     assert w.said() == []
     w.refuse(B)
     assert w.said() == [Suspected(B, "nobody listens at 127.0.0.1:7802")]
@@ -348,7 +348,7 @@ def test_refusals_at_other_addresses_mean_nothing() -> None:
 def test_a_member_that_others_suspect_is_verified_at_once() -> None:
     w = Watch(A, MEMBERS)
     w.wanted(E)
-    assert w.sent() == [("E", Probe(1))]
+    assert w.sent() == [("E", Ping(1))]
     w.run(VERIFY, alive=[F, G, H])
     assert w.said() == [Suspected(E, "no sign of life for 0.5 s, asked 5 times")]
     w.wanted(E)
@@ -383,46 +383,46 @@ def test_who_is_not_in_the_view_is_not_verified() -> None:
 
 def test_a_probe_is_always_answered() -> None:
     w = Watch(members=())
-    w.receive(B, Probe(3))
-    assert w.sent() == [("B", Alive(3))]
+    w.receive(B, Ping(3))
+    assert w.sent() == [("B", Pong(3))]
     assert w.layer.next_timeout() is None
     w.view([A, B])
-    w.receive(C, Probe(4))
-    assert w.sent() == [("C", Alive(4))]
+    w.receive(C, Ping(4))
+    assert w.sent() == [("C", Pong(4))]
     w.view([B, C], counter=2)
-    w.receive(B, Probe(5))
-    assert w.sent() == [("B", Alive(5))]
+    w.receive(B, Ping(5))
+    assert w.sent() == [("B", Pong(5))]
 
 
 def test_one_answer_to_a_datagram() -> None:
     w = Watch()
-    w.receive(B, Probe(1), Beat(1), Probe(2), Alive(3))
-    assert w.sent() == [("B", Alive(2))]
+    w.receive(B, Ping(1), Heartbeat(1), Ping(2), Pong(3))
+    assert w.sent() == [("B", Pong(2))]
 
 
 def test_answers_are_not_answered_and_nobody_talks_to_himself() -> None:
     w = Watch()
-    w.receive(B, Alive(1))
-    w.receive(A, Probe(1), Beat(1))
+    w.receive(B, Pong(1))
+    w.receive(A, Ping(1), Heartbeat(1))
     assert w.sent() == []
     assert w.said() == []
 
 
 def test_beats_from_outside_are_told() -> None:
     w = Watch()
-    w.receive(C, Beat(1), Beat(1))
-    assert w.said() == [Outsider(C)]
-    w.receive(B, Beat(1))
-    w.receive(C, Probe(1), Alive(1))
+    w.receive(C, Heartbeat(1), Heartbeat(1))
+    assert w.said() == [NonMember(C)]
+    w.receive(B, Heartbeat(1))
+    w.receive(C, Ping(1), Pong(1))
     assert w.said() == []
     w.view([A], counter=2)
-    w.receive(B, Beat(1))
-    assert w.said() == [Outsider(B)]
+    w.receive(B, Heartbeat(1))
+    assert w.said() == [NonMember(B)]
 
 
 def test_outside_a_view_nobody_is_an_outsider() -> None:
     w = Watch(members=())
-    w.receive(B, Beat(1))
+    w.receive(B, Heartbeat(1))
     assert w.said() == []
     assert w.layer.stats()["members"] == 0
 
@@ -535,7 +535,7 @@ def test_who_is_in_no_view_watches_nobody() -> None:
     assert w.layer.next_timeout() is None
     w.refuse(B)
     w.wanted(B)
-    w.receive(B, Beat(2))
+    w.receive(B, Heartbeat(2))
     assert w.probed() == ["B"]  # from before
     assert w.said() == []
     w.view([A, B], counter=3)
@@ -548,7 +548,7 @@ def test_after_close_there_is_silence() -> None:
     w.sent()
     w.layer.close("left", w.now, w.out)
     w.view([A, B], counter=2)
-    w.receive(B, Probe(1), Beat(1))
+    w.receive(B, Ping(1), Heartbeat(1))
     w.refuse(B)
     assert w.layer.next_timeout() is None
     assert w.sent() == []
@@ -596,7 +596,7 @@ def test_stats_name_every_table_and_counter() -> None:
         "watched": ["B"],
         "verifying": {"B": 1},
         "suspected": {},
-        "beats_sent": 8,
+        "heartbeats_sent": 8,
         "verifications": 1,
         "suspicions": 0,
         "taken_back": 0,
@@ -634,9 +634,9 @@ def test_any_datagram_of_a_member_is_a_sign_of_life() -> None:
     assert a.detector is not None
     a.transport_hint(B.address, START)
     assert a.detector.stats()["verifying"] == {"B": 1}
-    a.receive_datagrams(Codec("other", B, 1000).pack([Highest(Stream.FIFO, 0)]), START + 1)
+    a.receive_datagrams(Codec("other", B, 1000).pack([Watermark(Stream.FIFO, 0)]), START + 1)
     assert a.detector.stats()["verifying"] == {"B": 1}
-    a.receive_datagrams(Codec("g", B, 1000).pack([Highest(Stream.FIFO, 0)]), START + 1)
+    a.receive_datagrams(Codec("g", B, 1000).pack([Watermark(Stream.FIFO, 0)]), START + 1)
     assert a.detector.stats()["verifying"] == {}
 
 

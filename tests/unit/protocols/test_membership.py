@@ -16,7 +16,7 @@ from ringcast.core.effects import (
     Flushed,
     Left,
     LetIn,
-    Outsider,
+    NonMember,
     Reunited,
     Suspected,
     TooSlow,
@@ -25,7 +25,7 @@ from ringcast.core.effects import (
     ViewAgreed,
 )
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
-from ringcast.protocols.arrival import HALVES_AT_ONCE
+from ringcast.protocols.admission import HALVES_AT_ONCE
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.protocols.discovery import GATHER_NS
 from ringcast.protocols.membership import (
@@ -38,13 +38,13 @@ from ringcast.protocols.membership import (
 from ringcast.protocols.reunion import FRESH_NS, PATIENCE_NS
 from ringcast.wire.frames import (
     Discover,
+    DiscoverReply,
     Half,
     HalfWanted,
     Join,
     Leave,
-    Merge,
     Merged,
-    Present,
+    MergeRequest,
     Suspect,
     ViewAck,
     ViewIs,
@@ -101,7 +101,7 @@ class Desk:
 
     def joining(self, coordinator: Member = B) -> Desk:
         self.looking(coordinator)
-        self.receive(coordinator, Present(coordinator, 1))
+        self.receive(coordinator, DiscoverReply(coordinator, 1))
         self.wait(GATHER_NS)
         assert self.layer.phase is Phase.JOINING
         self.forget()
@@ -246,17 +246,17 @@ def test_a_joiner_that_has_a_group_of_its_own_by_now_is_left_out() -> None:
     desk.receive(B, ViewAck(desk.view.id))
     assert desk.members == "ABX"
     assert not desk.layer._timers.is_armed(Timer.OVERDUE)
-    desk.receive(X, Merge(view(1, X)))
+    desk.receive(X, MergeRequest(view(1, X)))
     assert desk.members == "AB"
     desk.answer()
-    desk.receive(X, Merge(view(1, X)))
+    desk.receive(X, MergeRequest(view(1, X)))
     assert desk.members == "ABX"  # as another group now
 
 
 def test_members_that_went_on_without_us_and_would_merge_have_parted() -> None:
-    """Nobody who beats to this one is among them: their Merge is all that is heard of it."""
+    """Nobody who beats to this one is among them: their MergeRequest is all that is heard of it."""
     desk = Desk().coordinator(B, C)
-    desk.receive(C, Merge(view(desk.view.counter + 1, C)))
+    desk.receive(C, MergeRequest(view(desk.view.counter + 1, C)))
     assert desk.members == "AB"
 
 
@@ -278,14 +278,14 @@ def test_a_start_asks_every_candidate_and_again_ever_less_often() -> None:
 def test_who_looks_answers_who_looks() -> None:
     desk = Desk().looking()
     desk.receive(B, Discover())
-    assert desk.sent() == [("B", Present(None, 0))]
+    assert desk.sent() == [("B", DiscoverReply(None, 0))]
     assert desk.layer.stats()["rivals"] == 1
     assert desk.layer.stats()["candidates"] == 1
 
 
 def test_a_rival_that_is_lower_starts_and_one_that_is_gone_is_forgotten() -> None:
     desk = Desk(B).looking()
-    desk.receive(A, Present(None, 0))
+    desk.receive(A, DiscoverReply(None, 0))
     desk.wait(SECOND * 3 // 10)
     assert desk.layer.phase is Phase.LOOKING
     desk.wait(SECOND * 3 // 10)
@@ -295,8 +295,8 @@ def test_a_rival_that_is_lower_starts_and_one_that_is_gone_is_forgotten() -> Non
 
 def test_offers_of_a_few_moments_are_compared() -> None:
     desk = Desk().looking(B, C)
-    desk.receive(B, Present(B, 1))
-    desk.receive(C, Present(C, 2))
+    desk.receive(B, DiscoverReply(B, 1))
+    desk.receive(C, DiscoverReply(C, 2))
     desk.wait(GATHER_NS)
     assert desk.sent() == [("C", Join())]
     assert desk.layer.phase is Phase.JOINING
@@ -305,10 +305,10 @@ def test_offers_of_a_few_moments_are_compared() -> None:
 def test_the_predecessor_at_the_own_address_is_not_asked() -> None:
     desk = Desk().looking(B)
     desk.wait(SECOND // 10)
-    desk.receive(B, Present(member("A", 9), 2))
+    desk.receive(B, DiscoverReply(member("A", 9), 2))
     desk.wait(SECOND * 29 // 100)
     assert desk.members == ""  # they will notice; do not start alone meanwhile
-    desk.receive(B, Present(B, 1))
+    desk.receive(B, DiscoverReply(B, 1))
     desk.wait(GATHER_NS)
     assert desk.layer.phase is Phase.JOINING
 
@@ -348,17 +348,17 @@ def test_a_sign_of_the_coordinator_is_worth_waiting() -> None:
     desk = Desk().joining(B)
     for _ in range(5):
         desk.wait(JOIN_PATIENCE_NS * 3 // 4)
-        desk.receive(B, Present(B, 3))
+        desk.receive(B, DiscoverReply(B, 3))
     assert desk.layer.phase is Phase.JOINING
 
 
 def test_a_joiner_is_sent_on_to_the_next_coordinator_but_only_by_the_one_it_asked() -> None:
     desk = Desk().joining(B)
-    desk.receive(X, Present(X, 9))
+    desk.receive(X, DiscoverReply(X, 9))
     assert desk.sent() == []
-    desk.receive(B, Present(C, 3))
+    desk.receive(B, DiscoverReply(C, 3))
     assert desk.sent() == [("C", Join())]
-    desk.receive(B, Present(D, 3))
+    desk.receive(B, DiscoverReply(D, 3))
     assert desk.sent() == []
 
 
@@ -462,8 +462,8 @@ def test_halves_that_were_not_asked_for_change_nothing(source: Member, wrong: Ha
     desk.forget()
     desk.receive(source, wrong)
     assert (desk.sent(), desk.said()) == ([], [])
-    assert desk.layer._arrival is not None
-    assert desk.layer._arrival.early == {}
+    assert desk.layer._admission is not None
+    assert desk.layer._admission.early == {}
     desk.receive(B, half(0, is_last=True))
     assert partials(desk) == {Origin(B, FIFO): (b"0",), Origin(C, FIFO): None}
     ignored = desk.layer.ignored
@@ -475,9 +475,9 @@ def test_more_halves_than_there_are_is_no_more() -> None:
     desk = Desk().joining(B)
     desk.receive(B, halves_of(2))
     desk.receive(B, half(2, is_last=True), half(0), half(1), half(2, is_last=True), half(3))
-    assert desk.layer._arrival is not None
-    assert desk.layer._arrival.halves == {Origin(B, FIFO): [b"0", b"1"]}
-    assert desk.layer._arrival.early == {}
+    assert desk.layer._admission is not None
+    assert desk.layer._admission.halves == {Origin(B, FIFO): [b"0", b"1"]}
+    assert desk.layer._admission.early == {}
 
 
 def test_the_same_welcome_twice_does_not_start_over() -> None:
@@ -485,8 +485,8 @@ def test_the_same_welcome_twice_does_not_start_over() -> None:
     desk.receive(B, halves_of(3))
     desk.receive(B, half(0))
     desk.receive(B, halves_of(3))
-    assert desk.layer._arrival is not None
-    assert desk.layer._arrival.wanted() == (Origin(B, FIFO), 1)
+    assert desk.layer._admission is not None
+    assert desk.layer._admission.wanted() == (Origin(B, FIFO), 1)
 
 
 def test_another_welcome_does() -> None:
@@ -512,7 +512,7 @@ def test_a_joiner_whose_coordinator_died_on_it_asks_the_one_that_takes_it_for_a_
     desk.forget()
     desk.receive(C, ViewIs(view(4, C, A)))
     assert desk.sent() == [("C", ViewAck(ViewId(C, 4))), ("C", Join())]
-    assert desk.layer._arrival is None
+    assert desk.layer._admission is None
     assert not desk.layer.is_member
     desk.receive(C, ViewIs(view(4, C, A)))  # it has not heard the ack
     assert desk.sent() == [("C", ViewAck(ViewId(C, 4)))]
@@ -619,14 +619,14 @@ def test_whoever_is_behind_is_told(source: Member) -> None:
     desk = Desk(C).member(A, B, C)
     desk.receive(source, ViewIs(view(4, source, C)))
     assert desk.sent() == [(source.name, ViewIs(view(5, A, B, C)))]
-    desk.signal(Outsider(source))
+    desk.signal(NonMember(source))
     assert desk.sent() == [(source.name, ViewIs(view(5, A, B, C)))]
     assert desk.said() == []
 
 
 def test_nobody_is_told_before_there_is_a_view() -> None:
     desk = Desk().looking()
-    desk.signal(Outsider(B))
+    desk.signal(NonMember(B))
     desk.receive(B, Leave(), ViewIs(view(3, B)), Suspect(C, is_slow=False), Join())
     desk.signal(Suspected(B, "silent"))
     desk.signal(TooSlow(B))
@@ -710,7 +710,7 @@ def test_a_join_is_a_view_then_its_acks_then_the_digest() -> None:
     old = desk.layer.view.counter
     desk.receive(D, Join())
     made = view(old + 1, A, B, C, D)
-    assert desk.sent() == [("D", Present(A, 3)), *to_all("BC", ViewIs(made))]
+    assert desk.sent() == [("D", DiscoverReply(A, 3)), *to_all("BC", ViewIs(made))]
     desk.receive(B, ViewAck(made.id))
     assert not any(isinstance(signal, DigestWanted) for signal in desk.said())
     desk.receive(C, ViewAck(made.id))
@@ -898,7 +898,7 @@ def test_a_joiner_whose_welcome_was_lost_with_its_maker_is_told_by_the_next() ->
 def test_a_member_that_asks_again_is_told_again() -> None:
     desk = Desk(A).coordinator(B, C)
     desk.receive(C, Join())  # a copy that was long under way, or its Welcome was lost
-    assert desk.sent() == [("C", Present(A, 3)), ("B", ViewIs(desk.view))]
+    assert desk.sent() == [("C", DiscoverReply(A, 3)), ("B", ViewIs(desk.view))]
     desk.receive(B, ViewAck(desk.view.id))
     desk.signal(DigestTaken(Digest({})))
     desk.receive(C, ViewAck(desk.view.id))
@@ -915,9 +915,9 @@ def test_a_welcome_to_a_newer_view_is_a_view_to_who_is_in_already() -> None:
 def test_only_the_coordinator_lets_in() -> None:
     desk = Desk(B).member(A, B)
     desk.receive(C, Join())
-    assert desk.sent() == [("C", Present(A, 2))]
+    assert desk.sent() == [("C", DiscoverReply(A, 2))]
     desk.receive(C, Discover())
-    assert desk.sent() == [("C", Present(A, 2))]
+    assert desk.sent() == [("C", DiscoverReply(A, 2))]
     assert desk.layer.change is None
 
 
@@ -1056,7 +1056,7 @@ def test_a_coordinator_that_is_too_slow_itself_goes() -> None:
     assert desk.layer.change is not None
     assert desk.layer.change.view.members == (B, C)
     desk.answer()
-    assert desk.reasons() == ["held the others up"]
+    assert desk.reasons() == ["received the others up"]
     assert desk.layer.may_rejoin
 
 
@@ -1084,10 +1084,10 @@ def test_a_member_does_not() -> None:
 @pytest.mark.parametrize(
     ("coordinator", "size", "answer"),
     [
-        (X, 3, Merge(view(2, B, C))),
-        (A, 2, Merge(view(2, B, C))),
-        (X, 2, Present(B, 2)),
-        (A, 1, Present(B, 2)),
+        (X, 3, MergeRequest(view(2, B, C))),
+        (A, 2, MergeRequest(view(2, B, C))),
+        (X, 2, DiscoverReply(B, 2)),
+        (A, 1, DiscoverReply(B, 2)),
         (C, 9, None),
         (None, 0, None),
     ],
@@ -1097,7 +1097,7 @@ def test_the_lesser_group_asks_and_the_greater_says_that_it_leads(
     coordinator: Member | None, size: int, answer: Frame | None
 ) -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(D, Present(coordinator, size))
+    desk.receive(D, DiscoverReply(coordinator, size))
     expected = [] if coordinator is None or answer is None else [(coordinator.name, answer)]
     assert desk.sent() == expected
     assert desk.layer.phase is Phase.MEMBER
@@ -1106,7 +1106,7 @@ def test_the_lesser_group_asks_and_the_greater_says_that_it_leads(
 
 def test_only_a_coordinator_compares_groups() -> None:
     desk = Desk(B).member(A, B)
-    desk.receive(X, Present(X, 99), ViewIs(view(9, X, Y, Z)))
+    desk.receive(X, DiscoverReply(X, 99), ViewIs(view(9, X, Y, Z)))
     assert (desk.sent(), desk.said()) == ([], [])
     assert desk.layer.phase is Phase.MEMBER
 
@@ -1114,7 +1114,7 @@ def test_only_a_coordinator_compares_groups() -> None:
 def test_who_leaves_meets_nobody() -> None:
     desk = Desk(B).coordinator(C)
     desk.leave()
-    desk.receive(X, Present(X, 99), Present(X, 1), Merge(view(9, X)))
+    desk.receive(X, DiscoverReply(X, 99), DiscoverReply(X, 1), MergeRequest(view(9, X)))
     assert (desk.sent(), desk.layer.ignored) == ([], 1)
     assert desk.members == "BC"
 
@@ -1122,20 +1122,20 @@ def test_who_leaves_meets_nobody() -> None:
 def test_a_view_of_another_group_is_heard_as_its_presence() -> None:
     desk = Desk(B).coordinator(C)
     desk.receive(Y, ViewIs(view(9, X, Y)))
-    assert desk.sent() == [("X", Present(B, 2))]
+    assert desk.sent() == [("X", DiscoverReply(B, 2))]
     desk.receive(Y, ViewIs(view(9, X, Y, Z)))
-    assert desk.sent() == [("X", Merge(view(2, B, C)))]
+    assert desk.sent() == [("X", MergeRequest(view(2, B, C)))]
 
 
 def asked(desk: Desk) -> list[str]:
     """Who was asked to merge since this was last looked at."""
     frames, desk.out.frames = desk.out.frames, []
-    return [str(dest) for dest, frame in frames if isinstance(frame, Merge)]
+    return [str(dest) for dest, frame in frames if isinstance(frame, MergeRequest)]
 
 
 def test_another_group_is_asked_ever_less_often_and_not_for_ever() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     times = []
     while desk.now < 2 * SECOND + PATIENCE_NS:
         times += [desk.now] * len(asked(desk))
@@ -1146,21 +1146,21 @@ def test_another_group_is_asked_ever_less_often_and_not_for_ever() -> None:
     desk.wait(5 * SECOND)
     assert asked(desk) == []
     assert desk.layer.reunion.leader is None
-    desk.receive(X, Present(X, 3))  # heard of anew
+    desk.receive(X, DiscoverReply(X, 3))  # heard of anew
     assert asked(desk) == ["X"]
 
 
 def test_one_group_is_asked_at_a_time() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
-    desk.receive(Y, Present(Y, 9))
+    desk.receive(X, DiscoverReply(X, 3))
+    desk.receive(Y, DiscoverReply(Y, 9))
     desk.wait(SECOND)
     assert set(asked(desk)) == {"X"}
 
 
 def test_who_is_asked_is_explained() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     desk.wait(SECOND // 2)
     told = "X is asked to make one group of its own and this one; given up in 1.5 s"
     assert reason_of(desk) == told
@@ -1169,20 +1169,20 @@ def test_who_is_asked_is_explained() -> None:
 def test_nobody_is_asked_while_a_view_is_made() -> None:
     desk = Desk(B).coordinator(C)
     desk.receive(D, Join())
-    desk.receive(X, Present(X, 9))
+    desk.receive(X, DiscoverReply(X, 9))
     desk.wait(SECOND)
     assert asked(desk) == []
     assert desk.layer.reunion.leader == X
     desk.answer()
     desk.forget()
     desk.wait(REPEAT_MAX_NS)
-    assert ("X", Merge(desk.view)) in desk.sent()
+    assert ("X", MergeRequest(desk.view)) in desk.sent()
     assert desk.members == "BCD"
 
 
 def test_who_begins_to_leave_asks_no_more() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     desk.leave()
     desk.forget()
     desk.wait(SECOND)
@@ -1192,7 +1192,7 @@ def test_who_begins_to_leave_asks_no_more() -> None:
 
 def test_who_is_out_asks_no_more() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     desk.layer.close("closed", desk.now, desk.out)
     assert desk.layer.reunion.leader is None
     assert desk.layer.next_timeout() is None
@@ -1200,7 +1200,7 @@ def test_who_is_out_asks_no_more() -> None:
 
 def test_who_no_longer_coordinates_asks_no_more() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     desk.receive(C, ViewIs(view(9, C, B)))
     desk.forget()
     desk.wait(SECOND)
@@ -1210,8 +1210,8 @@ def test_who_no_longer_coordinates_asks_no_more() -> None:
 
 def test_who_has_come_over_is_asked_no_more() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
-    desk.receive(X, Merge(view(4, X)))  # it has lost the others and is the lesser now
+    desk.receive(X, DiscoverReply(X, 3))
+    desk.receive(X, MergeRequest(view(4, X)))  # it has lost the others and is the lesser now
     assert desk.members == "BCX"
     desk.forget()
     desk.wait(SECOND)
@@ -1224,7 +1224,7 @@ def test_who_has_come_over_is_asked_no_more() -> None:
 
 def test_on_merge_one_view_above_both_is_made_and_told_to_all() -> None:
     desk = Desk(A).coordinator(B)
-    desk.receive(X, Merge(view(7, X, Y)))
+    desk.receive(X, MergeRequest(view(7, X, Y)))
     made, parts = view(8, A, B, X, Y), (view(2, A, B), view(7, X, Y))
     assert desk.said() == [Reunited((X, Y)), ViewAgreed(made, parts)]
     assert desk.sent() == to_all("BXY", Merged(made, parts))
@@ -1238,7 +1238,7 @@ def test_on_merge_one_view_above_both_is_made_and_told_to_all() -> None:
 
 def test_once_all_have_it_the_parts_are_of_the_past() -> None:
     desk = Desk(A).coordinator(B)
-    desk.receive(X, Merge(view(7, X, Y)))
+    desk.receive(X, MergeRequest(view(7, X, Y)))
     desk.answer()
     desk.forget()
     desk.receive(Y, Leave())
@@ -1247,7 +1247,7 @@ def test_once_all_have_it_the_parts_are_of_the_past() -> None:
 
 def test_whoever_is_left_out_of_a_merge_is_left_out_of_its_parts() -> None:
     desk = Desk(A).coordinator(B)
-    desk.receive(X, Merge(view(7, X, Y)))
+    desk.receive(X, MergeRequest(view(7, X, Y)))
     desk.forget()
     desk.signal(Suspected(Y, "silent"))
     parts = (view(2, A, B), view(7, X))
@@ -1263,15 +1263,15 @@ def test_whoever_is_left_out_of_a_merge_is_left_out_of_its_parts() -> None:
 )
 def test_who_should_lead_is_not_led(source: Member, theirs: View) -> None:
     desk = Desk(A).coordinator(B)
-    desk.receive(source, Merge(theirs))
-    assert desk.sent() == [(source.name, Present(A, 2))]
+    desk.receive(source, MergeRequest(theirs))
+    assert desk.sent() == [(source.name, DiscoverReply(A, 2))]
     assert desk.members == "AB"
 
 
 def test_who_does_not_coordinate_says_who_does() -> None:
     desk = Desk(B).member(A, B)
-    desk.receive(X, Merge(view(9, X)))
-    assert desk.sent() == [("X", Present(A, 2))]
+    desk.receive(X, MergeRequest(view(9, X)))
+    assert desk.sent() == [("X", DiscoverReply(A, 2))]
     assert desk.layer.view == view(5, A, B)
 
 
@@ -1280,22 +1280,22 @@ def test_who_does_not_coordinate_says_who_does() -> None:
 )
 def test_a_merge_that_cannot_be_meant_is_ignored(theirs: View) -> None:
     desk = Desk(A).coordinator(B)
-    desk.receive(X, Merge(theirs))
+    desk.receive(X, MergeRequest(theirs))
     assert (desk.sent(), desk.said(), desk.layer.ignored) == ([], [], 1)
     assert desk.members == "AB"
 
 
 def test_a_merge_before_there_is_a_view_is_ignored() -> None:
     desk = Desk(A).looking()
-    desk.receive(X, Merge(view(9, X)))
+    desk.receive(X, MergeRequest(view(9, X)))
     assert (desk.sent(), desk.layer.ignored) == ([], 1)
 
 
 def test_groups_that_ask_while_a_view_is_made_share_the_next() -> None:
     desk = Desk(A).coordinator(B)
     desk.receive(D, Join())
-    desk.receive(X, Merge(view(3, X)))
-    desk.receive(Y, Merge(view(9, Y, Z)))
+    desk.receive(X, MergeRequest(view(3, X)))
+    desk.receive(Y, MergeRequest(view(9, Y, Z)))
     assert desk.layer.stats()["groups_that_would_merge"] == 2
     assert desk.members == "ABD"
     before = desk.view
@@ -1311,7 +1311,7 @@ def test_groups_that_ask_while_a_view_is_made_share_the_next() -> None:
 def test_a_request_that_was_not_repeated_gets_stale(age: int, members: str) -> None:
     desk = Desk(A).coordinator(B)
     desk.receive(D, Join())
-    desk.receive(X, Merge(view(3, X)))
+    desk.receive(X, MergeRequest(view(3, X)))
     desk.wait(age)
     desk.answer()
     assert desk.members == members
@@ -1320,7 +1320,7 @@ def test_a_request_that_was_not_repeated_gets_stale(age: int, members: str) -> N
 def test_joiners_come_before_groups() -> None:
     desk = Desk(A).coordinator(B)
     desk.receive(C, Join())
-    desk.receive(X, Merge(view(3, X)))
+    desk.receive(X, MergeRequest(view(3, X)))
     desk.receive(D, Join())
     desk.answer(D)
     assert desk.members == "ABCD"
@@ -1341,10 +1341,10 @@ def full_group(desk: Desk, count: int) -> Desk:
 def test_groups_that_are_too_large_together_stay_apart() -> None:
     desk = full_group(Desk(A).coordinator(), VIEW_MEMBERS_MAX - 1)
     mine = desk.view
-    desk.receive(X, Merge(view(9, X, Y)))
+    desk.receive(X, MergeRequest(view(9, X, Y)))
     assert desk.view == mine
     assert desk.sent() == []
-    desk.receive(X, Merge(view(10, X)))
+    desk.receive(X, MergeRequest(view(10, X)))
     assert len(desk.view) == VIEW_MEMBERS_MAX
 
 
@@ -1353,25 +1353,25 @@ def test_groups_that_are_too_large_together_stay_apart() -> None:
 
 def test_of_whoever_is_in_both_the_older_view_lets_go() -> None:
     desk = Desk(A).coordinator(B, C)
-    desk.receive(X, Merge(view(9, X, C)))
+    desk.receive(X, MergeRequest(view(9, X, C)))
     assert desk.view == view(10, A, B)
     assert desk.sent() == to_all("BC", ViewIs(view(10, A, B)))
     desk.answer()
-    desk.receive(X, Merge(view(9, X, C)))
+    desk.receive(X, MergeRequest(view(9, X, C)))
     assert desk.members == "ABXC"
 
 
 def test_if_theirs_is_older_they_are_told() -> None:
     desk = Desk(A).coordinator(B, C)
     mine = desk.view
-    desk.receive(X, Merge(view(mine.counter, X, C)))
+    desk.receive(X, MergeRequest(view(mine.counter, X, C)))
     assert desk.sent() == [("X", ViewIs(mine))]
     assert desk.view == mine
 
 
 def test_who_asks_lets_go_of_whom_the_other_has_in_a_newer_view() -> None:
     desk = Desk(B).coordinator(C)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     desk.forget()
     desk.receive(X, ViewIs(view(1, X, Y, C)))  # older: it will let go itself
     assert (desk.sent(), desk.members) == ([], "BC")
@@ -1386,13 +1386,13 @@ def test_nobody_is_let_go_of_because_of_a_group_that_was_not_asked() -> None:
     desk = Desk(B).coordinator(C)
     desk.receive(X, ViewIs(view(9, X, C)))
     assert desk.members == "BC"
-    assert desk.sent() == [("X", Present(B, 2))]
+    assert desk.sent() == [("X", DiscoverReply(B, 2))]
 
 
 def merging(*theirs: Member) -> Desk:
     """A is about to make one group of A and B (view 2), and of these (7)."""
     desk = Desk(A).coordinator(B)
-    desk.receive(theirs[0], Merge(view(7, *theirs)))
+    desk.receive(theirs[0], MergeRequest(view(7, *theirs)))
     assert desk.view == view(8, A, B, *theirs)
     desk.forget()
     return desk
@@ -1400,7 +1400,7 @@ def merging(*theirs: Member) -> Desk:
 
 def test_if_somebody_leaves_the_other_group_meanwhile_the_merged_view_changes() -> None:
     desk = merging(X, Y)
-    desk.receive(X, Merge(view(8, X)))
+    desk.receive(X, MergeRequest(view(8, X)))
     parts = (view(2, A, B), view(8, X))
     assert desk.sent() == to_all("BXY", Merged(view(9, A, B, X), parts))
     desk.answer()
@@ -1409,7 +1409,7 @@ def test_if_somebody_leaves_the_other_group_meanwhile_the_merged_view_changes() 
 
 def test_if_somebody_joins_it_meanwhile_the_merged_view_changes_too() -> None:
     desk = merging(X)
-    desk.receive(X, Merge(view(12, X, Y)))
+    desk.receive(X, MergeRequest(view(12, X, Y)))
     parts = (view(2, A, B), view(12, X, Y))
     assert desk.said() == [Reunited((Y,)), ViewAgreed(view(13, A, B, X, Y), parts)]
     assert desk.sent() == to_all("BXY", Merged(view(13, A, B, X, Y), parts))
@@ -1418,11 +1418,11 @@ def test_if_somebody_joins_it_meanwhile_the_merged_view_changes_too() -> None:
 def test_a_merge_that_is_repeated_is_answered_with_what_was_made() -> None:
     desk = merging(X)
     answer = [("X", Merged(view(8, A, B, X), (view(2, A, B), view(7, X))))]
-    desk.receive(X, Merge(view(7, X)))
+    desk.receive(X, MergeRequest(view(7, X)))
     assert desk.sent() == answer
     desk.answer()
     desk.forget()
-    desk.receive(X, Merge(view(8, X)))  # it has acknowledged: this was long under way
+    desk.receive(X, MergeRequest(view(8, X)))  # it has acknowledged: this was long under way
     assert desk.sent() == answer
     assert desk.members == "ABX"
 
@@ -1431,7 +1431,7 @@ def test_a_member_of_mine_that_asks_is_told() -> None:
     desk = Desk(A).coordinator(B, C)
     desk.receive(D, Join())
     desk.forget()
-    desk.receive(C, Merge(view(99, C)))
+    desk.receive(C, MergeRequest(view(99, C)))
     assert desk.sent() == [("C", ViewIs(desk.view))]
     assert desk.members == "ABCD"
 
@@ -1439,7 +1439,7 @@ def test_a_member_of_mine_that_asks_is_told() -> None:
 def test_a_member_of_my_own_part_that_asks_has_parted_from_us() -> None:
     """B has made a view of its own while A made one of both groups: A goes on, and without B."""
     desk = merging(X)
-    desk.receive(B, Merge(view(3, B)))
+    desk.receive(B, MergeRequest(view(3, B)))
     assert desk.sent() == [("B", Merged(view(8, A, B, X), (view(2, A, B), view(7, X))))]
     assert desk.view == view(8, A, B, X)
     desk.answer(B)
@@ -1447,15 +1447,15 @@ def test_a_member_of_my_own_part_that_asks_has_parted_from_us() -> None:
     assert desk.view == view(9, A, X)
     desk.answer()
     desk.wait(SECOND)  # after a loss
-    desk.receive(B, Merge(view(3, B)))
+    desk.receive(B, MergeRequest(view(3, B)))
     assert desk.view == view(10, A, X, B)
 
 
 def test_a_group_that_has_become_too_large_meanwhile_is_left_alone() -> None:
     desk = full_group(Desk(A).coordinator(), VIEW_MEMBERS_MAX - 1)
-    desk.receive(X, Merge(view(99, X)))
+    desk.receive(X, MergeRequest(view(99, X)))
     assert len(desk.view) == VIEW_MEMBERS_MAX
-    desk.receive(X, Merge(view(100, X, Y)))
+    desk.receive(X, MergeRequest(view(100, X, Y)))
     assert len(desk.view) == VIEW_MEMBERS_MAX - 1
     assert X not in desk.view
 
@@ -1463,20 +1463,20 @@ def test_a_group_that_has_become_too_large_meanwhile_is_left_alone() -> None:
 def test_a_group_that_has_merged_with_another_meanwhile_is_asked_again_as_one() -> None:
     desk = Desk(A).coordinator(B)
     desk.receive(D, Join())
-    desk.receive(X, Merge(view(7, X)))
-    desk.receive(Y, Merge(view(7, Y)))
+    desk.receive(X, MergeRequest(view(7, X)))
+    desk.receive(Y, MergeRequest(view(7, Y)))
     desk.answer(X, Y)
     assert desk.members == "ABDXY"
-    desk.receive(X, Merge(view(8, X, Y)))  # Y would be in two parts
+    desk.receive(X, MergeRequest(view(8, X, Y)))  # Y would be in two parts
     assert desk.members == "ABD"
     desk.answer()
-    desk.receive(X, Merge(view(8, X, Y)))
+    desk.receive(X, MergeRequest(view(8, X, Y)))
     assert desk.members == "ABDXY"
 
 
 def test_a_merge_with_what_my_group_was_before_is_asked_for_again() -> None:
     desk = Desk(A).coordinator(B)
-    desk.receive(X, Present(X, 3))
+    desk.receive(X, DiscoverReply(X, 3))
     desk.receive(C, Join())
     desk.forget()
     late = Merged(view(9, X, Y, Z, A, B), (view(8, X, Y, Z), view(2, A, B)))
@@ -1486,7 +1486,7 @@ def test_a_merge_with_what_my_group_was_before_is_asked_for_again() -> None:
     desk.answer()
     desk.forget()
     desk.receive(X, late)
-    assert desk.sent() == [("X", Merge(view(3, A, B, C)))]
+    assert desk.sent() == [("X", MergeRequest(view(3, A, B, C)))]
     desk.receive(B, late)  # which has followed it: to be told apart from a view of mine
     desk.receive(X, late)
     assert desk.sent() == []  # it has been told; answering each answer at once has no end
@@ -1572,7 +1572,7 @@ def test_whoever_is_behind_is_told_of_the_parts() -> None:
     merged = Merged(view(9, A, C, X, Y), (view(5, A, C), FAR))
     desk.receive(A, merged)
     desk.forget()
-    desk.signal(Outsider(Y))
+    desk.signal(NonMember(Y))
     assert desk.sent() == [("Y", merged)]
 
 
@@ -1650,13 +1650,13 @@ def test_who_was_left_out_may_come_back_as_the_same_incarnation() -> None:
     desk.signal(Suspected(C, "silent"))
     desk.answer()
     desk.wait(SECOND)
-    desk.receive(C, Merge(view(9, C)))
+    desk.receive(C, MergeRequest(view(9, C)))
     assert desk.view.members == (A, B, C)
     desk.answer()
     assert desk.layer.suspects == {}
     desk.forget()
     desk.receive(C, Join())  # it is a member again, and not one that has departed
-    assert ("C", Present(A, 3)) in desk.sent()
+    assert ("C", DiscoverReply(A, 3)) in desk.sent()
 
 
 # The wait after a loss
@@ -1668,10 +1668,10 @@ def test_after_a_loss_no_group_is_asked_for_a_while() -> None:
     desk.answer()
     desk.forget()
     desk.wait(SECOND - 1)
-    desk.receive(X, Present(X, 9))
+    desk.receive(X, DiscoverReply(X, 9))
     assert asked(desk) == []
     desk.wait(1)
-    desk.receive(X, Present(X, 9))
+    desk.receive(X, DiscoverReply(X, 9))
     assert asked(desk) == ["X"]
 
 
@@ -1680,13 +1680,13 @@ def test_after_a_loss_no_group_is_let_in_for_a_while_and_that_is_explained() -> 
     desk.signal(Suspected(C, "silent"))
     desk.answer()
     desk.wait(SECOND // 2)
-    desk.receive(C, Merge(view(9, C)))
+    desk.receive(C, MergeRequest(view(9, C)))
     assert desk.members == "AB"
     told = "the group of C would come back; not for 0.5 s, since the link to it has failed of late"
     assert reason_of(desk) == told
     desk.wait(SECOND // 2)
     assert desk.layer.explain(desk.now) == []
-    desk.receive(C, Merge(view(9, C)))
+    desk.receive(C, MergeRequest(view(9, C)))
     assert desk.members == "ABC"
 
 
@@ -1698,7 +1698,7 @@ def test_a_merge_that_breaks_again_is_waited_for_longer() -> None:
         desk.answer()
         assert desk.layer.reunion.waits(desk.now) == wait * SECOND
         desk.wait(wait * SECOND)
-        desk.receive(X, Merge(view(desk.view.counter, X)))
+        desk.receive(X, MergeRequest(view(desk.view.counter, X)))
         desk.answer()
         assert desk.members == "ABX"
 
@@ -1707,7 +1707,7 @@ def test_who_says_goodbye_is_no_loss() -> None:
     desk = Desk(A).coordinator(B, C)
     desk.receive(C, Leave())
     desk.answer()
-    desk.receive(X, Merge(view(9, X)))
+    desk.receive(X, MergeRequest(view(9, X)))
     assert desk.members == "ABX"
 
 
@@ -1742,7 +1742,7 @@ def test_a_member_leaves_when_all_is_taken() -> None:
     desk.wait(REPEAT_START_NS)
     assert desk.sent() == [("A", Leave())]
     desk.receive(X, Discover())
-    assert desk.sent() == [("X", Present(A, 3))]
+    assert desk.sent() == [("X", DiscoverReply(A, 3))]
     desk.receive(A, ViewIs(view(6, A, B)))
     assert desk.reasons() == ["left"]
     assert not desk.layer.may_rejoin
@@ -1790,7 +1790,7 @@ def test_a_coordinator_leaves() -> None:
     assert desk.layer.change is not None
     assert desk.layer.change.view.members == (B, C, X)
     desk.receive(D, Join())
-    assert ("D", Present(B, 4)) in desk.sent()
+    assert ("D", DiscoverReply(B, 4)) in desk.sent()
     desk.answer()
     assert desk.reasons() == ["left"]
     assert made.counter < desk.layer._highest
@@ -1928,10 +1928,10 @@ def test_views_and_digests_come_from_here() -> None:
 
 def every_frame_of(source: Member, about: Iterable[Member]) -> list[Frame]:
     """What a stranger may say, about these."""
-    frames: list[Frame] = [Present(None, 0), Leave()]
+    frames: list[Frame] = [DiscoverReply(None, 0), Leave()]
     for who in about:
         frames += [
-            Present(who, 1),
+            DiscoverReply(who, 1),
             ViewIs(view(9, who)),
             ViewIs(view(9, source, who) if who != source else view(9, who)),
             ViewAck(ViewId(who, 9)),
@@ -1943,7 +1943,10 @@ def every_frame_of(source: Member, about: Iterable[Member]) -> list[Frame]:
             Merged(view(9, who), (view(8, who),)),
         ]
         if who != source:
-            frames += [Merge(view(9, who)), Merged(view(9, source, who), (view(8, source, who),))]
+            frames += [
+                MergeRequest(view(9, who)),
+                Merged(view(9, source, who), (view(8, source, who),)),
+            ]
     return frames
 
 

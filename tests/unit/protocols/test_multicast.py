@@ -9,10 +9,10 @@ import pytest
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects, Reunited
 from ringcast.errors import GroupClosed, UsageError
-from ringcast.events import Closed, Delivered, FragmentsTaken
+from ringcast.events import Closed, Delivered, FragmentsDelivered
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 from ringcast.protocols.multicast import DEPARTED_MAX, EARLY_MAX, ReliableMulticast
-from ringcast.wire.frames import Ack, Begin, Begun, Data, Highest, Nack
+from ringcast.wire.frames import Ack, Begin, Begun, Data, Nack, Watermark
 
 if TYPE_CHECKING:
     from ringcast.events import Event
@@ -106,8 +106,8 @@ def test_flushed_is_when_all_have_delivered_all() -> None:
 def test_what_was_sent_can_be_read() -> None:
     m = Machine(B)
     m.send(b"1", b"2")
-    assert m.layer.outboxes[FIFO].sent_since(2) == [data(2, b"2")]
-    assert m.layer.outboxes.keys() == {FIFO}
+    assert m.layer.senders[FIFO].sent_since(2) == [data(2, b"2")]
+    assert m.layer.senders.keys() == {FIFO}
 
 
 def test_a_full_window_blocks() -> None:
@@ -150,7 +150,7 @@ def test_an_ack_beyond_what_was_sent_is_refused_whole() -> None:
 def test_frames_of_streams_that_do_not_exist_are_refused() -> None:
     m = Machine(B)
     uniform = Stream.UNIFORM
-    m.receive(B, Data(uniform, 1, [b"x"]), Highest(uniform, 1))
+    m.receive(B, Data(uniform, 1, [b"x"]), Watermark(uniform, 1))
     m.receive(B, Ack(uniform, 0, 0, 0), Nack(uniform, [range(1, 2)]))
     assert m.layer.refused == 4
     assert len(m.layer._early) == 0
@@ -158,7 +158,7 @@ def test_frames_of_streams_that_do_not_exist_are_refused() -> None:
 
 def test_nothing_is_accepted_before_the_first_view_but_early_data() -> None:
     m = Machine()
-    m.receive(B, Ack(FIFO, 0, 0, 0), Nack(FIFO, [range(1, 2)]), Highest(FIFO, 3), data(1, b"1"))
+    m.receive(B, Ack(FIFO, 0, 0, 0), Nack(FIFO, [range(1, 2)]), Watermark(FIFO, 3), data(1, b"1"))
     assert m.layer.refused == 3
     assert m.take() == []
     m.view(A, B)
@@ -168,7 +168,7 @@ def test_nothing_is_accepted_before_the_first_view_but_early_data() -> None:
 
 def test_frames_of_one_datagram_are_taken_in_order() -> None:
     m = Machine(B)
-    m.receive(B, data(1, b"1"), data(2, b"2"), Highest(FIFO, 2))
+    m.receive(B, data(1, b"1"), data(2, b"2"), Watermark(FIFO, 2))
     assert m.take() == [Delivered(B, Run(FIFO, 1, [b"1", b"2"]), view(A, B).id)]
 
 
@@ -191,7 +191,7 @@ def test_early_fragments_stay_fragments() -> None:
     m.view(A, B)
     m.layer.install_digest(zero(B), 0, m.out)
     assert m.take() == [
-        FragmentsTaken(B, FIFO, 1, 1, view(A, B).id),
+        FragmentsDelivered(B, FIFO, 1, 1, view(A, B).id),
         Delivered(B, Run(FIFO, 2, [b"ab"]), view(A, B).id),
     ]
 
@@ -232,7 +232,7 @@ def test_a_view_keeps_windows_of_those_who_stay_and_drops_those_who_left() -> No
     m.view(A, B, counter=2)
     assert set(m.layer.windows()) == {Origin(A, FIFO), Origin(B, FIFO)}
     assert [event.sender for event in m.take() if isinstance(event, Delivered)] == [A, B]
-    m.receive(C, data(2, b"c2"), Ack(FIFO, 1, 1, 0), Nack(FIFO, [range(1, 2)]), Highest(FIFO, 9))
+    m.receive(C, data(2, b"c2"), Ack(FIFO, 1, 1, 0), Nack(FIFO, [range(1, 2)]), Watermark(FIFO, 9))
     assert m.take() == []
     assert m.layer.refused == 4
     assert len(m.layer._early) == 0  # if it comes back, it is with what it sends from then on
@@ -570,10 +570,10 @@ def test_fragments_taken_and_messages_cover_every_seqno_in_order() -> None:
     v = view(A, B).id
     assert m.take() == [
         Delivered(B, Run(FIFO, 1, [b"1"]), v),
-        FragmentsTaken(B, FIFO, 2, 3, v),
+        FragmentsDelivered(B, FIFO, 2, 3, v),
         Delivered(B, Run(FIFO, 4, [b"234"]), v),
         Delivered(B, Run(FIFO, 5, [b"5"]), v),
-        FragmentsTaken(B, FIFO, 6, 6, v),
+        FragmentsDelivered(B, FIFO, 6, 6, v),
     ]
     m.receive(B, data(7, b"7"))
     assert m.take() == [Delivered(B, Run(FIFO, 7, [b"67"]), v)]
@@ -605,11 +605,11 @@ def test_the_receive_buffer_is_shared_by_those_heard_of_late() -> None:
 def test_what_waits_behind_a_gap_is_allowed_again() -> None:
     m = Machine(B, C)
     m.layer.receive_buffer = 10_000
-    assert allowances(m, C, data(1, b"1"), Highest(FIFO, 1)) == [10_000]
-    assert allowances(m, B, data(2, bytes(700)), Highest(FIFO, 2)) == [5000 + 700]
+    assert allowances(m, C, data(1, b"1"), Watermark(FIFO, 1)) == [10_000]
+    assert allowances(m, B, data(2, bytes(700)), Watermark(FIFO, 2)) == [5000 + 700]
     m.layer.receive_buffer = 1 << 30
-    assert allowances(m, B, data(3, bytes(900)), Highest(FIFO, 3)) == [(1 << 15) + 1600]
-    assert allowances(m, B, data(1, b"1"), Highest(FIFO, 3))[-1] == 1 << 15  # nothing waits
+    assert allowances(m, B, data(3, bytes(900)), Watermark(FIFO, 3)) == [(1 << 15) + 1600]
+    assert allowances(m, B, data(1, b"1"), Watermark(FIFO, 3))[-1] == 1 << 15  # nothing waits
 
 
 def test_deadlines_of_all_boxes_count() -> None:
@@ -619,7 +619,7 @@ def test_deadlines_of_all_boxes_count() -> None:
     assert m.layer.next_timeout() == 5_000_000  # the probe
     m.layer.handle_timeout(20_000_000, m.out)
     kinds = [type(frame) for _, frame in m.out.frames]
-    assert kinds == [Data, Highest, Ack]
+    assert kinds == [Data, Watermark, Ack]
 
 
 def test_before_any_view_there_is_nothing() -> None:

@@ -12,10 +12,15 @@ from ringcast.config import MembershipConfig, StabilityConfig
 from ringcast.core.effects import Effects, Left
 from ringcast.model import Address, Digest, Member, Purge, View, ViewId
 from ringcast.node import Node
-from ringcast.protocols.discovery import GATHER_NS, Misfit
+from ringcast.protocols.discovery import GATHER_NS, IncompatiblePeer
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import JOIN_PATIENCE_NS, MISFIT_RECENTLY_NS, Membership, Phase
-from ringcast.wire.frames import Discover, Join, Merge, Merged, Present, Welcome
+from ringcast.protocols.membership import (
+    INCOMPATIBLE_RECENTLY_NS,
+    JOIN_PATIENCE_NS,
+    Membership,
+    Phase,
+)
+from ringcast.wire.frames import Discover, DiscoverReply, Join, Merged, MergeRequest, Welcome
 from support.membership import SECOND, Town, address_of
 
 if TYPE_CHECKING:
@@ -92,16 +97,16 @@ def test_whoever_looks_and_whoever_answers_says_how_it_purges(purge: Purge) -> N
     desk = Desk(purge=purge)
     desk.layer.add_candidates([A.address], desk.now, desk.out)
     desk.receive(C, Discover(purge))
-    assert desk.sent() == [(A.address, Discover(purge)), (C, Present(None, 0, purge))]
+    assert desk.sent() == [(A.address, Discover(purge)), (C, DiscoverReply(None, 0, purge))]
     desk.coordinator()
     desk.wait(SECOND)
     assert (A.address, Discover(purge)) in desk.sent()
     desk.receive(C, Discover(purge))
-    desk.receive(C, Present(C, 1, purge))  # it is for that one to come to us
+    desk.receive(C, DiscoverReply(C, 1, purge))  # it is for that one to come to us
     desk.receive(D, Join())
-    desk.receive(A, Merge(View(ViewId(A, 1), (A, C))))  # and for us to go to this one
-    answers = [frame for _, frame in desk.sent() if isinstance(frame, Present)]
-    assert answers == [Present(B, 1, purge)] * 3 + [Present(B, 2, purge)]
+    desk.receive(A, MergeRequest(View(ViewId(A, 1), (A, C))))  # and for us to go to this one
+    answers = [frame for _, frame in desk.sent() if isinstance(frame, DiscoverReply)]
+    assert answers == [DiscoverReply(B, 1, purge)] * 3 + [DiscoverReply(B, 2, purge)]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_whoever_looks_and_whoever_answers_says_how_it_purges(purge: Purge) -> N
 def test_what_does_not_fit_is_said_in_words(
     who: Member, theirs: Purge, ours: Purge, text: str
 ) -> None:
-    said = Misfit(who, theirs).against(ours)
+    said = IncompatiblePeer(who, theirs).against(ours)
     assert said.startswith(text)
     assert said.endswith(": give all members the same `stability`")
 
@@ -129,10 +134,10 @@ def test_a_group_that_purges_otherwise_cannot_be_joined(
     ours: Purge, theirs: Purge, must_exist: bool
 ) -> None:
     desk = Desk(purge=ours, must_exist=must_exist)
-    desk.receive(C, Present(D, 3, theirs))
+    desk.receive(C, DiscoverReply(D, 3, theirs))
     assert desk.reasons == []
     desk.wait(GATHER_NS)
-    assert desk.reasons == [Misfit(C, theirs).against(ours)]
+    assert desk.reasons == [IncompatiblePeer(C, theirs).against(ours)]
     assert desk.layer.refusal == desk.reasons[0]
     assert desk.layer.phase is Phase.OUT
     assert not desk.layer.may_rejoin
@@ -142,7 +147,7 @@ def test_a_group_that_purges_otherwise_cannot_be_joined(
 @pytest.mark.parametrize("is_first", [True, False])
 def test_of_two_groups_the_one_that_fits_is_joined(is_first: bool) -> None:
     desk = Desk()
-    answers = [(C, Present(C, 1, RETAINED)), (D, Present(D, 9, ACKS))]
+    answers = [(C, DiscoverReply(C, 1, RETAINED)), (D, DiscoverReply(D, 9, ACKS))]
     for source, answer in answers if is_first else answers[::-1]:
         desk.receive(source, answer)
     desk.wait(GATHER_NS)
@@ -152,41 +157,41 @@ def test_of_two_groups_the_one_that_fits_is_joined(is_first: bool) -> None:
 
 def test_answers_of_one_group_are_not_waited_for_longer_the_more_there_are() -> None:
     desk = Desk()
-    desk.receive(C, Present(D, 3, ACKS))
+    desk.receive(C, DiscoverReply(D, 3, ACKS))
     desk.wait(GATHER_NS // 2)
-    desk.receive(D, Present(D, 3, ACKS))
+    desk.receive(D, DiscoverReply(D, 3, ACKS))
     desk.wait(GATHER_NS // 2)
-    assert desk.reasons == [Misfit(D, ACKS).against(RETAINED)]
+    assert desk.reasons == [IncompatiblePeer(D, ACKS).against(RETAINED)]
 
 
 def test_a_group_where_our_predecessor_is_believed_in_does_not_wait_for_us_either() -> None:
     desk = Desk()
-    desk.receive(C, Present(B._replace(incarnation=9), 3, ACKS))
+    desk.receive(C, DiscoverReply(B._replace(incarnation=9), 3, ACKS))
     desk.wait(GATHER_NS)
-    assert desk.reasons == [Misfit(C, ACKS).against(RETAINED)]
+    assert desk.reasons == [IncompatiblePeer(C, ACKS).against(RETAINED)]
 
 
-@pytest.mark.parametrize("frame", [Discover(ACKS), Present(None, 0, ACKS)])
+@pytest.mark.parametrize("frame", [Discover(ACKS), DiscoverReply(None, 0, ACKS)])
 def test_a_rival_that_ranks_behind_us_changes_nothing(frame: Frame) -> None:
     desk = Desk()
     desk.receive(C, frame)
     desk.wait(WAIT_NS)
     assert desk.layer.started_alone
-    assert desk.layer.misfits == 1
+    assert desk.layer.incompatible_peers == 1
 
 
-@pytest.mark.parametrize("frame", [Discover(ACKS), Present(None, 0, ACKS)])
+@pytest.mark.parametrize("frame", [Discover(ACKS), DiscoverReply(None, 0, ACKS)])
 def test_a_rival_that_ranks_before_us_may_start_the_group_and_then_we_give_up(frame: Frame) -> None:
     desk = Desk()
     desk.receive(A, frame)
     desk.wait(WAIT_NS)
     assert desk.layer.phase is Phase.LOOKING
-    desk.receive(A, Present(A, 1, ACKS))
+    desk.receive(A, DiscoverReply(A, 1, ACKS))
     desk.wait(GATHER_NS)
-    assert desk.reasons == [Misfit(A, ACKS).against(RETAINED)]
+    assert desk.reasons == [IncompatiblePeer(A, ACKS).against(RETAINED)]
 
 
-@pytest.mark.parametrize("frame", [Discover(ACKS), Present(None, 0, ACKS)])
+@pytest.mark.parametrize("frame", [Discover(ACKS), DiscoverReply(None, 0, ACKS)])
 def test_a_rival_that_is_gone_was_not_worth_giving_up_for(frame: Frame) -> None:
     desk = Desk()
     desk.receive(A, frame)
@@ -198,17 +203,17 @@ def test_a_rival_that_is_gone_was_not_worth_giving_up_for(frame: Frame) -> None:
 def test_a_rival_is_answered_and_explained() -> None:
     desk = Desk()
     desk.receive(A, Discover(ACKS))
-    assert desk.sent() == [(A, Present(None, 0, RETAINED))]
+    assert desk.sent() == [(A, DiscoverReply(None, 0, RETAINED))]
     desk.wait(SECOND // 10)
-    said = f"{Misfit(A, ACKS).against(RETAINED)}; left alone, heard 0.1 s ago"
+    said = f"{IncompatiblePeer(A, ACKS).against(RETAINED)}; left alone, heard 0.1 s ago"
     assert desk.explained() == [said]
 
 
 def test_a_search_forgets_what_the_one_before_has_heard() -> None:
     """It was joining a group that fits when it heard of another, and then that one fell silent."""
     desk = Desk()
-    desk.receive(D, Present(D, 9, ACKS))
-    desk.receive(C, Present(C, 1, RETAINED))
+    desk.receive(D, DiscoverReply(D, 9, ACKS))
+    desk.receive(C, DiscoverReply(C, 1, RETAINED))
     desk.wait(GATHER_NS)
     assert desk.layer.phase is Phase.JOINING
     desk.wait(JOIN_PATIENCE_NS + WAIT_NS)
@@ -221,16 +226,16 @@ def test_a_search_forgets_what_the_one_before_has_heard() -> None:
 
 def test_a_joiner_is_not_sent_on_to_a_group_that_purges_otherwise() -> None:
     desk = Desk()
-    desk.receive(C, Present(C, 1, RETAINED))
+    desk.receive(C, DiscoverReply(C, 1, RETAINED))
     desk.wait(GATHER_NS)
     desk.sent()
-    desk.receive(C, Present(D, 9, ACKS))
-    desk.receive(D, Present(D, 9, ACKS))
+    desk.receive(C, DiscoverReply(D, 9, ACKS))
+    desk.receive(D, DiscoverReply(D, 9, ACKS))
     assert (desk.sent(), desk.reasons) == ([], [])
     assert desk.layer.phase is Phase.JOINING
     desk.receive(C, Welcome(View(ViewId(C, 2), (C, B)), Digest({})))
     assert desk.layer.is_member
-    assert desk.layer.misfits == 2
+    assert desk.layer.incompatible_peers == 2
 
 
 # In a group
@@ -241,13 +246,13 @@ def test_a_member_answers_and_otherwise_leaves_it_alone(ours: Purge, theirs: Pur
     desk = Desk(purge=ours).coordinator()
     view = desk.layer.view
     for size in (0, 1, 99):  # a group to come to, or one that would come to us
-        desk.receive(A, Present(A if size else None, size, theirs))
+        desk.receive(A, DiscoverReply(A if size else None, size, theirs))
         assert desk.sent() == []
     desk.receive(A, Discover(theirs))
-    assert desk.sent() == [(A, Present(B, 1, ours))]
+    assert desk.sent() == [(A, DiscoverReply(B, 1, ours))]
     assert desk.layer.reunion.leader is None
     assert (desk.layer.view, desk.reasons) == (view, [])
-    assert desk.layer.stats()["misfits"] == 4
+    assert desk.layer.stats()["incompatible_peers"] == 4
 
 
 def test_the_last_of_them_is_explained_and_not_for_ever() -> None:
@@ -256,19 +261,19 @@ def test_the_last_of_them_is_explained_and_not_for_ever() -> None:
     for source in (A, C, D):
         desk.receive(source, Discover(ACKS))
     desk.wait(3 * SECOND)
-    said = f"{Misfit(D, ACKS).against(RETAINED)}; left alone, heard 3.0 s ago"
+    said = f"{IncompatiblePeer(D, ACKS).against(RETAINED)}; left alone, heard 3.0 s ago"
     assert desk.explained() == [said]
-    desk.wait(MISFIT_RECENTLY_NS - 3 * SECOND)
+    desk.wait(INCOMPATIBLE_RECENTLY_NS - 3 * SECOND)
     assert desk.explained() == []
-    assert desk.layer.stats()["misfits"] == 3
+    assert desk.layer.stats()["incompatible_peers"] == 3
 
 
 def test_whoever_fits_is_not_mentioned() -> None:
     desk = Desk().coordinator()
-    desk.receive(A, Discover(RETAINED), Present(A, 9, RETAINED))
+    desk.receive(A, Discover(RETAINED), DiscoverReply(A, 9, RETAINED))
     assert desk.explained() == []
-    assert desk.layer.stats()["misfits"] == 0
-    assert [frame for _, frame in desk.sent()][1:] == [Merge(View(ViewId(B, 1), (B,)))]
+    assert desk.layer.stats()["incompatible_peers"] == 0
+    assert [frame for _, frame in desk.sent()][1:] == [MergeRequest(View(ViewId(B, 1), (B,)))]
 
 
 # Whole members
@@ -366,13 +371,13 @@ def test_two_groups_never_come_together_and_hardly_speak() -> None:
     town.sent.clear()
     town.run(20)
     assert {name: node.view for name, node in town.nodes.items()} == views
-    assert town.count(Merge) == town.count(Merged) == 0
+    assert town.count(MergeRequest) == town.count(Merged) == 0
     apart = [sent for sent in town.sent if {sent.source, sent.dest} & {"A", "B"}]
     apart = [sent for sent in apart if {sent.source, sent.dest} & {"C", "D"}]
     # Each coordinator asks both of the others once per second, and is answered.
     assert 0 < len(apart) <= 2 * 2 * 2 * 21
-    assert town.membership("A").misfits > 0
-    assert town.membership("C").misfits > 0
+    assert town.membership("A").incompatible_peers > 0
+    assert town.membership("C").incompatible_peers > 0
     assert town.refusals() == {}
 
 
@@ -385,5 +390,5 @@ def test_those_who_agree_meet_and_meet_again(purge: Purge) -> None:
     town.run_until(lambda: (town.group("A"), town.group("B")) == ("A", "BC"), within=20)
     town.heal()
     town.run_until_agreed("ABC")
-    assert [town.membership(name).misfits for name in "ABC"] == [0, 0, 0]
+    assert [town.membership(name).incompatible_peers for name in "ABC"] == [0, 0, 0]
     assert town.refusals() == {}

@@ -11,7 +11,7 @@ from ringcast.config import MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.events import Confirmed, Undeliverable
 from ringcast.model import Address, Member, Stream, View, ViewId
-from ringcast.protocols.outbox import Outbox
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.frames import Ack, Mark, Stable, UnicastAck
 
@@ -24,11 +24,11 @@ def view(*members: Member, counter: int = 1) -> View:
 
 
 class Sender:
-    """A's outbox, and the receipts that it has given."""
+    """A's sending, and the receipts that it has given."""
 
     def __init__(self, *others: Member, **config: Any) -> None:
         terms = MulticastConfig(**({"datagram_bytes": 1000, "window_bytes": 1 << 20} | config))
-        self.box = Outbox(A, Stream.FIFO, terms, view(A, *others), 900)
+        self.box = MulticastSender(A, Stream.FIFO, terms, view(A, *others), 900)
         self._numbers = count(1)
         self._out = Effects()
 
@@ -179,10 +179,10 @@ def test_a_large_message_is_delivered_with_its_last_fragment(smaller: int) -> No
     assert s.given() == [Confirmed(1), Confirmed(2)]
 
 
-# Where members vote
+# Where members report
 
 
-def stable(box: Outbox, s: Sender, by_others: int, number: int = 1) -> None:
+def stable(box: MulticastSender, s: Sender, by_others: int, number: int = 1) -> None:
     mark = Mark(0, by_others, 0)
     box.on_stable(Stable(ViewId(A, 1), number, ALLOWANCE, (mark,)), mark, A, 0, s._out)
 

@@ -25,7 +25,7 @@ MS = 1_000_000
 
 
 class Stream:
-    """A window and its repair, fed as an inbox feeds them."""
+    """A window and its repair, fed as an receiver feeds them."""
 
     def __init__(self, capacity: int = 64, max_bytes: int = 1 << 20) -> None:
         self.window = ReceiveWindow(capacity, max_bytes=max_bytes)
@@ -37,7 +37,7 @@ class Stream:
         self.repair.check_invariants(self.window)
 
     def highest(self, seqno: int, now: int = 0) -> None:
-        self.repair.saw_highest(self.window, seqno, now)
+        self.repair.saw_watermark(self.window, seqno, now)
 
     def due(self, now: int) -> list[range]:
         due = self.repair.take_due(self.window, now)
@@ -420,10 +420,10 @@ def test_each_request_for_a_part_of_a_gap_is_timed_by_itself() -> None:
     s = Stream(capacity=8192)
     s.highest(8192)
     now, step = TICK, NACK_MESSAGES_MAX // 2
-    while s.window.held < 8192:
+    while s.window.received < 8192:
         s.due(now)
         now += 2 * MS
-        s.data(*range(s.window.held + 1, s.window.held + step + 1), now=now)
+        s.data(*range(s.window.received + 1, s.window.received + step + 1), now=now)
     assert s.repair.gap_tick <= 8 * MS  # half of each request is answered with the next one
 
 
@@ -589,7 +589,7 @@ def _send_over_a_bad_network(dice: Random, count: int = 200) -> None:
             run = range(sent + 1, sent + 1 + min(room, dice.randint(1, 3)))
             sent = run[-1]
             under_way.append(run)
-        elif s.window.held < sent and step % 20 == 0:
+        elif s.window.received < sent and step % 20 == 0:
             s.highest(sent, now)
         under_way += s.due(now) if not is_bad or dice.random() < 0.7 else []
         dice.shuffle(under_way)

@@ -10,8 +10,8 @@ import pytest
 from ringcast.config import MulticastConfig, UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import Address, Conn, Member, Origin, Stream
-from ringcast.protocols.inbox import Inbox
-from ringcast.protocols.unicast_receiver import ReceiverEntry
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.wire.frames import Data, Nack, UnicastData, UnicastNack
 from support.steps import steps
 
@@ -39,7 +39,7 @@ class Receiver(Protocol):
 class Multicast:
     def __init__(self) -> None:
         config = MulticastConfig(capacity=CAPACITY, window_bytes=MANY_BYTES)
-        self.box = Inbox(Origin(A, Stream.FIFO), config, 0, (), 0)
+        self.box = MulticastReceiver(Origin(A, Stream.FIFO), config, 0, (), 0)
         self.out = Effects()
         self.now = 0
 
@@ -53,7 +53,7 @@ class Multicast:
 class Unicast:
     def __init__(self) -> None:
         config = UnicastConfig(capacity=CAPACITY, window_bytes=MANY_BYTES)
-        self.entry = ReceiverEntry(A, Conn(1, 1), config, 1 << 20, 0, (), 0)
+        self.entry = UnicastReceiver(A, Conn(1, 1), config, 1 << 20, 0, (), 0)
         self.out = Effects()
         self.now = 0
 

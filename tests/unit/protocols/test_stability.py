@@ -1,4 +1,4 @@
-"""Votes instead of acks: rounds at one member, and what a group does with their results."""
+"""Reports instead of acks: rounds at one member, and what a group does with their results."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ringcast.wire.frames import (
     Data,
     EstateRun,
     EstateWanted,
-    Highest,
     Mark,
     Nack,
-    Relayed,
-    RepairWanted,
+    PeerRepair,
+    PeerRepairRequest,
+    StabilityQuery,
+    StabilityReport,
     Stable,
     Standing,
     Takeover,
-    Vote,
-    VoteWanted,
+    Watermark,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def data(first: int, *payloads: bytes, more: bool = False) -> Data:
 
 
 class Rounds:
-    """The votes of one member, and what has come out of them."""
+    """The reports of one member, and what has come out of them."""
 
     def __init__(self, me: Member, *members: Member, **stability: Any) -> None:
         self.machine = StabilityRounds(me, config(**stability))
@@ -72,16 +72,16 @@ class Rounds:
         self.view = view(*members, counter=counter)
         self.machine.install_view(self.view)
 
-    def vote(self, *delivered: int) -> None:
+    def report(self, *delivered: int) -> None:
         assert self.machine.is_due
-        self.machine.vote(delivered, ALLOWANCE, self.now, self.out)
+        self.machine.report(delivered, ALLOWANCE, self.now, self.out)
         self.machine.rest_or_go_on(delivered, self.now)
 
     def hear_vote(
         self, source: Member, *delivered: int, number: int = 0, allowance: int = ALLOWANCE
     ) -> None:
-        vote = Vote(self.view.id, number, allowance, delivered)
-        self.machine.on_vote(source, vote, self.now, self.out)
+        report = StabilityReport(self.view.id, number, allowance, delivered)
+        self.machine.on_report(source, report, self.now, self.out)
 
     def hear_stable(self, number: int, *by_all: int, allowance: int = ALLOWANCE) -> None:
         marks = tuple(Mark(seqno, seqno, 0) for seqno in by_all)
@@ -107,33 +107,33 @@ class Rounds:
         return self.now - before
 
 
-# Whoever votes
+# Whoever reports
 
 
 def test_a_view_begins_with_a_vote_for_the_coordinator() -> None:
     r = Rounds(B, A, B)
-    r.vote(3, 4)
-    assert r.sent() == [(A, Vote(r.view.id, 0, ALLOWANCE, (3, 4)))]
+    r.report(3, 4)
+    assert r.sent() == [(A, StabilityReport(r.view.id, 0, ALLOWANCE, (3, 4)))]
 
 
 def test_votes_are_repeated_ever_more_slowly_until_something_is_stable() -> None:
     r = Rounds(B, A, B)
-    r.vote(1, 1)
+    r.report(1, 1)
     pauses = []
     for _ in range(6):
         pauses.append(r.timeout())
-        r.vote(1, 1)
+        r.report(1, 1)
     assert pauses == [INTERVAL, 2 * INTERVAL, 4 * INTERVAL, 8 * INTERVAL, TAU, TAU]
     assert len(r.sent()) == 7
 
 
 def test_whoever_has_something_new_to_say_waits_one_interval_again() -> None:
     r = Rounds(B, A, B)
-    r.vote(1, 1)
+    r.report(1, 1)
     r.timeout()
-    r.vote(1, 1)
+    r.report(1, 1)
     r.timeout()
-    r.vote(2, 1)
+    r.report(2, 1)
     assert r.timeout() == INTERVAL
 
 
@@ -142,7 +142,7 @@ def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
     pauses = []
     for number, allowance in enumerate((1 << 15, 1 << 14, 1 << 13, 1 << 12, 1), 1):
         r.machine.is_due = True
-        r.vote(number, 1)
+        r.report(number, 1)
         r.hear_stable(number, number - 1, 0, allowance=allowance)
         r.machine.took(A, number, 1, BUFFER, r.now)
         pauses.append(r.timeout())
@@ -151,7 +151,7 @@ def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
 
 def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
     r = Rounds(B, A, B)
-    r.vote(1, 1)
+    r.report(1, 1)
     r.hear_stable(1, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
     assert r.machine.next_timeout() is not None
@@ -163,7 +163,7 @@ def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
 def test_what_became_stable_in_the_last_round_needs_another() -> None:
     """Else a sender would not learn that all have heard of it, and might have no room."""
     r = Rounds(B, A, B)
-    r.vote(5, 0)
+    r.report(5, 0)
     r.hear_stable(1, 0, 0)  # somebody had no window yet
     r.hear_stable(2, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
@@ -175,7 +175,7 @@ def test_what_became_stable_in_the_last_round_needs_another() -> None:
 
 def test_what_was_taken_is_voted_on_within_the_interval() -> None:
     r = Rounds(B, A, B)
-    r.vote(0, 0)
+    r.report(0, 0)
     r.hear_stable(1, 0, 0)
     r.hear_stable(2, 0, 0)
     r.machine.rest_or_go_on((0, 0), r.now)
@@ -192,7 +192,7 @@ def test_what_was_taken_is_voted_on_within_the_interval() -> None:
 )
 def test_much_is_voted_on_at_once(delivered: int, size: int, buffer: int, *, is_due: bool) -> None:
     r = Rounds(B, A, B, threshold_bytes=100)
-    r.vote(0, 0)
+    r.report(0, 0)
     r.machine.took(A, delivered, size, buffer, r.now)
     assert r.machine.is_due == is_due
 
@@ -200,7 +200,7 @@ def test_much_is_voted_on_at_once(delivered: int, size: int, buffer: int, *, is_
 def test_bytes_count_from_the_last_vote() -> None:
     r = Rounds(B, A, B, threshold_bytes=100)
     r.machine.took(A, 1, 60, BUFFER, r.now)
-    r.vote(1, 0)
+    r.report(1, 0)
     r.machine.took(A, 2, 60, BUFFER, r.now)
     assert not r.machine.is_due
     r.machine.took(B, 1, 60, BUFFER, r.now)
@@ -232,7 +232,7 @@ def test_a_stable_counts_from_the_coordinator_about_this_view_and_once() -> None
 def test_a_round_ends_when_everybody_has_voted() -> None:
     r = Rounds(A, A, B, C)
     r.hear_vote(B, 5, 9, 2, allowance=500)
-    r.vote(6, 8, 3)
+    r.report(6, 8, 3)
     assert r.sent() == []
     r.hear_vote(C, 7, 7, 4)
     marks = (Mark(5, 5, 1), Mark(7, 7, 2), Mark(2, 2, 1))
@@ -245,7 +245,7 @@ def test_a_mark_tells_how_far_the_others_are_when_the_sender_itself_is_slow() ->
     r = Rounds(A, A, B, C)
     r.hear_vote(B, 5, 1, 5)
     r.hear_vote(C, 6, 4, 5)
-    r.vote(2, 3, 5)
+    r.report(2, 3, 5)
     stable = r.take_news()
     assert stable is not None
     assert stable.marks == (Mark(2, 5, 0), Mark(1, 3, 1), Mark(5, 5, 0))
@@ -255,15 +255,15 @@ def test_the_next_round_needs_everybody_again() -> None:
     r = Rounds(A, A, B, C)
     for source in (B, C):
         r.hear_vote(source, 0, 0, 0)
-    r.vote(0, 0, 0)
+    r.report(0, 0, 0)
     assert r.take_news() is not None
     r.hear_vote(B, 1, 1, 1, number=1)
     r.machine.want(r.out)
-    r.vote(1, 1, 1)
+    r.report(1, 1, 1)
     assert r.take_news() is None
     r.hear_vote(B, 2, 2, 2, number=1)
     assert r.take_news() is None
-    assert r.machine.explain() == ["round 2 of votes waits for C"]
+    assert r.machine.explain() == ["round 2 of reports waits for C"]
     r.hear_vote(C, 1, 1, 1, number=1)
     stable = r.take_news()
     assert stable is not None
@@ -275,7 +275,7 @@ def test_of_two_votes_the_higher_counts_though_it_came_first() -> None:
     r = Rounds(A, A, B)
     r.hear_vote(B, 5, 2)
     r.hear_vote(B, 3, 4)
-    r.vote(9, 9)
+    r.report(9, 9)
     stable = r.take_news()
     assert stable is not None
     assert [mark.by_all for mark in stable.marks] == [5, 4]
@@ -285,43 +285,43 @@ def test_a_lost_stable_is_sent_again_to_whoever_votes_without_it() -> None:
     r = Rounds(A, A, B, C)
     for source in (B, C):
         r.hear_vote(source, 1, 1, 1)
-    r.vote(1, 1, 1)
+    r.report(1, 1, 1)
     stable = r.take_news()
     r.sent()
     r.hear_vote(B, 2, 2, 2)
     assert r.sent() == []  # they may have crossed
     r.now += CROSSING_NS
     r.hear_vote(B, 2, 2, 2)
-    assert r.sent() == [(B, stable), (B, VoteWanted(r.view.id, 1))]
+    assert r.sent() == [(B, stable), (B, StabilityQuery(r.view.id, 1))]
     r.hear_vote(B, 2, 2, 2)
-    assert r.sent() == []  # late copies of votes are no reason
+    assert r.sent() == []  # late copies of reports are no reason
     r.now += INTERVAL // 2
     r.hear_vote(B, 2, 2, 2)
-    assert r.sent() == [(B, stable), (B, VoteWanted(r.view.id, 1))]
-    # And until it has heard of it, its vote does not count: it may not have let go of anything.
+    assert r.sent() == [(B, stable), (B, StabilityQuery(r.view.id, 1))]
+    # And until it has heard of it, its report does not count: it may not have let go of anything.
     r.hear_vote(C, 2, 2, 2, number=1)
     r.machine.want(r.out)
-    r.vote(2, 2, 2)
+    r.report(2, 2, 2)
     assert r.take_news() is None
 
 
 @pytest.mark.parametrize(
-    ("source", "vote"),
+    ("source", "report"),
     [
-        (B, Vote(ViewId(A, 2), 0, 1, (9, 9))),
-        (B, Vote(ViewId(B, 1), 0, 1, (9, 9))),
-        (C, Vote(ViewId(A, 1), 0, 1, (9, 9))),
-        (B, Vote(ViewId(A, 1), 0, 1, (9,))),
-        (B, Vote(ViewId(A, 1), 1, 1, (9, 9))),
+        (B, StabilityReport(ViewId(A, 2), 0, 1, (9, 9))),
+        (B, StabilityReport(ViewId(B, 1), 0, 1, (9, 9))),
+        (C, StabilityReport(ViewId(A, 1), 0, 1, (9, 9))),
+        (B, StabilityReport(ViewId(A, 1), 0, 1, (9,))),
+        (B, StabilityReport(ViewId(A, 1), 1, 1, (9, 9))),
     ],
     ids=["later view", "other view", "a stranger", "too few places", "a round to come"],
 )
 def test_a_vote_that_is_not_for_this_round_of_this_view_is_nothing(
-    source: Member, vote: Vote
+    source: Member, report: StabilityReport
 ) -> None:
     r = Rounds(A, A, B)
-    r.vote(0, 0)
-    r.machine.on_vote(source, vote, r.now, r.out)
+    r.report(0, 0)
+    r.machine.on_report(source, report, r.now, r.out)
     assert r.take_news() is None
     assert r.sent() == []
 
@@ -330,19 +330,19 @@ def test_only_the_coordinator_counts_votes() -> None:
     r = Rounds(B, A, B, C)
     r.hear_vote(A, 1, 1, 1)
     r.hear_vote(C, 1, 1, 1)
-    r.vote(1, 1, 1)
+    r.report(1, 1, 1)
     assert r.take_news() is None
 
 
 def test_a_round_does_not_reach_across_a_view() -> None:
     r = Rounds(A, A, B, C)
     r.hear_vote(B, 5, 5, 5)
-    r.vote(5, 5, 5)
-    late = Vote(r.view.id, 0, ALLOWANCE, (5, 5, 5))
+    r.report(5, 5, 5)
+    late = StabilityReport(r.view.id, 0, ALLOWANCE, (5, 5, 5))
     r.enter(A, B, D, counter=2)
-    r.machine.on_vote(C, late, r.now, r.out)
+    r.machine.on_report(C, late, r.now, r.out)
     assert r.take_news() is None
-    r.vote(6, 6, 0)
+    r.report(6, 6, 0)
     r.hear_vote(B, 6, 6, 0)
     assert r.take_news() is None
     r.hear_vote(D, 4, 4, 0)
@@ -354,7 +354,7 @@ def test_a_round_does_not_reach_across_a_view() -> None:
 
 def test_whoever_is_alone_agrees_with_itself() -> None:
     r = Rounds(A, A)
-    r.vote(3)
+    r.report(3)
     stable = r.take_news()
     assert stable is not None
     assert stable.marks == (Mark(3, 3, 0),)
@@ -365,28 +365,28 @@ def test_whoever_is_alone_agrees_with_itself() -> None:
 
 def test_a_vote_by_hand_has_everybody_vote() -> None:
     r = Rounds(B, A, B, C)
-    r.vote(0, 0, 0)
+    r.report(0, 0, 0)
     r.sent()
     r.machine.want(r.out)
     assert r.machine.is_due
-    assert r.sent() == [(A, VoteWanted(r.view.id, 0))]
+    assert r.sent() == [(A, StabilityQuery(r.view.id, 0))]
     a = Rounds(A, A, B, C)
-    a.vote(0, 0, 0)
-    a.machine.on_wanted(B, VoteWanted(a.view.id, 0), a.out)
+    a.report(0, 0, 0)
+    a.machine.on_wanted(B, StabilityQuery(a.view.id, 0), a.out)
     assert a.machine.is_due
-    assert a.sent() == [(B, VoteWanted(a.view.id, 0)), (C, VoteWanted(a.view.id, 0))]
+    assert a.sent() == [(B, StabilityQuery(a.view.id, 0)), (C, StabilityQuery(a.view.id, 0))]
 
 
 def test_a_round_by_hand_ends_with_nothing_from_before() -> None:
     r = Rounds(A, A, B)
     r.hear_vote(B, 4, 4)  # it has taken more since then
-    r.machine.on_wanted(B, VoteWanted(r.view.id, 0), r.out)
+    r.machine.on_wanted(B, StabilityQuery(r.view.id, 0), r.out)
     r.sent()
-    r.vote(9, 9)
+    r.report(9, 9)
     assert r.take_news() is not None
-    assert [frame for dest, frame in r.sent() if dest == B] == [VoteWanted(r.view.id, 1)]
+    assert [frame for dest, frame in r.sent() if dest == B] == [StabilityQuery(r.view.id, 1)]
     assert r.machine.is_due
-    r.vote(9, 9)
+    r.report(9, 9)
     r.hear_vote(B, 9, 9, number=1)
     stable = r.take_news()
     assert stable is not None
@@ -396,23 +396,23 @@ def test_a_round_by_hand_ends_with_nothing_from_before() -> None:
 
 def test_only_the_coordinator_of_this_view_can_make_one_vote() -> None:
     r = Rounds(B, A, B, C)
-    r.vote(0, 0, 0)
+    r.report(0, 0, 0)
     r.hear_stable(1, 0, 0, 0)
     for source, view_id in ((C, r.view.id), (A, ViewId(A, 2)), (D, r.view.id)):
-        r.machine.on_wanted(source, VoteWanted(view_id, 1), r.out)
+        r.machine.on_wanted(source, StabilityQuery(view_id, 1), r.out)
         assert not r.machine.is_due
-    r.machine.on_wanted(A, VoteWanted(r.view.id, 1), r.out)
+    r.machine.on_wanted(A, StabilityQuery(r.view.id, 1), r.out)
     assert r.machine.is_due
 
 
 def test_who_is_asked_before_the_stable_has_come_votes_when_it_has() -> None:
     r = Rounds(B, A, B)
-    r.vote(1, 1)
-    r.machine.on_wanted(A, VoteWanted(r.view.id, 1), r.out)
+    r.report(1, 1)
+    r.machine.on_wanted(A, StabilityQuery(r.view.id, 1), r.out)
     assert not r.machine.is_due  # it could only repeat itself, and would be asked again
     r.hear_stable(1, 1, 1)
     assert r.machine.is_due
-    r.vote(1, 1)
+    r.report(1, 1)
     r.hear_stable(2, 1, 1)
     assert not r.machine.is_due
 
@@ -420,16 +420,16 @@ def test_who_is_asked_before_the_stable_has_come_votes_when_it_has() -> None:
 def test_late_copies_cause_no_votes_and_no_answers() -> None:
     b = Rounds(B, A, B)
     b.hear_stable(1, 0, 0)
-    b.vote(1, 1)
-    b.machine.on_wanted(A, VoteWanted(b.view.id, 1), b.out)
-    assert not b.machine.is_due  # it has voted since that Stable
+    b.report(1, 1)
+    b.machine.on_wanted(A, StabilityQuery(b.view.id, 1), b.out)
+    assert not b.machine.is_due  # it has reported since that Stable
     a = Rounds(A, A, B)
     a.hear_vote(B, 0, 0)
-    a.vote(0, 0)
+    a.report(0, 0)
     a.hear_vote(B, 1, 1, number=1)
     a.sent()
     a.now += TAU
-    a.hear_vote(B, 0, 0)  # it has voted in this round
+    a.hear_vote(B, 0, 0)  # it has reported in this round
     assert a.sent() == []
 
 
@@ -437,12 +437,12 @@ def test_rounds_in_which_nothing_changes_come_ever_more_slowly() -> None:
     r = Rounds(B, A, B)
     pauses = []
     for number in range(1, 7):
-        r.vote(5, 0)  # something is taken by this member, and not by the other
+        r.report(5, 0)  # something is taken by this member, and not by the other
         r.hear_stable(number, 3, 0)
         r.machine.rest_or_go_on((5, 0), r.now)
         pauses.append(r.timeout())
     assert pauses[-3:] == [8 * INTERVAL, TAU, TAU]
-    r.vote(5, 0)
+    r.report(5, 0)
     r.machine.took(A, 6, 1, BUFFER, r.now)
     assert r.timeout() == INTERVAL
 
@@ -451,12 +451,12 @@ def test_who_has_left_votes_on_nothing() -> None:
     r = Rounds(B, A, B)
     r.machine.close()
     r.machine.want(r.out)
-    r.machine.on_wanted(A, VoteWanted(r.view.id, 0), r.out)
+    r.machine.on_wanted(A, StabilityQuery(r.view.id, 0), r.out)
     assert not r.machine.is_due
     assert r.machine.next_timeout() is None
 
 
-# A member of a group that votes
+# A member of a group with stability rounds
 
 
 class Machine:
@@ -529,13 +529,13 @@ V1 = ViewId(A, 1)
 
 def test_nothing_is_acknowledged() -> None:
     m = Machine(B, A, B)
-    m.receive(A, data(1, b"1", b"2"), Highest(FIFO, 2), data(1, b"1"))
+    m.receive(A, data(1, b"1", b"2"), Watermark(FIFO, 2), data(1, b"1"))
     assert m.take() == [b"1", b"2"]
     for _ in range(5):
         m.timeout()
     frames = m.sent()
     assert not any(isinstance(frame, Ack) for _, frame in frames)
-    assert (A, Vote(V1, 0, m.layer._allowance(0), (2, 0))) in frames
+    assert (A, StabilityReport(V1, 0, m.layer._allowance(0), (2, 0))) in frames
 
 
 def test_what_everybody_has_leaves_the_senders_window_and_the_receivers() -> None:
@@ -549,11 +549,11 @@ def test_what_everybody_has_leaves_the_senders_window_and_the_receivers() -> Non
         m.stable(V1, 1, Mark(2, 2, 1), Mark(0, 0, 0))
     assert a.window(A).low == 0, "the coordinator hears from nobody"
     assert b.window(A).low == 2
-    a.receive(B, Vote(V1, 0, ALLOWANCE, (2, 0)))
-    a.layer.vote_now(a.now, a.out)
+    a.receive(B, StabilityReport(V1, 0, ALLOWANCE, (2, 0)))
+    a.layer.stabilize(a.now, a.out)
     assert a.window(A).low == 2
     assert a.layer.explain(0)[0].startswith("1 messages sent on fifo are not yet taken by B")
-    assert a.layer.explain(0)[0].endswith("so they have voted")
+    assert a.layer.explain(0)[0].endswith("so they have reported")
 
 
 def test_a_receiver_that_retains_nothing_lets_go_when_its_application_takes() -> None:
@@ -567,8 +567,8 @@ def test_a_full_window_is_one_that_has_grown_to_its_bound() -> None:
     m = Machine(A, A, B, retain_delivered=False)
     assert m.send(*[b"x"] * 20) == 16
     m.take()
-    m.receive(B, Vote(V1, 0, ALLOWANCE, (10, 0)))
-    m.layer.vote_now(m.now, m.out)
+    m.receive(B, StabilityReport(V1, 0, ALLOWANCE, (10, 0)))
+    m.layer.stabilize(m.now, m.out)
     assert m.window(A).low == 10
     assert m.events() == [Writable()]
 
@@ -580,7 +580,9 @@ def test_whoever_does_not_take_goes_on_voting_and_is_named() -> None:
     m.receive(B, data(1, b"1"))
     m.sent()
     m.timeout()
-    assert m.sent(Vote) == [(A, Vote(V1, 2, m.layer._allowance(m.now), (0, 0, 0)))]
+    assert m.sent(StabilityReport) == [
+        (A, StabilityReport(V1, 2, m.layer._allowance(m.now), (0, 0, 0)))
+    ]
     b = Machine(B, A, B, C)
     for number in (1, 2):
         b.stable(V1, number, *[Mark(0, 0, 0)] * 3)
@@ -588,7 +590,7 @@ def test_whoever_does_not_take_goes_on_voting_and_is_named() -> None:
     b.take()
     (why,) = b.layer.explain(0)
     assert why == "1 messages sent on fifo are not yet taken by somebody: " + (
-        "the next round of votes will tell"
+        "the next stability round will tell"
     )
     b.stable(V1, 3, Mark(0, 0, 0), Mark(0, 0, 2), Mark(0, 0, 0))
     (why,) = b.layer.explain(0)
@@ -600,18 +602,20 @@ def test_a_joiner_counts_from_the_view_on() -> None:
     m.send(b"1", b"2")
     m.take()
     v2 = m.view(A, B, C, counter=2)
-    m.receive(B, Vote(V1, 0, ALLOWANCE, (2, 0)))
-    m.receive(B, Vote(v2, 0, ALLOWANCE, (2, 0, 0)))
-    m.layer.vote_now(m.now, m.out)
+    m.receive(B, StabilityReport(V1, 0, ALLOWANCE, (2, 0)))
+    m.receive(B, StabilityReport(v2, 0, ALLOWANCE, (2, 0, 0)))
+    m.layer.stabilize(m.now, m.out)
     assert m.window(A).low == 0
-    m.receive(C, Vote(v2, 0, ALLOWANCE, (1, 0, 0)))
+    m.receive(C, StabilityReport(v2, 0, ALLOWANCE, (1, 0, 0)))
     assert m.window(A).low == 1
 
 
 def test_who_has_no_window_yet_needs_everything() -> None:
     m = Machine(B)
     v1 = m.view(A, B, C)
-    assert m.sent(Vote) == [(A, Vote(v1, 0, m.layer._allowance(0), (0, 0, 0)))]
+    assert m.sent(StabilityReport) == [
+        (A, StabilityReport(v1, 0, m.layer._allowance(0), (0, 0, 0)))
+    ]
 
 
 def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> None:
@@ -637,8 +641,13 @@ def test_a_group_that_acknowledges_does_not_vote() -> None:
     layer = ReliableMulticast(A, MulticastConfig(), 900)
     layer.install_view(view(A, B), 0, Effects())
     with pytest.raises(UsageError, match="stability"):
-        layer.vote_now(0, Effects())
-    layer.receive(B, [Vote(V1, 0, 1, (9, 9)), VoteWanted(V1, 0), RepairWanted(B, ())], 0, Effects())
+        layer.stabilize(0, Effects())
+    layer.receive(
+        B,
+        [StabilityReport(V1, 0, 1, (9, 9)), StabilityQuery(V1, 0), PeerRepairRequest(B, ())],
+        0,
+        Effects(),
+    )
     assert layer.refused == 3
 
 
@@ -649,19 +658,19 @@ def test_whoever_retains_repairs_for_others() -> None:
     m = Machine(B, A, B, C)
     m.receive(A, data(1, b"1"), data(2, b"2a", more=True), data(3, b"2b"), data(4, b"4"))
     m.take()
-    m.receive(C, RepairWanted(A, (range(1, 3), range(4, 9))))
-    assert m.sent(Relayed) == [
-        (C, Relayed(A, data(1, b"1"))),
-        (C, Relayed(A, data(2, b"2a", more=True))),
-        (C, Relayed(A, data(4, b"4"))),
+    m.receive(C, PeerRepairRequest(A, (range(1, 3), range(4, 9))))
+    assert m.sent(PeerRepair) == [
+        (C, PeerRepair(A, data(1, b"1"))),
+        (C, PeerRepair(A, data(2, b"2a", more=True))),
+        (C, PeerRepair(A, data(4, b"4"))),
     ]
     m.stable(V1, 1, Mark(2, 2, 2), Mark(0, 0, 0), Mark(0, 0, 0))
-    m.receive(C, RepairWanted(A, (range(1, 4),)))
-    assert m.sent(Relayed) == [(C, Relayed(A, data(3, b"2b")))]
-    m.receive(C, RepairWanted(D, (range(1, 4),)))
-    m.receive(D, RepairWanted(A, (range(1, 4),)))
-    assert m.sent(Relayed) == []
-    assert m.layer.stats()["relayed"] == 4
+    m.receive(C, PeerRepairRequest(A, (range(1, 4),)))
+    assert m.sent(PeerRepair) == [(C, PeerRepair(A, data(3, b"2b")))]
+    m.receive(C, PeerRepairRequest(D, (range(1, 4),)))
+    m.receive(D, PeerRepairRequest(A, (range(1, 4),)))
+    assert m.sent(PeerRepair) == []
+    assert m.layer.stats()["peer_repaired"] == 4
 
 
 def test_somebody_else_is_asked_from_the_second_time_on() -> None:
@@ -670,21 +679,21 @@ def test_somebody_else_is_asked_from_the_second_time_on() -> None:
     asked: list[tuple[object, type[Frame]]] = []
     while len(asked) < 3:
         m.timeout()
-        asked += [(dest, type(frame)) for dest, frame in m.sent(Nack, RepairWanted)]
-    assert asked == [(A, Nack), (A, Nack), (B, RepairWanted)]
-    m.receive(B, Relayed(A, data(1, b"1")))
+        asked += [(dest, type(frame)) for dest, frame in m.sent(Nack, PeerRepairRequest)]
+    assert asked == [(A, Nack), (A, Nack), (B, PeerRepairRequest)]
+    m.receive(B, PeerRepair(A, data(1, b"1")))
     assert m.take() == [b"1", b"2"]
 
 
 def test_only_members_relay_and_only_what_is_retained() -> None:
     m = Machine(C, A, B, C)
-    m.receive(D, Relayed(A, data(1, b"1")))
-    m.receive(B, Relayed(D, data(1, b"1")))
-    m.receive(B, Relayed(A, Data(Stream.UNIFORM, 1, [b"1"])))
+    m.receive(D, PeerRepair(A, data(1, b"1")))
+    m.receive(B, PeerRepair(D, data(1, b"1")))
+    m.receive(B, PeerRepair(A, Data(Stream.UNIFORM, 1, [b"1"])))
     assert m.take() == []
     assert m.layer.refused == 3
     m = Machine(C, A, B, C, retain_delivered=False)
-    m.receive(B, Relayed(A, data(1, b"1")))
+    m.receive(B, PeerRepair(A, data(1, b"1")))
     assert m.layer.refused == 1
 
 

@@ -1,4 +1,4 @@
-"""How long the tail timer waits: measured, doubled, and never by what was resent."""
+"""How long the tail timer waits: measured, doubled, and never by what was retransmitted."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_it_doubles_until_the_tick_takes_over() -> None:
 
 
 def test_what_was_resent_measures_nothing() -> None:
-    """Karn's rule; but the next pause is twice as long, once for all that was resent."""
+    """Karn's rule; but the next pause is twice as long, once for all that was retransmitted."""
     tail = exchanged(Tail(TAU, ACK), 4 * MS)
     tail.first_sent(2, 0)
-    tail.resent()
-    tail.resent()
+    tail.retransmitted()
+    tail.retransmitted()
     tail.acked(2, 300 * MS, is_all=False)
     tail.acked(3, 400 * MS, is_all=True)
     tail.start_over()

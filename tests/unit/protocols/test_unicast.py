@@ -1,4 +1,5 @@
-"""The machine of one member: which frames count, questions, tombstones, views, taking in turn."""
+"""The machine of one member: which frames count, sync requests, tombstones, views, taking in
+turn."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.state import canonical
 from ringcast.errors import GroupClosed, RingcastError, UsageError
-from ringcast.events import Delivered, FragmentsTaken, GapSkipped, Undeliverable, Writable
+from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, Writable
 from ringcast.model import Address, Conn, Digest, Member, Run, Stream, View, ViewId
 from ringcast.protocols.connection import State
 from ringcast.protocols.unicast import (
     LOOPBACK_EPOCH,
-    QUESTIONS_MAX,
+    SYNC_REQUESTS_MAX,
     TOMBSTONES_MAX,
-    Question,
     ReliableUnicast,
+    SyncRequest,
 )
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.window.assembler import PART_BYTES_MIN
@@ -277,7 +278,7 @@ def test_the_limit_holds_over_all_peers() -> None:
 def test_fragments_become_messages() -> None:
     m = Machine(B)
     m.receive(B, data(1, b"ab", b"cd", more=True))
-    assert m.take() == [FragmentsTaken(B, Stream.FIFO, 1, 2, ViewId(A, 1), 2)]
+    assert m.take() == [FragmentsDelivered(B, Stream.FIFO, 1, 2, ViewId(A, 1), 2)]
     m.receive(B, data(3, b"e"))
     assert m.take() == [Delivered(B, Run(Stream.FIFO, 3, [b"abcde"]), ViewId(A, 1), 2)]
 
@@ -323,7 +324,7 @@ def test_older_connections_of_a_stream_are_late() -> None:
     m.receive(B, data(1, b"1", conn=Conn(5, 1)))
     m.receive(B, data(1, b"old", conn=Conn(4, 9)), data(2, b"old", conn=Conn(4, 9)))
     assert m.layer.stale == 2
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
     assert m.layer.receivers[B].conn == Conn(5, 1)
 
 
@@ -331,10 +332,10 @@ def test_data_of_a_newer_connection_asks() -> None:
     m = Machine(B)
     m.receive(B, data(1, b"1"))
     m.receive(B, data(2, b"2", conn=Conn(2, 2)))
-    question = m.layer.questions[B]
-    assert (question.conn, question.nonce, question.asked) == (Conn(2, 2), 1, 0)
+    sync_request = m.layer.sync_requests[B]
+    assert (sync_request.conn, sync_request.nonce, sync_request.asked) == (Conn(2, 2), 1, 0)
     m.receive(B, data(3, b"3", conn=Conn(2, 2)))
-    assert m.layer.questions == {B: question}  # once
+    assert m.layer.sync_requests == {B: sync_request}  # once
     assert m.layer.receivers[B].conn == Conn(2, 1)
     assert m.layer.next_timeout() == TAU
 
@@ -374,7 +375,7 @@ def test_an_answer_is_repeated_by_the_tick() -> None:
     assert m.layer.next_timeout() == 10 * S
 
 
-# My own questions
+# My own sync requests
 
 
 def asking(**config: Any) -> Machine:
@@ -398,7 +399,7 @@ def test_the_answer_opens_a_window() -> None:
     m.receive(B, ok(low=1))
     entry = m.layer.receivers[B]
     assert (entry.conn, entry.window.delivered) == (Conn(2, 2), 3)
-    assert (m.layer.questions, m.layer.tombstones) == ({}, {})
+    assert (m.layer.sync_requests, m.layer.tombstones) == ({}, {})
     assert m.frames() == [(B, SyncAck(Conn(2, 2), 1)), (B, UnicastAck(Conn(2, 2), 3, 1 << 15))]
     m.receive(B, ok(low=1))
     assert m.frames() == [(B, SyncAck(Conn(2, 2), 1))]
@@ -412,7 +413,7 @@ def test_only_the_answer_to_this_question_counts(late: SyncOk) -> None:
     m = asking()
     m.receive(B, late)
     assert m.layer.receivers == {}
-    assert m.layer.questions[B].nonce == 1
+    assert m.layer.sync_requests[B].nonce == 1
     assert m.frames() == []
 
 
@@ -426,31 +427,31 @@ def test_a_question_is_repeated_and_given_up() -> None:
     assert m.frames() == [(B, Sync(Conn(2, 1), 1))] * (SYNC_TICKS_MAX - 1)
     m.at((SYNC_TICKS_MAX + 1) * TAU)
     assert m.frames() == []
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
     m.receive(B, data(4, b"4"))
-    assert m.layer.questions[B].nonce == 2
+    assert m.layer.sync_requests[B].nonce == 2
 
 
 def test_the_close_of_a_stream_answers_the_question_too() -> None:
     m = asking()
     m.receive(B, Close(Conn(2, 1)))
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
     assert m.layer.tombstones[B].is_final
     m.receive(B, data(4, b"4"))  # late
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
 
 
 def test_a_close_for_another_connection_answers_nothing() -> None:
     m = asking()
     m.receive(B, Close(Conn(2, 2)))
-    assert B in m.layer.questions
+    assert B in m.layer.sync_requests
     assert not m.layer.tombstones[B].is_final
 
 
 def test_a_new_stream_overtakes_the_question() -> None:
     m = asking()
     m.receive(B, data(1, b"new", conn=Conn(3, 1)))
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
     m.receive(B, ok(low=3))
     assert m.layer.receivers[B].conn == Conn(3, 1)
 
@@ -458,8 +459,8 @@ def test_a_new_stream_overtakes_the_question() -> None:
 def test_a_question_about_a_newer_stream_replaces_the_older() -> None:
     m = asking()
     m.receive(B, data(2, b"new", conn=Conn(3, 1)))
-    question = m.layer.questions[B]
-    assert (question.conn, question.nonce) == (Conn(3, 1), 2)
+    sync_request = m.layer.sync_requests[B]
+    assert (sync_request.conn, sync_request.nonce) == (Conn(3, 1), 2)
     m.receive(B, ok(low=0, nonce=2, conn=Conn(3, 2)))
     assert m.layer.receivers[B].window.delivered == 0  # B's 3 was another stream's
 
@@ -476,9 +477,9 @@ def test_an_answer_about_a_newer_stream_replaces_the_window() -> None:
 def test_reordering_asks_nothing() -> None:
     m = Machine(B)
     m.receive(B, data(2, b"2"))
-    assert B in m.layer.questions
+    assert B in m.layer.sync_requests
     m.receive(B, data(1, b"1"))
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
     m.at(TAU)
     assert not any(isinstance(frame, Sync) for _, frame in m.frames())
 
@@ -501,7 +502,7 @@ def test_what_overtook_the_first_message_is_taken_with_it() -> None:
     m.receive(B, data(1, b"1"))
     assert m.payloads() == [b"1", b"2", b"3", b"4"]
     assert m.layer.early.runs == m.layer.early.size == 0
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
     m.layer.check_invariants()
 
 
@@ -594,10 +595,10 @@ def test_a_question_that_was_asked_outlives_the_opening() -> None:
     m.receive(B, data(2, b"2"))
     m.at(TAU)
     m.receive(B, data(1, b"1"))
-    assert m.layer.questions[B].nonce == 1
+    assert m.layer.sync_requests[B].nonce == 1
     m.receive(B, ok(low=0, high=2))
     assert m.layer.receivers[B].conn == Conn(2, 2)
-    assert m.layer.questions == {}
+    assert m.layer.sync_requests == {}
 
 
 def test_what_the_sender_let_go_of_is_told() -> None:
@@ -635,15 +636,17 @@ def test_what_was_taken_of_a_large_message_outlives_its_window() -> None:
 
 def test_questions_are_bounded() -> None:
     m = Machine(B)
-    for n in range(QUESTIONS_MAX + 5):
+    for n in range(SYNC_REQUESTS_MAX + 5):
         m.receive(stranger(n), data(2, b"2"))
-    assert len(m.layer.questions) == QUESTIONS_MAX
+    assert len(m.layer.sync_requests) == SYNC_REQUESTS_MAX
     assert m.layer.refused == 5
 
 
 def test_questions_are_alike_however_often_they_were_asked() -> None:
-    questions = [Question(Conn(2, 1), 1, since, asked) for since, asked in ((0, 1), (5, 3), (5, 0))]
-    first, again, never = map(canonical, questions)
+    sync_requests = [
+        SyncRequest(Conn(2, 1), 1, since, asked) for since, asked in ((0, 1), (5, 3), (5, 0))
+    ]
+    first, again, never = map(canonical, sync_requests)
     assert first == again != never
 
 
@@ -705,7 +708,7 @@ def test_an_operators_sync_without_a_window() -> None:
     m.take()
     m.layer.drop_from(B, 0)
     m.layer.sync(B, 0)
-    assert m.layer.questions[B].conn == Conn(2, 1)
+    assert m.layer.sync_requests[B].conn == Conn(2, 1)
 
 
 # Views and closing
@@ -805,7 +808,7 @@ def test_stats_show_every_table() -> None:
     m.receive(C, data(1, b"1"))
     m.receive(X, data(2, b"22"))
     stats = m.layer.stats()
-    assert stats["questions"] == {
+    assert stats["sync_requests"] == {
         "B": {"connection": "2.1", "nonce": 1, "asked": 1},
         "X": {"connection": "2.1", "nonce": 2, "asked": 0},
     }

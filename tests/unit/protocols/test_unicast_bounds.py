@@ -7,8 +7,8 @@ from ringcast.core.effects import Effects
 from ringcast.events import Delivered, GapSkipped
 from ringcast.model import Address, Conn, Member, View, ViewId
 from ringcast.protocols.unicast import (
-    QUESTIONS_MAX,
     REPLACED_MAX,
+    SYNC_REQUESTS_MAX,
     TOMBSTONES_MAX,
     WINDOWS_MAX,
     ReliableUnicast,
@@ -84,11 +84,11 @@ def test_the_answer_to_a_question_opens_no_window_beyond_the_bound() -> None:
 
 def test_strangers_questions_keep_no_member_from_asking() -> None:
     layer = machine(B)
-    for n in range(QUESTIONS_MAX + 1):
+    for n in range(SYNC_REQUESTS_MAX + 1):
         layer.receive(stranger(n), [opening(2)], 0, Effects())
-    assert len(layer.questions) == QUESTIONS_MAX
+    assert len(layer.sync_requests) == SYNC_REQUESTS_MAX
     layer.receive(B, [opening(2)], 0, Effects())
-    assert B in layer.questions
+    assert B in layer.sync_requests
 
 
 def test_empty_fragments_in_tombstones_are_bounded() -> None:

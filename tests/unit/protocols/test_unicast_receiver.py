@@ -8,7 +8,7 @@ from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.model import Address, Conn, Member
 from ringcast.protocols.connection import State
-from ringcast.protocols.unicast_receiver import ReceiverEntry, Tombstone
+from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.wire.frames import SyncOk, UnicastAck, UnicastData, UnicastNack
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Entry:
     def __init__(self, offset: int = 0, parts: tuple[bytes, ...] = (), **config: Any) -> None:
         options = {"capacity": 8, "window_bytes": ROOM, "expiry_s": 10.0, "close_s": 5.0}
         unicast = UnicastConfig(**(options | config))
-        self.entry = ReceiverEntry(A, ONE, unicast, 1 << 20, offset, parts, 0)
+        self.entry = UnicastReceiver(A, ONE, unicast, 1 << 20, offset, parts, 0)
         self.out = Effects()
 
     def data(self, *seqnos: int, now: int = 0, more: bool = False) -> None:
@@ -120,7 +120,7 @@ def test_a_gap_is_asked_for_after_a_gap_tick() -> None:
     e.data(3)
     assert e.entry.next_timeout() == 1 * MS
     assert e.at(1 * MS) == [UnicastNack(ONE, [range(2, 3)])]
-    assert e.entry.nacked == 1
+    assert e.entry.nack_sent == 1
 
 
 def test_three_later_datagrams_prove_a_loss() -> None:
@@ -139,7 +139,7 @@ def test_no_gap_no_question() -> None:
     e.data(1)
     e.take()
     assert e.at(1 * S) == [ack(2)]
-    assert e.entry.nacked == 0
+    assert e.entry.nack_sent == 0
 
 
 def test_what_had_no_slot_is_asked_for_when_there_is_one() -> None:
@@ -174,7 +174,7 @@ def test_resume_behind_what_is_lost() -> None:
     assert e.take() == [b"4"]  # kept
     assert e.taken() == [ack(3, ROOM, TWO)]
     assert e.at(5 * MS) == [ack(4, ROOM, TWO)]
-    assert e.entry.nacked == 0
+    assert e.entry.nack_sent == 0
 
 
 def test_resume_far_behind_what_is_lost() -> None:

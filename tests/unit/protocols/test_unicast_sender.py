@@ -11,7 +11,7 @@ from ringcast.core.effects import Effects
 from ringcast.events import Undeliverable, Writable
 from ringcast.model import Address, Conn, Member
 from ringcast.protocols.connection import State
-from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, SenderEntry
+from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.wire.frames import Close, Sync, SyncOk, UnicastAck, UnicastData, UnicastNack
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Entry:
 
     def __init__(self, **config: Any) -> None:
         options = {"capacity": 8, "window_bytes": 1 << 16, "expiry_s": 10.0, "close_s": 5.0}
-        self.entry = SenderEntry(B, ONE, UnicastConfig(**(options | config)), 900, 1000, 0)
+        self.entry = UnicastSender(B, ONE, UnicastConfig(**(options | config)), 900, 1000, 0)
         self.out = Effects()
 
     def send(self, count: int, now: int = 0) -> int:
@@ -147,7 +147,7 @@ def test_the_highest_is_resent_on_the_second_tick_without_change() -> None:
     assert e.entry.marked == (45, 50)
     assert e.tick() == [data(50, b"50")]
     assert e.tick() == [data(50, b"50")]
-    assert e.entry.resent == 2
+    assert e.entry.retransmitted == 2
     e.ack(50)
     assert e.tick() == []
     assert e.entry.marked is None
@@ -182,7 +182,7 @@ def test_a_request_is_answered_from_the_window() -> None:
     assert e.taken() == [data(3, b"3"), data(5, b"5")]
     e.entry.on_nack(UnicastNack(ONE, [range(1, 3), range(6, 9)]), e.out)
     assert e.taken() == []
-    assert e.entry.resent == 2
+    assert e.entry.retransmitted == 2
 
 
 def test_requests_are_answered_up_to_one_window_per_tick() -> None:

@@ -9,27 +9,27 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import DigestTaken, DigestWanted, Effects, NewerView, Reunited, Settled
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import ASK_NS, ReliableMulticast
-from ringcast.protocols.outbox import PROBE_START_NS
+from ringcast.protocols.multicast_sender import WATERMARK_PROBE_START_NS
 from ringcast.protocols.uniform import REPEAT_START_NS, RESOLVED_MAX, RUN_BYTES
 from ringcast.wire.frames import (
     Ack,
     Begin,
     Begun,
-    Claim,
     Commit,
     CommitWanted,
     Data,
     EstateRun,
     EstateWanted,
-    Highest,
     Nack,
-    Share,
+    ReceivedRange,
+    RecoveryTarget,
     Stage,
     Standing,
     Takeover,
+    Watermark,
 )
 from ringcast.wire.limits import ESTATES_MAX
 
@@ -54,8 +54,8 @@ def data(first: int, *payloads: bytes, more: bool = False) -> Data:
     return Data(UNIFORM, first, list(payloads), more=more)
 
 
-def ack(held: int, delivered: int = 0) -> Ack:
-    return Ack(UNIFORM, held, delivered, ALLOWANCE)
+def ack(received: int, delivered: int = 0) -> Ack:
+    return Ack(UNIFORM, received, delivered, ALLOWANCE)
 
 
 class Machine:
@@ -136,20 +136,22 @@ class Machine:
         self.out.signals.clear()
         return signals
 
-    def held(self, sender: Member) -> int:
+    def received(self, sender: Member) -> int:
         estate = self.layer.uniform.estates[sender]
-        return estate.held
+        return estate.received
 
 
-def standing(view_id: ViewId, *shares: Share) -> Standing:
+def standing(view_id: ViewId, *shares: ReceivedRange) -> Standing:
     return Standing(view_id, True, shares)
 
 
-def share(sender: Member, held: int = 0, delivered: int = 0, *, has_window: bool = True) -> Share:
-    return Share(sender, delivered, held, has_window, delivered)
+def share(
+    sender: Member, received: int = 0, delivered: int = 0, *, has_window: bool = True
+) -> ReceivedRange:
+    return ReceivedRange(sender, delivered, received, has_window, delivered)
 
 
-def takeover(view_id: ViewId, *claims: Claim) -> Takeover:
+def takeover(view_id: ViewId, *claims: RecoveryTarget) -> Takeover:
     return Takeover(view_id, claims)
 
 
@@ -195,8 +197,8 @@ def test_a_commit_is_told_again_with_every_probe() -> None:
     m.send(b"1")
     m.receive(B, ack(1))
     m.sent()
-    m.timeout(PROBE_START_NS)
-    assert m.sent() == [(None, Highest(UNIFORM, 1)), (None, Commit(1, ViewId(A, 1)))]
+    m.timeout(WATERMARK_PROBE_START_NS)
+    assert m.sent() == [(None, Watermark(UNIFORM, 1)), (None, Commit(1, ViewId(A, 1)))]
 
 
 def test_the_departed_are_not_waited_for() -> None:
@@ -397,7 +399,7 @@ def test_a_digest_waits_until_everybody_has_said_where_it_begins() -> None:
 def test_a_digest_knows_of_those_who_departed_and_are_not_resolved() -> None:
     m, _ = bereaved(b"1")
     assert m.layer.digest().entries[Origin(D, UNIFORM)] == 0
-    m, _ = relay()
+    m, _ = forwarder()
     assert Origin(D, UNIFORM) not in m.layer.digest().entries
 
 
@@ -440,23 +442,23 @@ def test_who_is_left_alone_delivers_what_it_holds() -> None:
 
 def test_a_taker_asks_everybody_and_goes_on_when_all_have_answered() -> None:
     m, v2 = bereaved(b"1")
-    asked = takeover(v2, Claim(D, COLLECT, 0))
+    asked = takeover(v2, RecoveryTarget(D, COLLECT, 0))
     assert m.sent(Takeover) == [(B, asked), (C, asked)]
-    m.receive(B, standing(v2, share(D, held=1)))
+    m.receive(B, standing(v2, share(D, received=1)))
     assert m.sent(Takeover) == []
     m.receive(C, standing(v2, share(D)))
-    told = takeover(v2, Claim(D, HOLD, 1))
+    told = takeover(v2, RecoveryTarget(D, HOLD, 1))
     assert m.sent(Takeover) == [(B, told), (C, told)]
     assert m.take() == []
-    m.receive(C, standing(v2, share(D, held=1)))
-    told = takeover(v2, Claim(D, COMMIT, 1))
+    m.receive(C, standing(v2, share(D, received=1)))
+    told = takeover(v2, RecoveryTarget(D, COMMIT, 1))
     assert m.sent(Takeover) == [(B, told), (C, told)]
     assert m.take() == [b"1"]
-    m.receive(C, standing(v2, share(D, held=1, delivered=1)))
+    m.receive(C, standing(v2, share(D, received=1, delivered=1)))
     assert m.estates == [D]
     m.sent()
-    m.receive(B, standing(v2, share(D, held=1, delivered=1)))
-    told = takeover(v2, Claim(D, RESOLVED, 0))
+    m.receive(B, standing(v2, share(D, received=1, delivered=1)))
+    told = takeover(v2, RecoveryTarget(D, RESOLVED, 0))
     assert m.sent(Takeover) == [(B, told), (C, told)]
     assert m.estates == []
     assert m.layer.uniform.next_timeout() is None
@@ -465,7 +467,7 @@ def test_a_taker_asks_everybody_and_goes_on_when_all_have_answered() -> None:
 def test_a_taker_waits_for_its_own_application() -> None:
     m, v2 = bereaved(b"1")
     for who in (B, C):
-        m.receive(who, standing(v2, share(D, held=1, delivered=1)))
+        m.receive(who, standing(v2, share(D, received=1, delivered=1)))
     assert m.estates == [D]
     assert m.take() == [b"1"]
     assert m.estates == []
@@ -473,19 +475,19 @@ def test_a_taker_waits_for_its_own_application() -> None:
 
 def test_a_taker_fetches_what_it_lacks_before_it_passes_anything_on() -> None:
     m, v2 = bereaved(b"1")
-    m.receive(B, standing(v2, share(D, held=2)))
+    m.receive(B, standing(v2, share(D, received=2)))
     m.sent()
-    m.receive(C, standing(v2, share(D, held=3)))
+    m.receive(C, standing(v2, share(D, received=3)))
     assert m.messages() == [(C, EstateWanted(v2, D, 2, 3))]
-    told = takeover(v2, Claim(D, COLLECT, 3))
+    told = takeover(v2, RecoveryTarget(D, COLLECT, 3))
     assert m.sent(Takeover) == [(B, told), (C, told)]
-    m.receive(C, standing(v2, share(D, held=3)))
+    m.receive(C, standing(v2, share(D, received=3)))
     assert m.messages() == []
     m.message(C, EstateRun(D, 2, (b"2",), (False,)))
     assert m.sent(Takeover) == []
     m.message(C, EstateRun(D, 3, (b"3",), (False,)))
-    assert m.held(D) == 3
-    told = takeover(v2, Claim(D, HOLD, 3))
+    assert m.received(D) == 3
+    told = takeover(v2, RecoveryTarget(D, HOLD, 3))
     assert m.sent(Takeover) == [(B, told), (C, told)]
     m.message(B, EstateWanted(v2, D, 3, 3))
     assert m.messages() == [(B, EstateRun(D, 3, (b"3",), (False,)))]
@@ -494,17 +496,17 @@ def test_a_taker_fetches_what_it_lacks_before_it_passes_anything_on() -> None:
 def test_who_is_not_open_does_not_count() -> None:
     m, v2 = bereaved(b"1")
     m.receive(B, Standing(v2, False, ()))
-    m.receive(C, standing(v2, share(D, held=1, delivered=1)))
+    m.receive(C, standing(v2, share(D, received=1, delivered=1)))
     m.sent()
     assert m.take() == [b"1"]
-    assert m.sent(Takeover) == [(C, takeover(v2, Claim(D, RESOLVED, 0)))]
+    assert m.sent(Takeover) == [(C, takeover(v2, RecoveryTarget(D, RESOLVED, 0)))]
 
 
 def test_who_opens_after_all_counts_again() -> None:
     m, v2 = bereaved(b"1")
     m.receive(B, Standing(v2, False, ()))
     m.receive(B, standing(v2, share(D)))
-    m.receive(C, standing(v2, share(D, held=1)))
+    m.receive(C, standing(v2, share(D, received=1)))
     assert m.take() == []
 
 
@@ -533,33 +535,42 @@ def test_two_that_have_departed_are_seen_to_each_for_itself() -> None:
     m.receive(D, data(1, b"d"))
     m.sent()
     v2 = m.view(A, B, counter=2)
-    m.receive(B, standing(v2, share(C, held=1), share(D)))
-    assert m.sent(Takeover)[-1] == (B, takeover(v2, Claim(C, COMMIT, 1), Claim(D, HOLD, 1)))
+    m.receive(B, standing(v2, share(C, received=1), share(D)))
+    assert m.sent(Takeover)[-1] == (
+        B,
+        takeover(v2, RecoveryTarget(C, COMMIT, 1), RecoveryTarget(D, HOLD, 1)),
+    )
     assert m.take() == [b"c"]
-    m.receive(B, standing(v2, share(C, held=1, delivered=1), share(D, held=1)))
+    m.receive(B, standing(v2, share(C, received=1, delivered=1), share(D, received=1)))
     assert m.estates == [D]
-    assert m.sent(Takeover)[-1] == (B, takeover(v2, Claim(D, COMMIT, 1), Claim(C, RESOLVED, 0)))
+    assert m.sent(Takeover)[-1] == (
+        B,
+        takeover(v2, RecoveryTarget(D, COMMIT, 1), RecoveryTarget(C, RESOLVED, 0)),
+    )
 
 
 def test_every_view_begins_anew() -> None:
     m, v2 = bereaved(b"1")
     m.receive(B, standing(v2, share(D)))
-    m.receive(C, standing(v2, share(D, held=3)))
+    m.receive(C, standing(v2, share(D, received=3)))
     assert len(m.messages()) == 1
     m.sent()
     v3 = m.view(A, B, counter=3)
-    collects = [Claim(D, COLLECT, 0), Claim(C, COLLECT, 0)]
+    collects = [RecoveryTarget(D, COLLECT, 0), RecoveryTarget(C, COLLECT, 0)]
     assert m.sent(Takeover) == [(B, takeover(v3, *collects))]
     m.receive(B, standing(v2, share(D)))
     assert m.sent(Takeover) == []
     m.receive(B, standing(v3, share(D), share(C)))
-    assert m.sent(Takeover)[-1] == (B, takeover(v3, Claim(D, HOLD, 1), Claim(C, RESOLVED, 0)))
+    assert m.sent(Takeover)[-1] == (
+        B,
+        takeover(v3, RecoveryTarget(D, HOLD, 1), RecoveryTarget(C, RESOLVED, 0)),
+    )
 
 
 def test_nothing_is_said_again_once_all_is_resolved_and_less_and_less_often_before() -> None:
     m, v2 = bereaved(b"1")
     m.sent()
-    asked = (B, takeover(v2, Claim(D, COLLECT, 0)))
+    asked = (B, takeover(v2, RecoveryTarget(D, COLLECT, 0)))
     times = []
     while m.now < 3 * TAU:
         deadline = m.layer.uniform.next_timeout()
@@ -571,7 +582,7 @@ def test_nothing_is_said_again_once_all_is_resolved_and_less_and_less_often_befo
     assert pauses[:2] == [2 * REPEAT_START_NS, 4 * REPEAT_START_NS]
     assert pauses[-1] == TAU
     for who in (B, C):
-        m.receive(who, standing(v2, share(D, held=1, delivered=1)))
+        m.receive(who, standing(v2, share(D, received=1, delivered=1)))
     m.take()
     assert m.layer.uniform.next_timeout() is None
 
@@ -594,13 +605,13 @@ def test_who_has_not_heard_that_all_is_resolved_is_told() -> None:
     assert m.estates == []
     m.sent()
     m.receive(C, standing(v2, share(D)))
-    assert m.sent() == [(C, takeover(v2, Claim(D, RESOLVED, 0)))]
+    assert m.sent() == [(C, takeover(v2, RecoveryTarget(D, RESOLVED, 0)))]
 
 
 def test_a_taker_learns_of_a_departed_sender_from_whoever_knows_it() -> None:
     m = Machine(A, A, B, C)
-    m.receive(B, standing(ViewId(A, 1), share(X, held=2)))
-    asked = takeover(ViewId(A, 1), Claim(X, COLLECT, 0))
+    m.receive(B, standing(ViewId(A, 1), share(X, received=2)))
+    asked = takeover(ViewId(A, 1), RecoveryTarget(X, COLLECT, 0))
     assert m.sent(Takeover) == [(B, asked), (C, asked)]
     m.receive(C, standing(ViewId(A, 1)))
     assert m.messages() == []  # C has yet to hear of X
@@ -610,7 +621,7 @@ def test_a_taker_learns_of_a_departed_sender_from_whoever_knows_it() -> None:
 
 def test_what_does_not_come_is_asked_for_again() -> None:
     m, v2 = bereaved(b"1")
-    m.receive(B, standing(v2, share(D, held=3)))
+    m.receive(B, standing(v2, share(D, received=3)))
     m.receive(C, standing(v2, share(D)))
     wanted = (B, EstateWanted(v2, D, 2, 3))
     assert m.messages() == [wanted]
@@ -652,25 +663,25 @@ def test_of_many_that_are_resolved_the_oldest_are_forgotten_and_resolved_again()
     strangers = [X._replace(incarnation=n) for n in range(10, 11 + RESOLVED_MAX)]
     m.receive(B, standing(v1, *map(share, strangers)))
     claims = [frame.claims for _, frame in m.sent() if isinstance(frame, Takeover)][-1]
-    assert claims == tuple(Claim(who, RESOLVED, 0) for who in strangers[1:])
+    assert claims == tuple(RecoveryTarget(who, RESOLVED, 0) for who in strangers[1:])
     m.receive(B, standing(v1, share(strangers[0])))
     claims = [frame.claims for _, frame in m.sent() if isinstance(frame, Takeover)][-1]
-    assert claims[-1] == Claim(strangers[0], RESOLVED, 0)
+    assert claims[-1] == RecoveryTarget(strangers[0], RESOLVED, 0)
 
 
 def test_a_window_too_small_for_what_others_hold_is_made_larger() -> None:
     m, v2 = bereaved(b"1", b"2", me=B, capacity=2)
-    m.receive(A, takeover(v2, Claim(D, HOLD, 4)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 4)))
     assert m.messages() == [(A, EstateWanted(v2, D, 3, 4))]
     m.message(A, EstateRun(D, 3, (b"3", b"4"), (False, False)))
-    m.receive(A, takeover(v2, Claim(D, COMMIT, 4)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, COMMIT, 4)))
     assert m.take() == [b"1", b"2", b"3", b"4"]
 
 
 # A taker that has no window of its own
 
 
-def relay() -> tuple[Machine, ViewId]:
+def forwarder() -> tuple[Machine, ViewId]:
     """A, whose group B and D came to; D never said where to begin, and has died."""
     m = Machine(A, A)
     m.signal(Reunited((B, D)))
@@ -683,31 +694,31 @@ def relay() -> tuple[Machine, ViewId]:
 
 
 def test_who_never_began_passes_on_and_delivers_nothing() -> None:
-    m, v3 = relay()
-    m.receive(B, standing(v3, share(D, held=3, delivered=1)))
+    m, v3 = forwarder()
+    m.receive(B, standing(v3, share(D, received=3, delivered=1)))
     assert m.messages() == [(B, EstateWanted(v3, D, 2, 3))]
     m.message(B, EstateRun(D, 2, (b"2", b"3"), (False, False)))
-    assert m.sent(Takeover)[-1] == (B, takeover(v3, Claim(D, COMMIT, 3)))
+    assert m.sent(Takeover)[-1] == (B, takeover(v3, RecoveryTarget(D, COMMIT, 3)))
     assert not m.layer.has_ready
     assert m.take() == []
-    m.receive(B, standing(v3, share(D, held=3, delivered=3)))
+    m.receive(B, standing(v3, share(D, received=3, delivered=3)))
     assert m.estates == []
 
 
 def test_who_never_began_knows_nothing_in_the_next_view_either() -> None:
-    m, v3 = relay()
-    m.receive(B, standing(v3, share(D, held=3, delivered=1)))
+    m, v3 = forwarder()
+    m.receive(B, standing(v3, share(D, received=3, delivered=1)))
     m.message(B, EstateRun(D, 2, (b"2", b"3"), (False, False)))
     m.view(B, A, counter=4)
     assert m.sent(Standing) == [
-        (B, standing(ViewId(B, 4), Share(D, 3, 3, has_window=False, low=1)))
+        (B, standing(ViewId(B, 4), ReceivedRange(D, 3, 3, has_window=False, low=1)))
     ]
-    m.receive(B, takeover(ViewId(B, 4), Claim(D, COMMIT, 3)))
+    m.receive(B, takeover(ViewId(B, 4), RecoveryTarget(D, COMMIT, 3)))
     assert m.take() == []
 
 
 def test_where_nobody_began_there_is_nothing_to_do() -> None:
-    m, v3 = relay()
+    m, v3 = forwarder()
     m.receive(B, standing(v3, share(D, has_window=False)))
     assert m.estates == []
 
@@ -717,7 +728,7 @@ def test_where_nobody_began_there_is_nothing_to_do() -> None:
 
 def test_who_has_an_estate_tells_the_taker_and_tells_it_again() -> None:
     m, v2 = bereaved(b"1", b"2", me=B)
-    told = (A, standing(v2, share(D, held=2)))
+    told = (A, standing(v2, share(D, received=2)))
     assert m.sent(Standing) == [told]
     m.timeout(REPEAT_START_NS)
     assert m.sent(Standing) == [told]
@@ -726,22 +737,22 @@ def test_who_has_an_estate_tells_the_taker_and_tells_it_again() -> None:
 def test_a_member_holds_and_delivers_as_the_taker_says() -> None:
     m, v2 = bereaved(b"1", me=B)
     m.sent()
-    m.receive(A, takeover(v2, Claim(D, COLLECT, 0)))
-    assert m.sent() == [(A, standing(v2, share(D, held=1)))]
-    m.receive(A, takeover(v2, Claim(D, HOLD, 2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, COLLECT, 0)))
+    assert m.sent() == [(A, standing(v2, share(D, received=1)))]
+    m.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 2)))
     assert m.messages() == [(A, EstateWanted(v2, D, 2, 2))]
-    m.receive(A, takeover(v2, Claim(D, HOLD, 2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 2)))
     assert m.messages() == []
     m.sent()
     m.message(A, EstateRun(D, 2, (b"2",), (False,)))
-    assert m.sent() == [(A, standing(v2, share(D, held=2)))]
+    assert m.sent() == [(A, standing(v2, share(D, received=2)))]
     assert m.take() == []
-    m.receive(A, takeover(v2, Claim(D, COMMIT, 2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, COMMIT, 2)))
     m.sent()
     assert m.take(1) == [b"1"]
     assert m.take() == [b"2"]
-    assert m.sent()[-1] == (A, standing(v2, share(D, held=2, delivered=2)))
-    m.receive(A, takeover(v2, Claim(D, RESOLVED, 0)))
+    assert m.sent()[-1] == (A, standing(v2, share(D, received=2, delivered=2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, RESOLVED, 0)))
     assert m.estates == []
     assert m.sent() == [(A, standing(v2))]
     assert m.layer.uniform.next_timeout() is None
@@ -760,7 +771,7 @@ def test_the_application_takes_no_more_than_it_asks_for() -> None:
 
 def test_who_holds_all_fetches_nothing() -> None:
     m, v2 = bereaved(b"1", me=B)
-    m.receive(A, takeover(v2, Claim(D, COMMIT, 1)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, COMMIT, 1)))
     assert m.messages() == []
     assert m.take() == [b"1"]
 
@@ -769,18 +780,18 @@ def test_a_member_hears_of_a_departed_sender_that_it_never_knew() -> None:
     m = Machine(B, A, B)
     v1 = ViewId(A, 1)
     m.sent()
-    m.receive(A, takeover(v1, Claim(X, HOLD, 3)))
+    m.receive(A, takeover(v1, RecoveryTarget(X, HOLD, 3)))
     assert m.sent() == [(A, standing(v1, share(X, has_window=False)))]
     assert m.messages() == []
     m.timeout(REPEAT_START_NS)
     assert m.sent(Standing) == [(A, standing(v1, share(X, has_window=False)))]
-    m.receive(A, takeover(v1, Claim(X, RESOLVED, 0)))
+    m.receive(A, takeover(v1, RecoveryTarget(X, RESOLVED, 0)))
     assert m.estates == []
 
 
 def test_a_claim_to_somebody_in_the_view_is_not_heard() -> None:
     m = Machine(B, A, B, C)
-    m.receive(A, takeover(ViewId(A, 1), Claim(C, COLLECT, 0)))
+    m.receive(A, takeover(ViewId(A, 1), RecoveryTarget(C, COLLECT, 0)))
     assert m.estates == []
 
 
@@ -792,7 +803,7 @@ def test_a_claim_to_somebody_in_the_view_is_not_heard() -> None:
 def test_nobody_else_takes_over(source: Member, view_id: ViewId) -> None:
     m, _ = bereaved(b"1", me=B)
     m.sent()
-    m.receive(source, takeover(view_id, Claim(D, COMMIT, 1)))
+    m.receive(source, takeover(view_id, RecoveryTarget(D, COMMIT, 1)))
     assert m.take() == []
     assert m.sent() == []
 
@@ -800,14 +811,14 @@ def test_nobody_else_takes_over(source: Member, view_id: ViewId) -> None:
 def test_a_taker_does_not_follow_itself() -> None:
     m, v2 = bereaved(b"1")
     m.sent()
-    m.receive(A, takeover(v2, Claim(D, COMMIT, 1)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, COMMIT, 1)))
     assert m.take() == []
     assert m.sent() == []
 
 
 def test_who_is_in_no_view_says_so_and_wants_no_older_one_any_more() -> None:
     m = Machine(B)
-    m.receive(A, takeover(ViewId(A, 2), Claim(D, COLLECT, 0)))
+    m.receive(A, takeover(ViewId(A, 2), RecoveryTarget(D, COLLECT, 0)))
     assert m.sent() == [(A, Standing(ViewId(A, 2), False, ()))]
     assert m.signals() == [NewerView(ViewId(A, 2))]
     m.receive(A, standing(ViewId(A, 2), share(D)))
@@ -821,7 +832,7 @@ def test_who_has_closed_says_nothing() -> None:
     m, v2 = bereaved(b"1", me=B)
     m.layer.close("over", 0, m.out)
     m.sent()
-    m.receive(A, takeover(v2, Claim(D, COLLECT, 0)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, COLLECT, 0)))
     assert m.sent() == []
     assert m.estates == []
     assert m.layer.next_timeout() is None
@@ -839,8 +850,8 @@ def test_the_departed_are_deaf() -> None:
     m, v2 = bereaved(b"1")
     m.receive(D, data(2, b"2"), Commit(1, ViewId(A, 1)))
     assert m.take() == []
-    assert m.held(D) == 1
-    m.receive(D, standing(v2, share(D, held=2)))
+    assert m.received(D) == 1
+    m.receive(D, standing(v2, share(D, received=2)))
     assert m.layer.stats()["standings"] == 0
 
 
@@ -858,11 +869,11 @@ def test_only_what_is_here_is_handed_over_and_only_in_this_view() -> None:
 
 
 def test_who_has_no_window_hands_over_nothing() -> None:
-    m, v3 = relay()
+    m, v3 = forwarder()
     m.message(B, EstateWanted(v3, D, 1, 2))
     m.message(B, EstateRun(D, 1, (b"1",), (False,)))
     assert m.messages() == []
-    assert m.held(D) == 0
+    assert m.received(D) == 0
 
 
 def test_much_is_handed_over_in_several_messages() -> None:
@@ -885,10 +896,10 @@ def test_fragments_stay_fragments_on_their_way() -> None:
     ((_, run),) = giver.messages()
     assert run == EstateRun(D, 1, (b"whole", b"one ", b"message"), (False, True, False))
     taker, _ = bereaved(me=B)
-    taker.receive(A, takeover(v2, Claim(D, HOLD, 3)))
+    taker.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 3)))
     assert isinstance(run, EstateRun)
     taker.message(A, run)
-    taker.receive(A, takeover(v2, Claim(D, COMMIT, 3)))
+    taker.receive(A, takeover(v2, RecoveryTarget(D, COMMIT, 3)))
     assert taker.take() == [b"whole", b"one message"]
 
 
@@ -897,7 +908,7 @@ def test_a_message_that_its_sender_never_finished_is_not_delivered() -> None:
     m.receive(B, data(1, b"half of ", more=True))
     m.view(A, counter=2)
     events = m.layer.take_ready(9, 0, m.out)
-    assert [type(event) for event in events] == [FragmentsTaken]
+    assert [type(event) for event in events] == [FragmentsDelivered]
     assert m.estates == []
 
 
@@ -906,22 +917,22 @@ def test_a_message_that_its_sender_never_finished_is_not_delivered() -> None:
 )
 def test_a_run_of_a_stranger_or_about_one_does_not_count(source: Member, sender: Member) -> None:
     m, v2 = bereaved(b"1", me=B)
-    m.receive(A, takeover(v2, Claim(D, HOLD, 2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 2)))
     m.message(source, EstateRun(sender, 2, (b"x",), (False,)))
-    assert m.held(D) == 1
+    assert m.received(D) == 1
 
 
 def test_a_run_that_was_asked_for_in_an_earlier_view_does_not_count() -> None:
     m, v2 = bereaved(b"1", me=B)
-    m.receive(A, takeover(v2, Claim(D, HOLD, 2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 2)))
     m.view(A, B, counter=3)
     m.message(A, EstateRun(D, 2, (b"2",), (False,)))
-    assert m.held(D) == 1
+    assert m.received(D) == 1
 
 
 def test_fragments_beyond_the_window_are_not_marked() -> None:
     m, v2 = bereaved(b"1", me=B, capacity=2)
-    m.receive(A, takeover(v2, Claim(D, HOLD, 2)))
+    m.receive(A, takeover(v2, RecoveryTarget(D, HOLD, 2)))
     m.message(A, EstateRun(D, 1, (b"1", b"2", b"3"), (True, True, True)))
     assembler = m.layer.uniform.estates[D].assembler
     assert [assembler.is_continued(seqno) for seqno in (1, 2, 3)] == [False, True, False]
@@ -939,15 +950,15 @@ def test_what_an_estate_waits_for_is_said_in_words() -> None:
     m, v2 = bereaved(b"1")
     begun = "D has departed and its uniform messages after 0 are not resolved for 2.0 s: "
     assert waits(m) == begun + "no answer from B, C"
-    m.receive(B, standing(v2, share(D, held=2)))
+    m.receive(B, standing(v2, share(D, received=2)))
     m.receive(C, standing(v2, share(D)))
     assert waits(m) == begun + "C fetches what is up to 2"
-    m.receive(C, standing(v2, share(D, held=2)))
+    m.receive(C, standing(v2, share(D, received=2)))
     assert waits(m) == begun + "this member fetches what is up to 2"
     m.message(B, EstateRun(D, 2, (b"2",), (False,)))
     assert waits(m) == begun + "B, C has not taken 2"
     for who in (B, C):
-        m.receive(who, standing(v2, share(D, held=2, delivered=2)))
+        m.receive(who, standing(v2, share(D, received=2, delivered=2)))
     assert waits(m) == begun + "this member has not taken 2"
     assert m.layer.stats()["estates"] == {"D": [0, 2, "commit"]}
 

@@ -67,7 +67,7 @@ def test_an_estate_finds_room_for_what_others_hold() -> None:
     estate.make_room(20)
     assert estate.window is not None
     assert estate.window.capacity >= 15
-    assert (estate.delivered, estate.held, estate.window.gate) == (5, 7, 6)
+    assert (estate.delivered, estate.received, estate.window.gate) == (5, 7, 6)
     assert estate.window.take_ready(10) == [b"six"]
     assert estate.window.add_run(8, [b"eight"]) == 1
     assert estate.window.read_run(range(7, 9)) == [b"seven", b"eight"]

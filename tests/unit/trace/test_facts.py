@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from ringcast.rules.membership import GroupFacts
+from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts
 from ringcast.trace.facts import facts_from_values, facts_to_values
-from ringcast.trace.predicates.membership import GroupFacts
-from ringcast.trace.predicates.uniform_liveness import HeirFacts, UniformFacts
 from ringcast.trace.rows import Facts
 
 COMMON = {"seed": 7, "tau_ns": 5, "capacity": {"a#1": 3}, "stopped_members": frozenset({"b#2"})}

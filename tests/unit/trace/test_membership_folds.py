@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import Script
 
-from ringcast.trace.folds import feed_all
-from ringcast.trace.predicates.membership import Agreement, GroupFacts, OneView, ServedByItsView
-from ringcast.trace.predicates.merging import BeginsWhereNamed, Restful, WindowsStay
+from ringcast.rules.membership import Agreement, GroupFacts, OneView, ServedByItsView
+from ringcast.rules.merging import BeginsWhereNamed, Restful, WindowsStay
+from ringcast.rules.table import feed_all
 from ringcast.trace.rows import PART, PHASE, START, VIEW, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.trace.folds import Fold, Verdict
+    from ringcast.rules.table import Rule, Verdict
     from ringcast.trace.rows import Row
 
 SECOND = 1_000_000_000
 FACTS = GroupFacts(
     nodes=3, suspect_ns=SECOND, verify_ns=SECOND // 10, gst_ns=90 * SECOND, end_ns=200 * SECOND
 )
-FOLDS: list[Callable[[], Fold]] = [Agreement, BeginsWhereNamed, WindowsStay, OneView, Restful]
+RULES: list[Callable[[], Rule]] = [Agreement, BeginsWhereNamed, WindowsStay, OneView, Restful]
 
 
 class Story(Script):
@@ -82,9 +82,9 @@ def merged(parts: tuple[str, ...] = ("a2ac", "b1b")) -> Story:
 
 
 def verdicts(story: Story, facts: Facts = FACTS) -> dict[str, Verdict]:
-    folds = [make() for make in FOLDS]
-    feed_all(folds, story.rows)
-    return {fold.id: fold.finish(facts) for fold in folds}
+    rules = [make() for make in RULES]
+    feed_all(rules, story.rows)
+    return {rule.id: rule.finish(facts) for rule in rules}
 
 
 def violated(story: Story, facts: Facts = FACTS) -> set[str]:
@@ -93,7 +93,7 @@ def violated(story: Story, facts: Facts = FACTS) -> set[str]:
 
 def test_a_clean_merge_holds_and_is_judged() -> None:
     found = verdicts(merged())
-    assert [verdict.status for verdict in found.values()] == ["held"] * 5
+    assert [verdict.status for verdict in found.values()] == ["received"] * 5
     assert found["V2"].premises == 4  # each with each of the other part
     assert found["N18"].premises == 2  # a and c have had windows for each other
     assert found["V-L1"].premises == 1
@@ -254,7 +254,7 @@ def test_merging_members_equals_one_pass(order: list[str], is_broken: bool) -> N
     if is_broken:
         story.open("b", "a", 1)
         story.open("c", "a", 3)
-    for make in FOLDS:
+    for make in RULES:
         whole, pieces = make(), [make() for _ in order]
         feed_all([whole], story.rows)
         for node, piece in zip(order, pieces, strict=True):

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 import pyarrow.parquet as pq
 
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Run, Stream, ViewId
 from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.held import Holdings, Range
@@ -49,7 +49,7 @@ def test_messages_stand_in_the_rows_of_their_delivery(tmp_path: Path) -> None:
     recorder.sent(Stream.FIFO, 1, [b"own"], 1)
     recorder.delivered(delivery(1, [b"one", b""]), 1)
     recorder.delivered(delivery(3, [b"three"]), 2)
-    recorder.delivered_fragments(FragmentsTaken(B, Stream.FIFO, 4, 6, VIEW), 3)
+    recorder.delivered_fragments(FragmentsDelivered(B, Stream.FIFO, 4, 6, VIEW), 3)
     recorder.delivered(delivery(7, [b"seven"]), 4)
     recorder.stopped(5)
     assert recorder.close(CLOSE_S)

@@ -1,4 +1,4 @@
-"""Every predicate holds on the clean run and finds what is planted, with the rows that show it."""
+"""Every rule holds on the clean run and finds what is planted, with the rows that show it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import FACTS, Script, clean, founded
 
-from ringcast.trace.folds import ALL, audit, feed_all
+from ringcast.rules.table import ALL, audit, feed_all
 from ringcast.trace.rows import (
     BLOCK,
     CRASH,
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from ringcast.trace.folds import Fold, Verdict
+    from ringcast.rules.table import Rule, Verdict
 
 IDS = [make().id for make in ALL]
 
 Plant = tuple[Trace, set[str], list[Row]]
-"""A trace, the predicates it breaks, and the rows that show the first of them."""
+"""A trace, the rules it breaks, and the rows that show the first of them."""
 
 
 def verdicts(trace: Trace) -> dict[str, Verdict]:
@@ -63,7 +63,7 @@ def test_ids_are_those_of_the_document() -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_clean_run_holds_with_true_premises(id: str) -> None:
     verdict = verdicts(clean().trace())[id]
-    assert (verdict.status, verdict.violations) == ("held", [])
+    assert (verdict.status, verdict.violations) == ("received", [])
     assert verdict.premises > 0
 
 
@@ -297,21 +297,21 @@ def ack_of_what_was_not_taken() -> Plant:
     run = founded()
     run.send("a", 1, 2, low=0)
     run.deliver("b", "a", 1, 1)
-    row = run.ack("b", "a", held=2, hd=2)
+    row = run.ack("b", "a", received=2, hd=2)
     return run.trace(), {"N6"}, [row]
 
 
 def ack_before_anything() -> Plant:
     run = Script()
     run.view("b", 1, "ab")
-    row = run.ack("b", "a", held=1, hd=1)
+    row = run.ack("b", "a", received=1, hd=1)
     return run.trace(), {"N6"}, [row]
 
 
 def ack_goes_back() -> Plant:
     run = clean()
     earlier = next(row for row in reversed(run.rows) if row.kind == "ack" and row.node == "b")
-    row = run.ack("b", "a", held=4, hd=3)
+    row = run.ack("b", "a", received=4, hd=3)
     return run.trace(), {"N6"}, [earlier, row]
 
 
@@ -319,7 +319,7 @@ def held_below_delivered() -> Plant:
     run = founded()
     run.send("a", 1, 2, low=0)
     run.deliver("b", "a", 1, 2)
-    row = run.ack("b", "a", held=1, hd=2)
+    row = run.ack("b", "a", received=1, hd=2)
     return run.trace(), {"N6"}, [row]
 
 
@@ -427,7 +427,7 @@ def window_never_drains() -> Plant:
     return run.trace(), {"N-L2"}, [view, sent, purge]
 
 
-def _held_back() -> tuple[Script, Row]:
+def _blocked_by_bytes() -> tuple[Script, Row]:
     run = founded()
     run.send("a", 1, 2, low=0)
     for node in "abc":
@@ -436,14 +436,14 @@ def _held_back() -> tuple[Script, Row]:
 
 
 def never_unblocked() -> Plant:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     run.now = 50
     row = run.purge("a", 1, hd=2)
     return run.trace(), {"N-L3"}, [block, row]
 
 
 def unblocked_late() -> Plant:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     run.now = 50
     row = run.purge("a", 2, hd=2)
     run.now = 51
@@ -452,7 +452,7 @@ def unblocked_late() -> Plant:
 
 
 def view_waits_for_the_window() -> Plant:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     run.now = 50
     row = run(VIEW_INPUT, "a", view=2, view_creator="a#1", members=("a#1", "b#1"))
     run.purge("a", 2, hd=2)
@@ -463,7 +463,7 @@ def view_waits_for_the_window() -> Plant:
 
 
 def view_never_installed() -> Plant:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     row = run(VIEW_INPUT, "a", view=2, view_creator="a#1", members=("a#1", "b#1"))
     run.purge("a", 2, hd=2)
     run(SEND_UNBLOCK, "a", stream=0)
@@ -471,7 +471,7 @@ def view_never_installed() -> Plant:
 
 
 def overload_overfills() -> Plant:
-    run, _ = _held_back()
+    run, _ = _blocked_by_bytes()
     run.purge("a", 2, hd=2)
     run(SEND_UNBLOCK, "a", stream=0)
     row = run(WIN, "b", peer="a", kind="receive", stream=0, low=0, hd=0, hr=3, cap=2)
@@ -576,7 +576,7 @@ def test_without_run_order_nothing_clean_is_violated() -> None:
     found = verdicts(without_order(clean().trace()))
     undecidable = {id for id, verdict in found.items() if verdict.status == "undecidable"}
     assert undecidable == {"N5", "N9", "N-L1", "N-L2"}
-    assert {found[id].status for id in set(IDS) - undecidable} == {"held"}
+    assert {found[id].status for id in set(IDS) - undecidable} == {"received"}
 
 
 def test_without_run_order_a_purge_of_what_was_never_delivered_is_violated() -> None:
@@ -623,13 +623,13 @@ def test_uniform_messages_of_the_departed_are_exempt() -> None:
     run = founded()
     run.view("a", 2, "ab")
     run("deliver", "a", peer="c", stream=1, seqno=1)
-    assert verdicts(run.trace())["N8"].status == "held"
+    assert verdicts(run.trace())["N8"].status == "received"
 
 
 def test_a_smaller_receiver_may_drop() -> None:
     trace, _, _ = dropped_for_room()
     trace.facts = replace(FACTS, capacity={"a#1": 4, "b#1": 2})
-    assert verdicts(trace)["N4"].status == "held"
+    assert verdicts(trace)["N4"].status == "received"
     trace.facts = replace(FACTS, capacity={})
     assert verdicts(trace)["N4"].status == "undecidable"
 
@@ -639,7 +639,7 @@ def test_a_send_held_back_for_bytes() -> None:
     run.send("a", 1, 1, low=0)
     run.block("a", low=0, hr=1, detail="bytes", size=11, used=90, limit=100)
     run.block("a", low=0, hr=1, detail="rest")
-    assert verdicts(run.trace())["N3"].status == "held"
+    assert verdicts(run.trace())["N3"].status == "received"
     run.block("a", low=0, hr=1, detail="bytes", used=-1, limit=-1)
     assert verdicts(run.trace())["N3"].status == "undecidable"
 
@@ -662,14 +662,14 @@ def test_nothing_is_owed_to_a_stopped_application() -> None:
     # N-L1 is still judged for the others; the window drains only when everybody takes.
     facts = replace(FACTS, stopped_members=frozenset({"d#1"}))
     assert waits(_never_arrives_at_d()) == ("violated", "violated")
-    assert waits(_never_arrives_at_d(), facts) == ("held", "vacuous")
+    assert waits(_never_arrives_at_d(), facts) == ("received", "vacuous")
 
 
 @pytest.mark.parametrize("event", [CRASH, STOP, PAUSE])
 def test_nothing_is_owed_to_the_dead_or_the_paused(event: str) -> None:
     run = _never_arrives_at_d()
     run(event, "d")
-    assert waits(run) == ("held", "vacuous")
+    assert waits(run) == ("received", "vacuous")
 
 
 def test_the_resumed_are_owed_again() -> None:
@@ -682,7 +682,7 @@ def test_the_resumed_are_owed_again() -> None:
 def test_nothing_is_owed_to_who_excluded_the_sender() -> None:
     run = _never_arrives_at_d()
     run.view("d", 4, "d")
-    assert waits(run) == ("held", "vacuous")
+    assert waits(run) == ("received", "vacuous")
 
 
 def test_nothing_is_owed_by_a_dead_sender() -> None:
@@ -693,7 +693,7 @@ def test_nothing_is_owed_by_a_dead_sender() -> None:
 
 def test_nothing_is_late_while_there_is_time() -> None:
     deadline_ns = 20_010 + FACTS.delivery_bound_ns(1)
-    assert waits(_never_arrives_at_d(), replace(FACTS, end_ns=deadline_ns))[0] == "held"
+    assert waits(_never_arrives_at_d(), replace(FACTS, end_ns=deadline_ns))[0] == "received"
     assert waits(_never_arrives_at_d(), replace(FACTS, end_ns=deadline_ns + 1))[0] == "violated"
 
 
@@ -703,7 +703,7 @@ def test_a_joiner_is_owed_what_was_sent_since_it_is_in_the_view() -> None:
     run.view("a", 4, "abde")
     run.view("e", 4, "abde")
     run.open("e", "a", 4)
-    assert waits(run)[0] == "held"
+    assert waits(run)[0] == "received"
     row = run.send("a", 5, 5, low=4)
     for node in "abd":
         run.deliver(node, "a", 5, 5)
@@ -711,7 +711,7 @@ def test_a_joiner_is_owed_what_was_sent_since_it_is_in_the_view() -> None:
     assert violation.rows == (row,)
     run.now += 1_000_000
     run.open("e", "a", 5)  # it has 5 from elsewhere
-    assert waits(run)[0] == "held"
+    assert waits(run)[0] == "received"
 
 
 def test_quiet_is_not_judged_before_the_drain_bound_is_over() -> None:
@@ -720,7 +720,7 @@ def test_quiet_is_not_judged_before_the_drain_bound_is_over() -> None:
     run.send("a", 5, 5, low=4)
     run.now += FACTS.drain_bound_ns(2)
     run(TX, "b", peer="a", stream=0, kind="nack", seqno=5)
-    assert verdicts(run.trace())["G8"].status == "held"
+    assert verdicts(run.trace())["G8"].status == "received"
     facts = replace(FACTS, end_ns=run.now)
     assert verdicts(run.trace(facts))["G8"].status == "undecidable"
     run.now += 1
@@ -729,25 +729,25 @@ def test_quiet_is_not_judged_before_the_drain_bound_is_over() -> None:
 
 
 def test_room_goes_to_the_rest_of_a_large_message_first() -> None:
-    run, _ = _held_back()
+    run, _ = _blocked_by_bytes()
     run.now = 50
     run.purge("a", 1, hd=2)
     run.send("a", 3, 3, low=1)
     run.now = 60
     run.purge("a", 1, hd=2)
-    assert verdicts(run.trace())["N-L3"].status == "held"
+    assert verdicts(run.trace())["N-L3"].status == "received"
     run.purge("a", 3, hd=3)  # empty now: it must go on
     assert verdicts(run.trace())["N-L3"].status == "violated"
 
 
 def test_a_slot_without_bytes_is_no_room() -> None:
-    run, _ = _held_back()
+    run, _ = _blocked_by_bytes()
     run("purge", "a", stream=0, seqno=1, hd=2, used=95, limit=100)
     assert verdicts(run.trace())["N-L3"].status == "vacuous"
 
 
 def test_old_views_and_views_of_others_are_not_waited_for() -> None:
-    run, _ = _held_back()
+    run, _ = _blocked_by_bytes()
     run(VIEW_INPUT, "a", view=1, view_creator="a#1", members=("a#1", "b#1"))
     run(VIEW_INPUT, "a", view=2, view_creator="b#1", members=("b#1",))
     run(STOP, "a")
@@ -770,7 +770,7 @@ def test_repeating_an_ack_or_a_purge_is_allowed() -> None:
     run.ack("b", "a", 4, 4)
     run.purge("a", 4, hd=4)
     found = verdicts(run.trace())
-    assert (found["N6"].status, found["N5"].status) == ("held", "held")
+    assert (found["N6"].status, found["N5"].status) == ("received", "received")
 
 
 def test_an_empty_window_admits_any_size() -> None:
@@ -783,7 +783,7 @@ def test_no_bytes_at_all_is_a_bound_too() -> None:
     run = founded()
     run.send("a", 1, 1, low=0)
     run.block("a", low=0, hr=1, detail="bytes", size=1, used=0, limit=0)
-    assert verdicts(run.trace())["N3"].status == "held"
+    assert verdicts(run.trace())["N3"].status == "received"
     run(WIN, "a", kind="send", stream=0, low=0, hd=0, hr=1, cap=2, size=1, limit=0)
     assert verdicts(run.trace())["G5"].status == "violated"
 
@@ -794,25 +794,25 @@ def test_a_wait_may_last_as_long_as_its_bound() -> None:
     run.deliver("d", "a", 5, 5)
     run.now = 20_010 + FACTS.drain_bound_ns(1)
     run.purge("a", 5, hd=5)
-    assert waits(run) == ("held", "held")
+    assert waits(run) == ("received", "received")
     found = verdicts(run.trace())
     assert (found["N-L1"].worst, found["N-L2"].worst) == (1.0, 1.0)
 
 
 def test_what_just_fits_must_go_on() -> None:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     row = run("purge", "a", stream=0, seqno=1, hd=2, used=100 - block.size, limit=100)
     assert verdicts(run.trace())["N-L3"].violations[0].rows == (block, row)
 
 
 def test_an_empty_window_lets_anything_go_on() -> None:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     row = run("purge", "a", stream=0, seqno=2, hd=2, used=0, limit=block.size - 1)
     assert verdicts(run.trace())["N-L3"].violations[0].rows == (block, row)
 
 
 def test_streams_are_held_back_apart() -> None:
-    run, block = _held_back()
+    run, block = _blocked_by_bytes()
     run(SEND_UNBLOCK, "a", stream=1)
     row = run(VIEW_INPUT, "a", view=2, view_creator="a#1", members=("a#1", "b#1"))
     assert verdicts(run.trace())["N-L4"].violations[0].rows == (block, row)
@@ -824,7 +824,7 @@ def test_alone_a_sender_needs_no_run_order() -> None:
     run.send("a", 1, 1, low=0)
     run.deliver("a", "a", 1, 1)
     run.purge("a", 1, hd=1)
-    assert verdicts(without_order(run.trace()))["N5"].status == "held"
+    assert verdicts(without_order(run.trace()))["N5"].status == "received"
 
 
 # Merging.
@@ -833,17 +833,17 @@ TRACES = {"clean": clean().trace(), **{plant.__name__: plant()[0] for _, plant i
 
 
 def merged(parts: Sequence[Sequence[Row]], facts: Facts, *, from_the_right: bool) -> list[Verdict]:
-    """Folds fed with the parts, merged pairwise from one side or the other."""
+    """Rules fed with the parts, merged pairwise from one side or the other."""
     found = []
     for make in ALL:
-        folds: list[Fold] = []
+        rules: list[Rule] = []
         for rows in parts:
-            folds.append(make())
-            feed_all(folds[-1:], rows)
-        while len(folds) > 1:
-            at = len(folds) - 2 if from_the_right else 0
-            folds[at].merge(folds.pop(at + 1))
-        found.append(folds[0].finish(facts))
+            rules.append(make())
+            feed_all(rules[-1:], rows)
+        while len(rules) > 1:
+            at = len(rules) - 2 if from_the_right else 0
+            rules[at].merge(rules.pop(at + 1))
+        found.append(rules[0].finish(facts))
     return found
 
 
@@ -885,7 +885,7 @@ def outline(verdict: Verdict) -> tuple[object, ...]:
 
 def test_finish_changes_nothing() -> None:
     for trace in TRACES.values():
-        folds = [make() for make in ALL]
-        feed_all(folds, trace.rows)
-        first = [fold.finish(trace.facts) for fold in folds]
-        assert first == [fold.finish(trace.facts) for fold in folds]
+        rules = [make() for make in ALL]
+        feed_all(rules, trace.rows)
+        first = [rule.finish(trace.facts) for rule in rules]
+        assert first == [rule.finish(trace.facts) for rule in rules]

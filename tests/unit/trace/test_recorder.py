@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.errors import ConfigError
-from ringcast.events import Delivered, FragmentsTaken
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.trace.content import HASHED_EVERY, Block, BlockHasher
 from ringcast.trace.recorder import Recorder
@@ -129,7 +129,7 @@ def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
     recorder.opened(FROM_B, 5, 3)
     recorder.sent(Stream.FIFO, 1, [b"x", b"y", b"z"], 4)
     recorder.delivered(delivery(6, [b"6", b"7", b"8"]), 5)
-    recorder.delivered_fragments(FragmentsTaken(B, Stream.FIFO, 9, 10, VIEW.id), 6)
+    recorder.delivered_fragments(FragmentsDelivered(B, Stream.FIFO, 9, 10, VIEW.id), 6)
     recorder.detail("tx", 7, kind="data")
     recorder.stopped(8)
     assert recorder.close(CLOSE_S)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from trace_builder import Script
 
 from ringcast.protocols.state import PATIENCE_NS
-from ringcast.trace.folds import STATE, feed_all
-from ringcast.trace.predicates.membership import GroupFacts
-from ringcast.trace.predicates.state import Content, chain, run_hash, state_bound_ns
+from ringcast.rules.membership import GroupFacts
+from ringcast.rules.state import Content, chain, run_hash, state_bound_ns
+from ringcast.rules.table import STATE, feed_all
 from ringcast.trace.rows import (
     ASIDE,
     CRASH,
@@ -22,7 +22,7 @@ from ringcast.trace.rows import (
     PHASE,
     START,
     STATE_BEGUN,
-    STATE_CUT,
+    STATE_DIGEST,
     STATE_END,
     STATE_ENTRY,
     STATE_LOST,
@@ -33,7 +33,7 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from ringcast.trace.folds import Verdict
+    from ringcast.rules.table import Verdict
     from ringcast.trace.rows import Facts, Row
 
 SECOND = 1_000_000_000
@@ -73,7 +73,7 @@ class Story(Script):
     def begins(self, joiner: str, provider: str, number: int, **cut: int) -> None:
         self(STATE_BEGUN, joiner, peer=provider, seqno=number)
         for sender, seqno in cut.items():
-            self(STATE_CUT, joiner, peer=sender, stream=0, seqno=seqno)
+            self(STATE_DIGEST, joiner, peer=sender, stream=0, seqno=seqno)
 
     def receives(self, joiner: str, provider: str, **state: Content) -> None:
         self(STATE_RECEIVED, joiner, peer=provider, seqno=1)
@@ -137,9 +137,9 @@ def numbered(story: Story) -> list[Row]:
 
 
 def verdicts(story: Story, facts: Facts = FACTS) -> dict[str, Verdict]:
-    folds = [make() for make in STATE]
-    feed_all(folds, numbered(story))
-    return {fold.id: fold.finish(facts) for fold in folds}
+    rules = [make() for make in STATE]
+    feed_all(rules, numbered(story))
+    return {rule.id: rule.finish(facts) for rule in rules}
 
 
 def violated(story: Story, facts: Facts = FACTS) -> set[str]:
@@ -490,6 +490,6 @@ def test_members_may_be_fed_apart(places: list[int]) -> None:
 def test_without_an_order_of_the_run_some_of_it_is_not_known() -> None:
     rows = [row._replace(run_idx=-1) for row in clean().rows]
     for make in STATE[2:4]:
-        fold = make()
-        feed_all([fold], [*rows, Story()(STATE_LOST, "b")._replace(run_idx=-1)])
-        assert fold.finish(FACTS).undecidable is not None
+        rule = make()
+        feed_all([rule], [*rows, Story()(STATE_LOST, "b")._replace(run_idx=-1)])
+        assert rule.finish(FACTS).undecidable is not None

@@ -1,4 +1,4 @@
-"""Every predicate of sync finds what is planted; and all unicast folds merge."""
+"""Every rule of sync finds what is planted; and all unicast rules merge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from test_unicast_folds import (
 )
 from unicast_trace_builder import FACTS, acked, answered, asked, clean, founded, synced
 
-from ringcast.trace.folds import UNICAST, audit, feed_all
+from ringcast.rules.table import UNICAST, audit, feed_all
 from ringcast.trace.rows import (
     CRASH,
     REJECT,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from test_unicast_folds import Plant
     from unicast_trace_builder import Pairs
 
-    from ringcast.trace.folds import Fold, Verdict
+    from ringcast.rules.table import Rule, Verdict
     from ringcast.trace.rows import Facts, Row
 
 
@@ -134,7 +134,7 @@ def is_answered_late() -> Plant:
     run.conn("S", "a", "b", "OPEN", conn=2)
     run.at(3_150 + 3_400 + 1).rx("b", "a", "sync_ok", seqno=1, conn=2, low=3, hr=4)
     late = run.sync("b", "a", "answered", 1)
-    run.conn("R", "b", "a", "OPEN", conn=2, low=3, hd=3, held=3, hr=3)
+    run.conn("R", "b", "a", "OPEN", conn=2, low=3, hd=3, received=3, hr=3)
     return run, {"Y-L1"}, [row, late]
 
 
@@ -187,7 +187,7 @@ def gives_up_late() -> Plant:
 
 def ignores_acks_of_its_connection() -> Plant:
     run = answered()
-    run.at(4_400).get("b", "a", 4, held=4)
+    run.at(4_400).get("b", "a", 4, received=4)
     run.take("b", "a", 4, 4)
     run.confirm("b", "a", 4)
     row = run.at(4_450).rx("a", "b", "uack", hd=4)
@@ -290,8 +290,8 @@ def test_what_one_says_to_oneself_needs_no_connection() -> None:
     run(UNICAST_DELIVER, "a", peer="a", epoch=1, conn=1, seqno=1)
     run(UNICAST_WIN, "a", peer="a", kind="S", epoch=1, conn=1, low=1, hd=1, hr=1, cap=4)
     found = verdicts(run)
-    assert {verdict.status for verdict in found.values()} <= {"held", "vacuous"}
-    assert (found["S1"].status, found["S-L1"].status, found["Y1"].status) == ("held",) * 3
+    assert {verdict.status for verdict in found.values()} <= {"received", "vacuous"}
+    assert (found["S1"].status, found["S-L1"].status, found["Y1"].status) == ("received",) * 3
 
 
 # Merging.
@@ -305,17 +305,17 @@ VERDICTS = {name: audit(run.trace()) for name, run in RUNS.items()}
 
 
 def merged(parts: Sequence[Sequence[Row]], facts: Facts, *, from_the_right: bool) -> list[Verdict]:
-    """Folds fed with the parts, merged pairwise from one side or the other."""
+    """Rules fed with the parts, merged pairwise from one side or the other."""
     found = []
     for make in UNICAST:
-        folds: list[Fold] = []
+        rules: list[Rule] = []
         for rows in parts:
-            folds.append(make())
-            feed_all(folds[-1:], rows)
-        while len(folds) > 1:
-            at = len(folds) - 2 if from_the_right else 0
-            folds[at].merge(folds.pop(at + 1))
-        found.append(folds[0].finish(facts))
+            rules.append(make())
+            feed_all(rules[-1:], rows)
+        while len(rules) > 1:
+            at = len(rules) - 2 if from_the_right else 0
+            rules[at].merge(rules.pop(at + 1))
+        found.append(rules[0].finish(facts))
     return found
 
 
@@ -352,7 +352,7 @@ def outline(verdict: Verdict) -> tuple[object, ...]:
 
 def test_finish_changes_nothing() -> None:
     for run in RUNS.values():
-        folds = [make() for make in UNICAST]
-        feed_all(folds, run.rows)
+        rules = [make() for make in UNICAST]
+        feed_all(rules, run.rows)
         facts = replace(FACTS, end_ns=run.now)
-        assert [fold.finish(facts) for fold in folds] == [fold.finish(facts) for fold in folds]
+        assert [rule.finish(facts) for rule in rules] == [rule.finish(facts) for rule in rules]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringcast.trace.predicates.algebra import Progress, Ranges, merge_progress
+from ringcast.rules.algebra import Progress, Ranges, merge_progress
 from ringcast.trace.rows import Row
 
 ROW = Row("deliver", "b", 1, 0)

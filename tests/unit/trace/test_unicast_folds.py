@@ -1,4 +1,4 @@
-"""Every unicast predicate holds on the clean run and finds what is planted, with its rows."""
+"""Every unicast rule holds on the clean run and finds what is planted, with its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unicast_trace_builder import (
     founded,
 )
 
-from ringcast.trace.folds import ALL, UNICAST, audit
+from ringcast.rules.table import ALL, UNICAST, audit
 from ringcast.trace.rows import (
     CONN,
     CRASH,
@@ -41,12 +41,12 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.trace.folds import Fold, Verdict
+    from ringcast.rules.table import Rule, Verdict
 
 IDS = [make().id for make in UNICAST]
 
 Plant = tuple[Pairs, set[str], list[Row]]
-"""A run, the predicates it breaks, and rows that must be among those that show the first."""
+"""A run, the rules it breaks, and rows that must be among those that show the first."""
 
 
 def verdicts(run: Pairs, facts: Facts = FACTS) -> dict[str, Verdict]:
@@ -64,7 +64,7 @@ def test_ids_are_those_of_the_document() -> None:
 
 
 @pytest.mark.parametrize("make", [*ALL, *UNICAST])
-def test_no_fold_is_fed_a_row_twice(make: Callable[[], Fold]) -> None:
+def test_no_fold_is_fed_a_row_twice(make: Callable[[], Rule]) -> None:
     events = make().events
     assert len(set(events)) == len(events)
 
@@ -72,7 +72,7 @@ def test_no_fold_is_fed_a_row_twice(make: Callable[[], Fold]) -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_clean_run_holds_with_true_premises(id: str) -> None:
     verdict = verdicts(clean())[id]
-    assert (verdict.status, verdict.violations) == ("held", [])
+    assert (verdict.status, verdict.violations) == ("received", [])
     assert verdict.premises > 0
 
 
@@ -170,7 +170,7 @@ def asks_for_ever() -> Plant:
 def skips_one() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 3)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     first = run.take("b", "a", 1, 1)
     row = run(UNICAST_DELIVER, "b", peer="a", epoch=2, conn=1, seqno=3)
     return run, {"S1"}, [first, row]
@@ -179,7 +179,7 @@ def skips_one() -> Plant:
 def begins_in_the_middle() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 2)
-    run.at(250).get("b", "a", 1, held=2)
+    run.at(250).get("b", "a", 1, received=2)
     row = run(UNICAST_DELIVER, "b", peer="a", epoch=2, conn=1, seqno=2)
     return run, {"S1"}, [row]
 
@@ -193,9 +193,9 @@ def never_sent() -> Plant:
 def acks_what_it_only_received() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 2)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
-    run.get("b", "a", 2, held=2)
+    run.get("b", "a", 2, received=2)
     row = run.confirm("b", "a", 2)
     return run, {"S2"}, [row]
 
@@ -300,10 +300,10 @@ def resends_later_than_the_tick() -> Plant:
 def asks_at_first_sight() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 3)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
     run.confirm("b", "a", 1)
-    run.at(260).get("b", "a", 3, held=1)
+    run.at(260).get("b", "a", 3, received=1)
     row = run.tx("b", "a", "unack", seqno=2)
     return run, {"S4"}, [row]
 
@@ -317,10 +317,10 @@ def asks_for_what_it_holds() -> Plant:
 def asks_for_the_highest() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 3)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
     run.confirm("b", "a", 1)
-    run.at(260).get("b", "a", 3, held=1)
+    run.at(260).get("b", "a", 3, received=1)
     row = run.at(400).tx("b", "a", "unack", seqno=2, seqno2=3)
     return run, {"S4"}, [row]
 
@@ -395,7 +395,7 @@ def opens_at_one() -> Plant:
     run = founded()
     run.at(200).post("a", "b", 1, 2)
     run.at(250).rx("b", "a", "udata", seqno=1)
-    row = run.conn("R", "b", "a", "OPEN", hd=1, held=1, hr=1)
+    row = run.conn("R", "b", "a", "OPEN", hd=1, received=1, hr=1)
     return run, {"S6"}, [row]
 
 
@@ -405,7 +405,7 @@ def opens_by_the_first_message_come_again() -> Plant:
     run.at(2_400)(UNICAST_DROP, "b", peer="a")
     run.conn("R", "b", "a", "NONE")
     run.at(2_500).rx("b", "a", "udata", seqno=1)
-    row = run.conn("R", "b", "a", "OPEN", low=0, hd=0, held=0, hr=0)
+    row = run.conn("R", "b", "a", "OPEN", low=0, hd=0, received=0, hr=0)
     return run, {"S6", "S5", "Y2"}, [row]
 
 
@@ -424,14 +424,14 @@ def goes_on_below_what_was_taken() -> Plant:
     run.tx("a", "b", "sync_ok", seqno=1, low=1, hr=4)
     run.at(4_250).rx("b", "a", "sync_ok", seqno=1, conn=2, low=1, hr=4)
     run.sync("b", "a", "answered", 1)
-    row = run.conn("R", "b", "a", "OPEN", conn=2, low=1, hd=1, held=1, hr=1)
+    row = run.conn("R", "b", "a", "OPEN", conn=2, low=1, hd=1, received=1, hr=1)
     return run, {"S6", "Y2"}, [row]
 
 
 def late_data_are_taken() -> Plant:
     run = answered()
     late = run.at(4_400).rx("b", "a", "udata", seqno=4, conn=1)
-    row = run.win("R", "b", "a", held=4, hr=4)
+    row = run.win("R", "b", "a", received=4, hr=4)
     return run, {"S7"}, [late, row]
 
 
@@ -533,7 +533,7 @@ def arrives_late() -> Plant:
     run = acked()
     row = run.at(2_500).post("a", "b", 4, 4)
     run.at(4_500).tx("a", "b", "udata", seqno=4, again=1)
-    run.at(2_500 + 4_400 + 1).get("b", "a", 4, held=4)
+    run.at(2_500 + 4_400 + 1).get("b", "a", 4, received=4)
     late = run.take("b", "a", 4, 4)
     run.confirm("b", "a", 4)
     run.heed("a", "b", 4)
@@ -544,7 +544,7 @@ def is_acked_late() -> Plant:
     run = founded()
     row = run.at(200).post("a", "b", 1, 1)
     run.at(2_200).tx("a", "b", "udata", seqno=1, again=1)
-    run.at(4_500).get("b", "a", 1, held=1)
+    run.at(4_500).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
     run.confirm("b", "a", 1)
     run.at(5_200).conn("S", "a", "b", "CLOSING")
@@ -571,7 +571,7 @@ def acks_never_come() -> Plant:
 def acks_too_late() -> Plant:
     run = acked()
     run.at(2_500).post("a", "b", 4, 4)
-    run.at(2_600).get("b", "a", 4, held=4)
+    run.at(2_600).get("b", "a", 4, received=4)
     taken = run.take("b", "a", 4, 4)
     row = run.at(2_653).confirm("b", "a", 4)
     run.at(2_700).heed("a", "b", 4)
@@ -766,7 +766,7 @@ def test_three_datagrams_behind_a_gap_prove_it() -> None:
         run.at(400).post("a", "b", 2, 5)
         run.at(450)
         for seqno in range(3, 3 + count):
-            run.get("b", "a", seqno, held=1)
+            run.get("b", "a", seqno, received=1)
         run.tx("b", "a", "unack", seqno=2)
         assert broken(run) == expected
 
@@ -805,7 +805,7 @@ def test_waits_may_last_as_long_as_their_bounds() -> None:
     run = founded()
     run.at(200).post("a", "b", 1, 1)
     run.at(2_200).tx("a", "b", "udata", seqno=1, again=1)
-    run.at(200 + 4_400).get("b", "a", 1, held=1)
+    run.at(200 + 4_400).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
     run.at(4_650).confirm("b", "a", 1)
     run.at(5_200).conn("S", "a", "b", "CLOSING")
@@ -832,7 +832,7 @@ def test_members_clocks_cannot_be_compared() -> None:
     found = {verdict.id: verdict for verdict in audit(Trace(rows, clean().trace().facts))}
     undecidable = {id for id, verdict in found.items() if verdict.status == "undecidable"}
     assert undecidable == {"S-L1", "S-L2", "Y1", "Y2", "Y-L1"}
-    assert {found[id].status for id in set(IDS) - undecidable} == {"held"}
+    assert {found[id].status for id in set(IDS) - undecidable} == {"received"}
 
 
 def test_a_tick_that_comes_after_giving_up_sends_nothing() -> None:
@@ -857,7 +857,7 @@ def test_the_tail_timer_resends_the_first_too_until_the_peer_is_heard() -> None:
     run = founded()
     run.at(200).post("a", "b", 1, 3)
     run.at(210).tail("a", "b", 1, 3)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
     run.at(260).confirm("b", "a", 1)
     run.at(280).heed("a", "b", 1)
@@ -875,7 +875,7 @@ def test_a_wrong_report_is_found_whatever_is_recorded_first() -> None:
 def test_the_quiet_is_judged_after_all_bounds_and_towards_the_living() -> None:
     run = clean()
     run.at(30_000).tx("a", "c", "udata", seqno=1, again=1, epoch=3, conn=1)
-    assert verdicts(run)["G8"].status == "held"
+    assert verdicts(run)["G8"].status == "received"
     early = clean()
     early.rows[-1] = early.rows[-1]._replace(mono_ns=6_100)
     early.now = 6_100 + 5_500 + 2_250

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import Script
 
-from ringcast.trace.folds import UNIFORM, feed_all
-from ringcast.trace.predicates.membership import LEAVE
-from ringcast.trace.predicates.uniform_liveness import UniformFacts, resolve_bound_ns
+from ringcast.rules.membership import LEAVE
+from ringcast.rules.table import UNIFORM, feed_all
+from ringcast.rules.uniform_liveness import UniformFacts, resolve_bound_ns
 from ringcast.trace.rows import (
     BACK,
     CRASH,
@@ -32,10 +32,10 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.trace.folds import Fold, Verdict
+    from ringcast.rules.table import Rule, Verdict
     from ringcast.trace.rows import Facts, Row
 
-FOLDS: list[Callable[[], Fold]] = [make for make in UNIFORM if make().id.startswith("U")]
+RULES: list[Callable[[], Rule]] = [make for make in UNIFORM if make().id.startswith("U")]
 IDS = ["U1", "U2", "U3", "U4", "U5", "U6", "U7", "U-L1", "U-L2", "U-L3"]
 MS = 1_000_000
 FACTS = UniformFacts(
@@ -66,9 +66,9 @@ class Story(Script):
         self.holds(node, peer, offset)
         return self(OPEN, node, peer=peer, stream=1, seqno=offset)
 
-    def holds(self, node: str, peer: str, held: int) -> Row:
+    def holds(self, node: str, peer: str, received: int) -> Row:
         kind = "send" if node == peer else "receive"
-        return self(WIN, node, peer=peer, stream=1, kind=kind, held=held)
+        return self(WIN, node, peer=peer, stream=1, kind=kind, received=received)
 
     def sends(self, node: str, first: int, last: int) -> Row:
         row = self(SEND, node, stream=1, seqno=first, seqno2=last, low=0, hr=first - 1, cap=8)
@@ -84,9 +84,9 @@ class Story(Script):
     def purges(self, node: str, through: int) -> Row:
         return self(PURGE, node, stream=1, seqno=through, hd=through)
 
-    def estate(self, node: str, stage: str, hd: int, held: int, **columns: Any) -> Row:
+    def estate(self, node: str, stage: str, hd: int, received: int, **columns: Any) -> Row:
         columns = {"peer": "c", "stream": 1, "view": 2} | columns
-        return self(ESTATE, node, kind=stage, hd=hd, held=held, **columns)
+        return self(ESTATE, node, kind=stage, hd=hd, received=received, **columns)
 
 
 def together() -> Story:
@@ -166,9 +166,9 @@ def clean() -> Story:
 
 
 def verdicts(story: Story, facts: Facts = FACTS) -> dict[str, Verdict]:
-    folds = [make() for make in FOLDS]
-    feed_all(folds, story.rows)
-    return {fold.id: fold.finish(facts) for fold in folds}
+    rules = [make() for make in RULES]
+    feed_all(rules, story.rows)
+    return {rule.id: rule.finish(facts) for rule in rules}
 
 
 def violated(story: Story, facts: Facts = FACTS) -> set[str]:
@@ -191,7 +191,7 @@ def without(story: Story, *dropped: tuple[str, str, str]) -> Story:
 def test_a_clean_run_holds_and_every_predicate_judges() -> None:
     found = verdicts(clean())
     assert list(found) == IDS
-    assert {id: verdict.status for id, verdict in found.items()} == dict.fromkeys(IDS, "held")
+    assert {id: verdict.status for id, verdict in found.items()} == dict.fromkeys(IDS, "received")
 
 
 # All or none
@@ -216,7 +216,7 @@ def test_survivors_deliver_different_prefixes() -> None:
     ]
     (first, second) = verdicts(story)["U6"].violations
     assert second.text == "of c, who has departed, a has delivered 3 and b 2"
-    assert first.text == "b#1 held c:3 when that departed, and has delivered 2"
+    assert first.text == "b#1 received c:3 when that departed, and has delivered 2"
     assert violated(story) == {"U1", "U6"}
 
 
@@ -224,7 +224,7 @@ def test_nobody_need_deliver_what_no_survivor_had() -> None:
     """The third is only at c: none is as right as all."""
     story = torn()
     story.rows = [
-        row._replace(held=2) if row.node == "b" and row.event in (WIN, ESTATE) else row
+        row._replace(received=2) if row.node == "b" and row.event in (WIN, ESTATE) else row
         for row in story.rows
     ]
     story.at(1060).estate("a", "commit", 2, 2, seqno=2)
@@ -242,7 +242,7 @@ def test_who_parted_from_the_others_is_not_compared() -> None:
     story.takes("b", "c", 1, 3)
     story.at(8000)(PHASE, "", 0, kind="end")
     assert verdicts(story)["U6"].violations == []
-    assert verdicts(story)["U6"].premises == 2  # what each held
+    assert verdicts(story)["U6"].premises == 2  # what each received
 
 
 def parted() -> Story:
@@ -443,7 +443,7 @@ def test_who_only_follows_a_taker_commits_nothing_itself() -> None:
 def test_a_joiner_opens_below_what_was_committed() -> None:
     story = clean()
     story.rows = [
-        row._replace(seqno=0, held=0)
+        row._replace(seqno=0, received=0)
         if row.node == "d" and row.peer == "a" and row.event in (OPEN, WIN)
         else row
         for row in story.rows
@@ -552,7 +552,7 @@ def test_merging_members_equals_one_pass(order: list[str], is_broken: bool) -> N
         story = without(story, (DELIVER, "b", "c"))
         story.at(2001).takes("d", "a", 1, 1)
         story.commits("c", 3, view=1)
-    for make in FOLDS:
+    for make in RULES:
         whole, pieces = make(), [make() for _ in order]
         feed_all([whole], story.rows)
         for node, piece in zip(order, pieces, strict=True):

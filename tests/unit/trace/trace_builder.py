@@ -1,4 +1,4 @@
-"""A hand-written run that keeps every predicate and gives each of them something to judge."""
+"""A hand-written run that keeps every rule and gives each of them something to judge."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Script:
     def deliver(self, node: str, peer: str, first: int, last: int) -> Row:
         return self(DELIVER, node, peer=peer, stream=0, seqno=first, seqno2=last)
 
-    def ack(self, node: str, peer: str, held: int, hd: int) -> Row:
-        return self(TX, node, peer=peer, stream=0, kind="ack", held=held, hd=hd)
+    def ack(self, node: str, peer: str, received: int, hd: int) -> Row:
+        return self(TX, node, peer=peer, stream=0, kind="ack", received=received, hd=hd)
 
     def purge(self, node: str, through: int, hd: int) -> Row:
         return self(PURGE, node, stream=0, seqno=through, hd=hd, used=0, limit=1_000)
@@ -112,7 +112,7 @@ def founded() -> Script:
 
 
 def clean() -> Script:
-    """c crashes while a is held back; the view without c frees a; d joins; the group heals."""
+    """c crashes while a is blocked; the view without c frees a; d joins; the group heals."""
     script = founded()
     script.now = 10
     script.send("a", 1, 2, low=0)
@@ -126,7 +126,7 @@ def clean() -> Script:
     script.now = 20
     script(CRASH, "c")
     script(RX, "b", peer="a", stream=0, kind="data", seqno=1)
-    script(WIN, "b", peer="a", stream=0, kind="receive", low=0, hd=0, held=1, hr=2, cap=2)
+    script(WIN, "b", peer="a", stream=0, kind="receive", low=0, hd=0, received=1, hr=2, cap=2)
     script.deliver("b", "a", 1, 1)
     script.ack("b", "a", 1, 1)
     script(TX, "b", peer="a", stream=0, kind="nack", seqno=2)

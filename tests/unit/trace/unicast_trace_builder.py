@@ -1,4 +1,4 @@
-"""A hand-written unicast run that keeps every predicate and gives each something to judge."""
+"""A hand-written unicast run that keeps every rule and gives each something to judge."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Side:
     conn: int = 1
     low: int = 0
     hd: int = 0
-    held: int = 0
+    received: int = 0
     hr: int = 0
 
 
@@ -94,7 +94,7 @@ class Pairs(Script):
         for name, value in changes.items():
             setattr(side, name, value)
         figures = {name: getattr(side, name) for name in ("epoch", "conn", "low", "hd", "hr")}
-        columns |= figures | {"held": side.held}
+        columns |= figures | {"received": side.received}
         return self(event, key[1], kind=key[0], peer=key[2], **columns)
 
     def _conn_of(self, kind: str, node: str, peer: str, columns: dict[str, Any]) -> dict[str, Any]:
@@ -130,14 +130,14 @@ class Pairs(Script):
             self.tx(node, peer, "udata", seqno=seqno)
         return row
 
-    def get(self, node: str, peer: str, seqno: int, *, held: int, epoch: int = 2) -> Row:
+    def get(self, node: str, peer: str, seqno: int, *, received: int, epoch: int = 2) -> Row:
         """A message arrives and is buffered."""
         row = self.rx(node, peer, "udata", seqno=seqno, epoch=epoch)
         if ("R", node, peer) not in self.sides:
             self.sides["R", node, peer] = Side("NONE", epoch)
-            self.conn("R", node, peer, "OPEN", held=held, hr=seqno)
+            self.conn("R", node, peer, "OPEN", received=received, hr=seqno)
         side = self.sides["R", node, peer]
-        self.win("R", node, peer, held=held, hr=max(side.hr, seqno))
+        self.win("R", node, peer, received=received, hr=max(side.hr, seqno))
         return row
 
     def take(self, node: str, peer: str, first: int, last: int) -> Row:
@@ -190,7 +190,7 @@ def delivered() -> Pairs:
     """a sends 1 to b, and nothing goes wrong."""
     run = founded()
     run.at(200).post("a", "b", 1, 1)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
     run.at(300).confirm("b", "a", 1)
     run.at(350).heed("a", "b", 1)
@@ -201,15 +201,15 @@ def begun() -> Pairs:
     """a sends 1..3 to b; 2 is lost on the way, and so is the ack of all."""
     run = founded()
     run.at(200).post("a", "b", 1, 3)
-    run.at(250).get("b", "a", 1, held=1)
+    run.at(250).get("b", "a", 1, received=1)
     run.take("b", "a", 1, 1)
-    run.at(260).get("b", "a", 3, held=1)
+    run.at(260).get("b", "a", 3, received=1)
     run.at(300).confirm("b", "a", 1)
     run.at(350).heed("a", "b", 1)
     run.at(460).tx("b", "a", "unack", seqno=2)
     run.at(550).rx("a", "b", "unack", seqno=2)
     run.tx("a", "b", "udata", seqno=2, again=1)
-    run.at(600).get("b", "a", 2, held=3)
+    run.at(600).get("b", "a", 2, received=3)
     run.take("b", "a", 2, 3)
     run.at(650).confirm("b", "a", 3)
     run.at(1_200).tick("a", "b")
@@ -220,7 +220,7 @@ def acked() -> Pairs:
     """The tick makes the lost ack good; b has sent to a, too."""
     run = begun()
     run.at(1_300).post("b", "a", 1, 1)
-    run.at(1_350).get("a", "b", 1, held=1)
+    run.at(1_350).get("a", "b", 1, received=1)
     run.take("a", "b", 1, 1)
     run.at(1_400).confirm("a", "b", 1)
     run.at(1_450).heed("b", "a", 1)
@@ -253,7 +253,7 @@ def answered() -> Pairs:
     run.tx("a", "b", "sync_ok", seqno=1, low=3, hr=4)
     run.at(4_250).rx("b", "a", "sync_ok", seqno=1, conn=2, low=3, hr=4)
     run.sync("b", "a", "answered", 1)
-    run.conn("R", "b", "a", "OPEN", conn=2, low=3, hd=3, held=3, hr=3)
+    run.conn("R", "b", "a", "OPEN", conn=2, low=3, hd=3, received=3, hr=3)
     run.win("R", "b", "a")
     run.tx("b", "a", "sync_ack", seqno=1)
     run.confirm("b", "a", 3)
@@ -268,7 +268,7 @@ def synced() -> Pairs:
     run.at(4_500).tx("b", "a", "unack", seqno=4)
     run.at(4_550).rx("a", "b", "unack", seqno=4)
     run.tx("a", "b", "udata", seqno=4, again=1)
-    run.at(4_600).get("b", "a", 4, held=4)
+    run.at(4_600).get("b", "a", 4, received=4)
     run.take("b", "a", 4, 4)
     run.at(4_650).confirm("b", "a", 4)
     run.at(4_700).heed("a", "b", 4)

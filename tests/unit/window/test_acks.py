@@ -13,7 +13,7 @@ STRANGER = Member(A.address, 77, "A")  # A after a restart: another member
 
 
 def minima(table: AckTable) -> tuple[int, int]:
-    return table.min_held, table.min_delivered
+    return table.min_received, table.min_delivered
 
 
 def test_members_enter_at_the_start() -> None:

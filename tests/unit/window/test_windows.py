@@ -41,7 +41,7 @@ def sender(
 
 def pointers(window: ReceiveWindow) -> tuple[int, int, int, int]:
     window.check_invariants()
-    return window.low, window.delivered, window.held, window.high
+    return window.low, window.delivered, window.received, window.high
 
 
 def drops(window: ReceiveWindow) -> tuple[int, int, int, int]:
@@ -685,7 +685,7 @@ def test_counters_do_not_tell_windows_apart() -> None:
     [
         ("low", 0),
         ("delivered", 1),
-        ("held", 4),
+        ("received", 4),
         ("high", 6),
         ("capacity", 2),
         ("ahead_bytes", 3),

@@ -298,7 +298,7 @@ def test_slots_are_moved_seldom() -> None:
     for _ in range(40):
         assert len(window.take_ready(8)) == 8
         assert capacity_of(window) == 32
-        assert window.add_run(*run(window.held + 1, window.held + 8)) == 8
+        assert window.add_run(*run(window.received + 1, window.received + 8)) == 8
         assert capacity_of(window) == 32
 
 

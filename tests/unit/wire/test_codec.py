@@ -34,32 +34,33 @@ from ringcast.wire import members as members_module
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
-    Alive,
-    Beat,
     Begin,
     Begun,
-    Claim,
     Close,
     Commit,
     CommitWanted,
     Data,
     Discover,
+    DiscoverReply,
     Frame,
     Half,
     HalfWanted,
-    Highest,
+    Heartbeat,
     Join,
     Leave,
     Mark,
-    Merge,
     Merged,
+    MergeRequest,
     Messages,
     Nack,
-    Present,
-    Probe,
-    Relayed,
-    RepairWanted,
-    Share,
+    PeerRepair,
+    PeerRepairRequest,
+    Ping,
+    Pong,
+    ReceivedRange,
+    RecoveryTarget,
+    StabilityQuery,
+    StabilityReport,
     Stable,
     Stage,
     Standing,
@@ -73,8 +74,7 @@ from ringcast.wire.frames import (
     UnicastNack,
     ViewAck,
     ViewIs,
-    Vote,
-    VoteWanted,
+    Watermark,
     Welcome,
 )
 from ringcast.wire.limits import (
@@ -100,7 +100,7 @@ PARTS = (View(ViewId(OTHER, 1), (OTHER,)), View(ViewId(ME, 1), (ME,)))
 TOO_MANY = [ME._replace(incarnation=i) for i in range(1, ESTATES_MAX + 2)]
 MANY = View(ViewId(ME, 2), tuple(ME._replace(incarnation=i) for i in range(1, PARTS_MAX + 2)))
 CONN = Conn(3, 1)
-HEADER = Codec("orders", ME, 512).pack([Highest(FIFO, 0)])[0][:-12]
+HEADER = Codec("orders", ME, 512).pack([Watermark(FIFO, 0)])[0][:-12]
 TO_ME = HEADER[:-8] + struct.pack("<Q", ME.incarnation)
 PAGE = Path(__file__).parents[3] / "docs" / "wire.md"
 MEMORY_CONSTANT = 96 << 10
@@ -132,8 +132,8 @@ def run(
     return frame(kind, struct.pack("<BBQH", stream, flags, first, count) + rest)
 
 
-def ack(held: int, delivered: int, allowance: int = 0, *, stream: int = 0) -> bytes:
-    return frame(2, struct.pack("<BQQQ", stream, held, delivered, allowance))
+def ack(received: int, delivered: int, allowance: int = 0, *, stream: int = 0) -> bytes:
+    return frame(2, struct.pack("<BQQQ", stream, received, delivered, allowance))
 
 
 def nack(*ranges: tuple[int, int]) -> bytes:
@@ -212,13 +212,13 @@ def claim(stage: int = 0, high: int = 0, who: bytes | None = None) -> bytes:
 
 def share(
     delivered: int = 0,
-    held: int = 0,
+    received: int = 0,
     flags: int = 1,
     who: bytes | None = None,
     *,
     low: int = 0,
 ) -> bytes:
-    return struct.pack("<BQQQ", flags, low, delivered, held) + (who or member())
+    return struct.pack("<BQQQ", flags, low, delivered, received) + (who or member())
 
 
 def takeover(body: bytes, stream: int = 1) -> bytes:
@@ -233,7 +233,7 @@ def present(body: bytes, purge: int = 0) -> bytes:
     return frame(14, bytes([purge]) + body)
 
 
-def vote(*delivered: int, number: int = 0, allowance: int = 0, counter: int = 1) -> bytes:
+def report(*delivered: int, number: int = 0, allowance: int = 0, counter: int = 1) -> bytes:
     numbers = struct.pack(f"<{2 + len(delivered)}Q", number, allowance, *delivered)
     return frame(44, view_id(counter) + numbers)
 
@@ -245,12 +245,12 @@ def stable(
     return frame(46, view_id(counter) + b"".join(numbers))
 
 
-def repair_wanted(*ranges: tuple[int, int], who: bytes | None = None) -> bytes:
+def peer_repair_request(*ranges: tuple[int, int], who: bytes | None = None) -> bytes:
     pairs = [struct.pack("<QI", *pair) for pair in ranges]
     return frame(47, (who or member()) + b"".join(pairs))
 
 
-def relayed(data: bytes, who: bytes | None = None) -> bytes:
+def peer_repair(data: bytes, who: bytes | None = None) -> bytes:
     """What `run` encodes, passed on."""
     return frame(48, (who or member()) + data[3:])
 
@@ -310,11 +310,11 @@ def in_words(frame: Frame) -> str:
         case Data():
             return f"data {frame.stream.name.lower()} {messages_in_words(frame)}"
         case Ack():
-            watermarks = f"held {frame.held}, delivered {frame.delivered}"
+            watermarks = f"received {frame.received}, delivered {frame.delivered}"
             return f"ack {frame.stream.name.lower()} {watermarks}, allowance {frame.allowance}"
         case Nack():
             return f"nack {frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
-        case Highest():
+        case Watermark():
             return f"highest {frame.stream.name.lower()} {frame.seqno}"
         case UnicastData():
             return f"unicast data {frame.conn} {messages_in_words(frame)}"
@@ -337,7 +337,7 @@ def in_words(frame: Frame) -> str:
             return type(frame).__name__.lower()
         case Discover():
             return f"discover, purge {frame.purge.name.lower()}"
-        case Present():
+        case DiscoverReply():
             asked = (
                 f"coordinator {who(frame.coordinator)}" if frame.coordinator else "no coordinator"
             )
@@ -366,7 +366,7 @@ def in_words(frame: Frame) -> str:
             )
         case Suspect():
             return f"suspect {who(frame.member)}{', slow' if frame.is_slow else ''}"
-        case Merge():
+        case MergeRequest():
             return f"merge {view_in_words(frame.view)}"
         case Merged():
             parts = ", ".join(
@@ -395,32 +395,32 @@ def in_words(frame: Frame) -> str:
         case Standing():
             shares = "; ".join(
                 f"{who(share.sender)}: low {share.low}, delivered {share.delivered}, "
-                f"held {share.held}" + ("" if share.has_window else ", no window")
+                f"received {share.received}" + ("" if share.has_window else ", no window")
                 for share in frame.shares
             )
             state = "open" if frame.is_open else "not open"
             place = f"{frame.stream.name.lower()} in view {view_id_in_words(frame.view_id)}"
             return f"standing {place}, {state}; {shares}"
-        case Vote():
+        case StabilityReport():
             delivered = " ".join(map(str, frame.delivered))
-            return f"vote {round_in_words(frame)}; delivered {delivered}"
-        case VoteWanted():
-            return f"vote wanted {frame.number} in view {view_id_in_words(frame.view_id)}"
+            return f"report {round_in_words(frame)}; delivered {delivered}"
+        case StabilityQuery():
+            return f"report wanted {frame.number} in view {view_id_in_words(frame.view_id)}"
         case Stable():
             marks = ", ".join(
                 f"{mark.by_all} by all {mark.by_others} by others slowest {mark.slowest}"
                 for mark in frame.marks
             )
             return f"stable {round_in_words(frame)}; {marks}"
-        case RepairWanted():
+        case PeerRepairRequest():
             return f"repair wanted {who(frame.sender)}: {ranges_in_words(frame.missing)}"
-        case Relayed():
-            return f"relayed {who(frame.sender)}: {in_words(frame.data)}"
-        case Beat():
+        case PeerRepair():
+            return f"peer_repair {who(frame.sender)}: {in_words(frame.data)}"
+        case Heartbeat():
             return f"beat {frame.counter}"
-        case Probe():
+        case Ping():
             return f"probe {frame.nonce}"
-        case Alive():
+        case Pong():
             return f"alive {frame.nonce}"
 
 
@@ -436,7 +436,7 @@ def view_id_in_words(view_id: ViewId) -> str:
     return f"{view_id.counter} by {who(view_id.creator)}"
 
 
-def round_in_words(frame: Vote | Stable) -> str:
+def round_in_words(frame: StabilityReport | Stable) -> str:
     place = f"in view {view_id_in_words(frame.view_id)}"
     return f"{frame.number} {place}, allowance {frame.allowance}"
 
@@ -540,7 +540,7 @@ def test_a_run_to_one_member_does_not_continue_one_to_the_group() -> None:
 
 
 def test_a_frame_between_two_runs_keeps_them_apart() -> None:
-    frames: list[Frame] = [Data(FIFO, 1, [b"a"]), Highest(FIFO, 2), Data(FIFO, 2, [b"b"])]
+    frames: list[Frame] = [Data(FIFO, 1, [b"a"]), Watermark(FIFO, 2), Data(FIFO, 2, [b"b"])]
     (datagram,) = codec().pack(frames)
     assert codec().unpack(datagram)[1] == frames
 
@@ -615,10 +615,10 @@ def test_a_cut_leaves_no_room_for_another_piece(sizes: list[int]) -> None:
 
 def test_a_run_uses_what_room_is_left() -> None:
     one = codec(512)
-    datagrams = one.pack([Highest(FIFO, 9), Data(FIFO, 1, [bytes(200)] * 3)])
+    datagrams = one.pack([Watermark(FIFO, 9), Data(FIFO, 1, [bytes(200)] * 3)])
     frames = [one.unpack(datagram)[1] for datagram in datagrams]
     assert frames == [
-        [Highest(FIFO, 9), Data(FIFO, 1, [bytes(200)] * 2)],
+        [Watermark(FIFO, 9), Data(FIFO, 1, [bytes(200)] * 2)],
         [Data(FIFO, 3, [bytes(200)])],
     ]
 
@@ -654,18 +654,18 @@ def test_empty_messages_need_room_for_their_size() -> None:
 @pytest.mark.parametrize(
     "one_of_many",
     [
-        Highest(FIFO, 1),
+        Watermark(FIFO, 1),
         Data(FIFO, 5, [b"x"]),
         Nack(FIFO, [range(1, 2)]),
         UnicastData(CONN, 5, [b"x"]),
         UnicastNack(CONN, [range(1, 2)]),
-        RepairWanted(OTHER, (range(1, 2),)),
+        PeerRepairRequest(OTHER, (range(1, 2),)),
         Close(CONN),
     ],
     ids=lambda frame: type(frame).__name__,
 )
 def test_frames_are_bounded_by_count(one_of_many: Frame) -> None:
-    frames: list[Frame] = [Highest(FIFO, 0)] * FRAMES_MAX
+    frames: list[Frame] = [Watermark(FIFO, 0)] * FRAMES_MAX
     datagrams = codec().pack([*frames, one_of_many], to=ME)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [frames, [one_of_many]]
 
@@ -675,17 +675,21 @@ MISSING = [range(seqno, seqno + 1) for seqno in range(1, 2 * NACK_RANGES_MAX, 2)
 
 @pytest.mark.parametrize(
     "whole",
-    [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING), RepairWanted(OTHER, tuple(MISSING))],
+    [Nack(FIFO, MISSING), UnicastNack(CONN, MISSING), PeerRepairRequest(OTHER, tuple(MISSING))],
     ids=lambda frame: type(frame).__name__,
 )
-def test_a_nack_is_cut_where_a_datagram_is_full(whole: Nack | UnicastNack | RepairWanted) -> None:
+def test_a_nack_is_cut_where_a_datagram_is_full(
+    whole: Nack | UnicastNack | PeerRepairRequest,
+) -> None:
     one = codec(512)
     datagrams = one.pack([whole], to=ME)
     assert all(512 - 12 < len(datagram) <= 512 for datagram in datagrams[:-1])
     frames = [frame for datagram in datagrams for frame in one.unpack(datagram)[1]]
     assert len(frames) == len(datagrams) == 4
     cuts: list[Any] = [
-        frame.missing for frame in frames if isinstance(frame, Nack | UnicastNack | RepairWanted)
+        frame.missing
+        for frame in frames
+        if isinstance(frame, Nack | UnicastNack | PeerRepairRequest)
     ]
     assert [replace(whole, missing=cut) for cut in cuts] == frames
     assert [gap for cut in cuts for gap in cut] == MISSING
@@ -695,7 +699,7 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
     frames: list[Frame] = [
         Nack(FIFO, MISSING),
         UnicastNack(CONN, MISSING),
-        RepairWanted(OTHER, tuple(MISSING)),
+        PeerRepairRequest(OTHER, tuple(MISSING)),
         Nack(UNIFORM, MISSING),
     ]
     datagrams = codec().pack(frames, to=ME)
@@ -712,8 +716,8 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Ack(FIFO, SEQNO_MAX + 1, 0, 0),
         Ack(FIFO, 0, 0, -1),
         Ack(FIFO, 0, 0, ALLOWANCE_MAX + 1),
-        Highest(FIFO, -1),
-        Highest(FIFO, SEQNO_MAX + 1),
+        Watermark(FIFO, -1),
+        Watermark(FIFO, SEQNO_MAX + 1),
         Nack(FIFO, []),
         Nack(FIFO, [range(2 * i, 2 * i + 1) for i in range(1, NACK_RANGES_MAX + 2)]),
         Nack(FIFO, [range(0, 1)]),
@@ -748,8 +752,8 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         SyncOk(CONN, 1, 1, SEQNO_MAX + 1, is_middle=False),
         SyncAck(CONN, 0),
         SyncAck(CONN, COUNTER_MAX + 1),
-        Present(OTHER, -1),
-        Present(OTHER, VIEW_MEMBERS_MAX + 1),
+        DiscoverReply(OTHER, -1),
+        DiscoverReply(OTHER, VIEW_MEMBERS_MAX + 1),
         ViewIs(View(ViewId(ME, COUNTER_MAX + 1), (ME,))),
         ViewIs(View(ViewId(ME, 1), (ME, ME._replace(name="c")))),
         ViewIs(
@@ -762,10 +766,10 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         ViewAck(ViewId(ME, COUNTER_MAX + 1)),
         Welcome(VIEW, Digest({Origin(ME._replace(incarnation=43), FIFO): 1})),
         Welcome(VIEW, Digest({Origin(ME, FIFO): 1}, {Origin(ME, FIFO): (b"part",)})),
-        Beat(0),
-        Beat(COUNTER_MAX + 1),
-        Probe(0),
-        Alive(COUNTER_MAX + 1),
+        Heartbeat(0),
+        Heartbeat(COUNTER_MAX + 1),
+        Ping(0),
+        Pong(COUNTER_MAX + 1),
         Welcome(VIEW, Digest({Origin(ME, FIFO): 1}), {Origin(ME, UNIFORM): 1}),
         Welcome(VIEW, Digest({Origin(ME, FIFO): 1}), {Origin(ME, FIFO): -1}),
         Welcome(VIEW, Digest({Origin(ME, FIFO): 1}), {Origin(ME, FIFO): 2**32 - 1}),
@@ -776,7 +780,7 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         HalfWanted(1, 0, FIFO, -1),
         HalfWanted(1, 0, FIFO, 2**32 - 1),
         Half(0, 0, FIFO, 0, b"x", is_last=True),
-        Merge(View(ViewId(ME, COUNTER_MAX + 1), (ME,))),
+        MergeRequest(View(ViewId(ME, COUNTER_MAX + 1), (ME,))),
         Merged(VIEW, ()),
         Merged(MANY, tuple(View(ViewId(who, 1), (who,)) for who in MANY)),
         Merged(VIEW, (View(ViewId(ME, COUNTER_MAX + 1), (ME,)),)),
@@ -795,25 +799,25 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         CommitWanted(ViewId(ME, 0)),
         CommitWanted(ViewId(ME, COUNTER_MAX + 1)),
         Takeover(ViewId(ME, 0), ()),
-        Takeover(VIEW.id, tuple(Claim(who, Stage.COLLECT, 0) for who in TOO_MANY)),
-        Takeover(VIEW.id, (Claim(ME, Stage.HOLD, SEQNO_MAX + 1),)),
+        Takeover(VIEW.id, tuple(RecoveryTarget(who, Stage.COLLECT, 0) for who in TOO_MANY)),
+        Takeover(VIEW.id, (RecoveryTarget(ME, Stage.HOLD, SEQNO_MAX + 1),)),
         Standing(ViewId(ME, 0), True, ()),
-        Standing(VIEW.id, True, tuple(Share(who, 0, 0, True, 0) for who in TOO_MANY)),
-        Standing(VIEW.id, True, (Share(ME, 2, 1, True, 0),)),
-        Standing(VIEW.id, True, (Share(ME, 1, 2, True, 2),)),
-        Standing(VIEW.id, True, (Share(ME, 1, SEQNO_MAX + 1, True, 0),)),
-        Vote(ViewId(ME, 0), 0, 0, (0,)),
-        Vote(VIEW.id, -1, 0, (0,)),
-        Vote(VIEW.id, COUNTER_MAX + 1, 0, (0,)),
-        Vote(VIEW.id, 0, -1, (0,)),
-        Vote(VIEW.id, 0, ALLOWANCE_MAX + 1, (0,)),
-        Vote(VIEW.id, 0, 0, ()),
-        Vote(VIEW.id, 0, 0, (0,) * (VIEW_MEMBERS_MAX + 1)),
-        Vote(VIEW.id, 0, 0, (1, -1)),
-        Vote(VIEW.id, 0, 0, (SEQNO_MAX + 1, 0)),
-        VoteWanted(ViewId(ME, 0), 0),
-        VoteWanted(VIEW.id, -1),
-        VoteWanted(VIEW.id, COUNTER_MAX + 1),
+        Standing(VIEW.id, True, tuple(ReceivedRange(who, 0, 0, True, 0) for who in TOO_MANY)),
+        Standing(VIEW.id, True, (ReceivedRange(ME, 2, 1, True, 0),)),
+        Standing(VIEW.id, True, (ReceivedRange(ME, 1, 2, True, 2),)),
+        Standing(VIEW.id, True, (ReceivedRange(ME, 1, SEQNO_MAX + 1, True, 0),)),
+        StabilityReport(ViewId(ME, 0), 0, 0, (0,)),
+        StabilityReport(VIEW.id, -1, 0, (0,)),
+        StabilityReport(VIEW.id, COUNTER_MAX + 1, 0, (0,)),
+        StabilityReport(VIEW.id, 0, -1, (0,)),
+        StabilityReport(VIEW.id, 0, ALLOWANCE_MAX + 1, (0,)),
+        StabilityReport(VIEW.id, 0, 0, ()),
+        StabilityReport(VIEW.id, 0, 0, (0,) * (VIEW_MEMBERS_MAX + 1)),
+        StabilityReport(VIEW.id, 0, 0, (1, -1)),
+        StabilityReport(VIEW.id, 0, 0, (SEQNO_MAX + 1, 0)),
+        StabilityQuery(ViewId(ME, 0), 0),
+        StabilityQuery(VIEW.id, -1),
+        StabilityQuery(VIEW.id, COUNTER_MAX + 1),
         Stable(ViewId(ME, 0), 1, 0, (Mark(0, 0, 0),)),
         Stable(VIEW.id, 0, 0, (Mark(0, 0, 0),)),
         Stable(VIEW.id, COUNTER_MAX + 1, 0, (Mark(0, 0, 0),)),
@@ -826,13 +830,13 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Stable(VIEW.id, 1, 0, (Mark(1, SEQNO_MAX + 1, 0),)),
         Stable(VIEW.id, 1, 0, (Mark(0, 0, 1),)),
         Stable(VIEW.id, 1, 0, (Mark(0, 0, -1),)),
-        RepairWanted(ME, ()),
-        RepairWanted(ME, (range(5, 7), range(6, 8))),
-        RepairWanted(ME, (range(0, 1),)),
-        Relayed(ME, Data(FIFO, 1, [])),
-        Relayed(ME, Data(FIFO, 0, [b"x"])),
-        Relayed(ME, Data(FIFO, SEQNO_MAX, [b"x", b"y"])),
-        Relayed(ME, Data(UNIFORM, 1, [b"x"])),
+        PeerRepairRequest(ME, ()),
+        PeerRepairRequest(ME, (range(5, 7), range(6, 8))),
+        PeerRepairRequest(ME, (range(0, 1),)),
+        PeerRepair(ME, Data(FIFO, 1, [])),
+        PeerRepair(ME, Data(FIFO, 0, [b"x"])),
+        PeerRepair(ME, Data(FIFO, SEQNO_MAX, [b"x", b"y"])),
+        PeerRepair(ME, Data(UNIFORM, 1, [b"x"])),
     ],
     ids=repr,
 )
@@ -852,15 +856,15 @@ UNICAST: list[Frame] = [
 ]
 BEGINNINGS: list[Frame] = [Begin(UNIFORM, 3, 7, is_middle=True), Begun(UNIFORM, 3)]
 VOTES: list[Frame] = [
-    Vote(VIEW.id, 0, 0, (0,)),
-    Vote(ViewId(OTHER, COUNTER_MAX), COUNTER_MAX, ALLOWANCE_MAX, (SEQNO_MAX, 7, 0)),
-    VoteWanted(VIEW.id, 0),
-    VoteWanted(VIEW.id, COUNTER_MAX),
+    StabilityReport(VIEW.id, 0, 0, (0,)),
+    StabilityReport(ViewId(OTHER, COUNTER_MAX), COUNTER_MAX, ALLOWANCE_MAX, (SEQNO_MAX, 7, 0)),
+    StabilityQuery(VIEW.id, 0),
+    StabilityQuery(VIEW.id, COUNTER_MAX),
 ]
 REPAIRS: list[Frame] = [
-    RepairWanted(OTHER, (range(1, 3), range(SEQNO_MAX, SEQNO_MAX + 1))),
-    Relayed(OTHER, Data(FIFO, 1, [b"abc", b"def"])),
-    Relayed(OTHER, Data(FIFO, SEQNO_MAX - 1, [b"abc", b""], more=True)),
+    PeerRepairRequest(OTHER, (range(1, 3), range(SEQNO_MAX, SEQNO_MAX + 1))),
+    PeerRepair(OTHER, Data(FIFO, 1, [b"abc", b"def"])),
+    PeerRepair(OTHER, Data(FIFO, SEQNO_MAX - 1, [b"abc", b""], more=True)),
 ]
 
 
@@ -883,11 +887,15 @@ UNIFORM_CONTROL: list[Frame] = [
     Commit(SEQNO_MAX, ViewId(ME, COUNTER_MAX)),
     CommitWanted(ViewId(ME, 2)),
     Takeover(VIEW.id, ()),
-    Takeover(VIEW.id, tuple(Claim(OTHER._replace(incarnation=8 + s), s, s) for s in Stage)),
+    Takeover(
+        VIEW.id, tuple(RecoveryTarget(OTHER._replace(incarnation=8 + s), s, s) for s in Stage)
+    ),
     Standing(VIEW.id, False, ()),
-    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True, 5), Share(ME, 0, 0, False, 0))),
-    Takeover(VIEW.id, (Claim(OTHER, Stage.HOLD, 9),), FIFO),
-    Standing(VIEW.id, True, (Share(OTHER, 7, 9, True, 5),), FIFO),
+    Standing(
+        VIEW.id, True, (ReceivedRange(OTHER, 7, 9, True, 5), ReceivedRange(ME, 0, 0, False, 0))
+    ),
+    Takeover(VIEW.id, (RecoveryTarget(OTHER, Stage.HOLD, 9),), FIFO),
+    Standing(VIEW.id, True, (ReceivedRange(OTHER, 7, 9, True, 5),), FIFO),
 ]
 STABLE: list[Frame] = [
     Stable(VIEW.id, 1, 0, (Mark(0, 0, 0),)),
@@ -905,10 +913,10 @@ WELCOME = Welcome(
 )
 MEMBERSHIP: list[Frame] = [
     *map(Discover, Purge),
-    *(Present(OTHER, 2, purge) for purge in Purge),
-    Present(None, 0, Purge.RETAINED),
-    Present(None, 0),
-    Present(OTHER, 2),
+    *(DiscoverReply(OTHER, 2, purge) for purge in Purge),
+    DiscoverReply(None, 0, Purge.RETAINED),
+    DiscoverReply(None, 0),
+    DiscoverReply(OTHER, 2),
     Join(),
     ViewIs(VIEW),
     ViewAck(VIEW.id),
@@ -916,13 +924,13 @@ MEMBERSHIP: list[Frame] = [
     Leave(),
     Suspect(OTHER, is_slow=False),
     Suspect(OTHER, is_slow=True),
-    Beat(2),
-    Probe(5),
-    Alive(5),
+    Heartbeat(2),
+    Ping(5),
+    Pong(5),
     HalfWanted(2, 1, UNIFORM, 16),
     Half(2, 1, UNIFORM, 16, b"part", is_last=False),
     Half(2, 0, FIFO, 0, b"", is_last=True),
-    Merge(VIEW),
+    MergeRequest(VIEW),
     Merged(VIEW, PARTS),
     Merged(VIEW, PARTS[:1]),
 ]
@@ -953,24 +961,24 @@ def test_a_member_that_cannot_be_is_not_sent() -> None:
     [
         ViewIs(VIEW),
         WELCOME,
-        Merge(VIEW),
+        MergeRequest(VIEW),
         Merged(VIEW, PARTS),
         Takeover(VIEW.id, ()),
         Standing(VIEW.id, True, ()),
-        Vote(VIEW.id, 1, 2, (3, 4)),
+        StabilityReport(VIEW.id, 1, 2, (3, 4)),
         Stable(VIEW.id, 1, 2, (Mark(3, 4, 1), Mark(5, 6, 0))),
-        Relayed(OTHER, Data(FIFO, 2, [b"y"])),
+        PeerRepair(OTHER, Data(FIFO, 2, [b"y"])),
     ],
     ids=lambda frame: type(frame).__name__,
 )
 def test_what_speaks_of_many_or_for_another_has_a_datagram_of_its_own(with_view: Frame) -> None:
-    frames: list[Frame] = [Beat(1), with_view, with_view, Data(FIFO, 1, [b"x"]), Beat(2)]
+    frames: list[Frame] = [Heartbeat(1), with_view, with_view, Data(FIFO, 1, [b"x"]), Heartbeat(2)]
     datagrams = codec().pack(frames, to=ME)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [
-        [Beat(1)],
+        [Heartbeat(1)],
         [with_view],
         [with_view],
-        [Data(FIFO, 1, [b"x"]), Beat(2)],
+        [Data(FIFO, 1, [b"x"]), Heartbeat(2)],
     ]
 
 
@@ -1028,11 +1036,11 @@ def test_the_longest_lists_of_the_departed_fit_one_datagram() -> None:
     ]
     view_id = ViewId(departed[0], COUNTER_MAX)
     longest: list[Frame] = [
-        Takeover(view_id, tuple(Claim(who, Stage.COMMIT, SEQNO_MAX) for who in departed)),
+        Takeover(view_id, tuple(RecoveryTarget(who, Stage.COMMIT, SEQNO_MAX) for who in departed)),
         Standing(
             view_id,
             True,
-            tuple(Share(who, SEQNO_MAX, SEQNO_MAX, True, SEQNO_MAX) for who in departed),
+            tuple(ReceivedRange(who, SEQNO_MAX, SEQNO_MAX, True, SEQNO_MAX) for who in departed),
         ),
     ]
     sender = Codec("g" * 64, departed[0], 512, ChecksumSeal())
@@ -1045,7 +1053,7 @@ def test_the_votes_of_the_largest_view_fit_one_datagram_however_small_the_others
     first = Member(Address("h" * 64, 65535), INCARNATION_MAX, "n" * 64)
     view_id = ViewId(first, COUNTER_MAX)
     most: list[Frame] = [
-        Vote(view_id, COUNTER_MAX, ALLOWANCE_MAX, (SEQNO_MAX,) * VIEW_MEMBERS_MAX),
+        StabilityReport(view_id, COUNTER_MAX, ALLOWANCE_MAX, (SEQNO_MAX,) * VIEW_MEMBERS_MAX),
         Stable(
             view_id,
             COUNTER_MAX,
@@ -1066,13 +1074,13 @@ def test_the_votes_of_the_largest_view_fit_one_datagram_however_small_the_others
 def test_a_long_run_is_passed_on_in_datagrams_of_our_own_size(sizes: list[int]) -> None:
     payloads = [bytes(size) for size in sizes]
     one = codec(1400)
-    datagrams = one.pack([Relayed(OTHER, Data(FIFO, 7, payloads, more=True))], to=ME)
+    datagrams = one.pack([PeerRepair(OTHER, Data(FIFO, 7, payloads, more=True))], to=ME)
     assert all(1400 - 103 < len(datagram) <= 1400 for datagram in datagrams[:-1])
     following = 7
     passed_on = []
     for datagram in datagrams:
         _, (piece,) = one.unpack(datagram)
-        assert isinstance(piece, Relayed)
+        assert isinstance(piece, PeerRepair)
         assert (piece.sender, piece.data.first, piece.data.more) == (OTHER, following, True)
         following = piece.data.last + 1
         passed_on += piece.data.payloads
@@ -1081,10 +1089,10 @@ def test_a_long_run_is_passed_on_in_datagrams_of_our_own_size(sizes: list[int]) 
 
 def test_more_messages_than_a_datagram_may_have_are_passed_on_in_two() -> None:
     run = Data(FIFO, 1, [b""] * (MESSAGES_MAX + 1))
-    datagrams = codec().pack([Relayed(OTHER, run)], to=ME)
+    datagrams = codec().pack([PeerRepair(OTHER, run)], to=ME)
     assert [codec().unpack(datagram)[1] for datagram in datagrams] == [
-        [Relayed(OTHER, Data(FIFO, 1, [b""] * MESSAGES_MAX))],
-        [Relayed(OTHER, Data(FIFO, MESSAGES_MAX + 1, [b""]))],
+        [PeerRepair(OTHER, Data(FIFO, 1, [b""] * MESSAGES_MAX))],
+        [PeerRepair(OTHER, Data(FIFO, MESSAGES_MAX + 1, [b""]))],
     ]
 
 
@@ -1092,13 +1100,13 @@ def test_a_message_that_came_in_a_larger_datagram_goes_on_in_one() -> None:
     """Members may build datagrams of different sizes, and have names of different lengths."""
     run = Data(FIFO, 1, [b"a" * 10, b"b" * 600, b"c" * 600, b"d" * 10])
     one = codec(512)
-    datagrams = one.pack([Relayed(OTHER, run), Beat(1)], to=ME)
+    datagrams = one.pack([PeerRepair(OTHER, run), Heartbeat(1)], to=ME)
     assert [one.unpack(datagram)[1] for datagram in datagrams] == [
-        [Relayed(OTHER, Data(FIFO, 1, run.payloads[:1]))],
-        [Relayed(OTHER, Data(FIFO, 2, run.payloads[1:2]))],
-        [Relayed(OTHER, Data(FIFO, 3, run.payloads[2:3]))],
-        [Relayed(OTHER, Data(FIFO, 4, run.payloads[3:]))],
-        [Beat(1)],
+        [PeerRepair(OTHER, Data(FIFO, 1, run.payloads[:1]))],
+        [PeerRepair(OTHER, Data(FIFO, 2, run.payloads[1:2]))],
+        [PeerRepair(OTHER, Data(FIFO, 3, run.payloads[2:3]))],
+        [PeerRepair(OTHER, Data(FIFO, 4, run.payloads[3:]))],
+        [Heartbeat(1)],
     ]
     assert [len(datagram) > 512 for datagram in datagrams] == [False, True, True, False, False]
 
@@ -1110,16 +1118,16 @@ def test_the_largest_payload_of_all_can_be_passed_on_by_anybody(seal: ChecksumSe
     assert len(largest.payloads[0]) > 65_000
     long_name = Member(Address("h" * 64, 65535), INCARNATION_MAX, "n" * 64)
     relay = Codec("g" * 64, long_name, 512, seal)
-    (datagram,) = relay.pack([Relayed(long_name, largest)], to=long_name)
+    (datagram,) = relay.pack([PeerRepair(long_name, largest)], to=long_name)
     assert len(datagram) == DATAGRAM_BYTES_MAX
-    assert relay.unpack(datagram)[1] == [Relayed(long_name, largest)]
+    assert relay.unpack(datagram)[1] == [PeerRepair(long_name, largest)]
 
 
 def test_what_is_passed_on_is_cut_when_it_is_read() -> None:
-    (datagram,) = codec().pack([Relayed(OTHER, Data(FIFO, 1, [b"a", b"b"]))], to=ME)
+    (datagram,) = codec().pack([PeerRepair(OTHER, Data(FIFO, 1, [b"a", b"b"]))], to=ME)
     buffer = bytearray(datagram)
     _, (received,) = codec().unpack(buffer)
-    assert isinstance(received, Relayed)
+    assert isinstance(received, PeerRepair)
     buffer[-1:] = b"c"  # as if the next datagram had come before anybody read this one
     assert received.data.payloads == [b"a", b"c"]
     buffer.append(0)  # would raise BufferError if anything still referred to it
@@ -1140,10 +1148,10 @@ def test_the_extremes_survive() -> None:
         Ack(UNIFORM, SEQNO_MAX, SEQNO_MAX, ALLOWANCE_MAX),
         Ack(FIFO, 0, 0, 0),
         Nack(FIFO, [range(1, 2**32), range(2**32, 2**32 + 1), range(SEQNO_MAX, SEQNO_MAX + 1)]),
-        Highest(UNIFORM, SEQNO_MAX),
-        Highest(FIFO, 0),
+        Watermark(UNIFORM, SEQNO_MAX),
+        Watermark(FIFO, 0),
         Discover(),
-        Beat(3),
+        Heartbeat(3),
         UnicastData(Conn(COUNTER_MAX, CONN_ID_MAX), SEQNO_MAX - 1, [b"x", b""], more=True),
         UnicastAck(Conn(1, 1), 0, 0),
         UnicastAck(CONN, SEQNO_MAX, ALLOWANCE_MAX),
@@ -1153,17 +1161,17 @@ def test_the_extremes_survive() -> None:
         SyncOk(CONN, COUNTER_MAX, SEQNO_MAX, SEQNO_MAX, is_middle=True),
         SyncOk(CONN, 1, 0, 0, is_middle=False),
         SyncAck(CONN, COUNTER_MAX),
-        Present(None, VIEW_MEMBERS_MAX),
-        Present(Member(Address("::1", 65535), INCARNATION_MAX, "ü" * 32), 0),
+        DiscoverReply(None, VIEW_MEMBERS_MAX),
+        DiscoverReply(Member(Address("::1", 65535), INCARNATION_MAX, "ü" * 32), 0),
         ViewAck(ViewId(OTHER, COUNTER_MAX)),
         HalfWanted(COUNTER_MAX, VIEW_MEMBERS_MAX - 1, UNIFORM, 2**32 - 2),
         Half(1, 0, FIFO, 0, b"x", is_last=True),
         Begin(UNIFORM, COUNTER_MAX, SEQNO_MAX, is_middle=True),
         Begin(FIFO, 1, 0, is_middle=False),
         Begun(UNIFORM, COUNTER_MAX),
-        Beat(COUNTER_MAX),
-        Probe(COUNTER_MAX),
-        Alive(1),
+        Heartbeat(COUNTER_MAX),
+        Ping(COUNTER_MAX),
+        Pong(1),
     ]
     (datagram,) = codec().pack(frames, to=ME)
     assert codec().unpack(datagram) == (ME, frames)
@@ -1285,8 +1293,8 @@ REFUSED = {
     "seqno 2**63": (HEADER + run(2**63, 1, b"\1\0x"), Reject.SEQNO),
     "seqno 2**64-1": (HEADER + run(2**64 - 1, 1, b"\1\0x"), Reject.SEQNO),
     "last seqno 2**63": (HEADER + run(SEQNO_MAX, 2, b"\1\0xy"), Reject.SEQNO),
-    "held 2**63": (HEADER + ack(2**63, 0), Reject.SEQNO),
-    "delivered above held": (HEADER + ack(1, 2), Reject.SEQNO),
+    "received 2**63": (HEADER + ack(2**63, 0), Reject.SEQNO),
+    "delivered above received": (HEADER + ack(1, 2), Reject.SEQNO),
     "highest 2**63": (HEADER + frame(4, struct.pack("<BQ", 0, 2**63)), Reject.SEQNO),
     "missing 0": (HEADER + nack((0, 1)), Reject.SEQNO),
     "missing 2**63": (HEADER + nack((SEQNO_MAX, 2)), Reject.SEQNO),
@@ -1536,36 +1544,39 @@ REFUSED = {
         HEADER + standing(view_id() + share(flags=2)),
         Reject.FLAGS,
     ),
-    "more delivered than held": (
+    "more delivered than received": (
         HEADER + standing(view_id() + share(2, 1)),
         Reject.SEQNO,
     ),
     "low above delivered": (HEADER + standing(view_id() + share(1, 2, low=2)), Reject.SEQNO),
-    "2**63 held": (HEADER + standing(view_id() + share(1, 2**63)), Reject.SEQNO),
+    "2**63 received": (HEADER + standing(view_id() + share(1, 2**63)), Reject.SEQNO),
     "share twice": (HEADER + standing(view_id() + share() * 2), Reject.VIEW),
     "shares": (
         HEADER + standing(view_id() + b"".join(share(who=who) for who in numbered_members())),
         Reject.COUNT,
     ),
     "message in place of a frame": (HEADER + frame(38, bytes(60)), Reject.FRAME_KIND),
-    "vote for anyone": (HEADER + vote(0), Reject.ADDRESSEE),
-    "vote in no view": (TO_ME + frame(44, b""), Reject.FRAME_LENGTH),
-    "vote in view 0": (TO_ME + vote(0, counter=0), Reject.SEQNO),
-    "vote in nobody's view": (TO_ME + frame(44, view_id()[:-1]), Reject.MEMBER),
-    "vote without allowance": (TO_ME + frame(44, view_id() + bytes(15)), Reject.FRAME_LENGTH),
-    "vote in round 2**63": (TO_ME + vote(0, number=2**63), Reject.SEQNO),
-    "vote with allowance 2**63": (TO_ME + vote(0, allowance=2**63), Reject.COUNT),
-    "vote on nobody": (TO_ME + vote(), Reject.COUNT),
-    "vote on too many": (TO_ME + vote(*range(VIEW_MEMBERS_MAX + 1)), Reject.COUNT),
-    "half a number in a vote": (TO_ME + frame(44, vote(0, 1)[3:-1]), Reject.FRAME_LENGTH),
-    "vote 2**63": (TO_ME + vote(0, 2**63, 1), Reject.SEQNO),
-    "vote after a beat": (TO_ME + counted(21, 1) + vote(0), Reject.COUNT),
-    "beat after a vote": (TO_ME + vote(0) + counted(21, 1), Reject.COUNT),
-    "vote wanted of anyone": (HEADER + frame(45, bytes(8) + view_id()), Reject.ADDRESSEE),
-    "vote wanted without number": (TO_ME + frame(45, bytes(7)), Reject.FRAME_LENGTH),
-    "vote wanted in no view": (TO_ME + frame(45, bytes(8)), Reject.FRAME_LENGTH),
-    "vote wanted in view 2**63": (TO_ME + frame(45, bytes(8) + view_id(2**63)), Reject.SEQNO),
-    "vote wanted and more": (TO_ME + frame(45, bytes(8) + view_id() + b"\0"), Reject.FRAME_LENGTH),
+    "report for anyone": (HEADER + report(0), Reject.ADDRESSEE),
+    "report in no view": (TO_ME + frame(44, b""), Reject.FRAME_LENGTH),
+    "report in view 0": (TO_ME + report(0, counter=0), Reject.SEQNO),
+    "report in nobody's view": (TO_ME + frame(44, view_id()[:-1]), Reject.MEMBER),
+    "report without allowance": (TO_ME + frame(44, view_id() + bytes(15)), Reject.FRAME_LENGTH),
+    "report in round 2**63": (TO_ME + report(0, number=2**63), Reject.SEQNO),
+    "report with allowance 2**63": (TO_ME + report(0, allowance=2**63), Reject.COUNT),
+    "report on nobody": (TO_ME + report(), Reject.COUNT),
+    "report on too many": (TO_ME + report(*range(VIEW_MEMBERS_MAX + 1)), Reject.COUNT),
+    "half a number in a report": (TO_ME + frame(44, report(0, 1)[3:-1]), Reject.FRAME_LENGTH),
+    "report 2**63": (TO_ME + report(0, 2**63, 1), Reject.SEQNO),
+    "report after a beat": (TO_ME + counted(21, 1) + report(0), Reject.COUNT),
+    "beat after a report": (TO_ME + report(0) + counted(21, 1), Reject.COUNT),
+    "report wanted of anyone": (HEADER + frame(45, bytes(8) + view_id()), Reject.ADDRESSEE),
+    "report wanted without number": (TO_ME + frame(45, bytes(7)), Reject.FRAME_LENGTH),
+    "report wanted in no view": (TO_ME + frame(45, bytes(8)), Reject.FRAME_LENGTH),
+    "report wanted in view 2**63": (TO_ME + frame(45, bytes(8) + view_id(2**63)), Reject.SEQNO),
+    "report wanted and more": (
+        TO_ME + frame(45, bytes(8) + view_id() + b"\0"),
+        Reject.FRAME_LENGTH,
+    ),
     "stable in no view": (HEADER + frame(46, b""), Reject.FRAME_LENGTH),
     "stable in view 2**63": (HEADER + stable((0, 0, 0), counter=2**63), Reject.SEQNO),
     "stable without allowance": (HEADER + frame(46, view_id() + bytes(15)), Reject.FRAME_LENGTH),
@@ -1580,44 +1591,44 @@ REFUSED = {
     "slowest is nobody": (HEADER + stable((0, 0, 2), (0, 0, 0)), Reject.VIEW),
     "stable after a beat": (HEADER + counted(21, 1) + stable((0, 0, 0)), Reject.COUNT),
     "two rounds": (HEADER + stable((0, 0, 0)) * 2, Reject.COUNT),
-    "repair by anyone": (HEADER + repair_wanted((1, 1)), Reject.ADDRESSEE),
+    "repair by anyone": (HEADER + peer_repair_request((1, 1)), Reject.ADDRESSEE),
     "repair of nobody's": (TO_ME + frame(47, b""), Reject.MEMBER),
     "repair of half a sender": (TO_ME + frame(47, member()[:-1]), Reject.MEMBER),
     "repair of a name that is in the next frame": (
-        TO_ME + frame(47, member(name=b"n")[:-1]) + repair_wanted((1, 1)),  # its kind is "/"
+        TO_ME + frame(47, member(name=b"n")[:-1]) + peer_repair_request((1, 1)),  # its kind is "/"
         Reject.MEMBER,
     ),
-    "repair of nothing": (TO_ME + repair_wanted(), Reject.COUNT),
+    "repair of nothing": (TO_ME + peer_repair_request(), Reject.COUNT),
     "repair of half a range": (TO_ME + frame(47, member() + bytes(11)), Reject.FRAME_LENGTH),
-    "repair of an empty range": (TO_ME + repair_wanted((1, 0)), Reject.COUNT),
-    "repair of 0": (TO_ME + repair_wanted((0, 1)), Reject.SEQNO),
-    "repair up to 2**63": (TO_ME + repair_wanted((SEQNO_MAX, 2)), Reject.SEQNO),
-    "repair twice": (TO_ME + repair_wanted((5, 2), (6, 1)), Reject.RANGES),
+    "repair of an empty range": (TO_ME + peer_repair_request((1, 0)), Reject.COUNT),
+    "repair of 0": (TO_ME + peer_repair_request((0, 1)), Reject.SEQNO),
+    "repair up to 2**63": (TO_ME + peer_repair_request((SEQNO_MAX, 2)), Reject.SEQNO),
+    "repair twice": (TO_ME + peer_repair_request((5, 2), (6, 1)), Reject.RANGES),
     "repair of too much": (
-        TO_ME + repair_wanted(*((2 * i, 1) for i in range(1, 130))),
+        TO_ME + peer_repair_request(*((2 * i, 1) for i in range(1, 130))),
         Reject.COUNT,
     ),
     "ranges of a repair and of a nack": (
-        TO_ME + nack((1, 1)) + repair_wanted(*((2 * i, 1) for i in range(1, 129))),
+        TO_ME + nack((1, 1)) + peer_repair_request(*((2 * i, 1) for i in range(1, 129))),
         Reject.COUNT,
     ),
-    "passed on to anyone": (HEADER + relayed(run(1, 1, b"\1\0x")), Reject.ADDRESSEE),
+    "passed on to anyone": (HEADER + peer_repair(run(1, 1, b"\1\0x")), Reject.ADDRESSEE),
     "passed on for nobody": (TO_ME + frame(48, b""), Reject.MEMBER),
     "passed on for half a sender": (TO_ME + frame(48, member()[:-1]), Reject.MEMBER),
     "nothing passed on": (TO_ME + frame(48, member()), Reject.FRAME_LENGTH),
-    "passed on, half a run": (TO_ME + relayed(run(1, 1, b"\0")), Reject.FRAME_LENGTH),
-    "passed on from stream 1": (TO_ME + relayed(run(1, 1, b"\1\0x", stream=1)), Reject.STREAM),
-    "passed on from stream 2": (TO_ME + relayed(run(1, 1, b"\1\0x", stream=2)), Reject.STREAM),
-    "passed on with other flags": (TO_ME + relayed(run(1, 1, b"\1\0x", flags=5)), Reject.FLAGS),
-    "passed on from 0": (TO_ME + relayed(run(0, 1, b"\1\0x")), Reject.SEQNO),
-    "passed on up to 2**63": (TO_ME + relayed(run(SEQNO_MAX, 2, b"\1\0xy")), Reject.SEQNO),
-    "too many passed on": (TO_ME + relayed(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
-    "passed on with other lengths": (TO_ME + relayed(run(1, 2, b"\2\0abc")), Reject.LENGTHS),
+    "passed on, half a run": (TO_ME + peer_repair(run(1, 1, b"\0")), Reject.FRAME_LENGTH),
+    "passed on from stream 1": (TO_ME + peer_repair(run(1, 1, b"\1\0x", stream=1)), Reject.STREAM),
+    "passed on from stream 2": (TO_ME + peer_repair(run(1, 1, b"\1\0x", stream=2)), Reject.STREAM),
+    "passed on with other flags": (TO_ME + peer_repair(run(1, 1, b"\1\0x", flags=5)), Reject.FLAGS),
+    "passed on from 0": (TO_ME + peer_repair(run(0, 1, b"\1\0x")), Reject.SEQNO),
+    "passed on up to 2**63": (TO_ME + peer_repair(run(SEQNO_MAX, 2, b"\1\0xy")), Reject.SEQNO),
+    "too many passed on": (TO_ME + peer_repair(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
+    "passed on with other lengths": (TO_ME + peer_repair(run(1, 2, b"\2\0abc")), Reject.LENGTHS),
     "passed on after a beat": (
-        TO_ME + counted(21, 1) + relayed(run(1, 1, b"\1\0x")),
+        TO_ME + counted(21, 1) + peer_repair(run(1, 1, b"\1\0x")),
         Reject.COUNT,
     ),
-    "passed on twice": (TO_ME + relayed(run(1, 1, b"\1\0x")) * 2, Reject.COUNT),
+    "passed on twice": (TO_ME + peer_repair(run(1, 1, b"\1\0x")) * 2, Reject.COUNT),
     "kind 49": (TO_ME + frame(49, b""), Reject.FRAME_KIND),
 }
 
@@ -1639,7 +1650,7 @@ def test_every_reason_is_tested() -> None:
         Data(FIFO, 1, [b"abc", b"de"]),
         Ack(FIFO, 2, 1, 3),
         Nack(FIFO, [range(1, 2), range(4, 5)]),
-        Highest(FIFO, 4),
+        Watermark(FIFO, 4),
         UnicastData(CONN, 1, [b"abc", b"de"]),
         *UNICAST,
         *MEMBERSHIP,
@@ -1669,8 +1680,8 @@ def test_members_with_every_kind_of_name_know_each_other() -> None:
         Member(Address("::1", 65535), 2**64 - 1, ""),
         Member(Address("h" * 64, 0), 1, "ü" * 32),
     ):
-        (datagram,) = Codec("g" * 64, member, 512).pack([Highest(FIFO, 1)])
-        assert Codec("g" * 64, ME, 512).unpack(datagram) == (member, [Highest(FIFO, 1)])
+        (datagram,) = Codec("g" * 64, member, 512).pack([Watermark(FIFO, 1)])
+        assert Codec("g" * 64, ME, 512).unpack(datagram) == (member, [Watermark(FIFO, 1)])
 
 
 def test_known_senders_are_bounded() -> None:
@@ -1703,7 +1714,7 @@ def test_of_a_known_sender_no_less_is_wanted() -> None:
     assert refusal(datagram[:-12], one) is Reject.TOO_SHORT  # all but its one frame
     assert refusal(datagram[:-13], one) is Reject.TOO_SHORT
     assert refusal(b"rc" + datagram[2:], one) is Reject.NOT_OURS
-    assert one.unpack(datagram)[1] == [Highest(FIFO, 1)]
+    assert one.unpack(datagram)[1] == [Watermark(FIFO, 1)]
 
 
 def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
@@ -1713,7 +1724,7 @@ def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
     assert one.unpack_message(datagram) is None  # nobody was heard before
     assert one.unpack(datagram) == (OTHER, [message])
     assert one.unpack_message(memoryview(datagram)) == (OTHER, CONN, 7, b"payload")
-    (for_all,) = other.pack([Highest(FIFO, 1)])
+    (for_all,) = other.pack([Watermark(FIFO, 1)])
     one.unpack(for_all)  # it was to nobody alone
     assert one.unpack_message(datagram) == (OTHER, CONN, 7, b"payload")
     another = Conn(CONN.epoch + 1, CONN.id + 1)
@@ -1793,7 +1804,7 @@ def test_a_seal_covers_the_whole_datagram() -> None:
 
 
 def test_what_is_not_sealed_is_refused_where_a_seal_is_asked_for() -> None:
-    (datagram,) = codec().pack([Highest(FIFO, 1)])
+    (datagram,) = codec().pack([Watermark(FIFO, 1)])
     assert refusal(datagram, Codec("orders", ME, 512, ChecksumSeal())) is Reject.SEAL
     assert refusal(b"", Codec("orders", ME, 512, ChecksumSeal())) is Reject.SEAL
 
@@ -1880,24 +1891,24 @@ MEMORY = {
     "many claims but the last is wrong": HEADER + takeover(MOST_CLAIMS[:-1]),
     "many shares": HEADER + standing(MOST_SHARES),
     "many shares that nobody has": HEADER + standing(MOST_SHARES, flags=2),
-    "many votes": TO_ME + vote(*range(2**62, 2**62 + VIEW_MEMBERS_MAX), number=2**62),
+    "many reports": TO_ME + report(*range(2**62, 2**62 + VIEW_MEMBERS_MAX), number=2**62),
     "many marks": HEADER + stable(*MOST_MARKS, number=2**62, allowance=2**62),
     "many marks but the last is wrong": HEADER + stable(*MOST_MARKS[:-1], (2, 1, 0)),
-    "many that want a vote": TO_ME
+    "many that want a report": TO_ME
     + frame(45, struct.pack("<QQ", 2**62, 2**62) + small_members(1)[0]) * 127
     + MOST_NACK,
     "many repairs": TO_ME
     + b"".join(
-        repair_wanted((2**62 + 1000 * at, 500), who=who)
+        peer_repair_request((2**62 + 1000 * at, 500), who=who)
         for at, who in enumerate(small_members(FRAMES_MAX))
     ),
     "many repairs and a range too many": TO_ME
-    + repair_wanted((2**62, 500), who=small_members(1)[0]) * 127
+    + peer_repair_request((2**62, 500), who=small_members(1)[0]) * 127
     + MOST_NACK,
-    "small payloads passed on": TO_ME + relayed(table_run(MESSAGES_MAX, 2)),
+    "small payloads passed on": TO_ME + peer_repair(table_run(MESSAGES_MAX, 2)),
     "one large message passed on": TO_ME
-    + relayed(run(1, 1, struct.pack("<H", 60_000) + bytes(60_000))),
-    "many passed on": TO_ME + relayed(run(2**62, 2, bytes(4), flags=0)) * FRAMES_MAX,
+    + peer_repair(run(1, 1, struct.pack("<H", 60_000) + bytes(60_000))),
+    "many passed on": TO_ME + peer_repair(run(2**62, 2, bytes(4), flags=0)) * FRAMES_MAX,
     "many beginnings": TO_ME + begin(2**62, 2**61) * 127 + MOST_NACK,
     "most members but the last is wrong": HEADER + frame(16, MOST_VIEW[:-1]),
     "most members after most of all": HEADER

@@ -15,16 +15,16 @@ from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     EstateRun,
     EstateWanted,
-    HeldUp,
-    Highest,
+    JoinerBlocked,
     Refusal,
-    StateAsk,
+    StateAck,
     StateBegin,
+    StateCancel,
+    StateData,
     StateEnd,
-    StatePart,
     StateRefused,
-    StateStop,
-    StateTaken,
+    StateRequest,
+    Watermark,
 )
 from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
 from ringcast.wire.messages import decode_message, encode_message
@@ -37,17 +37,17 @@ OTHER = Member(Address("::1", 1), 2**64 - 1, "")
 DIGEST = Digest({Origin(ME, Stream.FIFO): 0, Origin(OTHER, Stream.UNIFORM): SEQNO_MAX})
 
 MESSAGES: list[SystemMessage] = [
-    StateAsk(1, ViewId(OTHER, COUNTER_MAX), DIGEST),
-    StateAsk(COUNTER_MAX, ViewId(ME, 1), Digest({})),
+    StateRequest(1, ViewId(OTHER, COUNTER_MAX), DIGEST),
+    StateRequest(COUNTER_MAX, ViewId(ME, 1), Digest({})),
     *(StateRefused(7, reason) for reason in Refusal),
     StateBegin(1, COUNTER_MAX, DIGEST),
-    StatePart(COUNTER_MAX, 0, b"a chunk"),
-    StatePart(1, COUNTER_MAX, b""),
+    StateData(COUNTER_MAX, 0, b"a chunk"),
+    StateData(1, COUNTER_MAX, b""),
     StateEnd(3, 0),
-    StateTaken(3, COUNTER_MAX),
-    StateStop(5),
-    HeldUp(is_full=True),
-    HeldUp(is_full=False),
+    StateAck(3, COUNTER_MAX),
+    StateCancel(5),
+    JoinerBlocked(is_full=True),
+    JoinerBlocked(is_full=False),
     EstateWanted(ViewId(OTHER, COUNTER_MAX), ME, 1, SEQNO_MAX),
     EstateWanted(ViewId(ME, 1), OTHER, 7, 7, Stream.FIFO),
     EstateRun(OTHER, SEQNO_MAX, (b"last",), (False,)),
@@ -99,7 +99,7 @@ def test_cut_short_it_is_refused_or_says_less(message: SystemMessage) -> None:
         except DecodeError:
             continue
         # A chunk has no end of its own, and a digest may have fewer entries.
-        assert isinstance(cut, StatePart | StateAsk | StateBegin)
+        assert isinstance(cut, StateData | StateRequest | StateBegin)
         assert cut != message
         assert encode_message(cut) == whole[:size]
 
@@ -107,7 +107,7 @@ def test_cut_short_it_is_refused_or_says_less(message: SystemMessage) -> None:
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
 def test_none_is_a_frame(message: SystemMessage) -> None:
     codec = Codec("g", ME, 512)
-    header = codec.pack([Highest(Stream.FIFO, 0)], ME)[0][:-12]
+    header = codec.pack([Watermark(Stream.FIFO, 0)], ME)[0][:-12]
     payload = encode_message(message)
     frame = struct.pack("<BH", payload[0], len(payload) - 1) + payload[1:]
     with pytest.raises(DecodeError) as caught:
@@ -217,10 +217,10 @@ def test_a_digest_has_so_many_entries_and_no_more() -> None:
 @pytest.mark.parametrize(
     "ours",
     [
-        StateStop(0),
+        StateCancel(0),
         StateEnd(0, 1),
-        StatePart(1, -1, b""),
-        StateTaken(1, COUNTER_MAX + 1),
+        StateData(1, -1, b""),
+        StateAck(1, COUNTER_MAX + 1),
         StateRefused(0, Refusal.WAITING),
         EstateRun(ME, 1, (), ()),
         EstateRun(ME, 0, (b"x",), (False,)),
@@ -228,7 +228,7 @@ def test_a_digest_has_so_many_entries_and_no_more() -> None:
         EstateWanted(ViewId(ME, 0), ME, 1, 1),
         EstateWanted(ViewId(ME, 1), ME, 0, 1),
         EstateWanted(ViewId(ME, 1), ME, 2, 1),
-        StateAsk(1, ViewId(ME, 1), Digest({}, {Origin(ME, Stream.FIFO): (b"half",)})),
+        StateRequest(1, ViewId(ME, 1), Digest({}, {Origin(ME, Stream.FIFO): (b"half",)})),
     ],
     ids=repr,
 )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.events import Answered, Asked
+from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import Address, Member, Stream
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import HeldUp, Highest
+from ringcast.wire.frames import JoinerBlocked, Watermark
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.messages import decode_message, encode_message
 from ringcast.wire.requests import decode_request, encode_answer, encode_ask
@@ -21,23 +21,25 @@ if TYPE_CHECKING:
 
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
 CASES = [
-    (encode_ask(1, b"what?"), Asked(ME, 1, b"what?")),
-    (encode_ask(COUNTER_MAX, b""), Asked(ME, COUNTER_MAX, b"")),
+    (encode_ask(1, b"what?"), RequestReceived(ME, 1, b"what?")),
+    (encode_ask(COUNTER_MAX, b""), RequestReceived(ME, COUNTER_MAX, b"")),
     (
         encode_answer(COUNTER_MAX, b"this", is_refused=False),
-        Answered(ME, COUNTER_MAX, b"this", False),
+        ReplyReceived(ME, COUNTER_MAX, b"this", False),
     ),
-    (encode_answer(1, b"", is_refused=True), Answered(ME, 1, b"", True)),
+    (encode_answer(1, b"", is_refused=True), ReplyReceived(ME, 1, b"", True)),
 ]
 
 
 @pytest.mark.parametrize(("payload", "event"), CASES, ids=repr)
-def test_what_is_encoded_is_told(payload: bytes, event: Asked | Answered) -> None:
+def test_what_is_encoded_is_told(payload: bytes, event: RequestReceived | ReplyReceived) -> None:
     assert decode_request(ME, payload) == event
 
 
 @pytest.mark.parametrize(("payload", "event"), CASES, ids=repr)
-def test_cut_short_it_is_refused_or_says_less(payload: bytes, event: Asked | Answered) -> None:
+def test_cut_short_it_is_refused_or_says_less(
+    payload: bytes, event: RequestReceived | ReplyReceived
+) -> None:
     for size in range(1, len(payload)):
         try:
             cut = decode_request(ME, payload[:size])
@@ -48,7 +50,9 @@ def test_cut_short_it_is_refused_or_says_less(payload: bytes, event: Asked | Ans
         assert cut.payload == event.payload[: len(cut.payload)] != event.payload
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x3b", b"\x3e", encode_message(HeldUp(is_full=True))])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x3b", b"\x3e", encode_message(JoinerBlocked(is_full=True))]
+)
 def test_what_is_for_a_layer_is_none(payload: bytes) -> None:
     assert decode_request(ME, payload) is None
 
@@ -59,7 +63,7 @@ def test_none_is_a_message_of_a_layer_or_a_frame(payload: bytes, _: object) -> N
         decode_message(payload)
     assert caught.value.reason is Reject.FRAME_KIND
     codec = Codec("g", ME, 512)
-    header = codec.pack([Highest(Stream.FIFO, 0)], ME)[0][:-12]
+    header = codec.pack([Watermark(Stream.FIFO, 0)], ME)[0][:-12]
     frame = struct.pack("<BH", payload[0], len(payload) - 1) + payload[1:]
     with pytest.raises(DecodeError) as caught:
         codec.unpack(header + frame)

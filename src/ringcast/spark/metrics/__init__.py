@@ -10,9 +10,9 @@ windows: of members that did not record at level "full" they have no rows, and `
 
 from ringcast.spark.metrics.columns import CLOCKS, clocks, read_rows, steady
 from ringcast.spark.metrics.frames import (
-    ACK_ECONOMY,
+    CONTROL_COST,
     RETRANSMISSIONS,
-    ack_economy,
+    control_cost,
     retransmissions,
 )
 from ringcast.spark.metrics.lives import (
@@ -38,8 +38,8 @@ from ringcast.spark.metrics.messages import (
 from ringcast.spark.metrics.occupancy import OCCUPANCY, window_occupancy
 
 __all__ = [
-    "ACK_ECONOMY",
     "CLOCKS",
+    "CONTROL_COST",
     "INCIDENTS",
     "LATENCY",
     "MEMBERS",
@@ -51,8 +51,8 @@ __all__ = [
     "SUSPICIONS",
     "THROUGHPUT",
     "VIEWS",
-    "ack_economy",
     "clocks",
+    "control_cost",
     "incidents",
     "latency",
     "latency_samples",

@@ -1,4 +1,4 @@
-"""Frames: what was sent again, and what acknowledging costs. Of members at level "full"."""
+"""Frames: what was retransmitted, and what acknowledging costs. Of members at level "full"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ringcast.trace.rows import DELIVER, TX
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_PAYLOAD_KINDS = ("data", "relayed", "udata", "unicastdata", "statepart", "estaterun")
+_PAYLOAD_KINDS = ("data", "peer_repair", "udata", "unicastdata", "statedata", "estaterun")
 
 RETRANSMISSIONS = schema(
     run_id=TEXT,
@@ -33,9 +33,10 @@ RETRANSMISSIONS = schema(
     bytes=LONG,
     requests=LONG,
 )
-"""What was sent again to whom, and how often it was asked for. No receiver: to the whole group."""
+"""What was retransmitted to whom, and how often it was asked for. No receiver: to the whole
+group."""
 
-ACK_ECONOMY = schema(
+CONTROL_COST = schema(
     run_id=TEXT,
     member=TEXT,
     kind=TEXT,
@@ -48,9 +49,9 @@ ACK_ECONOMY = schema(
 
 def retransmissions(rows: DataFrame) -> DataFrame:
     """RETRANSMISSIONS: the hot spots, sender by receiver."""
-    is_data = F.col("kind").isin("data", "relayed")
+    is_data = F.col("kind").isin("data", "peer_repair")
     is_again = is_data & (F.col("again") > 0)
-    is_request = F.col("kind").isin("nack", "repairwanted", "repair_wanted")
+    is_request = F.col("kind").isin("nack", "peerrepairrequest", "peer_repair_request")
     sent = rows.where(of_event(TX) & (is_again | is_request))
     count = F.when(is_again, F.col("seqno2") - F.col("seqno") + 1)
     found = sent.groupBy(
@@ -66,8 +67,8 @@ def retransmissions(rows: DataFrame) -> DataFrame:
     return typed(found, RETRANSMISSIONS)
 
 
-def ack_economy(rows: DataFrame) -> DataFrame:
-    """ACK_ECONOMY: what a delivered message costs in frames that carry none."""
+def control_cost(rows: DataFrame) -> DataFrame:
+    """CONTROL_COST: what a delivered message costs in frames that carry none."""
     control = (
         rows.where(of_event(TX) & ~F.col("kind").isin(*_PAYLOAD_KINDS))
         .groupBy("run_id", member_key().alias("member"), "kind")
@@ -80,4 +81,4 @@ def ack_economy(rows: DataFrame) -> DataFrame:
     )
     found = control.join(delivered, ["run_id", "member"], "left").fillna(0, ["delivered"])
     per_message = F.try_divide(F.col("frames").cast("double"), F.col("delivered"))
-    return typed(found.withColumn("frames_per_message", per_message), ACK_ECONOMY)
+    return typed(found.withColumn("frames_per_message", per_message), CONTROL_COST)

@@ -35,7 +35,7 @@ OCCUPANCY = schema(
     capacity=LONG,
     occupancy=FLOAT,
     behind=LONG,
-    pinned_by=TEXT,
+    limited_by=TEXT,
 )
 """The fullest that a send window was, in messages and as a share of what it may hold, of messages
 or bytes, whichever is fuller; more than 1 where its bound in bytes was lowered meanwhile. Then, as
@@ -112,7 +112,7 @@ def _slowest(rows: DataFrame, grid: DataFrame, at: Column) -> DataFrame:
     since = Window.partitionBy(*_KEY, "receiver").orderBy("at_ns")
     is_other = F.col("receiver") != F.col("sender")
     told = F.when(is_other, F.last("acked", ignorenulls=True).over(since)).otherwise(F.col("own"))
-    # Who has said nothing yet counts from where the window begins. Where members vote instead,
+    # Who has said nothing yet counts from where the window begins. Where members report instead,
     # nobody says anything to the sender, and nobody is named.
     waiting = waiting.withColumns(
         {"told": told, "acked": F.coalesce(told, F.col("low")), "is_other": is_other}
@@ -124,10 +124,10 @@ def _slowest(rows: DataFrame, grid: DataFrame, at: Column) -> DataFrame:
         F.count(F.when(F.col("is_other"), F.col("told"))).alias("acks"),
     )
     acked = F.least("least.acked", "high")
-    is_pinned = (acked < F.col("high")) & (acked < F.col("most")) & (F.col("acks") > 0)
+    is_limited = (acked < F.col("high")) & (acked < F.col("most")) & (F.col("acks") > 0)
     return found.select(
         *_KEY,
         "at_ns",
         (F.col("high") - acked).alias("behind"),
-        F.when(is_pinned, F.col("least.receiver")).alias("pinned_by"),
+        F.when(is_limited, F.col("least.receiver")).alias("limited_by"),
     )

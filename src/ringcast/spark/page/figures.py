@@ -74,7 +74,7 @@ class Window:
     used: int
     capacity: int
     occupancy: float
-    pinned_by: str | None
+    limited_by: str | None
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class _Taking:
             F.col("receiver").isin(keys) | F.col("receiver").isNull()
         )
         figures.heat = metrics.retransmissions(self._rows).where(shown).collect()
-        economy = metrics.ack_economy(self._rows).where(F.col("member").isin(keys))
+        economy = metrics.control_cost(self._rows).where(F.col("member").isin(keys))
         for cost in economy.collect():
             kinds = figures.control.setdefault(self._name(cost.member), {})
             kinds[cost.kind.replace("_", "")] = cost.frames_per_message or 0.0
@@ -222,7 +222,7 @@ class _Taking:
                 used=point.used,
                 capacity=point.capacity,
                 occupancy=point.occupancy,
-                pinned_by=self._name(point.pinned_by) if point.pinned_by else None,
+                limited_by=self._name(point.limited_by) if point.limited_by else None,
             )
             key = self._name(point.sender), point.stream != Stream.FIFO
             figures.windows.setdefault(key, []).append(window)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 EVERYBODY = "everybody"
 _CONTROL = {
     "acks": ("ack",),
-    "requests": ("nack", "repairwanted"),
-    "reminders": ("highest",),
-    "votes": ("vote", "votewanted", "stable"),
+    "requests": ("nack", "peerrepairrequest"),
+    "reminders": ("watermark",),
+    "reports": ("stability_report", "stabilityquery", "stable"),
     "commits": ("commit", "commitwanted"),
 }
 """What control frames are for: to say what arrived, ask for what did not, and remind of what was
@@ -52,7 +52,7 @@ def frames_and_windows(figures: Figures, names: Names) -> list[Markup]:
 def repair(figures: Figures, names: Names) -> Markup:
     title = "Sent again"
     if not figures.heat:
-        return section(title, "", empty("Nothing had to be sent again."))
+        return section(title, "", empty("Nothing had to be retransmitted."))
     values: dict[tuple[str, str], tuple[float, str]] = {}
     rows: list[list[Content]] = []
     for spot in sorted(figures.heat, key=lambda spot: -spot.messages):
@@ -74,13 +74,13 @@ def repair(figures: Figures, names: Names) -> Markup:
             [*group, *shown],
             values,
             corner="from \\ to",
-            caption="Messages sent again, sender by receiver",
+            caption="Messages retransmitted, sender by receiver",
         ),
         details(
             table(
                 ["pair", "messages", "frames", "bytes", "requests"],
                 rows,
-                caption="What was sent again, by pair",
+                caption="What was retransmitted, by pair",
             )
         ),
     )
@@ -123,9 +123,9 @@ def windows(figures: Figures) -> Markup:
         half = figures.window_s / 2
         places = [(min(at.at_s + half, figures.span_s), at.occupancy) for at in points]
         lines.append(Line(sender, number, [places], is_faint=is_uniform))
-        shares = Counter(at.pinned_by for at in points if at.pinned_by)
+        shares = Counter(at.limited_by for at in points if at.limited_by)
         told = [f"{who} {per_cent(count / len(points))}" for who, count in shares.most_common()]
-        pinned.append((sender, _pinned_bands(figures, points), told[0] if told else "nobody"))
+        pinned.append((sender, _limited_bands(figures, points), told[0] if told else "nobody"))
         fullest = max(points, key=lambda at: at.occupancy)
         rows.append(
             [
@@ -138,8 +138,10 @@ def windows(figures: Figures) -> Markup:
         )
     x = time_axis(figures.span_s)
     highest = max(at.occupancy for points in figures.windows.values() for at in points)
-    pinners = {at.pinned_by for points in figures.windows.values() for at in points if at.pinned_by}
-    named = [(who, f"area {colour(figures.colours.get(who, GREY))}") for who in sorted(pinners)]
+    limiters = {
+        at.limited_by for points in figures.windows.values() for at in points if at.limited_by
+    }
+    named = [(who, f"area {colour(figures.colours.get(who, GREY))}") for who in sorted(limiters)]
     return section(
         title,
         f"How full each sender's window was, of its messages or bytes.{_only(figures)}",
@@ -171,18 +173,18 @@ def windows(figures: Figures) -> Markup:
     )
 
 
-def _pinned_bands(figures: Figures, points: list[Window]) -> list[Band]:
+def _limited_bands(figures: Figures, points: list[Window]) -> list[Band]:
     """Times in a row that one member pinned are one band."""
     bands: list[Band] = []
     before = None
     for at in points:
         last = min(at.at_s + figures.window_s, figures.span_s)
-        if at.pinned_by and at.pinned_by == before:
+        if at.limited_by and at.limited_by == before:
             bands[-1] = Band(bands[-1].first, last, bands[-1].words, bands[-1].colour)
-        elif at.pinned_by:
-            words = f"pinned by {at.pinned_by} from {seconds(at.at_s)}"
-            bands.append(Band(at.at_s, last, words, figures.colours.get(at.pinned_by, GREY)))
-        before = at.pinned_by
+        elif at.limited_by:
+            words = f"pinned by {at.limited_by} from {seconds(at.at_s)}"
+            bands.append(Band(at.at_s, last, words, figures.colours.get(at.limited_by, GREY)))
+        before = at.limited_by
     return bands
 
 

@@ -57,7 +57,15 @@ _EVENTS = {
         *(rows.DROP_HIGH, rows.DROP_LOW, rows.REJECT),
     ),
     "windows": (
-        *(rows.OPEN, rows.DROP_WINDOW, rows.WIN, rows.ACKMAP, rows.PURGE, rows.LET_GO, rows.VOTE),
+        *(
+            rows.OPEN,
+            rows.DROP_WINDOW,
+            rows.WIN,
+            rows.ACKMAP,
+            rows.PURGE,
+            rows.RELEASE,
+            rows.STABILITY_REPORT,
+        ),
         *(rows.UNICAST_WIN, rows.CONN, rows.TICK, rows.TAIL),
         *(rows.SYNC, rows.SYNC_CALL, rows.UNICAST_DROP),
     ),
@@ -96,15 +104,15 @@ _SILVER = {
         **_EVERY_ROW, messages=_LONG, size=_LONG, block=_LONG, block_hash=_UNSIGNED
     ),
     "wire": _schema(
-        **_EVERY_ROW, hd=_LONG, held=_LONG, size=_LONG, again=_LONG, epoch=_LONG, conn=_LONG
+        **_EVERY_ROW, hd=_LONG, received=_LONG, size=_LONG, again=_LONG, epoch=_LONG, conn=_LONG
     ),
     "windows": _schema(
         **_EVERY_ROW,
-        **dict.fromkeys(("low", "hd", "held", "hr", "cap", "size", "used", "limit"), _LONG),
+        **dict.fromkeys(("low", "hd", "received", "hr", "cap", "size", "used", "limit"), _LONG),
         **dict.fromkeys(("again", "epoch", "conn"), _LONG),
         members=_TEXTS,
     ),
-    "views": _schema(**_EVERY_ROW, hd=_LONG, held=_LONG, creator=_TEXT, members=_TEXTS),
+    "views": _schema(**_EVERY_ROW, hd=_LONG, received=_LONG, creator=_TEXT, members=_TEXTS),
 }
 _GOLD = {
     "verdicts": _schema(

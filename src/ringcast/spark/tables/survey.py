@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from ringcast.errors import RingcastError
 from ringcast.spark.follow import hidden, is_hidden
 from ringcast.spark.reading import over_items
-from ringcast.spark.run import Run
-from ringcast.spark.states import Refused, digest_files, parse_states
+from ringcast.spark.recorded_run import RecordedRun
+from ringcast.spark.states import Refused, parse_states, summarize_files
 from ringcast.spark.tables.layout import DAY_NS
 from ringcast.spark.tables.warehouse import PartitionKey, RunKey
 from ringcast.trace.columns import SCHEMA
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.digest import SegmentState
     from ringcast.spark.kept import Kept, KeptDigests
+    from ringcast.spark.summary import SegmentState
 
 _EPOCH = date(1970, 1, 1)
 
@@ -97,7 +97,7 @@ def survey_files(spark: SparkSession, paths: Sequence[Path]) -> dict[str, str]:
     what is wrong with its rows."""
     sizes = {str(path): path.stat().st_size for path in paths}
     spans = dict(json.loads(text) for text in over_items(spark, sizes, _span_of))
-    said = digest_files(spark, paths)
+    said = summarize_files(spark, paths)
     return {path: json.dumps([said[path], spans[path]]) for path in sizes}
 
 
@@ -137,7 +137,7 @@ def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
         info = state.info
         by_run[RunKey(info.group or info.run_id, info.run_id)].append(state)
     for key, states in sorted(by_run.items()):
-        chosen = {state.path for state in Run(states, []).segments}
+        chosen = {state.path for state in RecordedRun(states, []).segments}
         own_days = {state.path: days[state.path] for state in states}
         survey.runs[key] = SurveyedRun(states, chosen, own_days)
         survey.quarantine += _overlapping(states, chosen)
@@ -162,7 +162,7 @@ def _overlapping(states: list[SegmentState], chosen: set[str]) -> list[Quarantin
     for state in states:
         info = state.info
         twin = there.get((info.node, info.inc, info.first_idx))
-        is_copy = twin is not None and (twin.info, twin.digest) == (info, state.digest)
+        is_copy = twin is not None and (twin.info, twin.summary) == (info, state.summary)
         is_merged = any(
             (whole.info.node, whole.info.inc) == (info.node, info.inc)
             and whole.info.is_merged_from(info)

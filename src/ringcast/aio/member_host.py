@@ -1,0 +1,174 @@
+"""MemberHost: what outlives the incarnations of a member, and makes each of them anew."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NoReturn
+
+from ringcast.aio.driver import Driver
+from ringcast.errors import JoinTimeout, UsageError
+from ringcast.model import Member, Stream
+from ringcast.node import Node
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.membership import Membership, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+    from ringcast.aio.group import Group
+    from ringcast.aio.host import Host
+    from ringcast.aio.sources import Source
+    from ringcast.aio.tap import Tap
+    from ringcast.aio.transport import Transport
+    from ringcast.config import GroupConfig
+    from ringcast.model import Address
+    from ringcast.trace.recorder import Recorder
+
+STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
+"""By guarantee: where messages to the group travel."""
+
+CANDIDATES_NAMED = 5
+"""Addresses listed in an error before it only says how many more there are."""
+
+
+class MemberHost:
+    """What stays while incarnations of a member come and go: its transport, what it was
+    configured with, where it looks for others."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        host: Host,
+        transport: Transport,
+        source: Source,
+        *,
+        advertise: Address | None,
+        record: Path | None,
+        record_level: str,
+        record_payloads: bool,
+        record_interval_s: float,
+        run_id: str,
+        lose: Callable[[], bool] | None,
+        has_state: bool,
+    ) -> None:
+        self._config = config
+        self._host = host
+        self._transport = transport
+        self._address = advertise or transport.address  # where others reach this member
+        self._source = source
+        self._record = record
+        self._record_level = record_level
+        self._record_payloads = record_payloads
+        self._record_interval_s = record_interval_s
+        self._run_id = run_id
+        self._group = config.group
+        self._lose = lose
+        self._has_state = has_state
+        self._recorders: list[Recorder] = []
+
+    @property
+    def searched(self) -> tuple[str, Source]:
+        """Which group was looked for, and where."""
+        return self._config.group, self._source
+
+    @property
+    def metrics(self) -> str | None:
+        """Where figures are told."""
+        return self._config.metrics
+
+    def probe_directory(self, group: str) -> Path | None:
+        """Where questions about this member are asked; None: nowhere."""
+        return self._host.probe_directory(group)
+
+    def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
+        """A new incarnation; it has not begun yet."""
+        config, streams = self._config, tuple(STREAMS.values())
+        me = Member(self._address, self._host.new_incarnation(), config.name)
+        layers = (
+            Membership(
+                me,
+                config.membership,
+                must_exist=must_exist,
+                streams=streams,
+                purge=config.multicast.purge,
+            ),
+            FailureDetector(me, config.membership),
+        )
+        node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
+        node.set_receive_buffer(self._transport.receive_buffer)
+        loop = asyncio.get_running_loop()
+        tap = self._tap(node)
+        return Driver(
+            *(node, self._transport, loop, owner, self._source),
+            clock=self._host.now,
+            tap=tap,
+            lose=self._lose,
+            spin_s=config.spin_s,
+        )
+
+    def close(self) -> None:
+        """The last incarnation is gone: wait for what is still being written, and be gone."""
+        self._transport.close()
+        for recorder in self._recorders:
+            recorder.close()
+
+    def raise_refusal(self, driver: Driver) -> None:
+        """If there is a group that this member cannot join as it is configured: say why."""
+        refusal = driver.membership.refusal
+        if refusal is not None:
+            raise UsageError(f"cannot join group {self._config.group!r}: {refusal}") from None
+
+    def raise_join_timeout(self, driver: Driver, limit: str) -> NoReturn:
+        membership = driver.membership
+        if membership.phase is Phase.JOINING:
+            reasons = "; ".join(driver.explain())
+            raise JoinTimeout(f"not let in{limit}: {reasons}") from None
+        asked = list(map(str, membership.discovery.candidates))
+        more = len(asked) - CANDIDATES_NAMED
+        names = ", ".join(asked[:CANDIDATES_NAMED]) + (f" and {more} more" if more > 0 else "")
+        where = names or f"{self._source}, where no other member is listed"
+        raise JoinTimeout(
+            f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
+        ) from None
+
+    def _tap(self, node: Node) -> Tap | None:
+        if self._record is None:
+            return None
+        from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
+        from ringcast.trace.recorder import Recorder
+
+        try:
+            recorder = Recorder(
+                *(self._record, self._run_id, node.me),
+                level=self._record_level,
+                payloads=self._record_payloads,
+                segment_seconds=self._record_interval_s,
+                group=self._group,
+                settings=_settings(self._config),
+            )
+        except OSError as error:
+            raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
+        self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
+        self._recorders.append(recorder)
+        return Tap(node, recorder)
+
+
+def _settings(config: GroupConfig) -> dict[str, Any]:
+    """What the rules that judge this member's trace depend on."""
+    from importlib.metadata import PackageNotFoundError, version  # only who records needs it
+
+    try:
+        ringcast = version("ringcast")
+    except PackageNotFoundError:  # a tree that nobody has installed
+        ringcast = ""
+    multicast = config.multicast
+    return {
+        "ringcast": ringcast,
+        "purge": multicast.purge.name.lower(),
+        "capacity": multicast.capacity_max,
+        "multicast": asdict(multicast),
+        "membership": asdict(config.membership),
+    }

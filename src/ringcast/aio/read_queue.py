@@ -1,0 +1,230 @@
+"""ReadQueue: what has left the node and not yet reached the application, in one order.
+
+Messages are taken from the node only when somebody reads, so few of them wait here. Notices come by
+themselves and are bounded. Whoever reads messages only passes over the notices; but that messages
+were lost is then logged, so that no loss is silent. A SnapshotMarker marks a place at which the
+state of the application is wanted: whoever reads stops there until it is made."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from ringcast.aio.state import SnapshotMarker
+from ringcast.events import (
+    Closed,
+    Delivered,
+    Excluded,
+    GapSkipped,
+    StateLost,
+    Undeliverable,
+    ViewInstalled,
+)
+from ringcast.model import Run, Stream
+
+if TYPE_CHECKING:
+    from ringcast.model import Member, ViewId
+
+NOTICES_MAX = 1024
+"""Notices that wait for a reader; beyond this the oldest goes."""
+
+Loss: TypeAlias = Undeliverable | GapSkipped | Excluded | StateLost
+Notice: TypeAlias = ViewInstalled | Loss
+Guarantee: TypeAlias = Literal["fifo", "uniform"]
+
+log = logging.getLogger("ringcast")
+
+
+class Message(NamedTuple):
+    """One message as an application sees it."""
+
+    sender: Member
+    payload: bytes
+    seqno: int
+    view: ViewId
+    to_me: bool = False
+    """It was sent to this member alone."""
+    guarantee: Guarantee = "fifo"
+    """What it was sent with. `seqno` counts the sender's messages with this guarantee."""
+
+
+class ReadQueue:
+    """A queue with three ways to read it. Each item is handed out once, to whoever comes first."""
+
+    def __init__(self, me: Member) -> None:
+        self.watchers = 0
+        """How many are reading notices: with none, losses are logged as they come."""
+        self.dropped = 0
+        """Notices that nobody read in time."""
+        self._me = me
+        self._items: deque[Delivered | Notice | SnapshotMarker] = deque()
+        self._read_of_first = 0  # messages of the first item that have been handed out
+        self._notices = 0
+        self._untold: deque[Loss] = deque()  # waiting, and not logged
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """It changes whenever something is read."""
+        return len(self._items), self._read_of_first
+
+    def add(self, delivered: Delivered) -> None:
+        self._items.append(delivered)
+
+    def add_notice(self, notice: Notice) -> None:
+        if self._notices == NOTICES_MAX:
+            self._drop_oldest()
+        self._notices += 1
+        self._items.append(notice)
+        if isinstance(notice, Loss):
+            self._untold.append(notice)
+            if not self.watchers:
+                self.tell_losses()
+
+    def add_marker(self, marker: SnapshotMarker) -> None:
+        self._items.append(marker)
+
+    def remove_marker(self, marker: SnapshotMarker) -> None:
+        """It has been made, or is not wanted any more."""
+        if marker in self._items:
+            self._items.remove(marker)
+
+    @property
+    def marker(self) -> SnapshotMarker | None:
+        """What is to be made before anything more is taken."""
+        first = self._items[0] if self._items else None
+        return first if isinstance(first, SnapshotMarker) else None
+
+    def take_message(self) -> Message | None:
+        """The next message; notices before it are passed over. None: there is none, or a marker
+        is first."""
+        delivered = self._first_messages()
+        if delivered is None:
+            return None
+        run = delivered.run
+        at = self._read_of_first
+        if at + 1 < len(run.payloads):
+            self._read_of_first = at + 1
+        else:
+            self._read_of_first = 0
+            self._items.popleft()
+        return Message(
+            delivered.sender,
+            run.payloads[at],
+            run.first + at,
+            delivered.view_id,
+            delivered.epoch > 0,
+            "uniform" if run.stream is Stream.UNIFORM else "fifo",
+        )
+
+    def take_run(self) -> Delivered | None:
+        """The next messages of one sender; notices before them are passed over."""
+        delivered = self._first_messages()
+        if delivered is not None:
+            self._items.popleft()
+            delivered = self._rest_of(delivered)
+        return delivered
+
+    def take(self) -> Delivered | Notice | None:
+        """The next messages or the next notice, whatever comes first."""
+        if not self._items or self.marker is not None:
+            return None
+        item = self._items.popleft()
+        if isinstance(item, Delivered):
+            return self._rest_of(item)
+        assert not isinstance(item, SnapshotMarker)
+        self._leaves(item, is_read=True)
+        return item
+
+    def tell_losses(self) -> None:
+        """Log those that wait here and have not been logged: nobody may ever read them."""
+        while self._untold:
+            self._warn_of(self._untold.popleft())
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "runs": sum(isinstance(item, Delivered) for item in self._items),
+            "notices": self._notices,
+            "notices_dropped": self.dropped,
+        }
+
+    def _first_messages(self) -> Delivered | None:
+        while self._items:
+            item = self._items[0]
+            if isinstance(item, Delivered):
+                return item
+            if isinstance(item, SnapshotMarker):
+                return None
+            self._items.popleft()
+            self._leaves(item, is_read=False)
+        return None
+
+    def _rest_of(self, delivered: Delivered) -> Delivered:
+        """What has not been handed out of the item that was the first."""
+        at, self._read_of_first = self._read_of_first, 0
+        if not at:
+            return delivered
+        run = Run(delivered.run.stream, delivered.run.first + at, delivered.run.payloads[at:])
+        return Delivered(delivered.sender, run, delivered.view_id, delivered.epoch)
+
+    def _drop_oldest(self) -> None:
+        if not self.dropped:
+            log.warning(
+                "%s: %d notices wait and nobody reads them: the oldest are dropped. Read them with "
+                "`async for event in group.events()`, or pass over them with `async for message in "
+                "group`.",
+                *(self._me, NOTICES_MAX),
+            )
+        self.dropped += 1
+        for at, item in enumerate(self._items):
+            if isinstance(item, Notice):
+                del self._items[at]
+                self._leaves(item, is_read=False)
+                return
+
+    def _leaves(self, notice: Notice, *, is_read: bool) -> None:
+        self._notices -= 1
+        if self._untold and self._untold[0] is notice:  # both queues are in the same order
+            loss = self._untold.popleft()
+            if not is_read:
+                self._warn_of(loss)
+
+    def _warn_of(self, loss: Loss) -> None:
+        match loss:
+            case Undeliverable():
+                log.warning(
+                    "%s: messages %d..%d to %s were given up and may not have arrived: %s",
+                    *(self._me, loss.first, loss.last, loss.to, loss.reason),
+                )
+            case GapSkipped():
+                log.warning(
+                    "%s: messages %d..%d of %s to this member are lost",
+                    *(self._me, loss.first, loss.last, loss.sender),
+                )
+            case Excluded():
+                may_be_lost = describe_losses(loss) or "none"
+                log.warning(
+                    "%s was excluded and comes back as another incarnation: %s. Of its messages to "
+                    "the group, not known to have reached everybody: %s",
+                    *(self._me, loss.reason, may_be_lost),
+                )
+            case StateLost(reason):
+                log.warning("%s is in its group without the state: %s", self._me, reason)
+
+
+def describe_losses(end: Closed | Excluded) -> str:
+    """Which of one's own messages to the group may not have arrived: for people."""
+    streams = [f"{first}..{last}" for stream, first, last in end.unacked if stream is Stream.FIFO]
+    streams += [
+        f"uniform {first}..{last}"
+        for stream, first, last in end.unacked
+        if stream is Stream.UNIFORM
+    ]
+    if end.unsent_bytes:
+        streams.append(f"{end.unsent_bytes} bytes of a large message")
+    if isinstance(end, Closed) and end.unsent:
+        streams.append(f"the last {end.unsent} of these were not sent")
+    return ", ".join(streams)

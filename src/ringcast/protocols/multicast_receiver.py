@@ -1,0 +1,317 @@
+"""MulticastReceiver: the receiving half of reliable multicast, for one stream of one other member.
+
+On Data: buffer what fits the window, drop the rest (N4). A duplicate is acknowledged again: the
+    first ack may have been lost. Behind a gap, acknowledge every few datagrams: `received` stands
+    still, but the sender learns that they have arrived and that it may go on.
+On take: the application pulls, in order and without gaps (N1); only then does `delivered`
+    advance. Acknowledge after so many messages or datagrams, when the last gap has closed (the
+    sender may have stood still for it), or after `ack_delay_s`.
+Where the socket buffer is small, acknowledge after half of the bytes that the sender may have under
+    way: it may have fewer datagrams out than would else make an ack due.
+On Commit, on a stream that has a gate: what is up to it may be taken. There each datagram that
+    advances `received` is acknowledged at once: the sender's next commit waits for it. It counts
+    only in the very view that it names: the sender may count on fewer than we do, and whom we count
+    on may lack what is committed. If that view is still to come, the Commit waits for it.
+On Watermark: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
+    sender asks because it stands still, and paces its questions.
+Whenever repair.py says so: ask for what is missing, by timer, so that all that is proved in one
+    turn shares a request. Where members retain what they have delivered,
+    somebody else is asked, too, from the second time on: the sender may be out of reach.
+
+An ack tells two watermarks, neither ever ahead of the truth (N6): `received` is contiguously
+received, `delivered` is taken. It is cumulative: a lost one is made good by the next. Where members
+report (stability.py) nothing is acknowledged here; what was taken may be retained until it is
+stable."""
+
+from __future__ import annotations
+
+from enum import auto
+from itertools import groupby
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.timers import Named, Timers
+from ringcast.model import SEQNO_MAX, Purge
+from ringcast.protocols.intake import accept, explain_window
+from ringcast.protocols.repair import Repair
+from ringcast.window.assembler import Assembler
+from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
+from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
+from ringcast.wire.limits import NACK_RANGES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, Origin, ViewId
+    from ringcast.wire.frames import Commit
+
+
+class Timer(Named):
+    ACK = auto()
+    """Acknowledge what was taken, or retransmitted, since the last ack."""
+    REPAIR = auto()
+    """Some gap is due to be asked for."""
+
+
+class MulticastReceiver:
+    """One stream of another member, until the application has delivered it."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "origin",
+            "_ack_every",
+            "_ack_delay",
+            "_ack_datagrams",
+            "_ample",
+            "last_data",
+            "acks_sent",
+            "nack_sent",
+            "helpers",
+            "_turn",
+        }
+    )
+
+    def __init__(
+        self,
+        origin: Origin,
+        config: MulticastConfig,
+        offset: int,
+        parts: Iterable[bytes] | None,
+        now: int,
+        counter: int = 0,
+        *,
+        is_gated: bool = False,
+    ) -> None:
+        purge = Purge.ACKS if is_gated else config.purge
+        self._is_acking = purge is Purge.ACKS
+        retain = purge is Purge.RETAINED
+        most = None if self._is_acking else config.capacity_max * (1 + retain)
+        self.window = ReceiveWindow(
+            config.capacity,
+            capacity_max=most,
+            offset=offset,
+            max_bytes=config.window_bytes,
+            retain=retain,
+            gate=offset if is_gated else SEQNO_MAX,
+        )
+        self.is_gated = is_gated
+        self.helpers: tuple[Member, ...] = ()
+        """Who may have what the sender does not send again."""
+        self.committed_in: ViewId | None = None
+        """The view in which the sender told last what it has committed."""
+        self._later: Commit | None = None  # it names a view that is still to come
+        self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
+        self.assembler = Assembler(config.max_message_bytes, parts, retain=retain)
+        self.counter = counter
+        """The counter of the view in which the sender began to count us, or of ours then."""
+        self.last_data: int | None = None
+        self.acks_sent = 0
+        self.nack_sent = 0  # seqnos asked for
+        self.origin = origin
+        self._ack_every = config.ack_every
+        self._ack_delay = round(config.ack_delay_s * 1e9)
+        self._ack_datagrams = max(1, config.in_flight_bytes // config.datagram_bytes // 4)
+        self._acked_received = offset
+        self._acked_delivered = offset
+        self._ample = config.in_flight_bytes // 2  # an allowance where datagrams are counted
+        self._datagrams = 0  # since the last ack
+        self._delivered_bytes = 0  # since then, where the allowance is less than ample
+        self._acked_ahead = 0  # bytes beyond a gap, as told in the last ack
+        self._is_repaired = False  # the last gap has closed since then
+        self._turn = 0  # which helper is next
+        self._timers: Timers[Timer] = Timers()
+        self._ack_later(now)  # the sender does not know yet where this window stands
+
+    # Inputs
+
+    def on_data(
+        self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
+    ) -> None:
+        """A run of this datagram; without a number, it is one of its own."""
+        window = self.window
+        self.last_data = now
+        self._datagrams += 1
+        had_gaps = self.repair.has_gaps
+        new = accept(data, window, self.assembler, self.repair, now, datagram)
+        self._is_repaired |= had_gaps and not self.repair.has_gaps
+        if new < data.count:
+            self._on_duplicate(now)
+        if self.repair.has_gaps and self._is_much(allowance):
+            self._ack(allowance, out)
+        elif window.received > self._acked_received:
+            if self.is_gated:  # the sender waits for it: what all hold may be delivered
+                self._ack(allowance, out)
+            else:
+                self._ack_later(now)
+        if had_gaps or self.repair.has_gaps:
+            self._arm_repair()
+
+    def on_commit(self, commit: Commit, installed: ViewId, now: int) -> None:
+        """Everybody holds what is up to this, if it names the view that we have installed."""
+        if commit.view_id == installed:
+            self.committed_in = installed
+            self.window.open_gate(commit.seqno)
+            self.repair.saw_watermark(self.window, commit.seqno, now)
+            self._arm_repair()
+        elif commit.view_id.counter > installed.counter:
+            later = self._later
+            if later is None or _place(commit) > _place(later):
+                self._later = commit
+
+    def enter_view(self, view_id: ViewId, now: int) -> None:
+        """A Commit may have waited for this view."""
+        commit, self._later = self._later, None
+        if commit is not None:
+            self.on_commit(commit, view_id, now)
+
+    def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
+        self.repair.saw_watermark(self.window, seqno, now)
+        self._arm_repair()
+        self._ack(allowance, out)
+
+    def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
+        payloads = self.window.take_ready(limit)
+        if payloads:
+            self.repair.window_moved(self.window, now)
+            self._arm_repair()
+            if allowance < self._ample:
+                self._delivered_bytes += sum(map(len, payloads))
+            taken = self.window.delivered - self._acked_delivered
+            is_due = taken >= self._ack_every or self._is_much(allowance)
+            if is_due or self._is_repaired:
+                self._ack(allowance, out)
+            else:
+                self._ack_later(now)
+        return payloads
+
+    def handle_timeout(self, now: int, allowance: int, out: Effects) -> None:
+        for timer in self._timers.take_due(now):
+            match timer:
+                case Timer.ACK:
+                    self._ack(allowance, out)
+                case Timer.REPAIR:
+                    self._ask(now, out)
+
+    def on_stable(self, through: int, now: int) -> None:
+        """Everybody has delivered this."""
+        if self.window.retain and self.window.stable(through):
+            self.assembler.forget(self.window.low)
+            self.repair.window_moved(self.window, now)
+            self._arm_repair()
+
+    def pieces(self, seqnos: range, limit: int) -> list[Data]:
+        """Those of these that are retained here, at most so many."""
+        first = max(seqnos.start, self.window.low + 1)
+        payloads = self.window.read_run(range(first, min(seqnos.stop, first + limit)))
+        stops = range(first, first + len(payloads))
+        found: list[Data] = []
+        start = first
+        for more, run in groupby(stops, self.assembler.is_continued):
+            stop = start + len(list(run))
+            found.append(
+                Data(self.origin.stream, start, payloads[start - first : stop - first], more=more)
+            )
+            start = stop
+        return found
+
+    def close(self, allowance: int, out: Effects) -> None:
+        """The last word: what was taken and not yet acknowledged."""
+        if self._timers.is_armed(Timer.ACK):
+            self._ack(allowance, out)
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    # Outputs
+
+    def stats(self) -> dict[str, object]:
+        window = self.window
+        return {
+            "low": window.low,
+            "delivered": window.delivered,
+            "received": window.received,
+            "high": window.high,
+            "capacity": window.capacity,
+            "gaps": self.repair.gap_count,
+            "gap_tick_ms": self.repair.gap_tick / 1e6,
+            "fragment_bytes": self.assembler.size,
+            "oversized": self.assembler.oversized,
+            "duplicates": window.duplicates,
+            "dropped_low": window.dropped_low,
+            "dropped_high": window.dropped_high,
+            "dropped_bytes": window.dropped_bytes,
+            "acks_sent": self.acks_sent,
+            "nack_sent": self.nack_sent,
+        }
+
+    def explain(self, now: int) -> list[str]:
+        return explain_window(str(self.origin), self.window, self.repair, now)
+
+    def check_invariants(self) -> None:
+        self.window.check_invariants()
+        assert self._acked_received <= self.window.received
+        assert self._acked_delivered <= self.window.delivered
+        is_told = self._acked_delivered == self.window.delivered
+        assert is_told or not self._is_acking or self._timers.is_armed(Timer.ACK)
+        self.repair.check_invariants(self.window)
+        assert self._timers.is_armed(Timer.REPAIR) == self.repair.has_gaps
+
+    # Acknowledgement and repair
+
+    def _on_duplicate(self, now: int) -> None:
+        self._ack_later(now)
+
+    def _ack_later(self, now: int) -> None:
+        """One ack per delay, however many causes there are."""
+        if self._is_acking:
+            self._timers.arm_if_idle(Timer.ACK, now + self._ack_delay)
+
+    def _is_much(self, allowance: int) -> bool:
+        """Whether so much has come since the last ack that the sender may soon stand still."""
+        if allowance >= self._ample:
+            return self._datagrams >= self._ack_datagrams
+        size = self._delivered_bytes + self.window.ahead_bytes - self._acked_ahead
+        # As the sender is charged for it.
+        return max(size, self._datagrams * DATAGRAM_OVERHEAD) >= allowance // 2
+
+    def _ack(self, allowance: int, out: Effects) -> None:
+        if not self._is_acking:
+            return
+        window = self.window
+        self._timers.disarm(Timer.ACK)
+        self._datagrams = 0
+        self._delivered_bytes = 0
+        self._acked_ahead = window.ahead_bytes if allowance < self._ample else 0
+        self._is_repaired = False
+        self._acked_received, self._acked_delivered = window.received, window.delivered
+        self.acks_sent += 1
+        # What waits behind a gap is out of the socket buffer: there is room for as much again.
+        allowance += window.ahead_bytes
+        ack = Ack(self.origin.stream, window.received, window.delivered, allowance)
+        out.datagram(self.origin.sender, ack)
+
+    def _ask(self, now: int, out: Effects) -> None:
+        """Ask for what is due, if anything is."""
+        due = self.repair.take_due(self.window, now)
+        self.nack_sent += sum(map(len, due))
+        for start in range(0, len(due), NACK_RANGES_MAX):
+            missing = due[start : start + NACK_RANGES_MAX]
+            out.datagram(self.origin.sender, Nack(self.origin.stream, missing))
+            if self.repair.is_repeated and self.helpers:
+                self._turn = (self._turn + 1) % len(self.helpers)
+                wanted = PeerRepairRequest(self.origin.sender, tuple(missing))
+                out.datagram(self.helpers[self._turn], wanted)
+        self._arm_repair()
+
+    def _arm_repair(self) -> None:
+        at = self.repair.next_ask()
+        if at is None:
+            self._timers.disarm(Timer.REPAIR)
+        else:
+            self._timers.arm(Timer.REPAIR, at)
+
+
+def _place(commit: Commit) -> tuple[int, int]:
+    """Which of one sender's commits came later: it is in one view at a time."""
+    return commit.view_id.counter, commit.seqno

@@ -1,0 +1,492 @@
+"""MulticastSender: the sending half of reliable multicast, for one stream of one's own messages.
+
+On send: what finds room gets the next seqnos and goes out; the rest is not accepted and takes no
+    seqno (N3). A message larger than a datagram is cut into fragments, admitted as room appears.
+    Until somebody has said what it allows, as much may be under way as this member itself, with its
+    own receive buffer, would allow each of the others.
+On Ack: raise that member's marks. What all current members have delivered is purged (N5);
+    whoever waited for room is told (N-L3).
+On Nack: send again what is still here, at most one window per member until something is purged
+    or the next probe.
+Every probe interval: while some current member's ack is behind, tell the group the highest seqno,
+    so that a lost last message is missed and a lost last ack repeated (N-L1, N-L2). The first
+    probe comes after about two ack times, each further one after twice as long, up to τ.
+    Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
+    slow, and again after as long; but not while this member's own application is no faster. By so
+    much as a probe is late, it was we who slept: that time does not count.
+On new members: the departed are forgotten; new ones count at once, at `low`: nothing more is
+    purged without them, which makes a digest taken later safe to open windows at (N9). Those with
+    whom we are reunited are told where to begin, again and again until they have a window: after
+    what was sent before they counted. What they may have had of it in earlier days lies below.
+On Begun: that member has a window. On whatever tells how far others have come, and on new members:
+receipts that are due (receipts.py). Where members report instead of acknowledging (stability.py),
+on Stable: what everybody has delivered
+    is purged. Receivers that retain messages may have missed the last Stable of an earlier view, so
+    the window has room for no more than two windows above what all are known to have heard.
+On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
+    delivers more of it than that, the sender included. Commit tells the group, and is told again
+    with every probe and in every new view, since it counts only in the one it names.
+"""
+
+from __future__ import annotations
+
+from enum import auto
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.effects import TooSlow
+from ringcast.core.timers import Named, Timers
+from ringcast.events import Writable
+from ringcast.model import SEQNO_MAX, Purge, Stream
+from ringcast.protocols.intake import seconds
+from ringcast.protocols.receipts import OPEN, Receipts
+from ringcast.window.acks import AckTable, AgreedMark
+from ringcast.window.assembler import Assembler
+from ringcast.window.fragmenter import Fragmenter
+from ringcast.window.windows import SendWindow, room_of
+from ringcast.wire.frames import Begin, Commit, Data, Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ringcast.config import MulticastConfig
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, View
+    from ringcast.window.fragmenter import Piece
+    from ringcast.wire.frames import Ack, Mark, Nack, Stable
+
+WATERMARK_PROBE_START_NS = 5_000_000
+"""The first probe interval before an ack time has been measured."""
+
+WATERMARK_PROBE_MIN_NS = 1_000_000
+
+
+class Timer(Named):
+    WATERMARK_PROBE = auto()
+    """Some member's ack is behind: tell the highest seqno."""
+    BEGIN = auto()
+    """Some member does not know where to begin: tell it again."""
+
+
+class MulticastSender:
+    """One stream of my own messages, until everybody has delivered them."""
+
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            "_me",
+            "_stream",
+            "_config",
+            "_tau",
+            "_assumed",
+            "heard",
+            "retransmitted",
+            "_quota",
+            "_probe_interval",
+            "_begin_interval",
+            "_ack_time",
+            "_timed",
+            "blocked_since",
+            "_stuck_since",
+            "_slow_after",
+            "_delivered_by_others",  # for who leaves by itself: nobody does where all is explored
+            "_receipts",  # nor does anybody ask for these there
+        }
+    )
+
+    def __init__(
+        self,
+        me: Member,
+        stream: Stream,
+        config: MulticastConfig,
+        view: View,
+        fragment_bytes: int,
+        slow_member_timeout_s: float = 0.0,
+        assumed_bytes: int | None = None,
+    ) -> None:
+        """`assumed_bytes` may be under way until somebody has said how many it allows."""
+        self.is_gated = stream is Stream.UNIFORM
+        stability = None if self.is_gated else config.stability
+        window = SendWindow(
+            config.capacity,
+            capacity_max=None if stability is None else config.capacity_max,
+            max_bytes=config.in_flight_bytes,
+            datagram_bytes=config.datagram_bytes,
+            gate=0 if self.is_gated else SEQNO_MAX,
+        )
+        self._view_id = view.id
+        self.fragments = Fragmenter(window, fragment_bytes)
+        self.acks: AckTable | AgreedMark
+        if stability is None:
+            self.acks = AckTable(view.members, window.low)
+        else:
+            self.acks = AgreedMark(view.members, window.low)
+        self._heard_by_all = self._agreed = 0  # by reports: how far, as all know; as I know
+        self._delivered_by_others = 0  # in views before this one: joiners are not asked for these
+        self._receipts = Receipts()
+        self.assembler = Assembler(config.max_message_bytes)
+        self.is_blocked = False
+        """A send was cut short, and no Writable has followed yet."""
+        self.blocked_since = 0
+        self.heard: dict[Member, int] = {}
+        """When each member last acknowledged anything."""
+        self.awaiting_start: dict[Member, Begin] = {}
+        """Members with whom we are reunited and who have not said yet that they have begun."""
+        self.retransmitted = 0
+        self._me = me
+        self._stream = stream
+        self._config = config
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._allowances: dict[Member, int] = {}
+        self._assumed = config.in_flight_bytes if assumed_bytes is None else assumed_bytes
+        self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
+        self._timers: Timers[Timer] = Timers()
+        self._probe_interval = WATERMARK_PROBE_START_NS
+        self._begin_interval = WATERMARK_PROBE_START_NS
+        self._ack_time = 0  # from sending to the first ack, as measured
+        if stability is not None:
+            self._ack_time = round(stability.interval_s * 1e9)
+        self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
+        self._slow_after = round(slow_member_timeout_s * 1e9)  # 0: bear with everybody
+        self._stuck_since = 0  # while blocked: when something was purged last
+        self._limit_messages()
+        self._limit_bytes()
+
+    @property
+    def window(self) -> SendWindow:
+        return self.fragments.window
+
+    # Inputs
+
+    def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
+        """How many messages were accepted, from the first on."""
+        first = self.window.high + 1
+        accepted, pieces = self.fragments.admit(payloads)
+        self._send_out(pieces, out)
+        if self.is_gated:
+            self._hold(out)
+        if accepted < len(payloads) and not self.is_blocked:
+            self.is_blocked = True
+            self.blocked_since = self._stuck_since = now
+        if accepted:
+            if self._timed is None:
+                self._timed = (first, now)
+            self._expect_acks(now)
+        return accepted
+
+    def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
+        """An ack of a current member, for nothing that was never sent."""
+        self.heard[source] = now
+        self._measure(ack.received, now)
+        has_room = False
+        if self._allowances.get(source) != ack.allowance:
+            self._allowances[source] = ack.allowance
+            has_room = self._limit_bytes()
+        if self.acks.update(source, ack.received, ack.delivered):
+            self._commit(out)
+            self._purge(now, out)
+        elif has_room:
+            self._use_room(now, out)
+        if self._receipts:
+            self._receipts.look(self.acks.has_delivered, out)
+
+    def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
+        most = self.window.capacity_max
+        quota = most - self._quota.get(source, 0)
+        dest = None if self._config.repair_to_all else source
+        for seqnos in nack.missing:
+            first = max(seqnos.start, self.window.low + 1)
+            for data in self._as_frames(range(first, min(seqnos.stop, first + quota))):
+                out.datagram(dest, data)
+                quota -= data.count
+                self.retransmitted += data.count
+        self._quota[source] = most - quota
+
+    def on_stable(
+        self, stable: Stable, mark: Mark, slowest: Member, now: int, out: Effects
+    ) -> None:
+        """A stability round has ended; `mark` is about this stream."""
+        assert isinstance(self.acks, AgreedMark)
+        if stable.number > 1:  # whoever reported in this round had heard the end of the last one
+            self._heard_by_all = max(self._heard_by_all, self._agreed)
+        self._agreed = mark.by_all
+        self._allowances = {self._me: stable.allowance}
+        has_room = self._limit_bytes()
+        limited_by = slowest if mark.by_all < self.window.high else None
+        if self.acks.agree(mark.by_all, mark.by_others, limited_by):
+            self._purge(now, out)
+        has_room |= self._limit_messages()
+        if has_room:
+            self._use_room(now, out)
+        self._receipts.look(self.acks.has_delivered, out)
+
+    def ask_receipt(self, number: int, *, is_flush: bool) -> int | None:
+        """Confirmed follows, under the number that is returned, when all other members of the view
+        have delivered what was accepted so far. None: they have."""
+        seqno = OPEN if self.fragments.rest else self.window.high
+        others = (who for who in self.acks.members if who != self._me)
+        behind = [who for who in others if not self.acks.has_delivered(who, seqno)]
+        return self._receipts.ask(number, seqno, behind, is_flush=is_flush) if behind else None
+
+    def on_begun(self, source: Member, counter: int) -> None:
+        begin = self.awaiting_start.get(source)
+        if begin is not None and begin.counter == counter:
+            del self.awaiting_start[source]
+
+    def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
+        begin = Begin(self._stream, view.counter, self.window.high, self.fragments.is_partly_sent)
+        self.awaiting_start = {
+            who: what for who, what in self.awaiting_start.items() if who in view
+        }
+        self.awaiting_start.update((member, begin) for member in reunited)
+        if reunited:
+            self._begin_interval = WATERMARK_PROBE_START_NS
+            self._tell_awaiting_start(now, out)
+        self._delivered_by_others = max(self._delivered_by_others, self.acked_by_others)
+        staying = [who for who in view if who not in reunited]  # these skip what came before
+        self._receipts.depart(staying, self.acks.has_delivered, str(view), out)
+        self.acks.set_members(view.members, self.window.low)
+        for table in (self._allowances, self.heard, self._quota):
+            for member in [member for member in table if member not in view]:
+                del table[member]
+        self._view_id = view.id
+        self._limit_bytes()
+        self._commit(out, is_view_new=True)
+        self._purge(now, out)
+        self._expect_acks(now)
+
+    def commitment(self) -> Commit:
+        """What all members of the current view hold, and which view that is."""
+        return Commit(self.window.gate, self._view_id)
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
+        """One's own messages, for one's own application."""
+        payloads = self.window.take_ready(limit)
+        if payloads and self.acks.update(self._me, self.window.high, self.window.delivered):
+            self._purge(now, out)
+        return payloads
+
+    def take_acked(self) -> list[bytes]:
+        """Those that every other member has taken, now or in an earlier view, for an application
+        that gets no more after them: nothing is purged, so no room appears and nothing is sent."""
+        last = max(self._delivered_by_others, self.acked_by_others)
+        return self.window.take_ready(last - self.window.delivered)
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        late = self._timers.lateness(Timer.WATERMARK_PROBE, now)
+        if self._timers.take(Timer.WATERMARK_PROBE, now):
+            self._stuck_since = min(now, self._stuck_since + late)
+            self._quota.clear()
+            if self.is_behind:
+                out.datagram(None, Watermark(self._stream, self.window.high))
+                if self.is_gated:
+                    out.datagram(None, self.commitment())
+                self._complain(now, out)
+                self._probe_interval = min(2 * self._probe_interval, self._tau)
+                self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
+        if self._timers.take(Timer.BEGIN, now):
+            self._begin_interval = min(2 * self._begin_interval, self._tau)
+            self._tell_awaiting_start(now, out)
+
+    def next_timeout(self) -> int | None:
+        return self._timers.next_timeout()
+
+    # Outputs
+
+    def sent_since(self, first: int) -> list[Data]:
+        """What was sent from seqno `first` on and is still here."""
+        return self._as_frames(range(first, self.window.high + 1))
+
+    @property
+    def is_behind(self) -> bool:
+        """Some current member has not delivered everything that was sent."""
+        return self.acks.min_delivered < self.window.high
+
+    @property
+    def is_flushed(self) -> bool:
+        """Every other member has delivered everything, whether or not the own application has."""
+        return not self.fragments.rest and self.acked_by_others == self.window.high
+
+    @property
+    def acked_by_others(self) -> int:
+        """How far every other member has come."""
+        return min(self.acks.delivered_by_others(self._me), self.window.high)
+
+    def stats(self) -> dict[str, object]:
+        window = self.window
+        return {
+            "low": window.low,
+            "delivered": window.delivered,
+            "high": window.high,
+            "capacity": window.capacity,
+            "bytes": window.charged,
+            "bytes_max": window.max_bytes,
+            "fragments_waiting": len(self.fragments.rest),
+            "awaiting_start": len(self.awaiting_start),
+            "receipts": len(self._receipts),
+            "retransmitted": self.retransmitted,
+            "acks": {str(who): [received, taken] for who, received, taken in self.acks.entries()},
+        }
+
+    def explain(self, now: int) -> list[str]:
+        name = self._stream.name.lower()
+        reasons = [
+            f"{member} has not said yet that it has begun with {name} after {begin.offset}"
+            for member, begin in self.awaiting_start.items()
+        ]
+        if not self.is_behind:
+            return reasons
+        window = self.window
+        taken = self.acks.min_delivered
+        if self.is_blocked:
+            what = (
+                f"send on {name} blocked for {seconds(now - self.blocked_since)}: window full "
+                f"({window.high - window.low} of {window.capacity_max} messages, "
+                f"{window.charged} of {window.max_bytes} bytes), pinned by"
+            )
+        else:
+            what = f"{window.high - taken} messages sent on {name} are not yet taken by"
+        if not self.acks.slowest():
+            return [*reasons, f"{what} somebody: the next stability round will tell"]
+        return reasons + [
+            f"{what} {member}, which has taken {taken} of {window.high}; "
+            f"{self._last_sign(member, now)}{self._outlook(member, now)}"
+            for member in self.acks.slowest()
+        ]
+
+    def _last_sign(self, member: Member, now: int) -> str:
+        if member == self._me:
+            return "that is this member's own application"
+        if isinstance(self.acks, AgreedMark):
+            return "so they have reported"
+        heard = self.heard.get(member)
+        return "no ack from it yet" if heard is None else f"last ack {seconds(now - heard)} ago"
+
+    def _outlook(self, member: Member, now: int) -> str:
+        """What comes of it, where nobody is borne with for ever."""
+        if not self.is_blocked or not self._slow_after or member == self._me:
+            return ""
+        left = max(0, self._stuck_since + self._slow_after - now)
+        return f"; left out if it takes nothing for {seconds(left)} more"
+
+    def check_invariants(self, view: View) -> None:
+        self.window.check_invariants()
+        entries = self.acks.entries()
+        assert self.acks.members == view.members
+        assert all(delivered <= received <= self.window.high for _, received, delivered in entries)
+        assert self.window.low <= self.acks.min_delivered <= self.window.high
+        assert self._timers.is_armed(Timer.WATERMARK_PROBE) or not self.is_behind
+        assert self._timers.is_armed(Timer.BEGIN) or not self.awaiting_start
+        assert self.awaiting_start.keys() <= set(view.members)
+        assert self.is_behind or not self.fragments.rest or not self.window.room
+        self.fragments.check_invariants()
+
+    # Admission
+
+    def _send_out(self, pieces: list[Piece], out: Effects) -> None:
+        """To the group; one's own application gets them too, put together again."""
+        for first, payloads, more in pieces:
+            if more:
+                self.assembler.mark(range(first, first + len(payloads)))
+            out.datagram(None, Data(self._stream, first, payloads, more=more))
+
+    def _use_room(self, now: int, out: Effects) -> None:
+        """Room may have appeared: for the rest of a large message first, then for the sender."""
+        if self.fragments.rest:
+            self._send_out(self.fragments.admit_rest(), out)
+            if not self.fragments.rest:
+                self._receipts.close(self.window.high)
+            if self.is_gated:
+                self._hold(out)
+            self._expect_acks(now)
+        if self.is_blocked and not self.fragments.rest and not self.window.is_full:
+            self.is_blocked = False
+            out.event(Writable())
+
+    def _limit_bytes(self) -> bool:
+        """As many bytes in flight as every current member can take; True if that is more now."""
+        window, config = self.window, self._config
+        before = window.max_bytes
+        allowed = min(self._allowances.values(), default=self._assumed)
+        # Where the configuration is the bound it is one of bytes, not of what these take.
+        window.bulk_bytes = config.bulk_bytes if allowed < config.in_flight_bytes // 2 else None
+        allowed = max(allowed, room_of(window.datagram_bytes, window.bulk_bytes))
+        window.max_bytes = min(allowed, config.window_bytes)
+        return window.max_bytes > before
+
+    def _limit_messages(self) -> bool:
+        """Where receivers retain: no more than they have slots for; True if that is more now."""
+        if self.is_gated or self._config.purge is not Purge.RETAINED:
+            return False
+        before = self.window.ceiling
+        self.window.ceiling = self._heard_by_all + 2 * self._config.capacity_max
+        return self.window.ceiling > before
+
+    # Acknowledgement
+
+    def _hold(self, out: Effects) -> None:
+        """What I send I hold."""
+        if self.acks.update(self._me, self.window.high, self.window.delivered):
+            self._commit(out)
+
+    def _received_by_all(self) -> int:
+        return self.acks.min_received
+
+    def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
+        if not self.is_gated:
+            return
+        before = self.window.gate
+        self.window.gate = max(before, self._received_by_all())
+        is_awaited = self.acks.min_delivered < before  # perhaps for want of a word in this view
+        if self.window.gate > before or (is_view_new and is_awaited):
+            out.datagram(None, self.commitment())
+
+    def _purge(self, now: int, out: Effects) -> None:
+        """Let go of what every current member has delivered."""
+        low = self.window.low
+        self.window.purge(self.acks.min_delivered)
+        if self.window.low > low:
+            self.fragments.purged(low)
+            self._quota.clear()
+            self._stuck_since = now
+            # Acks are coming in; should they stop, start over with short intervals.
+            self._timers.disarm(Timer.WATERMARK_PROBE)
+            self._expect_acks(now)
+        self._use_room(now, out)
+
+    def _measure(self, received: int, now: int) -> None:
+        """Learn how long an ack takes. Repairs make samples long and nothing makes them short, so
+        the estimate falls at once and rises slowly."""
+        if self._timed is not None and received >= self._timed[0]:
+            sample = now - self._timed[1]
+            slow_rise = self._ack_time + (sample - self._ack_time) // 8
+            self._ack_time = min(sample, slow_rise) if self._ack_time else sample
+            self._timed = None
+
+    def _tell_awaiting_start(self, now: int, out: Effects) -> None:
+        for member, begin in self.awaiting_start.items():
+            out.datagram(member, begin)
+        if self.awaiting_start:
+            self._timers.arm(Timer.BEGIN, now + self._begin_interval)
+
+    def _complain(self, now: int, out: Effects) -> None:
+        """Nobody need be held up for ever, if that was agreed."""
+        if not self.is_blocked or not 0 < self._slow_after <= now - self._stuck_since:
+            return
+        if self.window.delivered > self.acks.min_delivered:
+            self._stuck_since = now
+            for member in self.acks.slowest():
+                out.signal(TooSlow(member))
+
+    def _expect_acks(self, now: int) -> None:
+        """Somebody may be behind: probe unless acks come."""
+        if self.is_behind and not self._timers.is_armed(Timer.WATERMARK_PROBE):
+            interval = max(WATERMARK_PROBE_MIN_NS, 2 * self._ack_time or WATERMARK_PROBE_START_NS)
+            self._probe_interval = min(interval, self._tau)
+            self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
+
+    def _as_frames(self, seqnos: range) -> list[Data]:
+        """Those that are still here: one frame, or several where fragments and whole messages
+        alternate."""
+        return [
+            Data(self._stream, first, payloads, more=more)
+            for first, payloads, more in self.fragments.pieces(seqnos)
+        ]

@@ -1,0 +1,499 @@
+"""S5–S9: how unicast connections begin, change and end.
+
+Entries are followed by their rows: "S" at the sender (low is the highest acknowledged seqno HA, hr
+the highest sent HS), "R" at the receiver (hd is what its application was handed).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.model import FIRST_CONN_ID
+from ringcast.rules.replay import (
+    CLOSING,
+    NONE,
+    OPEN,
+    ROUNDING_NS,
+    Entries,
+    Presence,
+    Watch,
+    arrived,
+    conn_of,
+    is_prompt,
+    left,
+    side_of,
+)
+from ringcast.trace.rows import (
+    CONN,
+    CRASH,
+    RX,
+    STOP,
+    SYNC,
+    SYNC_CALL,
+    TAIL,
+    TICK,
+    TX,
+    UNDELIVERABLE,
+    UNICAST_DELIVER,
+    UNICAST_DROP,
+    UNICAST_SEND,
+    VIEW,
+    split_key,
+)
+
+if TYPE_CHECKING:
+    from ringcast.rules.findings import Findings
+    from ringcast.rules.replay import ConnKey, Entry, Side
+    from ringcast.trace.rows import Facts, Row
+
+LEGAL = frozenset(
+    {
+        "NONE>OPEN",
+        "OPEN>OPEN",  # on the next connection
+        "OPEN>CLOSING",
+        "OPEN>NONE",  # where the other side is known to be gone
+        "CLOSING>OPEN",
+        "CLOSING>CLOSING",  # on the next connection
+        "CLOSING>NONE",
+    }
+)
+
+
+class StateMachine(Watch):
+    """Entries go from open to closing and back, and from closing away; an open one is removed only
+    where the other side is gone. Nothing is sent or delivered without an entry."""
+
+    id = "S5"
+    title = "connections open, close and end only as they may"
+    events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER, UNICAST_DROP, VIEW, STOP)
+
+    def __init__(self, found: Findings, facts: Facts) -> None:
+        self.found = found
+        self.facts = facts
+        self.entries = Entries()
+        self.newest: dict[Side, ConnKey] = {}
+        self.unexplained: list[tuple[str, Row]] = []
+
+    def see(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.event == CONN:
+                self._judge(row, rows)
+            if row.event in Entries.EVENTS:
+                self.entries.update(row)
+        for row in rows:
+            if row.event == UNICAST_DELIVER:
+                self._judge_use(row, "R")
+            elif row.event == TX and is_prompt(row, self.facts):
+                if row.kind == "udata":
+                    self._judge_use(row, "S")
+                elif row.kind in ("uack", "unack"):
+                    self._judge_use(row, "R")
+            elif row.event == STOP:
+                self.unexplained.clear()  # a member that leaves removes everything
+
+    def close(self) -> None:
+        for text, row in self.unexplained:
+            self.found.violate(text, row)
+
+    def _judge(self, row: Row, rows: list[Row]) -> None:
+        self.found.premises += 1
+        side = side_of(row.kind, row)
+        entry = self.entries.now(side)
+        old, _, new = row.detail.partition(">")
+        state = NONE if entry is None else entry.state
+        if row.detail not in LEGAL or old != state:
+            self.found.violate(
+                f"{row.member}: {_name(row)} is {state} and goes {row.detail}",
+                *(entry and entry.row, row),
+            )
+        newest = self.newest.get(side, (0, 0))
+        self.newest[side] = max(newest, conn_of(row))
+        if old == NONE:
+            is_fit = conn_of(row) > newest and (row.kind == "R" or row.conn == FIRST_CONN_ID)
+        else:
+            is_fit = row.epoch == newest[0] and conn_of(row) >= newest
+        if not is_fit or (old == new and conn_of(row) == newest):
+            self.found.violate(
+                f"{row.member}: {_name(row)} goes {row.detail} on connection "
+                f"{row.epoch}.{row.conn} after {newest[0]}.{newest[1]}",
+                *(entry and entry.row, row),
+            )
+        if row.detail == "OPEN>NONE" and not self._is_explained(row, rows):
+            text = f"{row.member} removes {_name(row)}, which was open"
+            self.unexplained.append((text, row))
+
+    def _is_explained(self, row: Row, rows: list[Row]) -> bool:
+        """Whether something in this instant takes an open entry away."""
+        if row.kind == "S" and row.low < row.hr:
+            return True  # given up, and to be reported: S8
+        if any(_is_replaced(other, row) for other in rows if other.event == VIEW):
+            return True
+        about = [
+            other for other in rows if (other.peer, other.peer_inc) == (row.peer, row.peer_inc)
+        ]
+        closes = arrived(about, "close")
+        return row.kind == "R" and (
+            any(conn_of(close) == conn_of(row) for close in closes)
+            or any(other.event == UNICAST_DROP for other in about)
+            or any(
+                other.event == CONN and other.kind == "R" and other.epoch > row.epoch
+                for other in about
+            )
+        )
+
+    def _judge_use(self, row: Row, kind: str) -> None:
+        entries = self.entries.lately(side_of(kind, row), row.mono_ns)
+        if not any(entry.conn == conn_of(row) for entry in entries):
+            what = row.kind if row.event == TX else "a delivery"
+            self.found.violate(
+                f"{row.member}: {what} on connection {row.epoch}.{row.conn} with {row.peer}, "
+                f"which is not there",
+                *(*(entry.row for entry in entries), row),
+            )
+
+
+def _is_replaced(view: Row, row: Row) -> bool:
+    """Whether the view has another incarnation of the row's peer."""
+    members = [split_key(key) for key in view.members]
+    peer = row.peer, row.peer_inc
+    return peer not in members and any(node == row.peer for node, _ in members)
+
+
+class WindowsOpenRight(Watch):
+    """A receive window opens, or moves to another connection, only with the first message of a
+    stream newer than all before, or with the answer to the sync request asked; and at its place."""
+
+    id = "S6"
+    title = "a receive window opens only where its stream stands"
+    events = (*Entries.EVENTS, RX, SYNC, UNICAST_DELIVER)
+
+    def __init__(self, found: Findings, facts: Facts) -> None:
+        self.found = found
+        self.entries = Entries()
+        self.newest: dict[Side, ConnKey] = {}
+        self.taken: dict[tuple[str, int, int], int] = {}
+        self.asked: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def see(self, rows: list[Row]) -> None:
+        awaited = dict(self.asked)
+        for row in rows:
+            if row.event == SYNC:
+                peer = row.peer, row.peer_inc
+                if row.detail == "asked":
+                    self.asked[peer] = awaited[peer] = row.seqno, row.epoch
+                elif self.asked.get(peer) == (row.seqno, row.epoch):
+                    del self.asked[peer]
+        for row in rows:
+            if row.event == UNICAST_DELIVER:
+                self._take(row, row.seqno2)
+            elif row.event in Entries.EVENTS and row.kind == "R":
+                entry = self.entries.now(side_of("R", row))
+                is_open = row.event == CONN and not row.detail.endswith(NONE)
+                if is_open and (entry is None or entry.conn != conn_of(row)):
+                    self._judge(row, rows, awaited.get((row.peer, row.peer_inc)))
+                self.entries.update(row)
+                self._take(row, row.hd)
+
+    def _take(self, row: Row, through: int) -> None:
+        stream = row.peer, row.peer_inc, row.epoch
+        self.taken[stream] = max(self.taken.get(stream, 0), through)
+
+    def _judge(self, row: Row, rows: list[Row], awaited: tuple[int, int] | None) -> None:
+        self.found.premises += 1
+        side = side_of("R", row)
+        newest = self.newest.get(side, (0, 0))
+        self.newest[side] = max(newest, conn_of(row))
+        mine = [other for other in rows if (other.peer, other.peer_inc) == side[1:]]
+        taken = self.taken.get((row.peer, row.peer_inc, row.epoch), 0)
+        offsets = [
+            max(ok.low, taken)
+            for ok in arrived(mine, "sync_ok")
+            if conn_of(ok) == conn_of(row) and (ok.seqno, ok.epoch) == awaited
+        ]
+        if row.conn == FIRST_CONN_ID and conn_of(row) > newest:
+            begins = [data for data in arrived(mine, "udata") if data.seqno == 1]
+            offsets += [0 for data in begins if conn_of(data) == conn_of(row)]
+        if not offsets:
+            self.found.violate(
+                f"{row.member} opens {row.epoch}.{row.conn} of {row.peer} after "
+                f"{newest[0]}.{newest[1]}; nothing that came allows it",
+                *(*arrived(mine, "udata", "sync_ok"), row),
+            )
+        elif row.hd not in offsets:
+            self.found.violate(
+                f"{row.member} opens {row.epoch}.{row.conn} of {row.peer} at {row.hd}, its stream "
+                f"stands at {offsets[0]}",
+                *(*arrived(mine, "udata", "sync_ok"), row),
+            )
+
+
+class LateIsNothing(Watch):
+    """What comes of an earlier connection changes nothing, nor does a close of any other one."""
+
+    id = "S7"
+    title = "what comes of an earlier connection has no effect"
+    events = (*Entries.EVENTS, RX, TX, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, VIEW)
+
+    def __init__(self, found: Findings, facts: Facts) -> None:
+        self.found = found
+        self.facts = facts
+        self.entries = Entries()
+
+    def see(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.event in Entries.EVENTS:
+                self.entries.update(row)
+        for peer in dict.fromkeys((row.peer, row.peer_inc) for row in rows if row.event == RX):
+            mine = [row for row in rows if (row.peer, row.peer_inc) == peer]
+            is_viewed = any(row.event == VIEW for row in rows)
+            self._judge_receiver(("R", *peer), mine, is_viewed=is_viewed)
+            self._judge_sender(("S", *peer), mine)
+
+    def _judge_receiver(self, side: Side, rows: list[Row], *, is_viewed: bool) -> None:
+        frames = arrived(rows, "udata", "close", "sync_ok")
+        now_ns = rows[0].mono_ns
+        before = self.entries.before(side, now_ns)
+        if before is None or not all(_is_late(row, before) for row in frames):
+            return
+        self.found.premises += len(frames)
+        events = {row.event for row in rows}
+        after = self.entries.now(side)
+        if not frames or UNICAST_DROP in events or is_viewed:
+            return
+        if after is None:
+            is_kept = before.state == CLOSING  # its time was up
+        else:
+            is_kept = _received(before) == _received(after)
+            is_kept &= not (before.state == CLOSING and after.state == OPEN)
+        asked = [row for row in rows if row.event == SYNC and row.detail == "asked"]
+        if not is_kept or (asked and SYNC_CALL not in events):
+            changes = [row for row in rows if row.event in (*Entries.EVENTS, SYNC)]
+            self.found.violate(
+                f"{frames[-1].member} acts on {frames[-1].kind} of {frames[-1].epoch}."
+                f"{frames[-1].conn} from {side[1]}, it is on {before.conn[0]}.{before.conn[1]}",
+                *(before.row, *frames, *changes),
+            )
+
+    def _judge_sender(self, side: Side, rows: list[Row]) -> None:
+        frames = arrived(rows, "uack", "unack")
+        before = self.entries.before(side, rows[0].mono_ns)
+        after = self.entries.now(side)
+        if before is None or after is None or arrived(rows, "sync"):
+            return
+        if not frames or any(conn_of(row) == before.conn for row in frames):
+            return
+        self.found.premises += len(frames)
+        again = [row for row in left(rows, "udata") if row.again and is_prompt(row, self.facts)]
+        is_due = any(row.event in (TICK, TAIL) for row in rows)
+        if after.row.low != before.row.low or after.conn != before.conn or (again and not is_due):
+            self.found.violate(
+                f"{frames[-1].member} acts on {frames[-1].kind} of {frames[-1].epoch}."
+                f"{frames[-1].conn} from {side[1]}, it is on {before.conn[0]}.{before.conn[1]}",
+                *(before.row, *frames, after.row, *again),
+            )
+
+
+def _is_late(row: Row, entry: Entry) -> bool:
+    if row.kind == "close":
+        return conn_of(row) != entry.conn
+    if row.kind == "sync_ok":
+        return conn_of(row) <= entry.conn
+    return conn_of(row) < entry.conn
+
+
+def _received(entry: Entry) -> tuple[ConnKey, int, int]:
+    return entry.conn, entry.row.received, entry.row.hr
+
+
+class NothingLostInSilence(Watch):
+    """Whoever ends a connection with unacknowledged messages tells its application which; and
+    tells nothing else. A member that crashed, or whose application takes nothing, cannot tell."""
+
+    id = "S8"
+    title = "messages that are given up are reported"
+    events = (*Entries.EVENTS, UNDELIVERABLE, CRASH, STOP)
+
+    def __init__(self, found: Findings, facts: Facts) -> None:
+        self.found = found
+        self.facts = facts
+        self.entries = Entries()
+        self.owed: dict[tuple[str, int, int], Row] = {}
+        self.told: dict[tuple[str, int, int], Row] = {}
+        self.has_crashed = False
+
+    def see(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.event == UNDELIVERABLE:
+                self._judge(row)
+            elif row.event == CRASH:
+                self.has_crashed = True
+            elif row.event == STOP:
+                for side, last in self.entries:
+                    self._remove(side, last)
+            elif row.event in Entries.EVENTS:
+                side = side_of(row.kind, row)
+                entry = self.entries.now(side)
+                self.entries.update(row)
+                is_gone = row.event == CONN and row.detail.endswith(NONE)
+                if is_gone and entry is not None:
+                    self._remove(side, entry)
+
+    def close(self) -> None:
+        for stream, row in self.owed.items():
+            if row.member in self.facts.stopped_members or self.has_crashed:
+                continue
+            if stream not in self.told:
+                self.found.violate(
+                    f"{row.member} gives up {row.low + 1}..{row.hr} to {row.peer} and tells nobody",
+                    row,
+                )
+        for stream, row in self.told.items():
+            owed = self.owed.get(stream)
+            if owed is None:
+                self.found.violate(
+                    f"{row.member} reports {_run(row)} to {row.peer}, which it has not given up",
+                    row,
+                )
+            elif (row.seqno, row.seqno2) != (owed.low + 1, owed.hr):
+                self.found.violate(
+                    f"{row.member} gives up {owed.low + 1}..{owed.hr} to {row.peer} and reports "
+                    f"{_run(row)}",
+                    *(owed, row),
+                )
+
+    def _remove(self, side: Side, entry: Entry) -> None:
+        if side[0] == "S" and not entry.is_drained:
+            self.found.premises += 1
+            self.owed[side[1], side[2], entry.row.epoch] = entry.row
+
+    def _judge(self, row: Row) -> None:
+        earlier = self.told.setdefault((row.peer, row.peer_inc, row.epoch), row)
+        if earlier is not row:
+            self.found.violate(f"{row.member} reports {_run(row)} a second time", earlier, row)
+
+
+class Used(NamedTuple):
+    """When an entry was last used: certainly, and at the latest."""
+
+    surely: Row
+    perhaps: Row
+
+
+class Uses:
+    """When each entry was last used: by a send, by new data, by an ack that raises HA.
+
+    Own repeats and duplicates are no use. Data above what is received may be a duplicate, so they
+    are only perhaps a use, as is a sync."""
+
+    EVENTS = (*Entries.EVENTS, RX, UNICAST_SEND)
+
+    __slots__ = ("entries", "used")
+
+    def __init__(self) -> None:
+        self.entries = Entries()
+        self.used: dict[Side, Used] = {}
+
+    def see(self, row: Row) -> None:
+        if row.event == UNICAST_SEND:
+            self._use(side_of("S", row), row, is_sure=True)
+        elif row.event == RX:
+            side = side_of("R", row)
+            entry = self.entries.now(side)
+            if row.kind == "udata" and entry is not None and row.seqno2 > entry.row.received:
+                self._use(side, row, is_sure=False)
+        elif row.event in Entries.EVENTS:
+            self._follow(row)
+
+    def _follow(self, row: Row) -> None:
+        side = side_of(row.kind, row)
+        entry = self.entries.now(side)
+        self.entries.update(row)
+        if row.event == CONN and row.detail.endswith(NONE):
+            self.used.pop(side, None)
+        elif row.event == CONN and row.detail.endswith(OPEN):
+            self._use(side, row, is_sure=not row.detail.startswith(OPEN))
+        elif entry is not None and _has_moved(row, entry.row):
+            self._use(side, row, is_sure=True)
+
+    def _use(self, side: Side, row: Row, *, is_sure: bool) -> None:
+        used = self.used.get(side)
+        self.used[side] = Used(row if is_sure or used is None else used.surely, row)
+
+
+def _has_moved(row: Row, earlier: Row) -> bool:
+    if row.kind == "S":
+        return row.low > earlier.low
+    return row.received > earlier.received or row.hr > earlier.hr
+
+
+class ExpiresInTime(Watch):
+    """An idle entry begins to close after the expiry time, a tick later at most, and not before.
+
+    Clocks may be wrong while there are faults: judged from the end of healing on. That a sender's
+    entry does not close too early is not judged: it may be asked to.
+    """
+
+    id = "S9"
+    title = "an idle connection begins to close in time, whatever is repeated on it"
+    events = (*Uses.EVENTS, VIEW, *Presence.EVENTS)
+
+    def __init__(self, found: Findings, facts: Facts) -> None:
+        self.found = found
+        self.facts = facts
+        self.uses = Uses()
+        self.presence = Presence()
+
+    def see(self, rows: list[Row]) -> None:
+        is_viewed = any(row.event == VIEW for row in rows)
+        for row in rows:
+            if row.event in Presence.EVENTS:
+                self.presence.see(row)
+            elif row.event == CONN and row.detail == "OPEN>CLOSING":
+                self._judge(row, is_viewed=is_viewed)
+            self.uses.see(row)
+
+    def close(self) -> None:
+        if self.facts.gst_ns is None or not self.facts.expiry_ns or not self.presence.is_live:
+            return
+        for side, entry in self.uses.entries:
+            used = self.uses.used.get(side)
+            if used is not None and entry.state == OPEN:
+                self._judge_wait(used.perhaps, self.facts.end_ns, None)
+
+    def _judge(self, row: Row, *, is_viewed: bool) -> None:
+        gst_ns, used = self.facts.gst_ns, self.uses.used.get(side_of(row.kind, row))
+        if gst_ns is None or row.mono_ns <= gst_ns or used is None or is_viewed:
+            return
+        idle_ns = row.mono_ns - used.surely.mono_ns
+        is_early = not self.facts.expiry_ns or idle_ns < self.facts.expiry_ns - ROUNDING_NS
+        if row.kind == "R" and used.surely.mono_ns >= gst_ns and is_early:
+            self.found.premises += 1
+            self.found.violate(
+                f"{row.member} begins to close {_name(row)} after {idle_ns} ns, it may be idle for "
+                f"{self.facts.expiry_ns}",
+                *(used.surely, row),
+            )
+        elif self.facts.expiry_ns:
+            self.found.premises += 1
+            self._judge_wait(used.perhaps, row.mono_ns, row)
+
+    def _judge_wait(self, used: Row, now_ns: int, row: Row | None) -> None:
+        assert self.facts.gst_ns is not None
+        waited_ns = now_ns - max(used.mono_ns, self.facts.gst_ns)
+        bound_ns = self.facts.expiry_ns + self.facts.tau_ns
+        if row is not None:
+            self.found.waited(waited_ns, bound_ns)
+        if waited_ns > bound_ns:
+            self.found.violate(
+                f"{used.member}: the connection with {used.peer} is idle for {waited_ns} ns and "
+                f"open, the bound is {bound_ns}",
+                *(used, row),
+            )
+
+
+def _run(row: Row) -> str:
+    return f"{row.seqno}..{row.seqno2}"
+
+
+def _name(row: Row) -> str:
+    return f"{'to' if row.kind == 'S' else 'from'} {row.peer}#{row.peer_inc}"
