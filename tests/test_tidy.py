@@ -119,3 +119,50 @@ def test_no_two_test_files_have_one_name() -> None:
     """pytest collects the whole tree at once in `make proof`, and takes them for one module."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+RETIRED = {
+    "Highest": "Watermark",
+    "[Vv]ot(e|es|ed|er|ers|ing|e_now)": "StabilityReport, report, stability round, stabilize",
+    "VoteWanted": "StabilityQuery",
+    "RepairWanted|[Rr]elayed": "PeerRepairRequest, PeerRepair",
+    "HeldUp": "JoinerBlocked",
+    "State(Ask|Taken|Stop|Part)": "StateRequest, StateAck, StateCancel, StateData",
+    "Beat|Alive": "Heartbeat, Pong",
+    "Outsider|[Mm]isfits?|strayed": "NonMember, IncompatiblePeer, diverged",
+    "beginners|half_sent": "awaiting_start, unsent_bytes",
+    "(Out|In|out|in)box(es)?|SenderEntry|ReceiverEntry": "MulticastSender, UnicastSender, …",
+    "SystemChannel|FragmentsTaken": "ControlChannel, FragmentsDelivered",
+    "[Gg]ifts?": "snapshot marker",
+    "LET_GO|let_go|let(s|ting)? go": "purge (sender), release (receiver)",
+    "resent|nacked|sent_again|asked_again": "retransmitted, nack_sent",
+    "pinned[ _]by|h(eld|olds?) back": "limited by, blocked",
+    "short[ _]way": "fast path",
+    "[Pp]redicates?|Folds?": "rule",
+    "taken_total|unread_messages": "delivered_total, undelivered_messages",
+}
+"""Words that the project no longer uses, and those that took their place (docs/glossary.md)."""
+PAGES = sorted(
+    path
+    for folder in ("src", "docs")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".md")
+)
+
+
+def retired_words(text: str) -> list[str]:
+    return [
+        f"{found.group()}: say {word}"
+        for pattern, word in RETIRED.items()
+        for found in re.finditer(rf"(?<![\w-])_?({pattern})(?!\w)", text)
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_retired_word_comes_back(path: Path) -> None:
+    assert retired_words(path.read_text()) == []
+
+
+def test_retired_words_are_found_where_they_are_names() -> None:
+    assert retired_words("self._inboxes: a sender lets go of it, by votes")
+    assert retired_words("in the box, a highest seqno, forgetting, devoted") == []

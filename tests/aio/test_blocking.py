@@ -109,7 +109,7 @@ def fill(group: blocking.Group) -> int:
         except TimedOut:
             queues: Any = group.stats()["queues"]
             is_full = queues["fifo"]["waiting"] == RING_CAPACITY
-            if is_full and any("pinned by" in reason for reason in group.explain()):
+            if is_full and any("limited by" in reason for reason in group.explain()):
                 return sent
 
 
@@ -117,7 +117,7 @@ def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() ->
     with threads(8) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
         sent = fill(a)
         assert RING_CAPACITY <= sent <= RING_CAPACITY + 8
-        assert any("pinned by" in reason for reason in a.explain())
+        assert any("limited by" in reason for reason in a.explain())
         assert not a.try_send(b"no room")
         waiting = [pool.submit(a.send, b"waits%d" % number) for number in range(4)]
         with pytest.raises(TimedOut, match=r"^no room to send within 0.01 s: 1024 sends wait$"):
@@ -155,7 +155,7 @@ def test_who_gives_up_in_the_middle_of_many_is_told_how_many_were_sent() -> None
 def test_who_gives_up_behind_another_sends_nothing() -> None:
     with threads(3) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
         first = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("A", 100)])
-        until(lambda: any("pinned by" in reason for reason in a.explain()))
+        until(lambda: any("limited by" in reason for reason in a.explain()))
         with pytest.raises(TimedOut) as caught:
             a.send_many(LARGE, timeout=0.01)
         assert caught.value.sent == 0
@@ -263,7 +263,7 @@ def test_what_was_taken_when_there_were_enough_is_sent_when_there_are() -> None:
         for payload in numbered("A", 50):
             a.send(payload)
         large = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("L", 60)])
-        until(lambda: any("pinned by" in reason for reason in a.explain()))
+        until(lambda: any("limited by" in reason for reason in a.explain()))
         b.leave()
         a.wait_for_view(lambda view: len(view) == 1)
         with pytest.raises(TooFewMembers):

@@ -69,7 +69,7 @@ def test_a_member_that_does_not_read_holds_the_sender_back_and_is_named() -> Non
     async def exchange(a: Group, b: Group) -> None:
         sending = asyncio.create_task(a.send_many(numbered("A", 100)))
         reading = asyncio.create_task(read(a, 100))
-        while not any("pinned by B" in reason for reason in a.explain()):
+        while not any("limited by B" in reason for reason in a.explain()):
             await asyncio.sleep(0)
         assert not sending.done()
         assert not a.try_send(b"no room")

@@ -244,7 +244,7 @@ def test_who_waits_to_send_goes_on_in_the_new_incarnation() -> None:
     async def exchange(a: Group, b: Group) -> None:
         sending = asyncio.create_task(b.send_many(numbered("B", 20)))
         own = asyncio.create_task(read(b, 20))
-        await until(lambda: any("pinned by A" in reason for reason in b.explain()))
+        await until(lambda: any("limited by A" in reason for reason in b.explain()))
         exclude(b.me, by=a)
         # What A had not taken of the old one it never will; what comes after is without a gap.
         assert await read(a, 12) == [("B", payload) for payload in numbered("B", 20)[8:]]

@@ -76,7 +76,7 @@ def test_a_request_is_answered_though_nobody_reads_the_group() -> None:
     async def exchange(a: Group, b: Group) -> None:
         await a.send_many(numbered("A", 8))
         waiting = asyncio.create_task(a.send(b"no room for this"))
-        await until(lambda: any("pinned by B" in reason for reason in a.explain()))
+        await until(lambda: any("limited by B" in reason for reason in a.explain()))
         async with answering(b):
             assert await a.request(b.me, b"yes") == b"yesyes"
             assert await a.request(b.me, b"") == b""

@@ -172,7 +172,7 @@ def test_a_member_that_does_not_read_holds_the_sender_back_at_the_largest_window
         await agree(a, b, c, rounds=2)  # so that nobody has anything to report about
         sending = asyncio.create_task(b.send_many(numbered("B", 40)))
         reading = asyncio.gather(read(a, 40), read(b, 40))
-        await until(lambda: any("pinned by C" in reason for reason in b.explain()))
+        await until(lambda: any("limited by C" in reason for reason in b.explain()))
         assert sent(b)["high"] == 16
         assert not b.try_send(b"no room")
         assert not sending.done()

@@ -51,7 +51,7 @@ def test_explain_names_who_pins_the_window_since_when_and_what_comes_next(
     text = until(lambda: told("explain", "orders"), "web-3 is silent")
     assert re.search(
         r"^web-1: send on fifo blocked for \d+\.\d s: window full \(16 of 16 messages, .* bytes\), "
-        r"pinned by web-3, which has taken 1 of 17; last ack \d+\.\d s ago$",
+        r"limited by web-3, which has delivered 1 of 17; last ack \d+\.\d s ago$",
         text,
         re.M,
     )
@@ -68,7 +68,7 @@ def test_explain_names_who_pins_the_window_since_when_and_what_comes_next(
 def test_explain_for_programs_and_of_one_member(group: dict[str, Terminal]) -> None:
     (only,) = json.loads(told("explain", "orders", "--member", "web-1", "--json"))
     assert only["member"] == "web-1"
-    assert any("pinned by web-3" in reason for reason in only["reasons"])
+    assert any("limited by web-3" in reason for reason in only["reasons"])
     everybody = json.loads(told("explain", "orders", "--json"))
     assert [(one["member"], one["answers"]) for one in everybody] == [
         ("web-1", True),
@@ -238,7 +238,7 @@ def test_it_goes_on_when_it_may(group: dict[str, Terminal]) -> None:
     status, _, errors = group["web-1"].end()
     assert status == 0
     assert "waiting: send on fifo blocked" in errors
-    assert "pinned by web-3" in errors
+    assert "limited by web-3" in errors
     status, shown, errors = group["web-3"].end(signal.SIGTERM)
     assert (status, errors) == (0, "")
     assert shown.splitlines()[-1].startswith("-- View")

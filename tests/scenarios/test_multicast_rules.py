@@ -607,7 +607,7 @@ def test_n12_a_view_must_not_wait_for_the_window_it_would_free(as_a_message: boo
     c = cluster(3, capacity=2)
     c.crash("C")
     c.nodes["A"].send(numbered(2), c.now)
-    c.run(2)  # full, pinned by the dead C
+    c.run(2)  # full, limited by the dead C
     if as_a_message:
         was_sent = c.nodes["A"].send([b"the view without C"], c.now) == 1
     else:

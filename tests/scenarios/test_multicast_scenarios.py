@@ -127,7 +127,7 @@ def test_the_slowest_receiver_dies_while_the_sender_is_blocked() -> None:
     c.run(2)
     assert c.nodes["A"].send([b"5"], c.now) == 0
     (reason,) = c.nodes["A"].explain(c.now)
-    assert "pinned by C, which has taken 0 of 4" in reason
+    assert "limited by C, which has delivered 0 of 4" in reason
     c.crash("C")
     c.events["A"].clear()
     c.install("AB")
@@ -586,7 +586,7 @@ def test_a_stopped_application_holds_its_senders_back_and_is_named() -> None:
     at_a = c.nodes["A"].explain(c.now)
     assert len(at_a) == 1
     assert "send on fifo blocked for 3.0 s: window full (8 of 8 messages" in at_a[0]
-    assert "pinned by B, which has taken 0 of 8; last ack 0." in at_a[0]
+    assert "limited by B, which has delivered 0 of 8; last ack 0." in at_a[0]
     assert c.nodes["B"].explain(c.now) == [
         "A/fifo: 8 messages from 1 on are ready and wait for this member's application"
     ]
@@ -606,7 +606,9 @@ def test_ones_own_stopped_application_is_named_too() -> None:
     c.nodes["A"].send(numbered(3), c.now)
     c.run(0.2)
     (reason,) = c.nodes["A"].explain(c.now)
-    assert "pinned by A, which has taken 0 of 2; that is this member's own application" in reason
+    assert (
+        "limited by A, which has delivered 0 of 2; that is this member's own application" in reason
+    )
 
 
 def test_a_member_that_never_acked_is_named_so() -> None:
@@ -614,7 +616,7 @@ def test_a_member_that_never_acked_is_named_so() -> None:
     c.nodes["A"].send(numbered(2), c.now)
     c.take("A")
     (reason,) = c.nodes["A"].explain(c.now)
-    assert reason.endswith("pinned by B, which has taken 0 of 1; no ack from it yet")
+    assert reason.endswith("limited by B, which has delivered 0 of 1; no ack from it yet")
 
 
 def test_a_gap_is_explained() -> None:

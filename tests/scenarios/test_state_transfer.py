@@ -574,7 +574,7 @@ def test_a_full_buffer_holds_the_sender_up_and_everybody_can_say_why() -> None:
     assert catch_up is not None
     assert 2000 < catch_up.size <= 4000
     why = {name: " ".join(reasons) for name, reasons in town.explain().items()}
-    assert re.search("send on fifo blocked .* pinned by C", why["D"])
+    assert re.search("send on fifo blocked .* limited by C", why["D"])
     for name in "ABD":
         assert re.search("C holds senders up .*: its state is still on its way", why[name])
     assert re.search(f"{catch_up.size} of 4000 bytes .* which holds senders up", why["C"])

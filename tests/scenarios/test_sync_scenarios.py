@@ -476,7 +476,7 @@ def test_an_operators_sync_changes_the_connection_alone() -> None:
 
 
 def test_purged_messages_are_reported_and_not_waited_for() -> None:
-    """A believed a wrong ack and has let go of 2 and 3; B waits for them, and has 4."""
+    """A believed a wrong ack and has purged 2 and 3; B waits for them, and has 4."""
     c = Pair()
     packets = c.post("A", "B", numbered(4))
     c.receives("A", "B", UnicastAck(conn(1), 3, 1 << 20))
@@ -507,7 +507,7 @@ def test_purged_messages_after_a_dropped_window_are_reported() -> None:
 
 
 def test_without_memory_of_a_stream_the_sender_is_believed() -> None:
-    """B may have taken what A has let go of, long ago: it goes on, and reports nothing."""
+    """B may have taken what A has purged, long ago: it goes on, and reports nothing."""
     c = Pair()
     c.send("A", "B", numbered(3))
     c.collect()  # lost

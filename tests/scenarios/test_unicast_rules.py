@@ -486,7 +486,7 @@ class WaitsForTheSyncAck(ReliableUnicast):
         entry.is_deaf = False
 
 
-# Y5: what the sender has let go of is skipped, and told. To wait for it would be for ever.
+# Y5: what the sender has purged is skipped, and told. To wait for it would be for ever.
 
 
 def what_is_gone_is_told_and_skipped(machine: Machine) -> bool:

@@ -936,7 +936,7 @@ def test_a_slow_member_is_borne_with_by_default() -> None:
     assert town.agree("ABC")
     assert town.nodes["B"].multicast.is_blocked(Stream.FIFO)
     (reason,) = [why for why in town.nodes["B"].explain(town.now) if "blocked" in why]
-    assert "pinned by C" in reason
+    assert "limited by C" in reason
 
 
 def test_a_complaint_is_not_acted_upon_where_it_was_not_agreed() -> None:

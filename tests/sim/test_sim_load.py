@@ -57,7 +57,7 @@ def test_an_application_that_stops_for_good_is_named_by_the_sender_it_blocks() -
     reasons = sender.harness.node.explain(sender.clock.read(cluster.agenda.now))
     blocked = [reason for reason in reasons if "blocked" in reason]
     assert len(blocked) == 1
-    assert "pinned by C" in blocked[0]
+    assert "limited by C" in blocked[0]
     stuck = cluster.machines[2].harness.node.explain(cluster.agenda.now)
     assert any("wait for this member's application" in reason for reason in stuck)
     assert not of(cluster.recorder.rows, trace.DROP_HIGH)

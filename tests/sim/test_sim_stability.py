@@ -429,7 +429,7 @@ def test_votes_of_another_view_must_not_count() -> None:
 
 def test_whoever_has_missed_a_round_must_not_count_in_the_next() -> None:
     """Nobody hears what is stable but the coordinator, which sends. Receivers keep everything: it
-    must not go on as if they had let go of it."""
+    must not go on as if they had released it."""
     options = quiet(
         retain=True,
         senders=(0,),

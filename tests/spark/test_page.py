@@ -157,7 +157,7 @@ def test_a_simulation_at_level_full_has_every_chart(spark: SparkSession, tmp_pat
         "Latency by pair",
         "everybody",
         "reminders",
-        "pinned by",
+        "limited by",
         "crashed",
     ):
         assert words in page.text

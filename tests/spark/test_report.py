@@ -45,7 +45,7 @@ def test_a_name_that_two_incarnations_share_is_told_apart() -> None:
         ),
         (
             [
-                Verdict("N3", premises=3, unjudged="that sends were held back is not recorded"),
+                Verdict("N3", premises=3, unjudged="that sends were blocked is not recorded"),
                 Verdict("N6", inconclusive=["needs more"], is_beyond_level=True),
             ],
             f"{ALL - 1} of {ALL} guarantees were judged and held, 1 of them in part; "
@@ -144,7 +144,7 @@ def test_an_ok_of_half_a_rule_says_which_half() -> None:
     assert (verdict.status, verdict.title, verdict.detail) == (
         "ok",
         "each send takes the next number",
-        "that sends were held back is not recorded",
+        "that sends were blocked is not recorded",
     )
     assert set(HALVES) <= set(RECORDED)
     assert Verdict("N3", unjudged=HALVES["N3"]).detail == ""  # nothing was judged of it at all

@@ -31,7 +31,7 @@ def test_the_taker_fetches_what_another_holds_and_all_deliver() -> None:
         "B to C: all hold what is up to 3 of A: deliver it.",
         "C delivers 1..3 of A.",
         "D delivers 1..3 of A.",
-        "B to D: A is resolved, let go of the rest.",
+        "B to D: A is resolved, drop the rest.",
         "B, C, D have each delivered 3 messages of A.",
     ]
     places = [lines.index(step) for step in steps]

@@ -102,7 +102,7 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
                 "high": receiver.window.high,
                 "capacity": receiver.window.capacity,
                 "gaps": receiver.repair.gap_count,
-                "asked_again": receiver.nack_sent,
+                "nack_sent": receiver.nack_sent,
             }
             for origin, receiver in node.multicast.receivers.items()
         ],

@@ -82,7 +82,7 @@ class _Call(Generic[T]):
             self.done.set()
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
-        # It is purged here: asyncio has functions called where a task is freed, and an interrupt
+        # It is dropped here: asyncio has functions called where a task is freed, and an interrupt
         # that came to the caller in one of those would be lost.
         self._task = None
         if not task.cancelled():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ringcast.model import Address
 
 QUEUE_BYTES = 8 << 20
-"""What may wait for one peer. Windows hold back far less than this, unless it does not read."""
+"""What may wait for one peer. Windows admit far less than this, unless it does not read."""
 
 WRITE_MAX = 16
 """Datagrams written with one call."""

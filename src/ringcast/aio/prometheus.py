@@ -79,7 +79,7 @@ def _samples(answer: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], f
         yield "delivered_total", labels, window["delivered"]
         yield "undelivered_messages", labels, window["received"] - window["delivered"]
         yield "gaps", labels, window["gaps"]
-        yield "nacks_sent_total", labels, window["asked_again"]
+        yield "nacks_sent_total", labels, window["nack_sent"]
     for key in ("sent", "received", "dropped"):
         yield f"datagrams_{key}_total", own, answer["transport"][key]
     for reason, count in answer["rejected"].items():

@@ -242,4 +242,4 @@ def _claim(sender: Member, stage: Stage, high: int) -> str:
         case Stage.COMMIT:
             return f"all hold what is up to {high} of {sender}: deliver it."
         case Stage.RESOLVED:
-            return f"{sender} is resolved, purged the rest."
+            return f"{sender} is resolved, drop the rest."

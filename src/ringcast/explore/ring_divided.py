@@ -44,7 +44,7 @@ NEXT_BELL = "look at the next bell"
 
 
 class StandInLock:
-    """A lock for programs that are interleaved by hand: whether it is received, and no more. Who
+    """A lock for programs that are interleaved by hand: whether it is held, and no more. Who
     wants it waits for its turn before, so it is never asked for in vain."""
 
     def __init__(self) -> None:

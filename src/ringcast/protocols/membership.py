@@ -44,7 +44,7 @@ the two
 On MergeRequest, as coordinator, when no view is being made: make one of both groups, above both,
 and tell
     everybody in it with Merged. The parts must have nobody in common: of whoever is in both, the
-    older view lets go first. If the asker's group changes meanwhile, so does the merged view; but
+    older view gives way first. If the asker's group changes meanwhile, so does the merged view; but
     one of my own part who asks has parted from us, and is left out as who does not acknowledge.
 On Merged, if it was made from the view that I am in: install it and acknowledge. Each member keeps
     the windows it has; for those that are new to it but not new, each sender itself says where
@@ -1063,7 +1063,7 @@ class Membership:
             self._ask_anew(now, out)
         elif source == self.reunion.leader and both and view.counter >= mine.counter:
             self._highest = max(self._highest, view.counter)
-            self._make_view(both, now, out)  # they are there: purged them, then merge
+            self._make_view(both, now, out)  # they are there: exclude them, then merge
         elif view.counter < mine.counter and self.me in view:
             out.datagram(source, self._my_view())  # it does not know yet that we have parted
         else:
@@ -1160,7 +1160,7 @@ class Membership:
     def _go(self, reason: str, out: Effects) -> None:
         if self.me in self._leavers:
             self.may_rejoin = True
-            reason = "received the others up"
+            reason = "held the others up"
         self.phase = Phase.OUT
         self._timers.disarm_all()  # others may be due as well: nobody makes views who is out
         out.signal(Left(reason))

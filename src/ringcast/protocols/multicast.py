@@ -15,14 +15,15 @@ differ in length (N11); not so where they retain messages (uniform.py).
 Frames: Data and Watermark to the group; Ack and Nack to one sender; Data again to whoever asked, or
 to all with `repair_to_all`.
 
-On send, Ack, Nack: the MulticastSender of that stream (sending.py). On Data, Watermark, take: the
-MulticastReceiver of that sender and stream (receiver.py). Data of a sender without
-    a window waits in a small queue: the view or the digest that opens one may be on its way.
+On send, Ack, Nack: the MulticastSender of that stream (multicast_sender.py).
+On Data, Watermark, take: the MulticastReceiver of that sender and stream (multicast_receiver.py).
+    Data of a sender without a window waits in a small queue: the view or the digest that opens one
+    may be on its way.
 On view: forget the departed: their windows with what is in them (N8), unless they are taken over
     (uniform.py), their acks, their queue.
-    New members count in every sending at once (the freeze). A view without oneself closes.
+    New members count at every sender at once (the freeze). A view without oneself closes.
     With members that come from another group (a merge), or back to us, it is each sender who says
-    where they begin (sending.py).
+    where they begin (multicast_sender.py).
 On digest: open windows for members that are new to me (N9). One that exists never moves.
 On Begin of a member: open a window there; if there is one already, it stays. But a Begin from a
     later view than what opened it: the sender had lost sight of us meanwhile and has purged

@@ -340,14 +340,14 @@ class MulticastSender:
             what = (
                 f"send on {name} blocked for {seconds(now - self.blocked_since)}: window full "
                 f"({window.high - window.low} of {window.capacity_max} messages, "
-                f"{window.charged} of {window.max_bytes} bytes), pinned by"
+                f"{window.charged} of {window.max_bytes} bytes), limited by"
             )
         else:
             what = f"{window.high - taken} messages sent on {name} are not yet taken by"
         if not self.acks.slowest():
             return [*reasons, f"{what} somebody: the next stability round will tell"]
         return reasons + [
-            f"{what} {member}, which has taken {taken} of {window.high}; "
+            f"{what} {member}, which has delivered {taken} of {window.high}; "
             f"{self._last_sign(member, now)}{self._outlook(member, now)}"
             for member in self.acks.slowest()
         ]

@@ -601,5 +601,5 @@ class StateTransfer:
         else:
             what = f"{self.incoming.size} bytes so far from {self.provider}"
         kept = f"{self.catch_up.size} of {self._room} bytes of what comes meanwhile are kept"
-        received = ", which holds senders up" if self._is_full else ""
-        return f"{so_far}: {what}; another is asked after {left} of silence; {kept}{received}"
+        blocked = ", which holds senders up" if self._is_full else ""
+        return f"{so_far}: {what}; another is asked after {left} of silence; {kept}{blocked}"

@@ -4,7 +4,7 @@ JGroups calls this UNICAST3, with the SYNC protocol that was designed for it and
 carries messages between any two members, also between members of different views.
 
 What holds under loss, duplication, reordering, crashes, and one side forgetting the other: per
-stream a receiver delivers 1, 2, 3, … of what was sent, once each (S1); a sender lets go only of
+stream a receiver delivers 1, 2, 3, … of what was sent, once each (S1); a sender purges only
 what its receiver has taken (S2, Y1); what is given up is reported (S8). Once the network works,
 everything sent to a live member is delivered (S-L1), and then silence (G8).
 

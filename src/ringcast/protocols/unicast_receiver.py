@@ -261,8 +261,8 @@ class UnicastReceiver:
             self._timers.disarm(Timer.IDLE)
 
     def _skip(self, ok: SyncOk, now: int) -> None:
-        """The sender no longer has what lies between: go on behind it. Only a sender that let go
-        of what was never acknowledged gets us here; to wait for it would be for ever."""
+        """The sender no longer has what lies between: go on behind it. Only a sender that purged
+        what was never acknowledged gets us here; to wait for it would be for ever."""
         window = self.window
         if ok.low < window.high:
             window.skip(ok.low)

@@ -4,16 +4,18 @@ JGroups' UNIFORM note designed this and nobody has built it. There a message is 
 and acknowledged one by one, with four tables at each member. Streams are FIFO, so here the tables
 are ranges of one window per sender, and the note's messages are watermarks:
 
-    PREPARE(M)                  Data on the uniform stream PREPARE-ACK                 `received` in
-    the Ack preparing-table             (commit, sent] at the sender: not received by all of its
-    current view prepared-table              (delivered, received] at a member COMMIT(M)
-    Commit(k): all hold what is up to k; it opens the windows' gates COMMIT-ACK, its two tables
-    `delivered` in the Ack; (low, delivered] ACK(M)                      the sender's purge; nothing
-    else depends on it COLLECT, COLLECT-ACK        Takeover, Standing re-driving L1 and L2
-    the stages of a Takeover
+    PREPARE(M)                  Data on the uniform stream
+    PREPARE-ACK                 `received` in the Ack
+    preparing-table             (commit, sent] at the sender: not received by all of its view
+    prepared-table              (delivered, received] at a member
+    COMMIT(M)                   Commit(k): all have received up to k; it opens the commit gates
+    COMMIT-ACK, its two tables  `delivered` in the Ack; (low, delivered]
+    ACK(M)                      the sender's purge; nothing else depends on it
+    COLLECT, COLLECT-ACK        Takeover, Standing
+    re-driving L1 and L2        the stages of a Takeover
 
-While a sender lives, its MulticastSender commits and Inboxes have gates (sending.py, receiver.py).
-What is here begins when a view comes without it:
+While a sender lives, its MulticastSender commits and MulticastReceivers have commit gates. What is
+here begins when a view comes without it:
 
 On view: the windows of departed senders stay, as estates, deaf to the departed; what lies beyond a
     gap is dropped. The first member of the view is the taker: it begins anew, for all senders that
@@ -27,7 +29,7 @@ As taker, for each of them:
              somebody can give all that anybody lacks.
     COMMIT   all hold it: all deliver it, the taker too.
     Then, when all have delivered it, it is resolved: the estate goes, and all are told (C2).
-On Takeover of the first member of my view, about this view: purged what it calls resolved;
+On Takeover of the first member of my view, about this view: drop what it calls resolved;
     fetch or deliver as it says; answer with a Standing. Who is in no view yet answers that it is
     not open; and no older Welcome counts for it any more.
 On Standing, as taker: note it; go on. If it names somebody that I have resolved, say so.

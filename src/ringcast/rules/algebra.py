@@ -159,7 +159,7 @@ class Lives:
 
     def without_tail(self) -> set[MemberKey]:
         """Whose trace may be a prefix where members record for themselves: the dead and the
-        excluded. What hangs on their missing rows is unknown, neither received nor violated."""
+        excluded. What hangs on their missing rows is unknown, neither ok nor violated."""
         lost = {member for member, row in self.ended.items() if row.event == CRASH}
         for views in self.views.values():
             seen = {key for row in views for key in row.members}

@@ -40,12 +40,12 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """violated, undecidable, vacuous (its premise never came true) or received."""
+        """violated, undecidable, vacuous (its premise never came true) or held."""
         if self.violation_count:
             return "violated"
         if self.undecidable:
             return "undecidable"
-        return "received" if self.premises else "vacuous"
+        return "held" if self.premises else "vacuous"
 
 
 class Rule(Protocol):

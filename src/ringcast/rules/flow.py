@@ -1,4 +1,4 @@
-"""N3–N7, N10: how senders number, hold back, purge and repeat, and what receivers tell them."""
+"""N3–N7, N10: how senders number, block, purge and repeat, and what receivers tell them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FlowControl(Rule[int]):
     """
 
     id = "N3"
-    title = "a send is held back exactly when the window is full, and then takes no number"
+    title = "a send is blocked exactly when the window is full, and then takes no number"
     events = (SEND, SEND_BLOCK)
     initial = 0
 
@@ -72,7 +72,7 @@ class FlowControl(Rule[int]):
             case "messages":
                 is_full = row.hr - row.low >= row.cap
             case "bytes" if row.used < 0 or row.limit < 0:
-                found.unknown.add(f"{row.member}: a send held back for bytes without their count")
+                found.unknown.add(f"{row.member}: a send blocked for bytes without their count")
                 return
             case "bytes":
                 is_full = row.hr > row.low and row.used + row.size > row.limit
@@ -175,7 +175,7 @@ class WindowHonoured:
 
 
 class PurgedByAll:
-    """A sender lets go only of what every member of its view has delivered, itself included. So
+    """A sender purges only what every member of its view has delivered, itself included. So
     does a receiver that retains messages.
 
     A member whose window opens at an offset has its messages up to there from elsewhere.

@@ -311,7 +311,7 @@ class Waiting(NamedTuple):
 
 
 class UnblockedAtOnce(Rule[Waiting]):
-    """The purge that makes room lets a received-back sender go on in the same input.
+    """The purge that makes room lets a blocked sender go on in the same input.
 
     Room for the rest of a large message goes to that first; then the next purge counts.
     """
@@ -352,7 +352,7 @@ class UnblockedAtOnce(Rule[Waiting]):
     def _report(state: Waiting, found: Findings) -> None:
         assert state.room is not None
         found.violate(
-            f"{state.room.member} is held back though a purge made room", state.block, state.room
+            f"{state.room.member} is blocked though a purge made room", state.block, state.room
         )
 
 
@@ -417,7 +417,7 @@ class ViewsPass(Rule[Offered]):
     def _report(state: Offered, found: Findings) -> None:
         view = state.offer[-1]
         found.violate(
-            f"{view.member} is held back and does not install view {view.view}", *state.offer
+            f"{view.member} is blocked and does not install view {view.view}", *state.offer
         )
 
 

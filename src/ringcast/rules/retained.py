@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Joint:
-    """Rules that judge one rule together."""
+    """Rules that judge one guarantee together."""
 
     def __init__(self, id: str, title: str, *rules: Rule) -> None:
         self.id = id
@@ -127,7 +127,7 @@ class OnlyWhatWasLeft:
                 if through > most:
                     found.violate(
                         f"{row.member} delivers {sender}:{through} after its departure; nobody who "
-                        f"goes on received more than {most}",
+                        f"goes on holding more than {most}",
                         *(since[0], shown, row),
                     )
         return found.verdict(self.id, self.title)
@@ -232,7 +232,7 @@ class UnblockedByStability:
         found.waited(waited_ns, bound_ns)
         if waited_ns > bound_ns:
             found.violate(
-                f"{block.member} is held back for {waited_ns} ns after all have delivered "
+                f"{block.member} is blocked for {waited_ns} ns after all have delivered "
                 f"{block.hr}, the bound is {bound_ns}",
                 *(view, block, end),
             )

@@ -59,7 +59,7 @@ class _Sequence(Generic[S]):
 
 
 class Sequential(Generic[S]):
-    """A rule as a rule."""
+    """A sequential rule, fed row by row."""
 
     def __init__(self, rule: Rule[S]) -> None:
         self.id = rule.id

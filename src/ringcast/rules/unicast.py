@@ -115,7 +115,7 @@ class Acknowledged(Watch):
     receiver acknowledges no more than its application was handed."""
 
     id = "S2"
-    title = "a sender lets go only of what its receiver has taken"
+    title = "a sender purges only what its receiver has delivered"
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER)
 
     def __init__(self, found: Findings, facts: Facts) -> None:

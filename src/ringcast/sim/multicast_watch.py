@@ -70,7 +70,7 @@ class MulticastWatch:
         self._seen: dict[Origin, ReceiveWindow] = {}  # the window that each state is of
         self._hashes: dict[Origin, BlockHasher] = {}
         self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
-        """Windows that the node has purged since it was last looked at."""
+        """Windows that the node has dropped since it was last looked at."""
         self._slots: dict[Origin, int] = {}  # of windows that grow
         self._sending: dict[Stream, _Sending] = {}
         for stream in node.multicast.streams:
@@ -267,7 +267,7 @@ class MulticastWatch:
     # The windows
 
     def before_close(self) -> None:
-        """The node is about to purge its windows, in the middle of something: they are looked
+        """The node is about to drop its windows, in the middle of something: they are looked
         at when that is over, as they are now."""
         self._last = self._node.multicast.windows()
 

@@ -73,7 +73,7 @@ ALONE = ("G2 N2", "N1", "N3", "N9", "U2", "U4", *NEED_FULL)
 """Judged of each member by its own rows alone: of those who recorded, whoever did not."""
 
 HALVES = {
-    "N3": "that sends were held back is not recorded",
+    "N3": "that sends were blocked is not recorded",
     "N5": "that they had when it was purged is not judged, as members' rows have no common order",
     "G5": "windows of messages to one member are not recorded",
     "N9": "that its sender had kept what comes after it is not judged",

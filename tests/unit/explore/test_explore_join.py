@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ringcast.explore.join import Scenario
 
 SMALL = {name: replace(scenario, messages=1) for name, scenario in SCENARIOS.items()}
-RELEASE = "a sender let go of what a member of its view has not delivered (N5, N9)"
+RELEASE = "a sender purged what a member of its view has not delivered (N5, N9)"
 
 
 @pytest.mark.parametrize("name", ["loss", "coordinator"])

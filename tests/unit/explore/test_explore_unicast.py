@@ -227,7 +227,7 @@ class Trusting(ReliableUnicast):
         (Inventing, TINY, "that nobody sent (S1)"),
         (Skipping, TINY, "a receiver skipped messages"),
         (Exaggerating, CRASH, "something else than what was sent is reported (S8)"),
-        (Greedy, LOSS, "a sender let go of what the receiver has not delivered (S2, Y1)"),
+        (Greedy, LOSS, "a sender purged what the receiver has not delivered (S2, Y1)"),
         (Fragile, TINY, "invariant is broken: assert not self.receivers"),
         (Trusting, replace(STALE, faults={Fault.IDLE: 2}), "delivered twice (S1, Y3)"),
     ],

@@ -1056,7 +1056,7 @@ def test_a_coordinator_that_is_too_slow_itself_goes() -> None:
     assert desk.layer.change is not None
     assert desk.layer.change.view.members == (B, C)
     desk.answer()
-    assert desk.reasons() == ["received the others up"]
+    assert desk.reasons() == ["held the others up"]
     assert desk.layer.may_rejoin
 
 

@@ -544,7 +544,7 @@ def test_stats_tell_every_table() -> None:
         (
             3,
             "send on fifo blocked for 1.0 s: window full "
-            "(2 of 2 messages, 768 of 1048576 bytes), pinned by",
+            "(2 of 2 messages, 768 of 1048576 bytes), limited by",
         ),
     ],
     ids=["behind", "blocked"],
@@ -554,13 +554,13 @@ def test_whoever_is_behind_is_named_blocked_or_not(count: int, what: str) -> Non
     s.send(*[b"x"] * count)
     s.ack(C, 2, now=10**8)
     assert s.box.explain(10**9) == [
-        f"{what} A, which has taken 0 of 2; that is this member's own application",
-        f"{what} B, which has taken 0 of 2; no ack from it yet",
+        f"{what} A, which has delivered 0 of 2; that is this member's own application",
+        f"{what} B, which has delivered 0 of 2; no ack from it yet",
     ]
     s.take()
     s.ack(B, 1, now=10**9)
     (reason,) = s.box.explain(3 * 10**9)
-    assert reason.endswith("not yet taken by B, which has taken 1 of 2; last ack 2.0 s ago")
+    assert reason.endswith("not yet taken by B, which has delivered 1 of 2; last ack 2.0 s ago")
     s.ack(B, 2)
     assert s.box.explain(3 * 10**9) == []
 

@@ -144,7 +144,7 @@ def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
         r.machine.is_due = True
         r.report(number, 1)
         r.hear_stable(number, number - 1, 0, allowance=allowance)
-        r.machine.took(A, number, 1, BUFFER, r.now)
+        r.machine.delivered(A, number, 1, BUFFER, r.now)
         pauses.append(r.timeout())
     assert pauses == [INTERVAL, INTERVAL // 2, INTERVAL // 4, INTERVAL // 8, 1_000_000]
 
@@ -179,7 +179,7 @@ def test_what_was_taken_is_voted_on_within_the_interval() -> None:
     r.hear_stable(1, 0, 0)
     r.hear_stable(2, 0, 0)
     r.machine.rest_or_go_on((0, 0), r.now)
-    r.machine.took(A, 1, 10, BUFFER, r.now)
+    r.machine.delivered(A, 1, 10, BUFFER, r.now)
     assert not r.machine.is_due
     assert r.timeout() == INTERVAL
     assert r.machine.is_due
@@ -193,19 +193,19 @@ def test_what_was_taken_is_voted_on_within_the_interval() -> None:
 def test_much_is_voted_on_at_once(delivered: int, size: int, buffer: int, *, is_due: bool) -> None:
     r = Rounds(B, A, B, threshold_bytes=100)
     r.report(0, 0)
-    r.machine.took(A, delivered, size, buffer, r.now)
+    r.machine.delivered(A, delivered, size, buffer, r.now)
     assert r.machine.is_due == is_due
 
 
 def test_bytes_count_from_the_last_vote() -> None:
     r = Rounds(B, A, B, threshold_bytes=100)
-    r.machine.took(A, 1, 60, BUFFER, r.now)
+    r.machine.delivered(A, 1, 60, BUFFER, r.now)
     r.report(1, 0)
-    r.machine.took(A, 2, 60, BUFFER, r.now)
+    r.machine.delivered(A, 2, 60, BUFFER, r.now)
     assert not r.machine.is_due
-    r.machine.took(B, 1, 60, BUFFER, r.now)
+    r.machine.delivered(B, 1, 60, BUFFER, r.now)
     assert not r.machine.is_due  # 120 bytes, but of two senders
-    r.machine.took(B, 1, 80, BUFFER, r.now)
+    r.machine.delivered(B, 1, 80, BUFFER, r.now)
     assert r.machine.is_due
 
 
@@ -298,7 +298,7 @@ def test_a_lost_stable_is_sent_again_to_whoever_votes_without_it() -> None:
     r.now += INTERVAL // 2
     r.hear_vote(B, 2, 2, 2)
     assert r.sent() == [(B, stable), (B, StabilityQuery(r.view.id, 1))]
-    # And until it has heard of it, its report does not count: it may not have let go of anything.
+    # And until it has heard of it, its report does not count: it may not have purged anything.
     r.hear_vote(C, 2, 2, 2, number=1)
     r.machine.want(r.out)
     r.report(2, 2, 2)
@@ -443,7 +443,7 @@ def test_rounds_in_which_nothing_changes_come_ever_more_slowly() -> None:
         pauses.append(r.timeout())
     assert pauses[-3:] == [8 * INTERVAL, TAU, TAU]
     r.report(5, 0)
-    r.machine.took(A, 6, 1, BUFFER, r.now)
+    r.machine.delivered(A, 6, 1, BUFFER, r.now)
     assert r.timeout() == INTERVAL
 
 
@@ -594,7 +594,7 @@ def test_whoever_does_not_take_goes_on_voting_and_is_named() -> None:
     )
     b.stable(V1, 3, Mark(0, 0, 0), Mark(0, 0, 2), Mark(0, 0, 0))
     (why,) = b.layer.explain(0)
-    assert "not yet taken by C, which has taken 0 of 1" in why
+    assert "not yet taken by C, which has delivered 0 of 1" in why
 
 
 def test_a_joiner_counts_from_the_view_on() -> None:

@@ -163,7 +163,7 @@ def windows(figures: Figures) -> Markup:
         strips(pinned, x, "Who pinned the window"),
         details(
             table(
-                ["sender", "pinned by", "fullest", "messages at most", "capacity"],
+                ["sender", "limited by", "fullest", "messages at most", "capacity"],
                 rows,
                 caption="Send windows",
                 numbers=2,
@@ -182,7 +182,7 @@ def _limited_bands(figures: Figures, points: list[Window]) -> list[Band]:
         if at.limited_by and at.limited_by == before:
             bands[-1] = Band(bands[-1].first, last, bands[-1].words, bands[-1].colour)
         elif at.limited_by:
-            words = f"pinned by {at.limited_by} from {seconds(at.at_s)}"
+            words = f"limited by {at.limited_by} from {seconds(at.at_s)}"
             bands.append(Band(at.at_s, last, words, figures.colours.get(at.limited_by, GREY)))
         before = at.limited_by
     return bands
