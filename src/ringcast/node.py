@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
+from ringcast.core.shared import Deadlines
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import Answered, Asked, Delivered, StateChunk, ViewInstalled, Writable
 from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
@@ -62,13 +63,13 @@ UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, Syn
 class Node:
     """One member of one group, without sockets, clock or threads."""
 
-    links: ClassVar[frozenset[str]] = frozenset(
-        {"multicast", "unicast", "membership", "detector", "state", "_channel"}
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("multicast", "unicast", "membership", "detector", "state", "_channel"),  # in _layers
+            *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
+            *("deadlines", "_receipts_asked"),
+        }
     )
-    volatile: ClassVar[frozenset[str]] = links | {
-        *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-        *("_next", "_is_next_known", "_receipts_asked"),
-    }
 
     def __init__(
         self,
@@ -127,6 +128,9 @@ class Node:
             )
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
+        self.deadlines = Deadlines()
+        for layer in self._layers:
+            layer.attach(self.deadlines)
         self._owner = _owners(self._layers)
         self._places: dict[type, int] = {
             kind: place
@@ -140,18 +144,9 @@ class Node:
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
         self._receipts_asked = 0
-        self._next: int | None = None  # when the first of all layers but the channel is due
-        self._is_next_known = False
         self._out = Effects()
-        self.link()
-
-    def link(self) -> None:
-        """Names for what is in the stack. A copy of a node has a stack of its own."""
-        multicast, unicast = self._layers[:2]
-        assert isinstance(multicast, ReliableMulticast)
-        assert isinstance(unicast, ReliableUnicast)
-        self.multicast = multicast
-        self.unicast = unicast
+        self.multicast = group
+        self.unicast = one
         self.membership = self._find(Membership)
         """None: views come from outside."""
         self.detector = self._find(FailureDetector)
@@ -210,8 +205,8 @@ class Node:
             return None
         if request is None or not unicast.take_next(source, conn, seqno, now):
             return None
-        if self.detector is not None and self.detector.heard(source, now):
-            self._is_next_known = False
+        if self.detector is not None:
+            self.detector.heard(source, now)
         return request
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
@@ -388,14 +383,7 @@ class Node:
 
     def next_timeout(self) -> int | None:
         """When handle_timeout is due; None: nothing waits."""
-        channel = self._channel
-        if not self._is_next_known:
-            self._is_next_known = True
-            others = [layer.next_timeout() for layer in self._layers if layer is not channel]
-            self._next = min([at for at in others if at is not None], default=None)
-        first = self._next
-        said = None if channel is None else channel.next_timeout()
-        return said if first is None or (said is not None and said < first) else first
+        return self.deadlines.next()
 
     def take_datagrams(self) -> list[tuple[Address | None, bytes]]:
         """What to send, in order; None means to every other member of the view.
@@ -526,6 +514,7 @@ class Node:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
         for layer in self._layers:
             layer.check_invariants()
+        self.deadlines.check_invariants()
 
     # Groups that are too small
 
@@ -574,7 +563,6 @@ class Node:
 
     def _settle(self, now: int) -> None:
         """After every input but `take_request`: that concerns no layer but the channel."""
-        self._is_next_known = False
         out = self._out
         if out.signals:
             self._drain(now)

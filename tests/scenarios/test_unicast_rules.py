@@ -338,7 +338,7 @@ def a_close_ends_one_direction(machine: Machine) -> bool:
 class ClosesBoth(ReliableUnicast):
     def _on_close(self, source: Member, close: Close) -> None:
         super()._on_close(source, close)
-        self.senders.pop(source, None)
+        self.drop_to(source)
 
 
 # S16: own resends and duplicates are no use. If they were, two members that have nothing to say
@@ -431,7 +431,9 @@ def an_answer_takes_no_window_back(machine: Machine) -> bool:
 
 class GoesBackToLow(ReliableUnicast):
     def _on_sync_ok(self, source: Member, ok: SyncOk, now: int, out: Effects) -> None:
-        self.receivers.pop(source, None)
+        entry = self.receivers.pop(source, None)
+        if entry is not None:
+            entry.remove()
         super()._on_sync_ok(source, ok, now, out)
 
 

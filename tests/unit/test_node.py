@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Deadlines
     from ringcast.events import Event
     from ringcast.wire.frames import Frame
 
@@ -52,7 +53,9 @@ class Watcher:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.deadline: int | None = None
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.timers = deadlines.owner("watcher")
 
     def start(self, now: int, out: Effects) -> None:
         self.calls.append("start")
@@ -77,9 +80,6 @@ class Watcher:
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         self.calls.append("timeout")
-
-    def next_timeout(self) -> int | None:
-        return self.deadline
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.calls.append("close")
@@ -127,10 +127,9 @@ def test_the_earliest_deadline_of_any_layer_counts() -> None:
     watcher = Watcher()
     a = node(layers=[watcher])
     assert a.next_timeout() is None
-    watcher.deadline = 7
-    a.handle_timeout(0)  # deadlines change with inputs only
+    watcher.timers.arm("x", 7)
     assert a.next_timeout() == 7
-    watcher.deadline = None
+    watcher.timers.disarm("x")
     a.install_view(view(A, B), 0)
     a.send([b"x"], 0)
     assert a.next_timeout() == 5_000_000

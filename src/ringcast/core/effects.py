@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.core.shared import Deadlines
     from ringcast.events import Event
     from ringcast.model import Address, Conn, Digest, Member, View, ViewId
     from ringcast.wire.frames import Frame, SystemMessage
@@ -200,6 +201,10 @@ class Layer(Protocol):
     frames: ClassVar[tuple[type[Frame], ...]]
     """The frame classes this layer owns; nobody else receives them."""
 
+    def attach(self, deadlines: Deadlines) -> None:
+        """It is part of a node, and arms its timers there from now on. Before it has armed any."""
+        ...
+
     def start(self, now: int, out: Effects) -> None:
         """The node begins to run."""
         ...
@@ -221,8 +226,6 @@ class Layer(Protocol):
         ...
 
     def handle_timeout(self, now: int, out: Effects) -> None: ...
-
-    def next_timeout(self) -> int | None: ...
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         """The member is out of its group."""

@@ -1,14 +1,13 @@
 """Copies of state machines, and their canonical form: what exhaustive exploration needs.
 
 `clone` copies what can change and shares what cannot: immutable things, and classes that say
-`stateless = True`. A class whose attributes refer to parts of its own that are copied with others
-names them in `links`, and has a method `link` that finds them. `canonical` turns a machine into
-nested tuples that are equal when the machines behave alike from now on. A class names the
-attributes that do not matter for that (links, constants, clocks, counters) in `volatile`, or has a
-method `canonical` of its own.
+`stateless = True`. What several machines share is copied once, and their copies share it.
+`canonical` turns a machine into nested tuples that are equal when the machines behave alike from
+now on. A class names the attributes that do not matter for that (shared parts, constants, clocks,
+counters) in `volatile`, or has a method `canonical` of its own.
 
-This is `copy.deepcopy` without its memo table (our machines are trees) and without its protocol:
-ten times faster, which is the difference between minutes and hours of exploration.
+This is `copy.deepcopy` without its protocol: several times faster, which is the difference between
+minutes and hours of exploration.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+from ringcast.core.shared import Deadlines, Timers
+
 T = TypeVar("T")
 
 # A tuple counts as shared: machines keep only immutable things in tuples.
@@ -26,30 +27,28 @@ _SHARED = (int, str, bytes, float, bool, type(None), range, frozenset, Enum, tup
 
 def clone(value: T) -> T:
     """An independent copy of a machine or of plain containers of machines."""
-    return _clone(value)  # type: ignore[no-any-return]
+    return _clone(value, {})  # type: ignore[no-any-return]
 
 
-def _clone(value: Any) -> Any:
+def _clone(value: Any, copies: dict[int, Any]) -> Any:
     kind: Any = type(value)
     if kind is dict:
-        return {key: _clone(item) for key, item in value.items()}
+        return {key: _clone(item, copies) for key, item in value.items()}
     if kind is list:
-        return [_clone(item) for item in value]
+        return [_clone(item, copies) for item in value]
     if kind is deque:
-        return deque(map(_clone, value), value.maxlen)
+        return deque([_clone(item, copies) for item in value], value.maxlen)
     if kind is set or kind is bytearray:
         return value.copy()
     if isinstance(value, _SHARED) or callable(value) or _is_shared(kind):
         return value
     if isinstance(value, list | dict | set):
         raise TypeError(f"cannot clone a {kind.__qualname__}: use the plain container")
-    copy = object.__new__(kind)
-    links = _links(kind)
-    for name in _attributes(value):
-        if name not in links:
-            object.__setattr__(copy, name, _clone(getattr(value, name)))
-    if links:
-        copy.link()
+    copy = copies.get(id(value))
+    if copy is None:
+        copy = copies[id(value)] = object.__new__(kind)
+        for name in _attributes(value):
+            object.__setattr__(copy, name, _clone(getattr(value, name), copies))
     return copy
 
 
@@ -68,6 +67,10 @@ def canonical(value: Any) -> Any:
         return frozenset(value)
     if kind is bytearray:
         return bytes(value)
+    if kind is Timers:  # when one is due is left to whoever explores all orders
+        return frozenset(value.by_key)
+    if kind is Deadlines:  # its owners tell what is armed
+        return ()
     if hasattr(kind, "canonical"):
         return canonical(value.canonical())
     hidden = getattr(kind, "volatile", ())
@@ -82,12 +85,6 @@ def _is_shared(kind: type) -> bool:
     parameters = getattr(kind, "__dataclass_params__", None)
     is_frozen = parameters is not None and bool(parameters.frozen)
     return is_frozen or getattr(kind, "stateless", False)
-
-
-@cache
-def _links(kind: type) -> frozenset[str]:
-    links: frozenset[str] = getattr(kind, "links", frozenset())
-    return links
 
 
 def _attributes(value: Any) -> list[str]:

@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import DigestWanted, Outsider, Suspected
@@ -58,10 +58,9 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.timers import Timers
     from ringcast.explore.automata import Datagram, Step
     from ringcast.explore.explorer import Report
     from ringcast.model import View
@@ -176,7 +175,7 @@ class Facts(NamedTuple):
     """What the exploration asks about a node, read once."""
 
     me: Member
-    armed: list[tuple[int, Enum]]
+    armed: list[tuple[Hashable, Enum]]
     has_ready: bool
     view: View | None
     """None: it is in none."""
@@ -275,9 +274,10 @@ class Joiners(Automata[Facts]):
             is_settled=layer.change is None and not layer.suspects and not layer._joiners,
         )
 
-    def _timers(self, node: Node) -> list[Timers[Enum]]:
-        tables = [box._timers for box in node.multicast._boxes()]
-        return cast("list[Timers[Enum]]", [membership_of(node)._timers, *tables])
+    def _has_timers(self, owner: Hashable) -> bool:
+        if owner == "membership":
+            return True
+        return isinstance(owner, tuple) and owner[0] in ("sent", "received")
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         yield from super()._wrong_with(node)
@@ -390,9 +390,9 @@ class JoinSystem:
         node = state.nodes[place]
         if node == GONE or which in _NEVER or not self._may_give_up(state, which):
             return
-        for table, timer in self.joiners.facts[node].armed:
+        for owner, timer in self.joiners.facts[node].armed:
             if timer is which:
-                step = self.joiners.fire(node, table, timer)
+                step = self.joiners.fire(node, owner, timer)
                 label = f"{self.joiners.name(place)}: timer {timer.name} fires{step.told}"
                 yield label, self._after(state, place, step)
 

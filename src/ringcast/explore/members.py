@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.explore.automata import DATAGRAM_BYTES, Automata
@@ -12,10 +12,9 @@ from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.frames import Ack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
     from enum import Enum
 
-    from ringcast.core.timers import Timers
     from ringcast.explore.automata import Step
     from ringcast.protocols.multicast import ReliableMulticast
     from ringcast.wire.frames import Frame
@@ -29,8 +28,8 @@ _ONLY_ACKS: set[type[Frame]] = {Ack}
 class Facts(NamedTuple):
     """What the exploration asks about a node, read once."""
 
-    armed: list[tuple[int, Enum]]
-    """(table, timer) of each armed timer."""
+    armed: list[tuple[Hashable, Enum]]
+    """(owner, timer) of each armed timer."""
     has_ready: bool
     view: tuple[int, ...]
     """By place."""
@@ -144,9 +143,8 @@ class Members(Automata[Facts]):
             high=own.high if own else 0,
         )
 
-    def _timers(self, node: Node) -> list[Timers[Enum]]:
-        # Deadlines are nobody else's business; an exploration must be able to do without them.
-        return [cast("Timers[Enum]", box._timers) for box in node.multicast._boxes()]
+    def _has_timers(self, owner: Hashable) -> bool:
+        return isinstance(owner, tuple) and owner[0] in ("sent", "received")
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         yield from super()._wrong_with(node)

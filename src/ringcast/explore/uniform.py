@@ -277,7 +277,7 @@ class UniformSystem:
         yield from self._arrivals(state)
         if not state.channels:
             for place, number in enumerate(state.members):
-                if self._layers[number].next_timeout() is not None:
+                if self._layers[number].deadlines.next() is not None:
                     yield self._timeout(state, place, number)
 
     def _arrivals(self, state: State) -> Iterator[tuple[object, State]]:
@@ -438,7 +438,7 @@ class UniformSystem:
     def _timeouts(self, state: State) -> Iterator[tuple[object, State]]:
         for place in self._alive(state):
             number = state.members[place]
-            if state.opened[place] and self._layers[number].next_timeout() is not None:
+            if state.opened[place] and self._layers[number].deadlines.next() is not None:
                 yield self._timeout(state, place, number)
 
     def _timeout(self, state: State, place: int, number: int) -> tuple[str, State]:
@@ -642,7 +642,7 @@ def _send(payload: bytes, layer: ReliableMulticast, out: Effects) -> int:
 
 def _fire(layer: ReliableMulticast, out: Effects) -> None:
     """Whatever timers are armed: all are due."""
-    deadline = layer.next_timeout()
+    deadline = layer.deadlines.next()
     assert deadline is not None
     layer.handle_timeout(deadline + LONG, out)
 

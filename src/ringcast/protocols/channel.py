@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.events import Writable
 from ringcast.protocols.unicast import ReliableUnicast
 
@@ -77,6 +78,10 @@ class SystemChannel:
         self._view: View | None = None
         self._inner = Effects()
         self._may_be_ready = False  # there may be messages in windows
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
 
     # Inputs
 
@@ -167,9 +172,6 @@ class SystemChannel:
 
     # Outputs
 
-    def next_timeout(self) -> int | None:
-        return None if self.unicast is None else self.unicast.next_timeout()
-
     @property
     def is_flushed(self) -> bool:
         """Whoever must have taken all that was sent to it has done so."""
@@ -211,6 +213,7 @@ class SystemChannel:
                 max_message_bytes=MESSAGE_BYTES_MAX,
                 is_system=True,
             )
+            self.unicast.attach(self.deadlines)
             self.unicast.receive_buffer = self.receive_buffer
             if self._view is not None:
                 self.unicast.install_view(self._view, now, self._inner)

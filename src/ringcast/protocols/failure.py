@@ -35,7 +35,7 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Outsider, Suspected, Trusted, VerifyWanted
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Alive, Beat, Probe
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Address, Digest, Member, View
     from ringcast.wire.frames import Frame
@@ -128,16 +129,20 @@ class FailureDetector:
         self._verified_at: dict[Member, int] = {}
         """When the last verification of a member began."""
         self._beat_due = 0
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._timers: Timers[Timer] = deadlines.owner("failure")
 
     # Inputs
 
     def start(self, now: int, out: Effects) -> None:
         """Nothing to do before there is a view."""
 
-    def heard(self, source: Member, now: int) -> bool:
-        """A sign of life; whether it may end a doubt. Called for every datagram, so the common case
-        is a store.
+    def heard(self, source: Member, now: int) -> None:
+        """A sign of life, which may end a doubt. Called for every datagram, so the common case is
+        a store.
 
         Trusted, if it is due, comes from the timer, which is due at once.
         """
@@ -145,8 +150,6 @@ class FailureDetector:
             self._heard[source] = now
             if self._cases:
                 self._end_doubt(source, now)
-                return True
-        return False
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self.heard(source, now)
@@ -228,9 +231,6 @@ class FailureDetector:
         self._forget_all()
 
     # Outputs
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def stats(self) -> dict[str, object]:
         cases = self._cases.items()

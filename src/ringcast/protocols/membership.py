@@ -73,7 +73,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.arrival import Arrival
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
@@ -231,7 +232,11 @@ class Membership:
         self._gone_by = 0  # until when leaving may take
         self._interval = REPEAT_START_NS
         self._overdue = round((2 * config.suspect_after_s + config.verify_s) * 1e9)
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._timers: Timers[Timer] = deadlines.owner("membership")
 
     # Inputs
 
@@ -342,9 +347,6 @@ class Membership:
                     self._leave_out_the_silent(now, out)
                 case Timer.MERGE:
                     self._ask_to_merge(now, out)
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.phase = Phase.OUT

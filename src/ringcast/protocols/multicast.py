@@ -51,7 +51,7 @@ from ringcast.core.effects import (
     Reunited,
     Settled,
 )
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Purge, Stream
@@ -87,6 +87,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
     from ringcast.window.acks import AckTable, AgreedMark
@@ -203,10 +204,18 @@ class ReliableMulticast:
         self._joiners: tuple[Member, ...] | None = None  # who waits for a digest,
         self._promised: Digest | None = None  # and for which one, if that is known
         self._was_settled = True
-        self._timers: Timers[Timer] = Timers()
         self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._timers: Timers[Timer] = deadlines.owner("multicast")
+        for left in (self.uniform, self.retained):
+            left.attach(deadlines)
+        if self.rounds is not None:
+            self.rounds.attach(deadlines)
 
     # Inputs
 
@@ -301,6 +310,7 @@ class ReliableMulticast:
                     self.config,
                     view,
                     self._fragment_bytes,
+                    self.deadlines.owner(("sent", stream)),
                     self._slow_member_timeout_s,
                     self._share(len(view) - 1),
                 )
@@ -399,12 +409,6 @@ class ReliableMulticast:
         if self.rounds is not None:
             self.rounds.handle_timeout(now)
             self._settle(now, out)
-
-    def next_timeout(self) -> int | None:
-        rounds = () if self.rounds is None else (self.rounds,)
-        machines = (*self._boxes(), self.uniform, self.retained, self._timers, *rounds)
-        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
-        return min(deadlines, default=None)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
@@ -581,7 +585,10 @@ class ReliableMulticast:
         now: int,
     ) -> None:
         is_gated = origin.stream is Stream.UNIFORM
-        inbox = self.inbox(origin, self.config, offset, parts, now, counter, is_gated=is_gated)
+        timers = self.deadlines.owner(("received", origin))
+        inbox = self.inbox(
+            origin, self.config, offset, parts, now, timers, counter, is_gated=is_gated
+        )
         self._inboxes[origin] = inbox
         assert self._view is not None
         self._enter_view(inbox, self._view, now)
@@ -602,7 +609,9 @@ class ReliableMulticast:
             since = view.counter
             for stream in self.streams:
                 inbox = self._inboxes.pop(Origin(member, stream), None)
-                since = since if inbox is None else max(since, inbox.counter)
+                if inbox is not None:
+                    inbox.remove()
+                    since = max(since, inbox.counter)
                 if stream in self.inherited:
                     self._left_on(stream).take_over(member, inbox, now)
             self._departed.pop(member, None)
@@ -887,6 +896,8 @@ class ReliableMulticast:
             if not outbox.is_flushed
         )
         self._last_sent = {stream: box.window.high for stream, box in self._outboxes.items()}
+        for box in self._boxes():
+            box.remove()
         self._outboxes.clear()
         self._inboxes.clear()
         self._early.clear()

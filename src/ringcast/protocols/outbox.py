@@ -34,7 +34,7 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import TooSlow
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.events import Writable
 from ringcast.model import SEQNO_MAX, Purge, Stream
 from ringcast.protocols.intake import seconds
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member, View
     from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Ack, Mark, Nack, Stable
@@ -99,6 +100,7 @@ class Outbox:
         config: MulticastConfig,
         view: View,
         fragment_bytes: int,
+        timers: Timers[Timer],
         slow_member_timeout_s: float = 0.0,
         assumed_bytes: int | None = None,
     ) -> None:
@@ -138,7 +140,7 @@ class Outbox:
         self._allowances: dict[Member, int] = {}
         self._assumed = config.in_flight_bytes if assumed_bytes is None else assumed_bytes
         self._quota: dict[Member, int] = {}  # messages sent again to each since then
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._probe_interval = PROBE_START_NS
         self._begin_interval = PROBE_START_NS
         self._ack_time = 0  # from sending to the first ack, as measured
@@ -284,8 +286,9 @@ class Outbox:
             self._begin_interval = min(2 * self._begin_interval, self._tau)
             self._tell_beginners(now, out)
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
 
     # Outputs
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, Stable, Vote, VoteWanted
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member, View
 
 
@@ -110,7 +111,11 @@ class StabilityRounds:
         self._ended_at = 0  # the last round
         self._told: dict[Member, int] = {}  # when it was sent again, and to whom
         self._wanted = 0  # until the end of this round everybody is asked to vote at once
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        """Arm timers there from now on."""
+        self._timers: Timers[Timer] = deadlines.owner("stability")
 
     # Inputs
 
@@ -143,8 +148,8 @@ class StabilityRounds:
             self.is_due = True
         else:
             self._interval = self._interval_min
-            waiting_until = self._timers.next_timeout()
-            if waiting_until is None or waiting_until > now + self._interval:
+            is_armed = self._timers.is_armed(Timer.VOTE)
+            if not is_armed or self._timers.until(Timer.VOTE, now) > self._interval:
                 self._timers.arm(Timer.VOTE, now + self._interval)
 
     def on_data(self, now: int) -> None:
@@ -207,9 +212,6 @@ class StabilityRounds:
     def handle_timeout(self, now: int) -> None:
         if self._timers.take(Timer.VOTE, now):
             self.is_due = True
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def vote(self, delivered: tuple[int, ...], allowance: int, now: int, out: Effects) -> None:
         """Say how far this member is with everybody, in the order of the view."""

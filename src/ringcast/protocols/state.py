@@ -34,7 +34,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Admitted, DigestWanted, LetIn, Settled
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.events import (
     StateBegun,
     StateChunk,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, Origin, View
     from ringcast.wire.frames import Frame, SystemMessage
@@ -147,7 +148,12 @@ class StateTransfer:
         self._is_full = False
         self._since = 0
         self._patience = PATIENCE_NS
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._timers: Timers[Timer] = deadlines.owner("state")
+        self.giving.attach(deadlines)
 
     # Inputs
 
@@ -325,11 +331,6 @@ class StateTransfer:
         self._timers.disarm(Timer.PATIENCE)
 
     # Outputs
-
-    def next_timeout(self) -> int | None:
-        machines = (self._timers, self.giving)
-        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
-        return min(deadlines, default=None)
 
     @property
     def is_catching_up(self) -> bool:

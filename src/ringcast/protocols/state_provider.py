@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
 from ringcast.protocols.intake import seconds
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Digest, Member, View
     from ringcast.wire.frames import StateAsk, StateStop, StateTaken, SystemMessage
@@ -93,7 +94,11 @@ class Provider:
         """For the application; they have their place among its messages."""
         self.ignored = 0  # messages that came too late
         self._numbers = 0
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        """Arm timers there from now on."""
+        self._timers: Timers[Timer] = deadlines.owner("giving")
 
     # Inputs
 
@@ -214,9 +219,6 @@ class Provider:
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
         return events
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def stats(self) -> dict[str, object]:
         return {

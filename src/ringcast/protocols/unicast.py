@@ -43,7 +43,7 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.effects import Flushed
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Digest, Member, View
     from ringcast.protocols.unicast_receiver import Tombstone
@@ -189,7 +190,15 @@ class ReliableUnicast:
         self._is_loopback_blocked = False
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come, as far as messages are in them
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._timers: Timers[Timer] = deadlines.owner(self._owner("ticks"))
+
+    def _owner(self, what: str, peer: Member | None = None) -> tuple[str, str, Member | None]:
+        """The name of an owner of timers."""
+        return "channel" if self._is_system else "unicast", what, peer
 
     # Inputs
 
@@ -229,6 +238,7 @@ class ReliableUnicast:
                 self._fragment_bytes,
                 self._datagram_bytes,
                 now,
+                self.deadlines.owner(self._owner("to", to)),
             )
         accepted = entry.send(payloads, now, out)
         if accepted < len(payloads) and to not in self._view:
@@ -318,7 +328,7 @@ class ReliableUnicast:
                     sender.depart(view, str(view), out)
                 if is_replaced:
                     sender.give_up(f"{peer} has been restarted", out)
-                    del self.senders[peer]
+                    self.drop_to(peer)
                 else:
                     sender.release(out)
             if receiver is not None:
@@ -348,7 +358,9 @@ class ReliableUnicast:
 
     def drop_to(self, peer: Member) -> None:
         """Forget what goes to this peer, without a word; a send begins anew."""
-        self.senders.pop(peer, None)
+        entry = self.senders.pop(peer, None)
+        if entry is not None:
+            entry.remove()
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
@@ -416,7 +428,7 @@ class ReliableUnicast:
         for peer, sender in list(self.senders.items()):
             sender.handle_timeout(now, out)
             if sender.state is State.CLOSED:
-                del self.senders[peer]
+                self.drop_to(peer)
         allowance = self._allowance(now)
         for peer, receiver in list(self.receivers.items()):
             receiver.handle_timeout(now, allowance, out)
@@ -440,12 +452,6 @@ class ReliableUnicast:
             receiver.flush_ack(allowance, out)
 
     # Outputs
-
-    def next_timeout(self) -> int | None:
-        entries: list[SenderEntry | ReceiverEntry]
-        entries = [*self.senders.values(), *self.receivers.values()]
-        deadlines = [self._timers.next_timeout(), *[entry.next_timeout() for entry in entries]]
-        return min([at for at in deadlines if at is not None], default=None)
 
     @property
     def has_ready(self) -> bool:
@@ -696,15 +702,18 @@ class ReliableUnicast:
             if is_same or question.conn.epoch < conn.epoch:
                 self._drop_question(peer)
         self.tombstones.pop(peer, None)
+        timers = self.deadlines.owner(self._owner("from", peer))
         entry = self.receivers[peer] = self.receiver(
-            peer, conn, self.config, self._max_message_bytes, offset, parts, now
+            peer, conn, self.config, self._max_message_bytes, offset, parts, now, timers
         )
         return entry
 
     def _bury(self, peer: Member, *, is_final: bool) -> None:
         """Remove the entry; a tombstone stays, so that nothing is delivered twice."""
         tombs = self.tombstones
-        tombs[peer] = self.receivers.pop(peer).tombstone(is_final=is_final)
+        entry = self.receivers.pop(peer)
+        entry.remove()
+        tombs[peer] = entry.tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
         # Halves of large messages are kept, but only so many bytes of them.
@@ -807,7 +816,10 @@ class ReliableUnicast:
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
         self._view = None
+        for receiver in self.receivers.values():
+            receiver.remove()
         for sender in self.senders.values():
+            sender.remove()
             sender.receipts.clear()  # it is not the peer that is gone
             sender.give_up(reason, out)
         self.senders.clear()

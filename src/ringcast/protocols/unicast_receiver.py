@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Conn, Member
     from ringcast.wire.frames import SyncOk, UnicastData
 
@@ -101,6 +102,7 @@ class ReceiverEntry:
         offset: int,
         parts: Iterable[bytes] | None,
         now: int,
+        timers: Timers[Timer],
     ) -> None:
         self.peer = peer
         self.conn = conn
@@ -116,7 +118,7 @@ class ReceiverEntry:
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
         self._acked = offset
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._refresh(now)
 
     # Inputs
@@ -207,10 +209,11 @@ class ReceiverEntry:
         size = max(self.assembler.size, PART_BYTES_MIN * len(parts)) if parts else 0
         return Tombstone(self.conn, self.window.delivered, parts, is_final, size)
 
-    # Outputs
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
+    # Outputs
 
     def stats(self) -> dict[str, object]:
         window = self.window

@@ -26,7 +26,7 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.events import Undeliverable, Writable
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member
     from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Sync, UnicastAck, UnicastNack
@@ -93,6 +94,7 @@ class SenderEntry:
         fragment_bytes: int,
         datagram_bytes: int,
         now: int,
+        timers: Timers[Timer],
     ) -> None:
         window = SendWindow(
             config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=datagram_bytes
@@ -128,7 +130,7 @@ class SenderEntry:
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
         self._give_up_after = round(config.max_retransmit_s * 1e9)
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._refresh(now)
 
     @property
@@ -318,15 +320,16 @@ class SenderEntry:
         rest_bytes = self.fragments.rest_bytes
         return Undeliverable(self.peer, epoch, window.low + 1, window.high, reason, rest_bytes)
 
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
+
     # Outputs
 
     @property
     def backlog(self) -> str:
         """What is unacknowledged, for people."""
         return f"{self.window.high - self.window.low} messages from {self.window.low + 1} on"
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def stats(self) -> dict[str, object]:
         window = self.window

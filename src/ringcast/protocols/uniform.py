@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import NewerView
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.model import Stream
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.window.assembler import Assembler
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.protocols.inbox import Inbox
@@ -193,7 +194,11 @@ class Uniform:
         self._view: View | None = None
         self._round = Round()
         self._interval = REPEAT_START_NS
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        """Arm timers there from now on."""
+        self._timers: Timers[Timer] = deadlines.owner(("left", self.stream))
 
     # Inputs
 
@@ -318,9 +323,6 @@ class Uniform:
                 self._fetch_again(out)
             self._interval = min(2 * self._interval, self._tau)
             self._say(now, out)
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def close(self) -> None:
         self._view = None

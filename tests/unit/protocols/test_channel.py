@@ -63,7 +63,7 @@ class Ends:
             for me, channel in self.channels.items():
                 channel.check_invariants()
                 assert not self.out[me].events
-                at = channel.next_timeout()
+                at = channel.deadlines.next()
                 if not self.out[A].frames and not self.out[B].frames and at is not None:
                     if at > self.now + SECOND:
                         continue
@@ -79,7 +79,7 @@ def test_nothing_is_there_before_anything_is_said() -> None:
     channel = ends.channels[A]
     channel.handle_timeout(ends.now, ends.out[A])
     assert channel.unicast is None
-    assert channel.next_timeout() is None
+    assert channel.deadlines.next() is None
     assert channel.take_messages(ends.now, ends.out[A]) == []
     assert channel.stats() == {"waiting": {}, "dropped": 0}
     channel.close("", ends.now, ends.out[A])
@@ -133,7 +133,7 @@ def test_nothing_is_for_those_who_are_not_in_the_view() -> None:
     ends.send(b"3")
     assert channel.dropped == 1
     channel.handle_timeout(ends.now + SECOND, ends.out[A])  # the tick that was set before
-    assert channel.next_timeout() is None
+    assert channel.deadlines.next() is None
     assert ends.out[A].frames == []
 
 

@@ -285,7 +285,7 @@ def test_a_view_without_oneself_closes() -> None:
     assert list(m.out.events) == [Closed(reason, 2, ((Stream.FIFO, 1, 2),))]
     assert m.layer.windows() == {}
     assert m.take() == []
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
     with pytest.raises(GroupClosed):
         m.send(b"x")
 
@@ -614,9 +614,9 @@ def test_what_waits_behind_a_gap_is_allowed_again() -> None:
 
 def test_deadlines_of_all_boxes_count() -> None:
     m = Machine(B)
-    assert m.layer.next_timeout() == 20_000_000  # the ack that tells where B's window stands
+    assert m.layer.deadlines.next() == 20_000_000  # the ack that tells where B's window stands
     m.send(b"x")
-    assert m.layer.next_timeout() == 5_000_000  # the probe
+    assert m.layer.deadlines.next() == 5_000_000  # the probe
     m.layer.handle_timeout(20_000_000, m.out)
     kinds = [type(frame) for _, frame in m.out.frames]
     assert kinds == [Data, Highest, Ack]
@@ -624,7 +624,7 @@ def test_deadlines_of_all_boxes_count() -> None:
 
 def test_before_any_view_there_is_nothing() -> None:
     m = Machine()
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
     assert m.take() == []
     assert m.layer.digest() == Digest({})
     assert m.layer.explain(0) == []

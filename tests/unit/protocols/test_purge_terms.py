@@ -64,7 +64,7 @@ class Desk:
     def wait(self, duration: int) -> None:
         """Let time pass, with every deadline in it."""
         stop = self.now + duration
-        while (at := self.layer.next_timeout()) is not None and at <= stop and not self.reasons:
+        while (at := self.layer.deadlines.next()) is not None and at <= stop and not self.reasons:
             self.now = at
             self.layer.handle_timeout(at, self.out)
             self.layer.check_invariants()

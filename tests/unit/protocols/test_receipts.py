@@ -9,6 +9,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.events import Confirmed, Undeliverable
 from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.outbox import Outbox
@@ -28,7 +29,8 @@ class Sender:
 
     def __init__(self, *others: Member, **config: Any) -> None:
         terms = MulticastConfig(**({"datagram_bytes": 1000, "window_bytes": 1 << 20} | config))
-        self.box = Outbox(A, Stream.FIFO, terms, view(A, *others), 900)
+        timers = Deadlines().owner("sent")
+        self.box = Outbox(A, Stream.FIFO, terms, view(A, *others), 900, timers)
         self._numbers = count(1)
         self._out = Effects()
 
@@ -257,7 +259,7 @@ def test_a_view_says_nothing_of_who_was_not_in_the_one_before() -> None:
 def test_a_member_that_is_given_up_is_named() -> None:
     u = Unicast(B)
     u.send(B, b"x")
-    while (at := u.layer.next_timeout()) is not None and not u.given():
+    while (at := u.layer.deadlines.next()) is not None and not u.given():
         u.layer.handle_timeout(at, u.out)
     (event,) = u.given()
     assert event.missing == (B,)

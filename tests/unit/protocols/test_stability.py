@@ -8,6 +8,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.errors import UsageError
 from ringcast.events import Delivered, Writable
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
@@ -63,6 +64,8 @@ class Rounds:
 
     def __init__(self, me: Member, *members: Member, **stability: Any) -> None:
         self.machine = StabilityRounds(me, config(**stability))
+        self.deadlines = Deadlines()
+        self.machine.attach(self.deadlines)
         self.out = Effects()
         self.now = 0
         self.view = view(*members)
@@ -100,7 +103,7 @@ class Rounds:
     def timeout(self) -> int:
         """Run the next timer; how long that took."""
         before = self.now
-        deadline = self.machine.next_timeout()
+        deadline = self.deadlines.next()
         assert deadline is not None
         self.now = deadline
         self.machine.handle_timeout(self.now)
@@ -154,10 +157,10 @@ def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
     r.vote(1, 1)
     r.hear_stable(1, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
-    assert r.machine.next_timeout() is not None
+    assert r.deadlines.next() is not None
     r.hear_stable(2, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_what_became_stable_in_the_last_round_needs_another() -> None:
@@ -167,10 +170,10 @@ def test_what_became_stable_in_the_last_round_needs_another() -> None:
     r.hear_stable(1, 0, 0)  # somebody had no window yet
     r.hear_stable(2, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
-    assert r.machine.next_timeout() is not None
+    assert r.deadlines.next() is not None
     r.hear_stable(3, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_what_was_taken_is_voted_on_within_the_interval() -> None:
@@ -453,7 +456,7 @@ def test_who_has_left_votes_on_nothing() -> None:
     r.machine.want(r.out)
     r.machine.on_wanted(A, VoteWanted(r.view.id, 0), r.out)
     assert not r.machine.is_due
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 # A member of a group that votes
@@ -504,7 +507,7 @@ class Machine:
         ]
 
     def timeout(self) -> None:
-        deadline = self.layer.next_timeout()
+        deadline = self.layer.deadlines.next()
         assert deadline is not None
         self.now = max(self.now, deadline)
         self.layer.handle_timeout(self.now, self.out)

@@ -172,7 +172,7 @@ def test_a_new_stream_to_who_is_not_in_the_view_is_refused() -> None:
     assert (refused.value.to, refused.value.sent) == (X, 0)
     assert refused.value.last < refused.value.first  # nothing is under way to it
     assert X not in m.layer.senders
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_undeliverable_is_an_event_and_an_error() -> None:
@@ -239,7 +239,7 @@ def test_to_oneself() -> None:
     (event,) = m.take()
     assert event == Delivered(A, Run(Stream.FIFO, 2, [b"2", b"3"]), ViewId(A, 1), LOOPBACK_EPOCH)
     assert m.frames() == []
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_frames_in_ones_own_name_are_nothing() -> None:
@@ -336,7 +336,7 @@ def test_data_of_a_newer_connection_asks() -> None:
     m.receive(B, data(3, b"3", conn=Conn(2, 2)))
     assert m.layer.questions == {B: question}  # once
     assert m.layer.receivers[B].conn == Conn(2, 1)
-    assert m.layer.next_timeout() == TAU
+    assert m.layer.deadlines.next() == TAU
 
 
 # Questions about what I send
@@ -360,7 +360,7 @@ def test_an_answer_is_repeated_by_the_tick() -> None:
     m.receive(B, UnicastAck(Conn(FIRST, 1), 1, 1 << 16))
     m.at(TAU)
     m.frames()
-    assert m.layer.next_timeout() == 10 * S  # idle
+    assert m.layer.deadlines.next() == 10 * S  # idle
     m.receive(B, Sync(Conn(FIRST, 1), 1))
     answer = SyncOk(Conn(FIRST, 2), 1, 1, 1, is_middle=False)
     assert m.frames() == [(B, answer)]
@@ -371,7 +371,7 @@ def test_an_answer_is_repeated_by_the_tick() -> None:
     for n in range(4, 10):
         m.at(n * TAU)
     assert m.frames() == []
-    assert m.layer.next_timeout() == 10 * S
+    assert m.layer.deadlines.next() == 10 * S
 
 
 # My own questions
@@ -755,7 +755,7 @@ def test_a_view_without_oneself_is_the_end() -> None:
     (lost,) = m.events()
     assert isinstance(lost, Undeliverable)
     assert "goes on without this member" in lost.reason
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
     assert m.take() == []
     with pytest.raises(GroupClosed):
         m.send(B, b"2")
@@ -778,7 +778,7 @@ def test_close_says_goodbye_once() -> None:
     assert (m.frames(), m.events()) == ([], [])
     m.receive(B, data(2, b"2"))
     assert m.layer.receivers == {}
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_closing_what_is_not_open() -> None:
