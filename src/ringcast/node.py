@@ -67,7 +67,7 @@ class Node:
         {
             *("multicast", "unicast", "membership", "detector", "state", "_channel"),  # in _layers
             *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-            *("deadlines", "_receipts_asked"),
+            *("deadlines", "effects", "_receipts_asked"),
         }
     )
 
@@ -144,7 +144,8 @@ class Node:
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
         self._receipts_asked = 0
-        self._out = Effects()
+        self._out = self.effects = Effects()
+        """What waits to be taken, to be read only: a driver looks here before it takes."""
         self.multicast = group
         self.unicast = one
         self.membership = self._find(Membership)
@@ -425,8 +426,9 @@ class Node:
             self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
             for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
                 ready = layer.take_ready(limit, now, self._out)
-                limit -= sum(map(_count, ready))
-                events += ready if state is None else state.sift(ready)
+                if ready:
+                    limit -= sum(map(_count, ready))
+                    events += ready if state is None else state.sift(ready)
         self._settle(now)
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
@@ -575,12 +577,13 @@ class Node:
             return
         state = self.state
         while True:
-            self._take_messages(channel, now)
+            if channel.may_be_ready:
+                self._take_messages(channel, now)
             if out.signals:
                 self._drain(now)
             if state is not None and state.is_catching_up:
                 self._catch_up(state, now)
-            if state is not None and state.has_asks:
+            if state is not None and state.giving.asks:
                 state.answer_asks(self.multicast.digest(), now, out)
             if not out.messages or not self._send_messages(channel, now):
                 return

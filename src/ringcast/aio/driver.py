@@ -236,7 +236,7 @@ class Driver:
         else:
             first = next(datagrams, None)
             request = None
-            if first is not None and not self.node.has_events:  # those would be told before it
+            if first is not None and not self.node.effects.events:  # those would be told before it
                 request = self.node.take_request(first, now)
             if request is not None:
                 self._tell_request(request, datagrams)
@@ -310,11 +310,13 @@ class Driver:
         self._is_turn_due = self._has_spoken = False
         if self._is_open:
             now = self._clock()
-            has_news = self.node.has_events or bool(self.transport.hints)
+            waiting = self.node.effects
+            has_news = bool(waiting.events or self.transport.hints)
             if has_news:
                 self._take_hints(now)
                 self._tell(self.node.take_events(0, now), now)
-            self._send_datagrams(now)  # before what can wait: somebody may wait for these
+            if waiting.frames or waiting.lone is not None:
+                self._send_datagrams(now)  # before what can wait: somebody may wait for these
             if self._is_look_due or has_news:
                 self._look_for_messages()
             self._arm(now)
@@ -373,7 +375,7 @@ class Driver:
                         self.transport.send(datagram, member.address)
 
     def _arm(self, now: int) -> None:
-        deadline = self.node.next_timeout()
+        deadline = self.node.deadlines.next()
         if deadline is None or (self._timer is not None and self._timer_at <= deadline):
             return  # a timer that fires early finds nothing due and is armed again
         if self._timer is not None:

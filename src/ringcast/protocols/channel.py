@@ -77,7 +77,8 @@ class SystemChannel:
         self._datagram_bytes = datagram_bytes
         self._view: View | None = None
         self._inner = Effects()
-        self._may_be_ready = False  # there may be messages in windows
+        self.may_be_ready = False
+        """There may be messages in windows."""
         self.attach(Deadlines())
 
     def attach(self, deadlines: Deadlines) -> None:
@@ -106,7 +107,7 @@ class SystemChannel:
         unicast = self.unicast
         if unicast is not None and not self.waiting and unicast.send_next(payload, to, now, out):
             return
-        self._may_be_ready |= to == self._me
+        self.may_be_ready |= to == self._me
         waiting = self.waiting.get(to)
         if waiting is None:
             if self._open(now).send([payload], to, now, self._inner):
@@ -119,7 +120,7 @@ class SystemChannel:
             self.dropped += 1
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        self._may_be_ready = True
+        self.may_be_ready = True
         self._open(now).receive(source, frames, now, self._inner)
         self._settle(now, out)
 
@@ -128,7 +129,7 @@ class SystemChannel:
             self.close("", now, out)
             return
         self._view = view
-        self._may_be_ready = True  # what came before the first view
+        self.may_be_ready = True  # what came before the first view
         for peer in [peer for peer in self.waiting if peer not in view]:
             del self.waiting[peer]
         self._awaited.intersection_update(view)
@@ -150,9 +151,9 @@ class SystemChannel:
 
     def take_messages(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """What has arrived, each message with its sender."""
-        if self.unicast is None or not self._may_be_ready:
+        if self.unicast is None or not self.may_be_ready:
             return []
-        self._may_be_ready = False
+        self.may_be_ready = False
         messages = self.unicast.take_all(now, self._inner)
         self._settle(now, out)
         return messages
@@ -220,7 +221,7 @@ class SystemChannel:
         return self.unicast
 
     def _send_waiting(self, to: Member, now: int, out: Effects) -> None:
-        self._may_be_ready |= to == self._me
+        self.may_be_ready |= to == self._me
         waiting = self.waiting[to]
         accepted = self._open(now).send(list(waiting), to, now, self._inner)
         for _ in range(accepted):

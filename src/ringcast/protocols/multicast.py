@@ -154,6 +154,9 @@ class ReliableMulticast:
             "relayed",
             "_relayed_to",
             "_last_sent",
+            "_in_flight_bytes",
+            "_left",  # both have names of their own
+            "_ready",  # as the windows tell
         }
     )
 
@@ -183,12 +186,14 @@ class ReliableMulticast:
         self._datagram_bytes = config.datagram_bytes
         self._datagram_room = room_of(config.datagram_bytes, config.bulk_bytes)
         self._slow_member_timeout_s = slow_member_timeout_s
+        self._in_flight_bytes = config.in_flight_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
         self._view: View | None = None
         self._is_closed = False
         self._outboxes: dict[Stream, Outbox] = {}
         self._last_sent: dict[Stream, int] = {}  # once there are none
         self._inboxes: dict[Origin, Inbox] = {}
+        self._ready: set[Origin] = set()  # in whose windows messages wait for the application
         self._early: deque[tuple[Member, Data]] = deque()
         self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
         self.uniform = self.estates(me, config)
@@ -200,6 +205,7 @@ class ReliableMulticast:
             for stream in streams
             if stream is Stream.UNIFORM or config.purge is Purge.RETAINED
         )
+        self._left = [self._left_on(stream) for stream in self.inherited]
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._joiners: tuple[Member, ...] | None = None  # who waits for a digest,
         self._promised: Digest | None = None  # and for which one, if that is known
@@ -243,7 +249,11 @@ class ReliableMulticast:
         check_payloads(payloads, self.config.max_message_bytes)
         if self.rounds is not None and stream is Stream.FIFO:
             self.rounds.on_data(now)
-        return outbox.send(payloads, now, out) if payloads else 0
+        if not payloads:
+            return 0
+        accepted = outbox.send(payloads, now, out)
+        self._note_ready(outbox)
+        return accepted
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self._datagram += 1
@@ -303,6 +313,7 @@ class ReliableMulticast:
         for stream in self.streams:
             if stream in self._outboxes:
                 self._outboxes[stream].set_members(view, reunited, now, out)
+                self._note_ready(self._outboxes[stream])
             else:
                 outbox = self._outboxes[stream] = self.outbox(
                     self.me,
@@ -317,7 +328,7 @@ class ReliableMulticast:
                 outbox.fragments.resize(self._fragment_bytes, self._datagram_bytes)
         for inbox in self._inboxes.values():
             self._enter_view(inbox, view, now)
-        for left in self._taken_over():
+        for left in self._left:
             left.install_view(view, now, out)
         if self.rounds is not None:
             self.rounds.install_view(view)
@@ -350,36 +361,42 @@ class ReliableMulticast:
         """Up to `limit` messages, from all senders in turn: calling this is delivery. `only_own`:
         one's own and no others."""
         events: list[Event] = []
-        allowance = self._allowance(now)
-        for origin in self._own_origins() if only_own else self._in_turn():
+        boxes = [*self._outboxes.values()] if only_own else self._in_turn()
+        for box in boxes:
             if limit <= 0:
                 break
             self._turn += 1
-            own = self._outboxes.get(origin.stream) if origin.sender == self.me else None
-            box = own or self._inboxes[origin]
-            first = box.window.delivered + 1
-            if own is not None:
-                payloads = own.take_ready(limit, now, out)
-            else:
-                payloads = self._inboxes[origin].take_ready(limit, now, allowance, out)
-            if payloads:
-                limit -= len(payloads)
-                assert self._view is not None
-                deliver(*origin, box.assembler, first, payloads, self._view.id, events)
-                if self.rounds is not None and origin.stream is Stream.FIFO:
-                    size = sum(map(len, payloads))
-                    last = box.window.delivered
-                    self.rounds.took(origin.sender, last, size, self.receive_buffer, now)
-        for left in () if only_own else self._taken_over():
+            if box.origin in self._ready:
+                limit -= self._take_from(box, limit, now, events, out)
+        for left in () if only_own else self._left:
             if left.estates:
                 limit = left.take_ready(limit, now, events, out)
         self._settle(now, out)
         return events
 
+    def _take_from(
+        self, box: Outbox | Inbox, limit: int, now: int, events: list[Event], out: Effects
+    ) -> int:
+        """How many messages were taken."""
+        first = box.window.delivered + 1
+        if isinstance(box, Inbox):
+            payloads = box.take_ready(limit, now, self._allowance(now), out)
+        else:
+            payloads = box.take_ready(limit, now, out)
+        self._note_ready(box)
+        if payloads:
+            assert self._view is not None
+            deliver(*box.origin, box.assembler, first, payloads, self._view.id, events)
+            if self.rounds is not None and box.origin.stream is Stream.FIFO:
+                size = sum(map(len, payloads))
+                last = box.window.delivered
+                self.rounds.took(box.origin.sender, last, size, self.receive_buffer, now)
+        return len(payloads)
+
     def take_inherited(self, now: int, out: Effects) -> list[Event]:
         """All that departed senders have left and that is ready, however much it is."""
         events: list[Event] = []
-        for left in self._taken_over():
+        for left in self._left:
             left.take_ready(CAPACITY_LIMIT, now, events, out)
         if events:
             self._settle(now, out)
@@ -394,6 +411,7 @@ class ReliableMulticast:
             if payloads:
                 assert self._view is not None
                 deliver(self.me, stream, outbox.assembler, first, payloads, self._view.id, events)
+                self._note_ready(outbox)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -402,7 +420,7 @@ class ReliableMulticast:
         allowance = self._allowance(now)
         for inbox in self._inboxes.values():
             inbox.handle_timeout(now, allowance, out)
-        for left in self._taken_over():
+        for left in self._left:
             left.handle_timeout(now, out)
         if self._timers.take(Timer.SETTLE, now):
             self._ask_what_is_awaited(now, out)
@@ -449,7 +467,7 @@ class ReliableMulticast:
         for origin, inbox in self._inboxes.items():
             entries[origin] = inbox.window.delivered
             partials[origin] = inbox.assembler.parts
-        for left in self._taken_over():
+        for left in self._left:
             for sender, estate in left.estates.items():
                 if estate.is_mine:
                     entries[Origin(sender, left.stream)] = estate.delivered
@@ -490,18 +508,18 @@ class ReliableMulticast:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        for outbox in self._outboxes.values():  # loops: asked after every input
-            if outbox.window.ready:
-                return True
-        for inbox in self._inboxes.values():
-            if inbox.window.ready:
-                return True
+        if self._ready:
+            return True
+        if not self.uniform.estates and not self.retained.estates:
+            return False
         return self.uniform.has_ready or self.retained.has_ready
 
     @property
     def has_own_ready(self) -> bool:
         """Some message of one's own could be taken now."""
-        return any(outbox.window.ready for outbox in self._outboxes.values())
+        return bool(self._ready) and any(
+            outbox.origin in self._ready for outbox in self._outboxes.values()
+        )
 
     @property
     def is_flushed(self) -> bool:
@@ -534,7 +552,7 @@ class ReliableMulticast:
                 reasons.append(f"{names} cannot be let in yet: {behind} lacks what is before")
         if self.rounds is not None:
             reasons += self.rounds.explain()
-        return reasons + [why for left in self._taken_over() for why in left.explain(now)]
+        return reasons + [why for left in self._left for why in left.explain(now)]
 
     def check_invariants(self) -> None:
         assert len(self._early) <= EARLY_MAX
@@ -544,6 +562,7 @@ class ReliableMulticast:
         for origin, inbox in self._inboxes.items():
             assert self._is_peer(origin.sender)
             inbox.check_invariants()
+        assert self._ready == {box.origin for box in self._boxes() if box.window.ready}
         self.uniform.check_invariants()
         self.retained.check_invariants()
 
@@ -560,6 +579,7 @@ class ReliableMulticast:
         inbox = self._inboxes.get(Origin(source, data.stream))
         if inbox is not None:
             inbox.on_data(data, now, self._allowance(now), out, self._datagram)
+            self._note_ready(inbox)
             if self.rounds is not None and data.stream is Stream.FIFO:
                 self.rounds.on_data(now)
         elif (
@@ -589,6 +609,7 @@ class ReliableMulticast:
         inbox = self.inbox(
             origin, self.config, offset, parts, now, timers, counter, is_gated=is_gated
         )
+        self._ready.discard(origin)
         self._inboxes[origin] = inbox
         assert self._view is not None
         self._enter_view(inbox, self._view, now)
@@ -598,6 +619,7 @@ class ReliableMulticast:
 
     def _enter_view(self, inbox: Inbox, view: View, now: int) -> None:
         inbox.enter_view(view.id, now)
+        self._note_ready(inbox)
         if inbox.window.retain:
             sender = inbox.origin.sender
             inbox.helpers = tuple(who for who in view if who not in (self.me, sender))
@@ -611,6 +633,7 @@ class ReliableMulticast:
                 inbox = self._inboxes.pop(Origin(member, stream), None)
                 if inbox is not None:
                     inbox.remove()
+                    self._ready.discard(inbox.origin)
                     since = max(since, inbox.counter)
                 if stream in self.inherited:
                     self._left_on(stream).take_over(member, inbox, now)
@@ -644,6 +667,7 @@ class ReliableMulticast:
             self.refused += 1
         else:
             inbox.on_commit(commit, self._view.id, now)
+            self._note_ready(inbox)
 
     def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
         outbox = self._outboxes.get(Stream.UNIFORM)
@@ -700,6 +724,7 @@ class ReliableMulticast:
             self.refused += 1
         else:
             inbox.on_data(relayed.data, now, self._allowance(now), out, self._datagram)
+            self._note_ready(inbox)
 
     def _vote(self, now: int, out: Effects) -> None:
         """Do what the rounds of votes ask for."""
@@ -722,6 +747,7 @@ class ReliableMulticast:
                 if inbox is not None:
                     inbox.on_stable(mark.by_all, now)
             outbox.on_stable(stable, mine, view.members[mine.slowest], now, out)
+            self._note_ready(outbox)
             rounds.rest_or_go_on(self._known(view), now)
 
     def _taken(self, view: View) -> tuple[int, ...]:
@@ -747,10 +773,6 @@ class ReliableMulticast:
     def _left_on(self, stream: Stream) -> Uniform:
         return self.uniform if stream is Stream.UNIFORM else self.retained
 
-    def _taken_over(self) -> list[Uniform]:
-        """What departed senders have left, on streams where that is taken over."""
-        return [self._left_on(stream) for stream in self.inherited]
-
     # Letting joiners in
 
     @property
@@ -763,7 +785,7 @@ class ReliableMulticast:
         that, and needs none of it."""
         if self.rounds is not None:
             self._vote(now, out)
-        is_settled = self.uniform.is_settled and self.retained.is_settled
+        is_settled = not self.uniform.estates and not self.retained.estates
         if is_settled != self._was_settled:
             self._was_settled = is_settled
             out.signal(Settled(is_settled))
@@ -851,6 +873,7 @@ class ReliableMulticast:
             self.refused += 1
         else:
             outbox.on_ack(source, ack, now, out)
+            self._note_ready(outbox)
 
     def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         outbox = self._outboxes.get(nack.stream)
@@ -866,25 +889,31 @@ class ReliableMulticast:
         else:
             inbox.on_highest(highest.seqno, now, self._allowance(now), out)
 
-    def _in_turn(self) -> list[Origin]:
-        """All origins; whoever was not reached last time comes first."""
-        origins = self._own_origins()
-        origins += self._inboxes
-        start = self._turn = self._turn % len(origins) if origins else 0
-        return origins[start:] + origins[:start]
+    def _note_ready(self, box: Outbox | Inbox) -> None:
+        """Messages may have come into this window, or gone from it."""
+        if box.window.ready:
+            self._ready.add(box.origin)
+        else:
+            self._ready.discard(box.origin)
 
-    def _own_origins(self) -> list[Origin]:
-        return [Origin(self.me, stream) for stream in self._outboxes]
+    def _in_turn(self) -> list[Outbox | Inbox]:
+        """All streams; whoever was not reached last time comes first."""
+        boxes: list[Outbox | Inbox] = [*self._outboxes.values(), *self._inboxes.values()]
+        start = self._turn = self._turn % len(boxes) if boxes else 0
+        return boxes[start:] + boxes[:start]
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late, and a datagram at the
         least."""
-        heard = [inbox.last_data for inbox in self._inboxes.values()]
-        active = sum(at is not None and at > now - self._tau for at in heard)
+        horizon = now - self._tau
+        active = 0
+        for inbox in self._inboxes.values():
+            if inbox.last_data is not None and inbox.last_data > horizon:
+                active += 1
         return max(self._share(active), self._datagram_room)
 
     def _share(self, senders: int) -> int:
-        return min(self.receive_buffer // max(1, senders), self.config.in_flight_bytes)
+        return min(self.receive_buffer // max(1, senders), self._in_flight_bytes)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
@@ -900,6 +929,7 @@ class ReliableMulticast:
             box.remove()
         self._outboxes.clear()
         self._inboxes.clear()
+        self._ready.clear()
         self._early.clear()
         for left in (self.uniform, self.retained):
             left.close()

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ringcast.core.effects import TooSlow
 from ringcast.core.shared import Named
 from ringcast.events import Writable
-from ringcast.model import SEQNO_MAX, Purge, Stream
+from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.receipts import OPEN, Receipts
 from ringcast.window.acks import AckTable, AgreedMark
@@ -73,6 +73,8 @@ class Outbox:
 
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
+            "window",  # that of the fragments
+            "origin",
             "_me",
             "_stream",
             "_config",
@@ -115,6 +117,8 @@ class Outbox:
             gate=0 if self.is_gated else SEQNO_MAX,
         )
         self._view_id = view.id
+        self.origin = Origin(me, stream)
+        self.window = window
         self.fragments = Fragmenter(window, fragment_bytes)
         self.acks: AckTable | AgreedMark
         if stability is None:
@@ -151,10 +155,6 @@ class Outbox:
         self._stuck_since = 0  # while blocked: when something was purged last
         self._limit_messages()
         self._limit_bytes()
-
-    @property
-    def window(self) -> SendWindow:
-        return self.fragments.window
 
     # Inputs
 

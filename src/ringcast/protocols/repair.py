@@ -165,7 +165,8 @@ class Repair:
     ) -> None:
         """first..last have just been offered to the window. Runs of one datagram have the same
         number, and count once; without a number, each is a datagram of its own."""
-        if first == self.known + 1 and last == window.held and not self.has_gaps:
+        is_whole = not (self.unasked or self.requests or self.lost)
+        if is_whole and first == self.known + 1 and last == window.held:
             self.known = last  # the next in order, and nothing is missing
             self.announced = max(self.announced, last)
             return
@@ -185,7 +186,9 @@ class Repair:
 
     def saw_next(self, seqno: int) -> bool:
         """Whether this is the next of a stream of which nothing is known to be missing."""
-        if self.has_gaps or self.announced >= seqno or self.known + 1 != seqno:
+        if self.announced >= seqno or self.known + 1 != seqno:
+            return False
+        if self.unasked or self.requests or self.lost:
             return False
         self.known = self.announced = seqno
         return True

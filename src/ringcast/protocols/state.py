@@ -124,6 +124,10 @@ class StateTransfer:
         self.me = me
         self.has_state = has_state
         self.phase = Phase.LIVE
+        self.is_catching_up = False
+        """Messages to the group go into the buffer."""
+        self.is_behind = False
+        """The application does not get live messages yet."""
         self.giving = Provider()
         self.provider: Member | None = None
         """Who is to give us ours, while we wait for it."""
@@ -203,7 +207,7 @@ class StateTransfer:
                 self._is_settled = is_settled
                 self._settle()
             case LetIn(by, digest):
-                self.phase = Phase.WAITING
+                self._enter(Phase.WAITING)
                 self.catch_up = CatchUp(
                     digest.entries, self._room, self._fragment_bytes, self._inherited
                 )
@@ -297,7 +301,7 @@ class StateTransfer:
             self._took_all(out)
             events += self.catch_up.take(limit)
             if not self.catch_up:
-                self.phase = Phase.LIVE
+                self._enter(Phase.LIVE)
                 self._end_catch_up()
         return events
 
@@ -322,7 +326,7 @@ class StateTransfer:
                     self._ask_next(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
-        self.phase = Phase.LIVE
+        self._enter(Phase.LIVE)
         self.giving.close(reason)
         self._announce(out)
         self.provider = self.incoming = self.catch_up = self._view = None
@@ -331,16 +335,6 @@ class StateTransfer:
         self._timers.disarm(Timer.PATIENCE)
 
     # Outputs
-
-    @property
-    def is_catching_up(self) -> bool:
-        """Messages to the group go into the buffer."""
-        return self.phase is Phase.WAITING
-
-    @property
-    def is_behind(self) -> bool:
-        """The application does not get live messages yet."""
-        return self.phase is not Phase.LIVE
 
     @property
     def has_ready(self) -> bool:
@@ -398,6 +392,11 @@ class StateTransfer:
         assert not is_waiting or self.provider is not None
         assert not self.is_behind or self.catch_up is not None
         assert not self._handover or self.is_behind
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.is_catching_up = phase is Phase.WAITING
+        self.is_behind = phase is not Phase.LIVE
 
     # What a provider does
 
@@ -473,7 +472,7 @@ class StateTransfer:
         self._stop_waiting(StateLost(f"nobody has the state: {who}"), out)
 
     def _stop_waiting(self, event: StateReceived | StateLost, out: Effects) -> None:
-        self.phase = Phase.HANDING
+        self._enter(Phase.HANDING)
         self._handover.append(event)
         self._timers.disarm(Timer.PATIENCE)
         self._patience = PATIENCE_NS

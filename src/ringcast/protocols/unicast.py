@@ -144,6 +144,7 @@ class ReliableUnicast:
             "_tau",
             "_turn",
             "_datagram",
+            "_ready",  # as the windows tell
         }
     )
 
@@ -165,6 +166,7 @@ class ReliableUnicast:
         buffer holds."""
         self.senders: dict[Member, SenderEntry] = {}
         self.receivers: dict[Member, ReceiverEntry] = {}
+        self._ready: set[Member] = set()  # of whom messages wait for the application
         self.tombstones: dict[Member, Tombstone] = {}
         self.questions: dict[Member, Question] = {}
         self.early = Early()
@@ -275,7 +277,8 @@ class ReliableUnicast:
             return False
         if not entry.send_next(payload, now, out):
             return False
-        self._timers.arm_if_idle(_TICK, now + self._tau)
+        if _TICK not in self._timers.by_key:
+            self._timers.arm(_TICK, now + self._tau)
         return True
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -409,9 +412,9 @@ class ReliableUnicast:
         messages: list[tuple[Member, bytes]] = []
         if self._view is None:
             return messages
-        for peer, entry in self.receivers.items():
+        for peer, entry in self.receivers.items() if self._ready else ():
             window, assembler = entry.window, entry.assembler
-            if not window.ready:
+            if peer not in self._ready:
                 continue
             first = window.delivered + 1
             payloads = entry.take_ready(window.ready, now)
@@ -419,6 +422,7 @@ class ReliableUnicast:
                 runs = assembler.assemble(first, payloads)
                 payloads = [payload for _, run in runs for payload in run]
             messages += [(peer, payload) for payload in payloads]
+            self._note_ready(entry)
         if self.loopback.ready:
             own = self._take_own(self.loopback.ready, out)
             messages += [(self.me, payload) for payload in own.payloads]
@@ -456,12 +460,8 @@ class ReliableUnicast:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        if self._view is None:
-            return False
-        for receiver in self.receivers.values():  # a loop: asked after every input
-            if receiver.window.ready:
-                return True
-        return self.loopback.ready > 0
+        own = self.loopback
+        return self._view is not None and (bool(self._ready) or own.delivered < own.high)
 
     @property
     def is_flushed(self) -> bool:
@@ -526,6 +526,7 @@ class ReliableUnicast:
             sender.check_invariants()
         for peer, receiver in self.receivers.items():
             assert peer not in self.tombstones
+            assert (peer in self._ready) == (receiver.window.ready > 0)
             receiver.check_invariants()
         for peer, question in self.questions.items():
             known = self._known(peer)
@@ -591,6 +592,7 @@ class ReliableUnicast:
         entry = self.receivers.get(source)
         if entry is not None and data.conn == entry.conn:
             entry.on_data(data, now, out, self._datagram)
+            self._note_ready(entry)
             return
         known = self._known(source)
         if known is None or data.conn > known:
@@ -603,6 +605,7 @@ class ReliableUnicast:
                 entry.on_data(data, now, out, self._datagram)
                 for run in overtakers:
                     entry.on_data(run, now, out)
+                self._note_ready(entry)
             else:
                 self.refused += 1
         elif entry is None and data.conn == known and not self.tombstones[source].is_final:
@@ -642,6 +645,7 @@ class ReliableUnicast:
             self._report_gap(entry, entry.window.delivered, ok.low, out)
         out.datagram(source, SyncAck(ok.conn, ok.nonce))
         entry.resume(ok, now, self._allowance(now), out)
+        self._note_ready(entry)
 
     def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
         """Whether this answers the outstanding question. Any other may have been on its way for
@@ -702,6 +706,7 @@ class ReliableUnicast:
             if is_same or question.conn.epoch < conn.epoch:
                 self._drop_question(peer)
         self.tombstones.pop(peer, None)
+        self._ready.discard(peer)
         timers = self.deadlines.owner(self._owner("from", peer))
         entry = self.receivers[peer] = self.receiver(
             peer, conn, self.config, self._max_message_bytes, offset, parts, now, timers
@@ -713,6 +718,7 @@ class ReliableUnicast:
         tombs = self.tombstones
         entry = self.receivers.pop(peer)
         entry.remove()
+        self._ready.discard(peer)
         tombs[peer] = entry.tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
@@ -775,8 +781,8 @@ class ReliableUnicast:
 
     def _in_turn(self) -> list[Member]:
         """Whoever has something ready; who was not reached last time comes first."""
-        peers = [peer for peer, entry in self.receivers.items() if entry.window.ready]
-        if self.loopback.ready:
+        peers = [peer for peer in self.receivers if peer in self._ready] if self._ready else []
+        if self.loopback.delivered < self.loopback.high:
             peers.append(self.me)
         start = self._turn = self._turn % len(peers) if peers else 0
         return peers[start:] + peers[:start] if start else peers
@@ -786,11 +792,19 @@ class ReliableUnicast:
         assert self._view is not None
         first = entry.window.delivered + 1
         payloads = entry.take_ready(limit, now)
+        self._note_ready(entry)
         view_id, epoch = self._view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
         lost = entry.assembler.take_given_up()
         events += [GapSkipped(entry.peer, epoch, seqno, seqno) for seqno in lost]
         return len(payloads)
+
+    def _note_ready(self, entry: ReceiverEntry) -> None:
+        """Messages may have come into this window, or gone from it."""
+        if entry.window.ready:
+            self._ready.add(entry.peer)
+        else:
+            self._ready.discard(entry.peer)
 
     def _send_to_self(self, payloads: Sequence[bytes]) -> int:
         accepted = self.loopback.append_run(payloads)
@@ -824,6 +838,7 @@ class ReliableUnicast:
             sender.give_up(reason, out)
         self.senders.clear()
         self.receivers.clear()
+        self._ready.clear()
         self.tombstones.clear()
         self.questions.clear()
         self.early.clear()

@@ -149,9 +149,11 @@ class ReceiverEntry:
             return False
         window.pass_next()
         self.last_data = self.used_at = now
+        timers = self._timers
         if self._expiry:
-            self._timers.arm(_IDLE, now + self._expiry)
-        self._timers.arm_if_idle(_ACK, now + self._ack_interval)
+            timers.arm(_IDLE, now + self._expiry)
+        if _ACK not in timers.by_key:
+            timers.arm(_ACK, now + self._ack_interval)
         return True
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:

@@ -70,6 +70,7 @@ class SenderEntry:
 
     volatile: ClassVar[frozenset[str]] = frozenset(
         {
+            "window",  # that of the fragments
             "peer",
             "_config",
             "_datagram_bytes",
@@ -101,6 +102,7 @@ class SenderEntry:
         )
         self.peer = peer
         self.conn = conn
+        self.window = window
         self.fragments = Fragmenter(window, fragment_bytes)
         self.state = State.OPEN
         self.used_at = now
@@ -134,13 +136,9 @@ class SenderEntry:
         self._refresh(now)
 
     @property
-    def window(self) -> SendWindow:
-        return self.fragments.window
-
-    @property
     def is_acked(self) -> bool:
         """The peer has taken everything (HA = HS)."""
-        window = self.fragments.window
+        window = self.window
         return window.low == window.high
 
     @property
@@ -168,7 +166,7 @@ class SenderEntry:
 
     def send_next(self, payload: bytes, now: int, out: Effects) -> bool:
         """Whether this message was accepted as it is and goes out at once; if not, `send` it."""
-        window = self.fragments.window
+        window = self.window
         was_acked = window.low == window.high
         if self.state is not _OPEN or not self.fragments.admit_one(payload):
             return False

@@ -79,9 +79,6 @@ class _Ring:
             slots[start:] = payloads[:-wrapped]
             slots[:wrapped] = payloads[-wrapped:]
 
-    def set(self, seqno: int, payload: bytes) -> None:
-        self._slots[seqno & self._mask] = payload
-
     def get(self, first: int, count: int) -> list[bytes]:
         slots = self._slots
         start = first & self._mask
@@ -511,7 +508,8 @@ class SendWindow:
         charged = self.charged + charge
         if seqno > self.low + self.capacity or seqno > self.ceiling or charged > self.max_bytes:
             return False
-        self._ring.set(seqno, payload)
+        ring = self._ring
+        ring._slots[seqno & ring._mask] = payload  # put() of one
         self.high = seqno
         self.charged = charged
         self._charges.append((seqno, charge))

@@ -187,6 +187,6 @@ def test_nothing_is_looked_for_where_nothing_can_be() -> None:
     ends.send(b"opens")
     ends.exchange()
     channel = ends.channels[B]
-    assert not channel._may_be_ready
+    assert not channel.may_be_ready
     channel.send(b"to myself", B, ends.now, ends.out[B])
     assert channel.take_messages(ends.now, ends.out[B]) == [(B, b"to myself")]
