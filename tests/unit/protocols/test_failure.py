@@ -57,7 +57,7 @@ class Watch:
             self.view(members)
 
     def view(self, members: Sequence[Member], counter: int = 1) -> None:
-        self.layer.install_view(view(members, counter), self.now, self.out)
+        self.layer.group.change(view(members, counter), [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
     def receive(self, source: Member, *frames: Frame) -> None:
@@ -546,7 +546,7 @@ def test_after_close_there_is_silence() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER)
     w.sent()
-    w.layer.close("left", w.now, w.out)
+    w.layer.group.close("left", [w.layer], w.now, w.out)
     w.view([A, B], counter=2)
     w.receive(B, Probe(1), Beat(1))
     w.refuse(B)
