@@ -16,9 +16,7 @@ from ringcast.config import GroupConfig
 from ringcast.errors import DecodeError
 from ringcast.events import Delivered, ViewInstalled
 from ringcast.model import Address, Member, Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
+from ringcast.node import build_node
 from ringcast.wire.frames import (
     Ack,
     Commit,
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringcast.events import Event
+    from ringcast.node import Node
     from ringcast.wire.frames import Frame
 
 NAMES = "ABCD"
@@ -67,10 +66,7 @@ class Town:
         for name in NAMES:
             me = Member(_address(name), 1, name)
             config = GroupConfig(group="accounts", name=name)
-            purge = config.multicast.purge
-            membership = Membership(me, config.membership, streams=STREAMS, purge=purge)
-            layers = (membership, FailureDetector(me, config.membership))
-            node = self.nodes[name] = Node(me, config, layers=layers, streams=STREAMS)
+            node = self.nodes[name] = build_node(me, config, streams=STREAMS)
             self.delivered[name] = []
             node.start(self.now)
             node.add_candidates(map(_address, NAMES), self.now)

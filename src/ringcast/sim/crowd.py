@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.model import Address, Member
+from ringcast.node import build_node
 from ringcast.sim.agenda import Agenda
-from ringcast.sim.nodes import group_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Crowd:
         address = self.addresses[place]
         config = GroupConfig(group="crowd", multicast=self._multicast)
         me = Member(address, 1, f"member-{place}")
-        node = self.nodes[address] = group_node(me, config, seal=None)
+        node = self.nodes[address] = build_node(me, config)
         node.start(self.agenda.now)
         node.add_candidates(self.addresses, self.agenda.now)
         self._turn(address)
