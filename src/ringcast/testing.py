@@ -26,7 +26,7 @@ from ringcast.aio.joining import join
 from ringcast.aio.transport import fitting
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import INCARNATION_MAX, Address
-from ringcast.sim.agenda import Agenda
+from ringcast.sim.clock import VirtualClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS, VirtualLoop
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class _Network:
     def __init__(
         self,
         loop: VirtualLoop,
-        agenda: Agenda,
+        agenda: VirtualClock,
         *,
         seed: int,
         loss: float,
@@ -532,7 +532,7 @@ def cluster(
     if not 0.0 <= delay_s < float("inf"):
         raise ConfigError("delay_s", delay_s, "0.0 or more seconds")
     _check_no_loop()
-    agenda = Agenda()
+    agenda = VirtualClock()
     loop = VirtualLoop(agenda)
     network = _Network(loop, agenda, seed=seed, loss=loss, duplicates=duplicates, delay_s=delay_s)
     handle = Cluster(loop, network, group)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from ringcast.events import Event
     from ringcast.model import Member
-    from ringcast.sim.agenda import Agenda
-    from ringcast.sim.network import Network
+    from ringcast.sim.clock import VirtualClock
+    from ringcast.sim.faults import Conditions
     from ringcast.sim.options import Options
     from ringcast.trace.rows import OriginKey
 
@@ -119,8 +119,8 @@ class Keeper:
 class Owner(Protocol):
     """Whose application it is."""
 
-    is_alive: bool
-
+    @property
+    def is_alive(self) -> bool: ...
     @property
     def can_act(self) -> bool: ...
 
@@ -141,16 +141,16 @@ class Giver:
         slot: int,
         *,
         options: Options,
-        agenda: Agenda,
-        network: Network,
+        clock: VirtualClock,
+        conditions: Conditions,
         random: Random,
     ) -> None:
         self.keeper = keeper
         self._owner = owner
         self._is_stalled = slot == options.stalled
         self._options = options
-        self._agenda = agenda
-        self._network = network
+        self._clock = clock
+        self._conditions = conditions
         self._random = random
 
     def react(self, events: Iterable[Event]) -> None:
@@ -160,14 +160,14 @@ class Giver:
 
     def plan(self, transfer: int) -> None:
         """The next chunks of it go out after a while."""
-        self._agenda.after(self._random.uniform(0, self._options.give_ms), self._give, transfer)
+        self._clock.after(self._random.uniform(0, self._options.give_ms), self._give, transfer)
 
     def _give(self, transfer: int) -> None:
         if transfer not in self.keeper.giving or not self._owner.is_alive:
             return
-        is_calm = self._network.is_calm
+        is_calm = self._conditions.is_calm
         if not self._owner.can_act or (self._is_stalled and not is_calm):
-            self._agenda.after(AGAIN_MS, self._give, transfer)
+            self._clock.after(AGAIN_MS, self._give, transfer)
         elif not is_calm and self._random.random() < self._options.refuse:
             self._owner.refuse_state(transfer)
         elif self._owner.provide_state(transfer, self._options.give_chunks):

@@ -12,35 +12,38 @@ Nothing here iterates over a set, and all chance comes from the seed: one seed, 
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
 from ringcast.model import Address, Member
 from ringcast.protocols.repair import NACK_MESSAGES_MAX
-from ringcast.sim.agenda import Agenda, LocalClock, ns
 from ringcast.sim.application import Giver, Keeper
+from ringcast.sim.clock import LocalClock, ns
 from ringcast.sim.coordinator import Coordinator
+from ringcast.sim.faults import Conditions, seeded_link
 from ringcast.sim.gathering import Gathering
 from ringcast.sim.harness import Harness, NodeFailure
 from ringcast.sim.incidents import Incidents
-from ringcast.sim.machine import FIRST_PORT, Machine
-from ringcast.sim.network import Network
+from ringcast.sim.member import FIRST_PORT, SimulatedMember
 from ringcast.sim.nodes import node_factory_for
 from ringcast.sim.options import slot_name
 from ringcast.sim.recorder import Recorder
 from ringcast.sim.seal import ChecksumSeal
 from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Payloads
+from ringcast.sim.world import Driving, World
 from ringcast.trace.predicates.membership import GroupFacts
 from ringcast.trace.predicates.state import state_bound_ns
 from ringcast.trace.predicates.uniform_liveness import HeirFacts, UniformFacts, resolve_bound_ns
-from ringcast.trace.rows import CRASH, Facts, Trace, member_key
+from ringcast.trace.rows import CRASH, RESUME, Facts, Trace, member_key
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
     from ringcast.model import Digest, View
     from ringcast.node import Node
     from ringcast.sim.coordinator import Seat
+    from ringcast.sim.member import SimProcess
     from ringcast.sim.network import Packet
     from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
@@ -59,20 +62,30 @@ SPELL_SHARE = 0.4
 
 
 class Cluster:
-    """One run. Call `run` once; then read `trace`, `recorder` and `network`."""
+    """One run. Call `run` once; then read `trace`, `recorder` and `conditions`."""
 
     def __init__(self, options: Options, node_factory: NodeFactory | None = None) -> None:
         self.options = options
-        self.agenda = Agenda()
         self.random = Random(f"{options.seed} cluster")
+        self._driving = Driving(
+            self.random,
+            batch_share=0.0 if options.has_own_views else 0.5,
+            shuffles_doomed=options.has_own_views,
+        )
+        self.world: World[SimulatedMember] = World(
+            partial(seeded_link, options, _slot),
+            driving=self._driving,
+            hint_ms=options.delta_ms if options.hints else None,
+        )
+        self.clock = self.world.clock
         self._state_random = Random(f"{options.seed} state")
-        self.recorder = Recorder(self.agenda)
-        self.network = Network(options, self.agenda, self, self._arrive)
-        self.machines: list[Machine] = []
+        self.recorder = Recorder(self.clock)
+        self.conditions = Conditions(options, self.world.network, self, _slot)
+        self.processes: list[SimProcess] = []
         """Every incarnation there ever was."""
-        self._by_member: dict[Member, Machine] = {}
+        self._by_member: dict[Member, SimProcess] = {}
         self.coordinator = Coordinator(
-            self._by_member.__getitem__,
+            self._seat_of,
             self._post_view,
             self._post_join,
             has_windows=options.protocol == "multicast",
@@ -89,7 +102,6 @@ class Cluster:
         # Reads what nodes send; the name matters to nobody.
         wiretapper = Member(Address("wiretap", 0), 1, "wiretap")
         self._wiretap = Codec(GROUP, wiretapper, options.datagram_bytes, self._seal)
-        self._slots: list[Machine | None] = [None] * options.nodes
         self._incarnations = [0] * options.nodes
         self._returning = 0  # excluded members that are about to start again
         self._is_healing = False
@@ -108,7 +120,7 @@ class Cluster:
         except NodeFailure as failure:
             self.recorder.find("G7", str(failure))
         if self.options.has("F20"):
-            self.network.faults.count("F20", self.network.kinds_carried())
+            self.conditions.log.count("F20", self.conditions.kinds_carried())
 
     @property
     def trace(self) -> Trace:
@@ -117,9 +129,9 @@ class Cluster:
     def _facts(self) -> Facts:
         options = self.options
         stopped = [
-            member_key(machine.harness.me)
-            for machine in self.machines
-            if machine.application.rate is not None
+            member_key(process.resident.harness.me)
+            for process in self.processes
+            if process.resident.application.rate is not None
         ]
         facts = Facts(
             run=f"seed {options.seed}",
@@ -137,12 +149,14 @@ class Cluster:
             close_ns=ns(options.close_ms),
             max_retransmit_ns=ns(options.max_retransmit_ms),
             capacity={
-                member_key(machine.harness.me): options.capacity_max(machine.harness.slot)
-                for machine in self.machines
+                member_key(process.resident.harness.me): options.capacity_max(
+                    process.resident.harness.slot
+                )
+                for process in self.processes
             },
             stopped_members=frozenset(stopped),
             gst_ns=self._gst,
-            end_ns=self.agenda.now,
+            end_ns=self.clock.now,
         )
         return self._group_facts(facts) if self._has_own_views else facts
 
@@ -151,7 +165,11 @@ class Cluster:
         return "retained" if self.options.retain else self.options.purge
 
     def _group_facts(self, facts: Facts) -> GroupFacts:
-        late = [member_key(each.harness.me) for each in self.machines if each.was_late]
+        late = [
+            member_key(each.resident.harness.me)
+            for each in self.processes
+            if each.resident.was_late
+        ]
         kind = HeirFacts if self.options.retain else GroupFacts
         if self.options.has_uniform:
             kind = UniformFacts
@@ -161,8 +179,10 @@ class Cluster:
             nodes=self.options.nodes,
             late_members=frozenset(late),
             component={
-                member_key(each.harness.me): self.network.component(each.harness.slot)
-                for each in self.machines
+                member_key(each.resident.harness.me): self.conditions.component(
+                    each.resident.harness.slot
+                )
+                for each in self.processes
             },
             state_ns=self._state_ns(),
         )
@@ -170,7 +190,11 @@ class Cluster:
     def _state_ns(self) -> int:
         """How long the largest state takes: at the worst, one datagram after the other."""
         options = self.options
-        givers = [machine.giver for machine in self.machines if machine.giver is not None]
+        givers = [
+            process.resident.giver
+            for process in self.processes
+            if process.resident.giver is not None
+        ]
         chunks = max((giver.keeper.most_chunks for giver in givers), default=0)
         datagrams = -(-max(options.chunk_bytes) // (options.datagram_bytes // 2))
         each = 2 * options.delta_ms + options.ack_delay_ms
@@ -180,10 +204,10 @@ class Cluster:
         self.recorder.phase("warm")
         if self._has_own_views:
             for slot in range(self.options.initial):
-                self.agenda.after(self.random.uniform(0, self.options.start_ms), self.join, slot)
+                self.clock.after(self.random.uniform(0, self.options.start_ms), self.join, slot)
         else:
             first = [self.boot(slot) for slot in range(self.options.initial)]
-            self.coordinator.begin(tuple(machine.harness.me for machine in first))
+            self.coordinator.begin(tuple(process.resident.harness.me for process in first))
             if self.options.retain:
                 self._help_along()
         start = ns(self.options.warm_ms)
@@ -191,12 +215,12 @@ class Cluster:
             self._plan_sends(slot, EVERYBODY, start // 2, start + ns(self.options.safety_ms))
         for slot, dest in self.options.pairs:
             self._plan_sends(slot, dest, start // 2, start + ns(self.options.safety_ms))
-        self.agenda.run_until(start)
+        self.clock.run_until(start)
 
     def _help_along(self) -> None:
         """Nobody is let in before all that departed are resolved: see whether they are."""
         self.coordinator.step()
-        self.agenda.after(HEAL_STEP_MS, self._help_along)
+        self.clock.after(HEAL_STEP_MS, self._help_along)
 
     def _plan_sends(self, slot: int, dest: int, start: int, stop: int) -> None:
         """At any time, or in spells with silence after each."""
@@ -212,12 +236,12 @@ class Cluster:
 
     def _plan_spell(self, slot: int, dest: int, left: int, start: int, stop: int) -> None:
         if left <= self.options.burst:
-            self.agenda.at(start, self._want, slot, self._stream_of(dest), left)
+            self.clock.at(start, self._want, slot, self._stream_of(dest), left)
             return
         while left > 0:
             count = min(left, self.random.randint(1, self.options.burst))
             when = self.random.randint(start, stop)
-            self.agenda.at(when, self._want, slot, self._stream_of(dest), count)
+            self.clock.at(when, self._want, slot, self._stream_of(dest), count)
             left -= count
 
     def _stream_of(self, dest: int) -> int:
@@ -228,59 +252,62 @@ class Cluster:
 
     def _safety(self) -> None:
         self.recorder.phase("safety")
-        self.network.is_calm = False
-        start = self.agenda.now
+        self.conditions.is_calm = False
+        self._driving.poll_ms = self.options.poll_ms
+        self._driving.hold_ms = self.options.hold_ms
+        start = self.clock.now
         for incident in self.options.incidents:
-            self.agenda.at(start + ns(incident.at_ms), self._incidents.begin, incident)
+            self.clock.at(start + ns(incident.at_ms), self._incidents.begin, incident)
         if self.options.stopped >= 0:
-            self.agenda.after(self.options.safety_ms / 2, self._stop_taking, self.options.stopped)
-        self.agenda.run_until(start + ns(self.options.safety_ms))
+            self.clock.after(self.options.safety_ms / 2, self._stop_taking, self.options.stopped)
+        self.clock.run_until(start + ns(self.options.safety_ms))
 
     def _heal(self) -> None:
         self.recorder.phase("heal")
         self._is_healing = True
-        self.network.is_calm = True
-        self.network.cuts.clear()
+        self.conditions.is_calm = True
+        self._driving.poll_ms = self._driving.hold_ms = 0.0
+        self.conditions.cuts.clear()
         if self._has_own_views:
-            self.network.expire()  # V-L1 counts from here: nothing from before may disturb
-        for machine in list(self.machines):
-            self._cure(machine)
+            self.conditions.expire()  # V-L1 counts from here: nothing from before may disturb
+        for process in list(self.processes):
+            self._cure(process)
         self._group.gather()
         self._wait_for_one_view()
         if not self._has_own_views:
             # What was sent before this is either there or never comes.
-            self.network.expire()
+            self.conditions.expire()
 
-    def _cure(self, machine: Machine) -> None:
-        if not machine.is_alive:
+    def _cure(self, process: SimProcess) -> None:
+        if not process.is_alive:
             return
-        machine.timer_fault = ""
-        machine.clock.change(self.agenda.now)
-        machine.application.give_up()
-        slot = machine.harness.slot
-        if not (slot == self.options.stopped and machine.application.rate == 0):
-            machine.application.rate = None
-        if machine.doom is not None:
-            self.crash(machine)
-        elif machine.is_paused:
-            self.resume(machine)
+        process.timer_fault = ""
+        process.clock.change(self.clock.now)
+        process.resident.application.give_up()
+        slot = process.resident.harness.slot
+        if not (slot == self.options.stopped and process.resident.application.rate == 0):
+            process.resident.application.rate = None
+        if process.doom is not None:
+            self.crash(process)
+        elif process.is_paused:
+            self.resume(process)
         else:
-            machine.turn()
+            process.turn()
 
     def _wait_for_one_view(self) -> None:
         facts = self._facts()
         limit = ns(HEAL_MAX_MS)
         if isinstance(facts, GroupFacts):
             has_state = self.options.state
-            limit = state_bound_ns(facts, self.agenda.now) if has_state else facts.one_view_bound_ns
-        deadline = self.agenda.now + limit
+            limit = state_bound_ns(facts, self.clock.now) if has_state else facts.one_view_bound_ns
+        deadline = self.clock.now + limit
         while not self._is_healed():
-            if self.agenda.now > deadline:
+            if self.clock.now > deadline:
                 self._is_stuck = True
                 if not self._has_own_views:  # else V-L1 sees it in the rows
                     self.recorder.find("N-L4", "the group does not come to one view")
                 return
-            self.agenda.run_until(self.agenda.now + ns(HEAL_STEP_MS))
+            self.clock.run_until(self.clock.now + ns(HEAL_STEP_MS))
             self._group.step()
 
     def _is_healed(self) -> bool:
@@ -288,8 +315,10 @@ class Cluster:
             return False
         members = self._group.members()
         return all(
-            machine.harness.me in members or not machine.is_alive or machine.harness.is_closed
-            for machine in self.machines
+            process.resident.harness.me in members
+            or not process.is_alive
+            or process.resident.harness.is_closed
+            for process in self.processes
         )
 
     def _liveness(self) -> None:
@@ -297,28 +326,28 @@ class Cluster:
         if self._is_stuck:
             return
         self.recorder.phase("liveness")
-        self._gst = self.agenda.now
+        self._gst = self.clock.now
         for slot, dest in self._late_pairs():
             delay = self.random.uniform(0, SPREAD_MS)
-            self.agenda.after(delay, self._want, slot, dest, self.options.late_messages)
-        self.agenda.run_until(self.agenda.now + ns(SPREAD_MS) + 1)
+            self.clock.after(delay, self._want, slot, dest, self.options.late_messages)
+        self.clock.run_until(self.clock.now + ns(SPREAD_MS) + 1)
         self._let_leave()
         bound = self._quiet_after()
-        while self.agenda.now < max(self._gst, self.recorder.last_send) + bound:
-            self.agenda.run_until(max(self._gst, self.recorder.last_send) + bound)
+        while self.clock.now < max(self._gst, self.recorder.last_send) + bound:
+            self.clock.run_until(max(self._gst, self.recorder.last_send) + bound)
         self._find_blocked()
         self.recorder.phase("end")
-        self.agenda.run_until(self.agenda.now + 2 * ns(max(self.options.tau_ms)))
-        for machine in self._members():
-            machine.harness.end()
+        self.clock.run_until(self.clock.now + 2 * ns(max(self.options.tau_ms)))
+        for process in self._members():
+            process.resident.harness.end()
 
     def _let_leave(self) -> None:
         """Somebody goes while what it has sent is still under way."""
         leaver = self.options.late_leaver
-        machine = self._slots[leaver] if leaver >= 0 else None
-        if machine is not None and machine.can_act and self.may_go(machine):
-            machine.want(UNIFORM, self.options.late_messages)
-            machine.leave()
+        process = self.process_in(leaver)
+        if process is not None and process.can_act and self.may_go(process):
+            process.resident.want(UNIFORM, self.options.late_messages)
+            process.resident.leave()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
@@ -329,11 +358,11 @@ class Cluster:
             return everybody
         pairs = dict.fromkeys(self.options.pairs)
         pairs.update(dict.fromkeys((dest, slot) for slot, dest in self.options.pairs))
-        members = [machine.harness.slot for machine in self._members()]
+        members = [process.resident.harness.slot for process in self._members()]
         among = [
             pair
             for pair in pairs
-            if pair[0] in members and pair[1] in members and pair not in self.network.severed
+            if pair[0] in members and pair[1] in members and pair not in self.conditions.severed
         ]
         return [*everybody, *among] if self._has_own_views else among
 
@@ -344,7 +373,7 @@ class Cluster:
         if self.options.protocol != "multicast":
             # A receiver may first have to ask where it stands.
             bound += 8 * facts.tau_ns + 8 * facts.delta_ns
-        if self.options.protocol == "unicast" and not all(m.is_alive for m in self.machines):
+        if self.options.protocol == "unicast" and not all(m.is_alive for m in self.processes):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
         if isinstance(facts, UniformFacts):
@@ -354,60 +383,64 @@ class Cluster:
         return bound
 
     def _find_blocked(self) -> None:
-        if any(machine.application.rate is not None for machine in self._members()):
+        if any(process.resident.application.rate is not None for process in self._members()):
             return  # whoever stops taking holds the others back, and is meant to
         predicate = "S-L1" if self.options.protocol == "unicast" else "N-L3"
-        for machine in self._members():
-            backlogs = machine.application.backlogs.items()
+        for process in self._members():
+            backlogs = process.resident.application.backlogs.items()
             if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
                 self.recorder.find(
-                    predicate, f"{machine.harness.me} still waits for room though all have taken"
+                    predicate,
+                    f"{process.resident.harness.me} still waits for room though all have taken",
                 )
 
     def _is_there(self, dest: int) -> bool:
         """Whether anybody takes what is for this destination; a late leaver does not."""
-        machine = self._slots[dest] if dest >= 0 else None
-        return machine is None or not machine.harness.is_closed
+        process = self.process_in(dest)
+        return process is None or not process.resident.harness.is_closed
 
-    def _members(self) -> list[Machine]:
+    def _members(self) -> list[SimProcess]:
         """Those in the current view that live."""
-        machines = map(self.machine_of, self._group.members())
-        return [machine for machine in machines if machine.is_alive]
+        processes = map(self.process_of, self._group.members())
+        return [process for process in processes if process.is_alive]
 
     # The applications
 
-    def may_send(self, machine: Machine) -> bool:
+    def may_send(self, member: SimulatedMember) -> bool:
         """Messages to the group need a member that is fully in; those to one member only need to
         know its address."""
-        if machine.harness.node.view is None:
+        if member.node.view is None:
             return False
-        return self.options.protocol == "unicast" or self._group.is_member(machine.harness.me)
+        return self.options.protocol == "unicast" or self._group.is_member(member.node.me)
 
-    def may_send_to(self, machine: Machine, peer: Member) -> bool:
+    def may_send_to(self, member: SimulatedMember, peer: Member) -> bool:
         """Whoever knows that a member is gone does not write to it any more."""
-        view = machine.harness.node.view
+        view = member.node.view
         return not self._has_own_views or (view is not None and peer in view)
 
     def _want(self, slot: int, dest: int, count: int) -> None:
-        machine = self._slots[slot]
-        if machine is not None:
-            machine.want(dest, count)
+        process = self.process_in(slot)
+        if process is not None:
+            process.resident.want(dest, count)
 
     def _stop_taking(self, slot: int) -> None:
-        machine = self._slots[slot]
-        if machine is not None and machine.is_alive:
-            machine.application.rate = 0
+        process = self.process_in(slot)
+        if process is not None and process.is_alive:
+            process.resident.application.rate = 0
 
     # Members come and go
 
-    def machine_in(self, slot: int) -> Machine | None:
-        """The latest incarnation there, dead or alive."""
-        return self._slots[slot]
+    def process_in(self, slot: int) -> SimProcess | None:
+        """The latest incarnation there, dead or alive; None: there never was any."""
+        return self.world.processes.get(_address(slot)) if slot >= 0 else None
 
-    def machine_of(self, member: Member) -> Machine:
+    def process_of(self, member: Member) -> SimProcess:
         return self._by_member[member]
 
-    def boot(self, slot: int) -> Machine:
+    def _seat_of(self, member: Member) -> SimulatedMember:
+        return self._by_member[member].resident
+
+    def boot(self, slot: int) -> SimProcess:
         self._incarnations[slot] += 1
         me = Member(_address(slot), self._incarnations[slot], slot_name(slot))
         config = GroupConfig(
@@ -422,21 +455,21 @@ class Cluster:
         harness = Harness(node, slot, self.recorder, self._wiretap, self._codec_of, keeper)
         start = self.random.randrange(CLOCK_START_MAX_NS) if self.options.has("F13") else 0
         application = Application(me, self.options, self._payloads)
-        machine = Machine(self, harness, LocalClock(start), application)
+        member = SimulatedMember(self, harness, application)
+        process = member.process = self.world.add(me.address, member, LocalClock(start))
         if keeper is not None:
-            machine.giver = Giver(
-                machine,
+            member.giver = Giver(
+                member,
                 keeper,
                 slot,
                 options=self.options,
-                agenda=self.agenda,
-                network=self.network,
+                clock=self.clock,
+                conditions=self.conditions,
                 random=self._state_random,
             )
-        self.machines.append(machine)
-        self._by_member[me] = machine
-        self._slots[slot] = machine
-        return machine
+        self.processes.append(process)
+        self._by_member[me] = process
+        return process
 
     def _keeper_of(self, node: Node) -> Keeper | None:
         """Its application's state, if it has one."""
@@ -444,107 +477,99 @@ class Cluster:
         return Keeper(self.options, self._state_random) if has_state else None
 
     def _codec_of(self, member: Member) -> Codec:
-        return self._by_member[member].harness.node.codec
+        return self._by_member[member].resident.harness.node.codec
 
     def join(self, slot: int) -> None:
-        machine = self._slots[slot]
-        if machine is not None and machine.is_alive and not machine.harness.is_closed:
+        process = self.process_in(slot)
+        if process is not None and process.is_alive and not process.resident.harness.is_closed:
             return
         if self._has_own_views and self._is_healing:
             return  # who is away stays away
-        self._group.admit(self.boot(slot).harness.me)
+        self._group.admit(self.boot(slot).resident.harness.me)
 
-    def may_go(self, machine: Machine) -> bool:
+    def may_go(self, process: SimProcess) -> bool:
         """Whether the group survives without this one."""
-        if not machine.is_alive or machine.doom is not None:
+        if not process.is_alive or process.doom is not None:
             return False
         return any(
-            other is not machine
+            other is not process
             and other.is_alive
             and other.doom is None
-            and not other.harness.is_closed
-            and (self._has_own_views or self.coordinator.is_member(other.harness.me))
-            for other in self.machines
+            and not other.resident.harness.is_closed
+            and (self._has_own_views or self.coordinator.is_member(other.resident.harness.me))
+            for other in self.processes
         )
 
-    def crash(self, machine: Machine) -> None:
-        if not machine.is_alive or (self._has_own_views and machine.harness.is_closed):
+    def crash(self, process: SimProcess) -> None:
+        if not process.is_alive or (self._has_own_views and process.resident.harness.is_closed):
             return
-        machine.is_alive = False
-        machine.arrivals.clear()
-        machine.harness.note(CRASH)
-        detect = self.options.delta_ms if self.network.is_calm else self.options.detect_ms
-        self.agenda.after(detect, self._group.remove, machine.harness.me)
+        process.crash()
+        process.resident.harness.note(CRASH)
+        detect = self.options.delta_ms if self.conditions.is_calm else self.options.detect_ms
+        self.clock.after(detect, self._group.remove, process.resident.harness.me)
 
-    def resume(self, machine: Machine) -> None:
-        if machine.resume():
+    def resume(self, process: SimProcess) -> None:
+        """Everything that waited comes at once."""
+        if process.is_alive and process.is_paused:
+            process.resident.harness.note(RESUME)
+            process.resume()
             self._group.step()
 
-    def closed(self, machine: Machine) -> None:
+    def closed(self, process: SimProcess) -> None:
         """Who is out without having asked for it comes back as another incarnation."""
-        if machine.harness.may_rejoin:
+        if process.resident.harness.may_rejoin:
             self._returning += 1
-            self.agenda.after(self.random.uniform(0, RETURN_MS), self._return, machine)
+            self.clock.after(self.random.uniform(0, RETURN_MS), self._return, process)
 
-    def _return(self, machine: Machine) -> None:
+    def _return(self, process: SimProcess) -> None:
         self._returning -= 1
-        slot = machine.harness.slot
-        if self._slots[slot] is machine:
-            self.gathering.admit(self.boot(slot).harness.me, heir_of=machine)
+        slot = process.resident.harness.slot
+        if self.process_in(slot) is process:
+            self.gathering.admit(self.boot(slot).resident.harness.me, heir_of=process)
 
     # Views
 
     def _post_view(self, seat: Seat, view: View) -> None:
-        machine = self._by_member[seat.harness.me]
-        self.agenda.after(self._view_delay(), self._install, machine, view, None)
+        process = self._by_member[seat.harness.me]
+        self.clock.after(self._view_delay(), self._install, process, view, None)
 
     def _post_join(self, seat: Seat, view: View | None, digest: Digest) -> None:
-        machine = self._by_member[seat.harness.me]
-        self.agenda.after(self._view_delay(), self._install, machine, view, digest)
+        process = self._by_member[seat.harness.me]
+        self.clock.after(self._view_delay(), self._install, process, view, digest)
 
     def _view_delay(self) -> float:
-        longest = self.options.delta_ms if self.network.is_calm else self.options.view_ms
+        longest = self.options.delta_ms if self.conditions.is_calm else self.options.view_ms
         return self.random.uniform(0, longest)
 
-    def _install(self, machine: Machine, view: View | None, digest: Digest | None) -> None:
-        if machine.is_paused:
-            machine.deferred.append(lambda: self._install(machine, view, digest))
-        if not machine.can_act:
+    def _install(self, process: SimProcess, view: View | None, digest: Digest | None) -> None:
+        if process.is_paused:
+            process.deferred.append(lambda: self._install(process, view, digest))
+        if not process.can_act:
             return
         if view is not None:
             # A driver sends what is waiting before the group changes: it may be for the departed.
-            machine.flush()
-            if not machine.is_alive:
+            process.flush()
+            if not process.is_alive:
                 return
-            machine.harness.install_view(view, machine.now)
+            process.resident.harness.install_view(view, process.now)
         if digest is not None:
-            machine.harness.install_digest(digest, machine.now)
-        machine.turn()
+            process.resident.harness.install_digest(digest, process.now)
+        process.turn()
         self.coordinator.step()
 
     # Packets
 
-    def _arrive(self, slot: int, packet: Packet) -> None:
-        machine = self._slots[slot]
-        if machine is not None and machine.is_alive and not machine.harness.is_closed:
-            machine.arrive(packet)
-        elif self.options.hints:
-            self.agenda.after(self.options.delta_ms, self._refuse, packet, _address(slot))
-
-    def _refuse(self, packet: Packet, address: Address) -> None:
-        """The sender learns that nobody listened there."""
-        machine = self._slots[packet.source]
-        if machine is None or machine.harness.me.incarnation != packet.incarnation:
-            return
-        if machine.can_act:
-            machine.harness.transport_hint(address, machine.now)
-            machine.turn()
-
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: int) -> None:
+    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None:
         """The network did something to a packet."""
         sender = Member(_address(packet.source), packet.incarnation, packet.sender)
-        self._by_member[sender].harness.packet_fault(event, fault, packet, slot_name(dest))
+        self._by_member[sender].resident.harness.packet_fault(
+            event, fault, packet, slot_name(_slot(dest))
+        )
 
 
 def _address(slot: int) -> Address:
     return Address(HOST, FIRST_PORT + slot)
+
+
+def _slot(address: Address) -> int:
+    return address.port - FIRST_PORT

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.model import Address, Member
 from ringcast.node import build_node
-from ringcast.sim.agenda import Agenda
+from ringcast.sim.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Crowd:
         loss: float = 0.0,
         multicast: MulticastConfig | None = None,
     ) -> None:
-        self.agenda = Agenda()
+        self.clock = VirtualClock()
         self.nodes: dict[Address, Node] = {}
         self.addresses = [Address(HOST, FIRST_PORT + place) for place in range(count)]
         self.datagrams = 0
@@ -60,25 +60,25 @@ class Crowd:
         config = GroupConfig(group="crowd", multicast=self._multicast)
         me = Member(address, 1, f"member-{place}")
         node = self.nodes[address] = build_node(me, config)
-        node.start(self.agenda.now)
-        node.add_candidates(self.addresses, self.agenda.now)
+        node.start(self.clock.now)
+        node.add_candidates(self.addresses, self.clock.now)
         self._turn(address)
         return node
 
     def run_for(self, milliseconds: float) -> None:
-        self.agenda.run_until(self.agenda.now + round(milliseconds * 1e6))
+        self.clock.run_until(self.clock.now + round(milliseconds * 1e6))
 
     def run_until_one_view(self, limit_ms: float, step_ms: float = 1.0) -> float:
         """Milliseconds until all that were started are in one view of exactly them; at most
         `limit_ms`."""
-        start = self.agenda.now
-        while not self.is_one and self.agenda.now - start < limit_ms * 1e6:
+        start = self.clock.now
+        while not self.is_one and self.clock.now - start < limit_ms * 1e6:
             self.run_for(step_ms)
-        return (self.agenda.now - start) / 1e6
+        return (self.clock.now - start) / 1e6
 
     def send(self, place: int, *payloads: bytes) -> None:
         address = self.addresses[place]
-        self.nodes[address].send(payloads, self.agenda.now)
+        self.nodes[address].send(payloads, self.clock.now)
         self._turn(address)
 
     @property
@@ -102,11 +102,11 @@ class Crowd:
     def _arrive(self, address: Address, datagram: bytes) -> None:
         node = self.nodes.get(address)
         if node is not None:
-            node.receive_datagrams([datagram], self.agenda.now)
+            node.receive_datagrams([datagram], self.clock.now)
             self._turn(address)
 
     def _turn(self, address: Address) -> None:
-        node, now = self.nodes[address], self.agenda.now
+        node, now = self.nodes[address], self.clock.now
         node.take_events(TAKE_LIMIT, now)
         others_count = len(node.view or ()) - 1
         for dest, frame in node.pending():
@@ -123,18 +123,18 @@ class Crowd:
         deadline = node.next_timeout()
         if deadline is not None and deadline < self._wake_at.get(address, deadline + 1):
             self._wake_at[address] = deadline
-            self.agenda.at(deadline, self._wake, address, deadline)
+            self.clock.at(deadline, self._wake, address, deadline)
 
     def _carry(self, address: Address, datagram: bytes) -> None:
         self.datagrams += 1
         self.bytes += len(datagram)
         self.largest = max(self.largest, len(datagram))
         if not self._loss or self._random.random() >= self._loss:
-            self.agenda.after(DELAY_MS, self._arrive, address, datagram)
+            self.clock.after(DELAY_MS, self._arrive, address, datagram)
 
     def _wake(self, address: Address, planned: int) -> None:
         if self._wake_at.get(address) != planned:
             return  # an earlier one was set meanwhile
         del self._wake_at[address]
-        self.nodes[address].handle_timeout(self.agenda.now)
+        self.nodes[address].handle_timeout(self.clock.now)
         self._turn(address)

@@ -1,7 +1,7 @@
 """An asyncio event loop on the virtual clock: what waits in it, waits in virtual time.
 
 asyncio asks a selector to wait, at most until its next timer. This one never waits: it moves the
-clock there, or to the next action on the agenda if that comes first. Sockets are virtual too, with
+clock there, or to the next action on the clock if that comes first. Sockets are virtual too, with
 file descriptors that no system has; their owner says when there is something to read. Everything
 happens in one thread, so a program that uses no other clock, chance or set order runs the same way
 every time.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from _typeshed import FileDescriptorLike
 
-    from ringcast.sim.agenda import Agenda
+    from ringcast.sim.clock import VirtualClock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -41,11 +41,11 @@ FIRST_FD = 1 << 30
 class VirtualSelector(BaseSelector):
     """Waits for nothing: it moves the clock."""
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self.readable: dict[int, None] = {}
         """Descriptors with something to read, the longest waiting first."""
         self.admits_real = True
-        self._agenda = agenda
+        self._clock = clock
         self._keys: dict[FileDescriptorLike, SelectorKey] = {}
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> SelectorKey:
@@ -68,18 +68,18 @@ class VirtualSelector(BaseSelector):
         return self._keys[_descriptor(fileobj)]
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        now = self._agenda.now
+        now = self._clock.now
         ready = self._ready()
         if ready or (timeout is not None and timeout <= 0):
-            self._agenda.run_until(now + TURN_NS)
+            self._clock.run_until(now + TURN_NS)
             return self._ready()
         times = [] if timeout is None else [now + ceil(timeout * NS_PER_S)]
-        arrival = self._agenda.next_time
+        arrival = self._clock.next_time
         if arrival is not None:
             times.append(arrival)
         if not times:
             raise RuntimeError("every task waits, and there is nothing left that could happen")
-        self._agenda.run_until(min(times))
+        self._clock.run_until(min(times))
         return self._ready()
 
     def _ready(self) -> list[tuple[SelectorKey, int]]:
@@ -89,16 +89,16 @@ class VirtualSelector(BaseSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop with another clock."""
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
-        self._virtual = VirtualSelector(agenda)
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._virtual = VirtualSelector(clock)
         self._descriptors = count(FIRST_FD)
         super().__init__(self._virtual)
         # What it has registered is its own wake-up pipe, for other threads. It never sleeps.
         self._virtual.admits_real = False
 
     def time(self) -> float:
-        return self._agenda.now / NS_PER_S
+        return self._clock.now / NS_PER_S
 
     def new_descriptor(self) -> int:
         return next(self._descriptors)
