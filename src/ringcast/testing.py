@@ -21,7 +21,7 @@ from ringcast.aio.host import HOST
 from ringcast.aio.joining import join
 from ringcast.errors import ConfigError, UsageError
 from ringcast.sim.clock import VirtualClock
-from ringcast.sim.event_loop import VirtualLoop
+from ringcast.sim.event_loop import NS_PER_S, VirtualLoop
 from ringcast.sim.sockets import Internet, VirtualHost
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Iterator,
         Sequence,
     )
+    from contextvars import Context
 
     from ringcast.aio.group import Group
     from ringcast.config import GroupConfig
@@ -60,6 +61,7 @@ class Process:
         self._group: Group | None = None
         self._main: asyncio.Task[None] | None = None
         self._may_leave = asyncio.Event()
+        self._options: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<{self.name}, {'running' if self.is_running else 'gone'}>"
@@ -87,6 +89,34 @@ class Process:
         wait until they miss it."""
         self._host.stop(silently=silently)
 
+    def pause(self) -> None:
+        """As after `kill -STOP`: its tasks and timers stand still, and what is sent to it waits in
+        its socket buffer. What you call on its group leaves when it resumes."""
+        self._check_running()
+        self._host.pause()
+
+    def resume(self) -> None:
+        """As after `kill -CONT`: what has waited happens at once, in its order."""
+        self._host.resume()
+
+    def delay_timers(self, late_s: float) -> None:
+        """From now on each of its timers is up to so late, as on a machine with too much to do;
+        0 ends it. The seed decides how late."""
+        _check_at_least_0("late_s", late_s)
+        self._host.late_s = late_s
+
+    def skew_clock(self, rate: float = 1.0, *, jump_s: float = 0.0) -> None:
+        """From now on its clock runs at this rate, so many seconds ahead of what it showed:
+        `loop.time()`, and every timer that is set later. It never goes back."""
+        if not 0.001 <= rate <= 1000.0:
+            raise ConfigError("rate", rate, "0.001 to 1000")
+        _check_at_least_0("jump_s", jump_s)
+        self._host.change_clock(rate, round(jump_s * NS_PER_S))
+
+    def _check_running(self) -> None:
+        if not self.is_running:
+            raise UsageError(f"{self.name} is gone: join another process")
+
     async def leave(self) -> None:
         """In good order, as at the end of an `async with ringcast.join(…)`; then end."""
         if self._main is None:
@@ -96,6 +126,7 @@ class Process:
         self._host.stop(silently=False)
 
     async def _join(self, group: str | GroupConfig, options: dict[str, Any]) -> None:
+        self._options = options
         joined: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
 
         async def main() -> None:
@@ -118,7 +149,7 @@ class Process:
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if not self.is_running:
             coroutine.close()
-            raise UsageError(f"{self.name} is gone: join another process")
+        self._check_running()
         task = self._host.spawn(coroutine)
         task.add_done_callback(self._on_done)
         return task
@@ -141,11 +172,12 @@ class Cluster:
         self._group = group
         self._failure: asyncio.Future[None] = loop.create_future()
         loop.set_task_factory(_make_task)
+        loop.owner_in = _owner_in
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the cluster began."""
-        return self._loop.time()
+        """Virtual seconds since the cluster began, whatever the clocks of processes show."""
+        return self._network.clock.now / NS_PER_S
 
     def run(self, main: Awaitable[T], *, limit_s: float = LIMIT_S) -> T:
         """Let time pass until `main` is done, and return what it returns.
@@ -171,6 +203,17 @@ class Cluster:
         await process._join(self._group, options)
         return process
 
+    async def restart(self, process: Process, **options: Any) -> Process:
+        """Kill a process that `join` began, if it runs, and begin another one under its name and
+        address; it is in the group when this returns. Its options are those of the first, but for
+        those given here."""
+        if process._main is None:
+            raise UsageError(f"{process.name} was launched: launch it again")
+        address = process.group.me.address
+        process.crash()
+        options = {"listen": str(address)} | process._options | options
+        return await self.join(process.name, **options)
+
     def launch(self, main: Callable[[], Coroutine[Any, Any, None]], name: str = "") -> Process:
         """Another process, whose `main()` calls `ringcast.join` by itself, as in its real life."""
         process = self._add(name)
@@ -187,9 +230,16 @@ class Cluster:
             process._host: number for number, part in enumerate(parts) for process in part
         }
 
+    def cut(self, sources: Sequence[Process], dests: Sequence[Process]) -> None:
+        """Lose whatever these send to those; the other way it passes. Cuts add up until `heal`."""
+        for source in sources:
+            for dest in dests:
+                self._network.cuts[source._host, dest._host] = None
+
     def heal(self) -> None:
-        """One network again."""
+        """One network again: no parts, no cuts."""
         self._network.parts = {}
+        self._network.cuts.clear()
 
     def _add(self, name: str) -> Process:
         name = name or f"m{len(self.members)}"
@@ -273,8 +323,7 @@ def cluster(
     for field, share in (("loss", loss), ("duplicates", duplicates)):
         if not 0.0 <= share < 1.0:
             raise ConfigError(field, share, "0.0 to less than 1.0")
-    if not 0.0 <= delay_s < float("inf"):
-        raise ConfigError("delay_s", delay_s, "0.0 or more seconds")
+    _check_at_least_0("delay_s", delay_s)
     _check_no_loop()
     clock = VirtualClock()
     loop = VirtualLoop(clock)
@@ -285,6 +334,16 @@ def cluster(
         yield handle
     finally:
         handle._close()
+
+
+def _check_at_least_0(field: str, seconds: float) -> None:
+    if not 0.0 <= seconds < float("inf"):
+        raise ConfigError(field, seconds, "0.0 or more seconds")
+
+
+def _owner_in(context: Context) -> VirtualHost | None:
+    host = context.get(HOST)
+    return host if isinstance(host, VirtualHost) else None
 
 
 def _check_no_loop() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
@@ -95,10 +94,9 @@ class Place:
             state=self._has_state,
         )
         node.set_receive_buffer(self._transport.receive_buffer)
-        loop = asyncio.get_running_loop()
         tap = self._tap(node)
         return Driver(
-            *(node, self._transport, loop, owner, self._source),
+            *(node, self._transport, self._host.loop(), owner, self._source),
             clock=self._host.now,
             tap=tap,
             lose=self._lose,

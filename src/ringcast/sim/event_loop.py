@@ -5,21 +5,27 @@ clock there, or to the next action on the clock if that comes first. Sockets are
 file descriptors that no system has; their owner says when there is something to read. Everything
 happens in one thread, so a program that uses no other clock, chance or set order runs the same way
 every time.
+
+Callbacks belong to the host whose context they run in. While that is paused they are parked, in
+their order; its clock may be wrong, and its timers late.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
+from functools import partial
 from itertools import count
 from math import ceil
 from selectors import EVENT_READ, BaseSelector, SelectorKey
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
+    from contextvars import Context
 
     from _typeshed import FileDescriptorLike
 
@@ -86,10 +92,56 @@ class VirtualSelector(BaseSelector):
         return [(self._keys[fd], EVENT_READ) for fd in self.readable if fd in self._keys]
 
 
+class Owner(Protocol):
+    """Whose callbacks a loop runs."""
+
+    is_paused: bool
+    parked: list[Callable[[], None]]
+
+    def local_s(self, true_s: float) -> float:
+        """What its clock shows at this time."""
+        ...
+
+    def due_s(self, local_s: float) -> float:
+        """When a timer fires that is set for this time on its clock."""
+        ...
+
+
+class _Gate:
+    """A callback that waits while its owner is paused."""
+
+    __slots__ = ("_callback", "_context", "_loop", "_owner", "handle")
+
+    def __init__(
+        self, loop: VirtualLoop, owner: Owner, callback: Callable[[], object], context: Context
+    ) -> None:
+        self.handle: asyncio.Handle | None = None
+        self._loop = loop
+        self._owner = owner
+        self._callback = callback
+        self._context = context
+
+    def __call__(self) -> None:
+        if self._owner.is_paused:
+            self._owner.parked.append(self._again)
+        else:
+            self._callback()
+
+    def _again(self) -> None:
+        self._loop.call_soon(self._run, context=self._context)
+
+    def _run(self) -> None:
+        """Unless what ran before this has cancelled it."""
+        if self.handle is None or not self.handle.cancelled():
+            self._callback()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop with another clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
+        self.owner_in: Callable[[Context], Owner | None] = lambda context: None
+        """Whose the callbacks in this context are."""
         self._clock = clock
         self._virtual = VirtualSelector(clock)
         self._descriptors = count(FIRST_FD)
@@ -98,7 +150,35 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual.admits_real = False
 
     def time(self) -> float:
-        return self._clock.now / NS_PER_S
+        true_s = self._clock.now / NS_PER_S
+        owner = self.owner_in(copy_context())
+        return true_s if owner is None else owner.local_s(true_s)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = context or copy_context()
+        owner = self.owner_in(context)
+        if owner is None:
+            return super().call_soon(callback, *args, context=context)
+        gate = _Gate(self, owner, partial(callback, *args), context)
+        gate.handle = super().call_soon(gate, context=context)
+        return gate.handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        context = context or copy_context()
+        owner = self.owner_in(context)
+        if owner is None:
+            return super().call_at(when, callback, *args, context=context)
+        gate = _Gate(self, owner, partial(callback, *args), context)
+        gate.handle = handle = super().call_at(owner.due_s(when), gate, context=context)
+        return handle
 
     def new_descriptor(self) -> int:
         return next(self._descriptors)

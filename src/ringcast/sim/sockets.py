@@ -10,12 +10,13 @@ from collections import deque
 from contextvars import copy_context
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ringcast.aio.host import HOST
 from ringcast.aio.transport import fitting
 from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, Address
+from ringcast.sim.clock import LocalClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS
 from ringcast.sim.faults import LATE, LOST, Copies, Jitter, RandomLoss
 from ringcast.sim.world import Link, Network
@@ -23,6 +24,7 @@ from ringcast.sim.world import Link, Network
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from contextvars import Context
 
     from ringcast.aio.transport import Inputs
     from ringcast.config import GroupConfig
@@ -83,7 +85,9 @@ class VirtualSocket:
                 yield memoryview(item)
 
     def send(self, datagram: bytes, dest: Address) -> None:
-        if self.host.is_up:
+        if self.host.is_paused:  # somebody else calls it: it leaves when its process goes on
+            self.host.parked.append(lambda: self.send(datagram, dest))
+        elif self.host.is_up:
             self._sent += 1
             self._network.send(self, datagram, dest)
         else:
@@ -111,7 +115,12 @@ class VirtualSocket:
         if self._arrived_bytes + size <= self.receive_buffer:
             self._arrived.append(item)
             self._arrived_bytes += size
-            self._network.loop.set_readable(self._fd, True)
+            self.look()
+
+    def look(self) -> None:
+        """Whether its process may read something now."""
+        is_readable = bool(self._arrived) and not self.host.is_paused
+        self._network.loop.set_readable(self._fd, is_readable)
 
     def close(self) -> None:
         self.stop()
@@ -140,6 +149,8 @@ class Internet:
         """By group: who can be found."""
         self.parts: dict[VirtualHost, int] = {}
         """Who is in which part of the network, while it is parted."""
+        self.cuts: dict[tuple[VirtualHost, VirtualHost], None] = {}
+        """(source, dest) of whom nothing passes."""
         self._loss = loss
         self._jitter = Jitter(delay_s * NS_PER_S, TURN_NS)
         self._network = Network(clock, self._link, self._arrive)
@@ -192,12 +203,19 @@ class Internet:
 
     def _refuse(self, source: VirtualSocket, dest: Address) -> None:
         is_bound = self._sockets.get(source.address) is source
-        if is_bound and not self._is_cut(source.host, dest):
+        if is_bound and not self._is_cut(source.host, dest) and not self._is_deaf(source, dest):
             source.arrive(dest)
+
+    def _is_deaf(self, source: VirtualSocket, dest: Address) -> bool:
+        """What comes back is cut, one way."""
+        other = self._hosts.get(dest)
+        return other is not None and (other, source.host) in self.cuts
 
     def _is_cut(self, host: VirtualHost, dest: Address) -> bool:
         other = self._hosts.get(dest)
-        return other is not None and self.parts.get(host) != self.parts.get(other)
+        if other is None:
+            return False
+        return self.parts.get(host) != self.parts.get(other) or (host, other) in self.cuts
 
     def _is_silent(self, dest: Address) -> bool:
         host = self._hosts.get(dest)
@@ -234,13 +252,62 @@ class VirtualHost:
         self.has_signals = False
         self.is_silent = False
         """It does not even refuse what is sent to it."""
+        self.is_paused = False
+        self.parked: list[Callable[[], None]] = []
+        """What waits until it goes on."""
+        self.late_s = 0.0
+        """How late its timers are at most."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
+        self._clock: LocalClock | None = None  # None: it runs true
+        self._lateness = Random(f"{network.seed} {name} timers")
         self._network = network
         self._dice = Random(f"{network.seed} {name}")
         self._sockets: list[VirtualSocket] = []
 
+    # Its clock and timers
+
     def now(self) -> int:
-        return self._network.clock.now
+        true = self._network.clock.now
+        return true if self._clock is None else self._clock.read(true)
+
+    def local_s(self, true_s: float) -> float:
+        return true_s if self._clock is None else self.now() / NS_PER_S
+
+    def due_s(self, local_s: float) -> float:
+        due_s = local_s
+        if self._clock is not None:
+            due = self._clock.when(round(local_s * NS_PER_S))
+            assert due is not None
+            due_s = due / NS_PER_S
+        return due_s + self.late_s * self._lateness.random() if self.late_s else due_s
+
+    def change_clock(self, rate: float, jump_ns: int) -> None:
+        self._clock = self._clock or LocalClock()
+        self._clock.change(self._network.clock.now, rate=rate, jump=jump_ns)
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whoever calls: what is planned here is this host's."""
+        return cast("asyncio.AbstractEventLoop", _HostLoop(self, self._network.loop))
+
+    # Pauses
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self._look()
+
+    def resume(self) -> None:
+        """What has waited happens at once, in its order."""
+        self.is_paused = False
+        parked, self.parked = self.parked, []
+        for action in parked:
+            action()
+        self._look()
+
+    def _look(self) -> None:
+        for sock in self._sockets:
+            sock.look()
+
+    # What `join` wants of it
 
     def open_transport(
         self, config: GroupConfig, address: Address, forwarder: Address | None
@@ -262,18 +329,50 @@ class VirtualHost:
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task of this host; and so is every task that it makes."""
+        return self._network.loop.create_task(coroutine, context=self.context())
+
+    def context(self) -> Context:
         context = copy_context()
         context.run(HOST.set, self)
-        return self._network.loop.create_task(coroutine, context=context)
+        return context
 
     def stop(self, *, silently: bool) -> None:
         """From now on nothing leaves or arrives, whatever tasks still do while they end."""
         self.is_up = False
         self.is_silent = silently
+        self.resume()  # its tasks are to end
         for sock in self._sockets:
             sock.close()
         for task in reversed(list(self.tasks)):  # what uses the group before what holds it
             task.cancel()
+
+
+class _HostLoop:
+    """The loop for the members of one host: whoever plans a callback, it is that host's."""
+
+    def __init__(self, host: VirtualHost, loop: VirtualLoop) -> None:
+        self._host = host
+        self._loop = loop
+        self._context = host.context()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self._host.now() / NS_PER_S
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._loop.call_soon(callback, *args, context=self._context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any
+    ) -> asyncio.TimerHandle:
+        return self._loop.call_at(self.time() + delay, callback, *args, context=self._context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any
+    ) -> asyncio.TimerHandle:
+        return self._loop.call_at(when, callback, *args, context=self._context)
 
 
 def _socket(flight: Flight) -> VirtualSocket:
