@@ -7,7 +7,7 @@ not at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.events import (
     Delivered,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ringcast.model import Member
     from ringcast.sim.clock import VirtualClock
     from ringcast.sim.faults import Conditions
+    from ringcast.sim.member import SimulatedMember
     from ringcast.sim.options import Options
     from ringcast.trace.rows import OriginKey
 
@@ -116,27 +117,12 @@ class Keeper:
         return chunks
 
 
-class Owner(Protocol):
-    """Whose application it is."""
-
-    @property
-    def is_alive(self) -> bool: ...
-    @property
-    def can_act(self) -> bool: ...
-
-    def provide_state(self, transfer: int, limit: int) -> bool:
-        """Give up to `limit` chunks of this one to the node. Whether it may go on at once."""
-        ...
-
-    def refuse_state(self, transfer: int) -> None: ...
-
-
 class Giver:
     """When the application gives what it is asked for: at once, later, bit by bit, or not."""
 
     def __init__(
         self,
-        owner: Owner,
+        owner: SimulatedMember,
         keeper: Keeper,
         slot: int,
         *,

@@ -13,7 +13,7 @@ from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.model import Address, Member
 from ringcast.node import build_node
 from ringcast.sim.clock import ns
-from ringcast.sim.plain import FixedDelay, IndependentLoss, PlainMember, begin, plain_world
+from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,8 @@ class Crowd:
         self.world = plain_world()
         faults: list[Fault] = [self, FixedDelay(ns(DELAY_MS))]
         if loss:
-            faults.append(IndependentLoss(loss, Random(seed)))
+            random = Random(seed)  # one for all links
+            faults.append(LoseWhere(lambda flight: random.random() < loss))
         self.world.network.faults = faults
         self.clock = self.world.clock
         self.nodes: dict[Address, Node] = {}

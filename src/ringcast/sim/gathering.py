@@ -6,7 +6,7 @@ them where others may be, and knows when all that live are in one view.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.model import Origin
 from ringcast.protocols.membership import Phase
@@ -15,32 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.model import Address, Member
-    from ringcast.sim.clock import VirtualClock
-    from ringcast.sim.faults import Conditions
+    from ringcast.sim.cluster import Cluster
     from ringcast.sim.member import SimProcess
-    from ringcast.sim.options import Options
-
-
-class Ground(Protocol):
-    """The cluster, as far as a gathering needs it."""
-
-    @property
-    def options(self) -> Options: ...
-    @property
-    def clock(self) -> VirtualClock: ...
-    @property
-    def conditions(self) -> Conditions: ...
-    @property
-    def processes(self) -> list[SimProcess]: ...
-
-    def process_of(self, member: Member) -> SimProcess: ...
 
 
 class Gathering:
     """What all nodes of a run have in common, though none of them knows it."""
 
-    def __init__(self, ground: Ground, addresses: Sequence[Address]) -> None:
-        self._ground = ground
+    def __init__(self, cluster: Cluster, addresses: Sequence[Address]) -> None:
+        self._cluster = cluster
         self._addresses = addresses
 
     def admit(self, member: Member, heir_of: SimProcess | None = None) -> None:
@@ -48,15 +31,15 @@ class Gathering:
 
         Whoever comes back without having been away still knows what it knew.
         """
-        process = self._ground.process_of(member)
-        options = self._ground.options
+        process = self._cluster.process_of(member)
+        options = self._cluster.options
         process.resident.harness.start(process.now)
         before = None if heir_of is None else heir_of.resident.harness.node.membership
         if before is not None:
             process.resident.harness.add_candidates(before.discovery.candidates, process.now)
         self._tell(process, options.told)
         if options.told < 1:
-            self._ground.clock.after(options.told_ms, self._tell, process)
+            self._cluster.clock.after(options.told_ms, self._tell, process)
 
     def gather(self) -> None:
         """Nobody has an excuse any more: all addresses to everybody."""
@@ -82,7 +65,7 @@ class Gathering:
 
     def is_member(self, member: Member) -> bool:
         """Whether it is in the group and stays."""
-        membership = self._ground.process_of(member).resident.harness.node.membership
+        membership = self._cluster.process_of(member).resident.harness.node.membership
         return membership is not None and membership.phase is Phase.MEMBER
 
     def coordinator(self) -> Member | None:
@@ -101,14 +84,14 @@ class Gathering:
         is in each component, if some cannot hear each other."""
         components: dict[int, list[SimProcess]] = {}
         for process in self._living():
-            component = self._ground.conditions.component(process.resident.harness.slot)
+            component = self._cluster.conditions.component(process.resident.harness.slot)
             components.setdefault(component, []).append(process)
         return all(map(_are_one, components.values()))
 
     def _living(self) -> list[SimProcess]:
         return [
             process
-            for process in self._ground.processes
+            for process in self._cluster.processes
             if process.is_alive and not process.resident.harness.is_closed
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.events import Delivered, FragmentsTaken, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
@@ -12,13 +12,12 @@ from ringcast.sim.world import Process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.model import Address, Member
+    from ringcast.model import Address
     from ringcast.node import Node
     from ringcast.sim.application import Giver
-    from ringcast.sim.clock import VirtualClock
+    from ringcast.sim.cluster import Cluster
     from ringcast.sim.harness import Harness
     from ringcast.sim.network import Packet
-    from ringcast.sim.options import Options
     from ringcast.sim.workload import Application, Backlog
     from ringcast.sim.world import Flight
 
@@ -28,35 +27,12 @@ OFFER_MAX = 100
 """Messages offered to a node in one call."""
 
 
-class Surroundings(Protocol):
-    """The run that a member is part of."""
-
-    @property
-    def options(self) -> Options: ...
-    @property
-    def clock(self) -> VirtualClock: ...
-
-    def may_send(self, member: SimulatedMember) -> bool:
-        """Whether the application may send: its member is in the group."""
-        ...
-
-    def may_send_to(self, member: SimulatedMember, peer: Member) -> bool:
-        """Whether it may send to this one, whom it has had in a view."""
-        ...
-
-    def crash(self, process: SimProcess) -> None: ...
-
-    def closed(self, process: SimProcess) -> None:
-        """This member is out of its group."""
-        ...
-
-
 class SimulatedMember:
     """An observed node, and an application that sends and takes as the run's options say."""
 
     process: SimProcess
 
-    def __init__(self, cluster: Surroundings, harness: Harness, application: Application) -> None:
+    def __init__(self, cluster: Cluster, harness: Harness, application: Application) -> None:
         self.harness = harness
         self.application = application
         self.giver: Giver | None = None

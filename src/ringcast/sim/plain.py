@@ -75,17 +75,6 @@ class FixedDelay:
         return [flight]
 
 
-class IndependentLoss:
-    """Each is lost with the same probability, by one generator for all links."""
-
-    def __init__(self, share: float, dice: Random) -> None:
-        self._share = share
-        self._dice = dice
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        return [] if self._dice.random() < self._share else [flight]
-
-
 class LoseWhere:
     """Those are lost of which `is_lost` says so."""
 
