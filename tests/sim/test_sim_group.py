@@ -16,8 +16,7 @@ from seeded import check_determinism, check_nothing_failed, share, tally_of
 from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
 from ringcast.model import View
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
+from ringcast.node import build_node
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.outbox import Outbox
@@ -33,11 +32,10 @@ from ringcast.trace.predicates.membership import LEAVE
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from ringcast.config import GroupConfig
-    from ringcast.core.effects import Effects, Layer
+    from ringcast.core.effects import Effects
     from ringcast.model import Member
+    from ringcast.node import Node
     from ringcast.trace.rows import Row
-    from ringcast.wire.codec import DatagramSeal
 
 SEEDS = 60
 
@@ -312,19 +310,7 @@ class WithoutFreeze(AnnouncedMulticast):
     outbox = CountsJoinersAsServed
 
 
-def odd_node(
-    me: Member,
-    config: GroupConfig,
-    *,
-    seal: DatagramSeal | None,
-    membership: type[Membership] = Membership,
-    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
-) -> Node:
-    layers: list[Layer] = [
-        membership(me, config.membership),
-        FailureDetector(me, config.membership),
-    ]
-    return Node(me, config, seal=seal, multicast=multicast, layers=layers)
+odd_node = partial(build_node, multicast=AnnouncedMulticast)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from seeded import check_nothing_failed, share, tally_of
 
 from ringcast.cli.simulate import simulate
 from ringcast.model import Stream
+from ringcast.node import build_node
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.uniform import Uniform
 from ringcast.sim.cluster import Cluster
@@ -21,7 +22,7 @@ from ringcast.sim.departures import CRASHED_SENDERS
 from ringcast.sim.dice import UNIFORM_TARGETS, expand
 from ringcast.sim.economy import NODES, RUN_MESSAGES, RUNS, measure
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast, uniform_node
+from ringcast.sim.nodes import STREAMS, AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -288,7 +289,7 @@ class CommitsSlowly(AnnouncedMulticast):
 def test_a_broken_node_is_caught(
     multicast: type[AnnouncedMulticast], predicates: set[str], first_seed: int
 ) -> None:
-    factory = partial(uniform_node, multicast=multicast)
+    factory = partial(build_node, multicast=multicast, streams=STREAMS["uniform"])
     for seed in range(first_seed, first_seed + 20):
         failures = run(expand(seed, "uniform"), factory).failures
         if any(failure.predicate in predicates for failure in failures):
@@ -297,7 +298,7 @@ def test_a_broken_node_is_caught(
 
 
 def test_the_command_speaks_of_uniform_delivery() -> None:
-    factory = partial(uniform_node, multicast=NeverTakesOver)
+    factory = partial(build_node, multicast=NeverTakesOver, streams=STREAMS["uniform"])
     arguments = ["--protocol", "uniform", "--seeds", "0:2", "--matrix"]
     result = CliRunner().invoke(simulate, arguments, obj=factory)
     assert result.exit_code == 1

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from ringcast.aio.driver import Driver
 from ringcast.errors import JoinTimeout, UsageError
 from ringcast.model import Member, Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership, Phase
+from ringcast.node import build_node
+from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
     from ringcast.model import Address
+    from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
 
 STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
@@ -85,24 +84,19 @@ class Place:
 
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
         """A new incarnation; it has not begun yet."""
-        config, streams = self._config, tuple(STREAMS.values())
+        config = self._config
         me = Member(self._address, self._host.new_incarnation(), config.name)
-        layers = (
-            Membership(
-                me,
-                config.membership,
-                must_exist=must_exist,
-                streams=streams,
-                purge=config.multicast.purge,
-            ),
-            FailureDetector(me, config.membership),
+        node = build_node(
+            me,
+            config,
+            streams=tuple(STREAMS.values()),
+            must_exist=must_exist,
+            state=self._has_state,
         )
-        node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
         node.set_receive_buffer(self._transport.receive_buffer)
-        loop = asyncio.get_running_loop()
         tap = self._tap(node)
         return Driver(
-            *(node, self._transport, loop, owner, self._source),
+            *(node, self._transport, self._host.loop(), owner, self._source),
             clock=self._host.now,
             tap=tap,
             lose=self._lose,

@@ -8,7 +8,7 @@ from ringcast.config import GroupConfig, MulticastConfig, UnicastConfig
 from ringcast.errors import Reject
 from ringcast.explore.automata import DATAGRAM_BYTES, Automata
 from ringcast.model import FIRST_CONN_ID, Address, Conn, Member, View, ViewId
-from ringcast.node import Node
+from ringcast.node import Node, build_node
 from ringcast.protocols.unicast import Timer
 from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
@@ -114,7 +114,7 @@ class Ends(Automata[Facts]):
 
     def fresh(self, me: End, incarnations: Mapping[int, int]) -> int:
         """A member that has just started, in the view of those that are alive."""
-        node = Node(self.member(me), self._config, unicast=self._unicast)
+        node = build_node(self.member(me), self._config, membership=None, unicast=self._unicast)
         node.install_view(self._view(incarnations), 0)
         node.take_events(0, 0)
         return self._node_number(node, 0)

@@ -41,7 +41,7 @@ from ringcast.explore.automata import (
 )
 from ringcast.explore.explorer import explore
 from ringcast.model import Address, Digest, Member, Origin, Stream
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.protocols.inbox import Timer as InboxTimer
 from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.multicast import ReliableMulticast
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ringcast.explore.automata import Datagram, Step
     from ringcast.explore.explorer import Report
     from ringcast.model import View
+    from ringcast.node import Node
     from ringcast.wire.frames import Frame
 
 MAX_STATES = 5_000_000
@@ -211,12 +212,16 @@ class Joiners(Automata[Facts]):
         step = self._started.get((place, incarnation))
         if step is None:
             me = Member(_ADDRESSES[place], incarnation, self.name(place) + "'" * (incarnation - 1))
-            layer = self._membership(me, self._config.membership)
-            node = Node(me, self._config, layers=[layer], multicast=SenderOnly)
+            node = build_node(
+                *(me, self._config),
+                membership=self._membership,
+                detector=None,
+                multicast=SenderOnly,
+            )
             # So small that each sender's share is the minimum, however many were heard of late.
             node.multicast.receive_buffer = DATAGRAM_BYTES
             node.start(0)
-            layer.add_candidates(_ADDRESSES, 0, node._out)
+            membership_of(node).add_candidates(_ADDRESSES, 0, node._out)
             step = self._started[place, incarnation] = self._outcome(node, 0, 0, 0)
         return step
 

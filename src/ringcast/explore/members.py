@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.explore.automata import DATAGRAM_BYTES, Automata
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.frames import Ack
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from ringcast.explore.automata import Step
+    from ringcast.node import Node
     from ringcast.protocols.multicast import ReliableMulticast
     from ringcast.wire.frames import Frame
 
@@ -69,7 +70,9 @@ class Members(Automata[Facts]):
 
     def fresh(self, place: int) -> int:
         """A founder in the first view, or somebody who is in none."""
-        node = Node(self.members[place], self._config, multicast=self._multicast)
+        node = build_node(
+            self.members[place], self._config, membership=None, multicast=self._multicast
+        )
         # So small that each sender's share is the minimum, however many were heard of late.
         node.multicast.receive_buffer = DATAGRAM_BYTES
         if place in self._founders:

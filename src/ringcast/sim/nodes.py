@@ -10,9 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.model import Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
+from ringcast.node import build_node
 from ringcast.protocols.multicast import ReliableMulticast
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.model import Member, View
+    from ringcast.node import Node
     from ringcast.wire.codec import DatagramSeal
 
 
@@ -70,36 +69,12 @@ class AnnouncedMulticast(ReliableMulticast):
         return events
 
 
-def group_node(
-    me: Member,
-    config: GroupConfig,
-    *,
-    seal: DatagramSeal | None,
-    streams: tuple[Stream, ...] = (Stream.FIFO,),
-    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
-    state: bool = False,
-) -> Node:
-    """A node that finds its group, makes views and notices who is gone."""
-    return Node(
-        me,
-        config,
-        seal=seal,
-        multicast=multicast,
-        layers=[
-            Membership(me, config.membership, streams=streams, purge=config.multicast.purge),
-            FailureDetector(me, config.membership),
-        ],
-        streams=streams,
-        state=state,
-    )
-
-
-uniform_node = partial(group_node, streams=(Stream.FIFO, Stream.UNIFORM))
-"""The same, with both streams."""
+STREAMS = {"group": (Stream.FIFO,), "uniform": (Stream.FIFO, Stream.UNIFORM)}
+"""By protocol: the streams of nodes that make their own views."""
 
 
 def node_factory_for(protocol: str, *, state: bool = False) -> NodeFactory:
     """Nodes of this protocol; with `state`, such as give and get one."""
-    if protocol == "group":
-        return partial(group_node, state=state)
-    return partial(uniform_node, state=state) if protocol == "uniform" else Node
+    if protocol not in STREAMS:
+        return partial(build_node, membership=None)
+    return partial(build_node, multicast=AnnouncedMulticast, streams=STREAMS[protocol], state=state)

@@ -10,7 +10,7 @@ from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PHASE, Row
 
 if TYPE_CHECKING:
     from ringcast.model import Member, Origin
-    from ringcast.sim.agenda import Agenda
+    from ringcast.sim.clock import VirtualClock
 
 BLOCK_MESSAGES = 16
 """Messages per content hash: small, so that short runs have whole blocks too."""
@@ -29,7 +29,7 @@ class Finding:
 class Recorder:
     """Numbers the rows, remembers every message by its seqno, and collects findings."""
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
         self.deliveries = 0
@@ -43,12 +43,12 @@ class Recorder:
         """Fragments as they left their sender for the first time, and whether more follow."""
         self.happenings: Counter[str] = Counter()
         """What rows do not tell, counted."""
-        self._agenda = agenda
+        self._clock = clock
         self._own_rows = 0
 
     @property
     def now(self) -> int:
-        return self._agenda.now
+        return self._clock.now
 
     def phase(self, name: str) -> None:
         self._write_own(PHASE, kind=name)

@@ -11,15 +11,13 @@ import pytest
 from ringcast.config import MembershipConfig, StabilityConfig
 from ringcast.core.effects import Effects, Left
 from ringcast.model import Address, Digest, Member, Purge, View, ViewId
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.protocols.discovery import GATHER_NS, Misfit
-from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import JOIN_PATIENCE_NS, MISFIT_RECENTLY_NS, Membership, Phase
 from ringcast.wire.frames import Discover, Join, Merge, Merged, Present, Welcome
 from support.membership import SECOND, Town, address_of
 
 if TYPE_CHECKING:
-    from ringcast.core.effects import Layer
     from ringcast.wire.frames import Frame
 
 ACKS, STABILITY, RETAINED = Purge
@@ -282,11 +280,7 @@ class TermsTown(Town):
             me = Member(address_of(name), next(self._incarnations), name)
             multicast = replace(self._config.multicast, stability=CONFIGS[purge])
             config = replace(self._config, name=name, multicast=multicast)
-            layers: list[Layer] = [
-                Membership(me, config.membership, streams=self._streams, purge=multicast.purge),
-                FailureDetector(me, config.membership),
-            ]
-            self.nodes[name] = Node(me, config, layers=layers, streams=self._streams)
+            self.nodes[name] = build_node(me, config, streams=self._streams)
             self.nodes[name].start(self.now)
             self.nodes[name].add_candidates(map(address_of, "ABCDEF"), self.now)
             self._turn(name)
