@@ -21,11 +21,11 @@ from ringcast.model import Origin
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.reunion import Reunion
 from ringcast.sim.dice import GROUP_TARGETS, expand
 from ringcast.sim.fleet import run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of
 from ringcast.sim.runner import run
@@ -277,15 +277,15 @@ class BeginsTooEarly(Outbox):
         super()._tell_beginners(now, out)
 
 
-class WithoutFreeze(AnnouncedMulticast):
+class WithoutFreeze(ReliableMulticast):
     outbox = NoFreeze
 
 
-class TooMuch(AnnouncedMulticast):
+class TooMuch(ReliableMulticast):
     outbox = BeginsTooEarly
 
 
-class MovesWindows(AnnouncedMulticast):
+class MovesWindows(ReliableMulticast):
     """Opens a window at every Begin, also where there is one (N18)."""
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
@@ -319,7 +319,7 @@ def odd_node(
     *,
     seal: DatagramSeal | None,
     membership: type[Membership] = Membership,
-    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
+    multicast: type[ReliableMulticast] = ReliableMulticast,
 ) -> Node:
     layers: list[Layer] = [
         membership(me, config.membership),

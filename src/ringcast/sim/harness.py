@@ -23,7 +23,6 @@ from ringcast.model import Member, Stream
 from ringcast.sim import membership_watch
 from ringcast.sim.multicast_watch import MulticastWatch
 from ringcast.sim.network import Packet
-from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.recorder import Scribe
 from ringcast.sim.state_watch import StateWatch
 from ringcast.sim.unicast_watch import UnicastWatch
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from ringcast.sim.application import Keeper
     from ringcast.sim.network import Seen
     from ringcast.sim.recorder import Recorder
-    from ringcast.wire.codec import Codec
+    from ringcast.wire.codec import Buffer, Codec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,12 +88,7 @@ class Harness:
         self._views_taken: list[View] = []  # installed while events were being taken
         self._taken: list[Event] = []  # out of windows, in the middle of taking or sending
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
-        if isinstance(node.multicast, AnnouncedMulticast):
-            node.multicast.before_view = self._before_view
-            node.multicast.before_close = self._before_close
-            if self._state is not None:
-                node.multicast.before_take = self._before_take
-                node.multicast.after_take = self._after_take
+        node.observer = self
         self._scribe.write(trace.START)
 
     def member_at(self, port: int) -> Member | None:
@@ -395,40 +389,60 @@ class Harness:
                 self._peers[member.address] = member
             self._write_view(trace.VIEW, view)
 
-    def _before_view(self, view: View) -> None:
-        """The node is about to install a view of its own making: what it did and wanted to send up
-        to here was in the view before."""
-        if self._is_taking:
-            self._views_taken.append(view)  # behind the deliveries, which are not known yet
-            return
-        self._unicast.after_timeout()
-        self._observe_windows()
-        self._outgoing += self._next_packets()
-        self._enter_view(view)
+    # What the node says of itself
 
-    def _before_close(self) -> None:
-        if self._is_taking:
+    def received(self, datagram: Buffer, now: int) -> None:
+        """The packet says more."""
+
+    def transmitted(
+        self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
+    ) -> None:
+        """So does what `take_packets` makes of it."""
+
+    def offered(
+        self,
+        to: Member | None,
+        stream: Stream,
+        payloads: Sequence[bytes],
+        accepted: int,
+        now: int,
+    ) -> None:
+        """`send` is told what was accepted."""
+
+    def after_input(self, now: int) -> None:
+        """Whoever has called looks."""
+
+    def before_change(self, view: View | None, now: int) -> None:
+        """What the node did and wanted to send up to here was in the view before."""
+        if self._is_taking and view is not None:
+            self._views_taken.append(view)  # behind the deliveries, which are not known yet
+        elif self._is_taking:
             self._multicast.before_close()  # behind the deliveries
+        elif self.has_own_views:  # else whoever hands in views and closes looks after it
+            self._unicast.after_timeout()
+            self._observe_windows()
+            if view is not None:
+                self._outgoing += self._next_packets()
+                self._enter_view(view)
+
+    def before_take(self, now: int, *, buffered: bool) -> None:
+        """Windows may have opened in this very input: they do so before something is taken."""
+        if buffered and not self._is_taking and not self._is_sending:
+            self._observe_windows()
+
+    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
+        if not buffered or self._state is None:
             return
-        self._unicast.after_timeout()
-        self._observe_windows()
+        if self._is_taking or self._is_sending:
+            self._taken += [event for event in events if not _is_unicast(event)]
+        else:
+            self._put_aside(events)
 
     # State on its way: what is taken is not what the application gets
 
     @property
     def _is_catching_up(self) -> bool:
         return self._state is not None and self._state.is_catching_up
-
-    def _before_take(self) -> None:
-        """Windows may have opened in this very input: they do so before something is taken."""
-        if not self._is_taking and not self._is_sending:
-            self._observe_windows()
-
-    def _after_take(self, events: list[Event]) -> None:
-        if self._is_taking or self._is_sending:
-            self._taken += events
-        else:
-            self._put_aside(events)
 
     def _put_aside(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -463,6 +477,10 @@ class Harness:
             view_creator=member_key(view.id.creator),
             members=tuple(map(member_key, view.members)),
         )
+
+
+def _is_unicast(event: Event) -> bool:
+    return isinstance(event, Delivered | FragmentsTaken) and event.epoch > 0
 
 
 def _place_of(error: AssertionError) -> str:
