@@ -1,5 +1,5 @@
-"""What a harness sees of state transfer: who waits, which states are cut and received, and what of
-its messages a joiner's application gets when."""
+"""State transfer in a simulated run: who waits, which states are cut and received, and what of its
+messages a joiner's application gets when."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ringcast.events import Delivered, StateBegun, StateLost, StateReceived, Sta
 from ringcast.model import Origin
 from ringcast.trace import rows as trace
 from ringcast.trace.predicates.state import run_hash
+from ringcast.trace.rows import about, naming
 
 if TYPE_CHECKING:
     from ringcast.events import Event, FragmentsTaken
     from ringcast.protocols.state import StateTransfer
-    from ringcast.sim.application import Keeper
-    from ringcast.sim.recorder import Recorder, Scribe
+    from ringcast.trace.observe.sink import Contents, Keeper, Sink
 
 
-class StateWatch:
+class Transfers:
     """Turns what becomes of states at one node into rows, and lets its application see it all."""
 
     def __init__(
-        self, machine: StateTransfer, keeper: Keeper, scribe: Scribe, recorder: Recorder
+        self, machine: StateTransfer, keeper: Keeper, sink: Sink, contents: Contents
     ) -> None:
-        self.keeper = keeper
         self._machine = machine
-        self._scribe = scribe
-        self._recorder = recorder
+        self._keeper = keeper
+        self._sink = sink
+        self._contents = contents
         self._is_waiting = False
 
     @property
@@ -39,23 +39,21 @@ class StateWatch:
         """What is taken is put aside."""
         return self._machine.is_catching_up
 
-    def observe(self) -> None:
+    def look(self, now: int) -> None:
         if self._machine.is_catching_up and not self._is_waiting:
             self._is_waiting = True
-            self._scribe.write(trace.STATE_WAIT)
+            self._sink.write(trace.STATE_WAIT, now)
 
-    def handed(self, event: Delivered | FragmentsTaken) -> None:
+    def handed(self, event: Delivered | FragmentsTaken, now: int) -> None:
         """The application gets what was taken before."""
-        is_whole = isinstance(event, Delivered)
         run = event.run if isinstance(event, Delivered) else event
-        self._scribe.write_about(
-            trace.HANDED,
-            event.sender,
-            stream=int(run.stream),
+        self._sink.write(
+            *(trace.HANDED, now),
+            **naming(Origin(event.sender, run.stream)),
             seqno=run.first,
             seqno2=run.last,
             view=event.view_id.counter,
-            kind="" if is_whole else "fragment",
+            kind="" if isinstance(event, Delivered) else "fragment",
             block_hash=self.hash_of(event),
         )
 
@@ -64,49 +62,47 @@ class StateWatch:
         if not isinstance(event, Delivered):
             return 0
         run = event.run
-        sent = self._recorder.sent.get(Origin(event.sender, run.stream), {})
+        sent = self._contents.sent.get(Origin(event.sender, run.stream), {})
         return run_hash(sent.get(seqno, b"") for seqno in range(run.first, run.last + 1))
 
-    def see(self, event: Event) -> None:
+    def see(self, event: Event, now: int) -> None:
         """Whatever happens, in order."""
         try:
-            self.keeper.see(event)
+            self._keeper.see(event)
         except ValueError as error:
-            self._recorder.find("T1", f"{self._machine.me} got a state that is none: {error}")
+            self._contents.find("T1", f"{self._machine.me} got a state that is none: {error}")
+        write = self._sink.write
         match event:
             case StateWanted(transfer, joiner):
-                self._scribe.write_about(trace.STATE_WANTED, joiner, seqno=transfer)
-                self._write_entries()
+                write(trace.STATE_WANTED, now, **about(joiner), seqno=transfer)
+                self._write_entries(now)
             case StateBegun(provider, cut):
                 incoming = self._machine.incoming
                 assert incoming is not None
-                self._scribe.write_about(trace.STATE_BEGUN, provider, seqno=incoming.transfer)
+                write(trace.STATE_BEGUN, now, **about(provider), seqno=incoming.transfer)
                 for origin, seqno in cut.entries.items():
-                    self._scribe.write_about(
-                        trace.STATE_CUT, origin.sender, stream=int(origin.stream), seqno=seqno
-                    )
+                    write(trace.STATE_CUT, now, **naming(origin), seqno=seqno)
             case StateReceived(provider, chunks, size):
-                self._scribe.write_about(trace.STATE_RECEIVED, provider, seqno=chunks, size=size)
-                self._write_entries()
+                write(trace.STATE_RECEIVED, now, **about(provider), seqno=chunks, size=size)
+                self._write_entries(now)
             case StateLost(reason):
-                self._scribe.write(trace.STATE_LOST, detail=reason)
+                write(trace.STATE_LOST, now, detail=reason)
 
-    def refuse(self, transfer: int) -> None:
+    def refuse(self, transfer: int, now: int) -> None:
         """The application is about to refuse this one."""
-        self.keeper.giving.pop(transfer, None)
         current = self._machine.giving.transfers.get(transfer)
         if current is not None:
-            self._scribe.write_about(trace.STATE_REFUSED, current.joiner, seqno=transfer)
+            self._sink.write(trace.STATE_REFUSED, now, **about(current.joiner), seqno=transfer)
 
-    def end(self) -> None:
+    def end(self, now: int) -> None:
         """The run is over."""
-        self._scribe.write(trace.STATE_END)
-        self._write_entries()
+        self._sink.write(trace.STATE_END, now)
+        self._write_entries(now)
 
-    def _write_entries(self) -> None:
-        for (name, incarnation, stream), content in self.keeper.ledger.entries.items():
-            self._scribe.write(
-                trace.STATE_ENTRY,
+    def _write_entries(self, now: int) -> None:
+        for (name, incarnation, stream), content in self._keeper.entries.items():
+            self._sink.write(
+                *(trace.STATE_ENTRY, now),
                 peer=name,
                 peer_inc=incarnation,
                 stream=stream,
