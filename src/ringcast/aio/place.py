@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
     from ringcast.aio.host import Host
     from ringcast.aio.sources import Source
-    from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
     from ringcast.model import Address
+    from ringcast.trace.observe.observer import TraceObserver
     from ringcast.trace.recorder import Recorder
 
 STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
@@ -100,11 +100,10 @@ class Place:
         node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
         node.set_receive_buffer(self._transport.receive_buffer)
         loop = asyncio.get_running_loop()
-        tap = self._tap(node)
         return Driver(
             *(node, self._transport, loop, owner, self._source),
             clock=self._host.now,
-            tap=tap,
+            observer=self._observe(node),
             lose=self._lose,
             spin_s=config.spin_s,
         )
@@ -134,10 +133,11 @@ class Place:
             f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
         ) from None
 
-    def _tap(self, node: Node) -> Tap | None:
+    def _observe(self, node: Node) -> TraceObserver | None:
         if self._record is None:
             return None
-        from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
+        # These need what only ringcast[spark] brings.
+        from ringcast.trace.observe.observer import TraceObserver
         from ringcast.trace.recorder import Recorder
 
         try:
@@ -153,7 +153,7 @@ class Place:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
-        return Tap(node, recorder)
+        return TraceObserver(node, recorder)
 
 
 def _settings(config: GroupConfig) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The recorder: what one real member did, as Parquet segments.
 
-The driver of a `Node` calls it with what goes in and what comes out; protocols know nothing of it.
+An observer of the member's `Node` tells it what happens; protocols know nothing of it.
 Recording never holds a member back and never breaks it. Rows go into a bounded queue and a thread
 writes them. When the queue is full, or the disk refuses, rows are lost and counted: `idx` goes on
 counting, so the gap is visible in the trace, and the next segment says how many are gone.
@@ -28,15 +28,15 @@ from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
     DROP_WINDOW,
-    ESTATE,
     OPEN,
-    PURGE,
     SEND,
     START,
     STOP,
     VIEW,
     Row,
     member_key,
+    naming,
+    naming_view,
 )
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
@@ -77,7 +77,7 @@ class _Track:
 
 
 class Recorder:
-    """Records one member. Its methods are called by one thread, the member's driver.
+    """Records one member. Its methods are called by one thread, the member's.
 
     `now` is time.monotonic_ns, as the driver hands it to the node.
     """
@@ -136,7 +136,7 @@ class Recorder:
             self._queue, Path(directory), recording, segment_rows, segment_seconds
         )
 
-    # What the driver reports
+    # What the observer reports
 
     def start(self, now: int) -> None:
         """The member begins. Rows are written from here on."""
@@ -145,10 +145,7 @@ class Recorder:
 
     def view(self, view: View, now: int) -> None:
         """The node installed this view."""
-        members = tuple(map(member_key, view))
-        self._put(
-            VIEW, now, view=view.counter, creator=member_key(view.id.creator), members=members
-        )
+        self.write(VIEW, now, **naming_view(view))
 
     def opened(self, origin: Origin, offset: int, now: int) -> None:
         """A receive window opened: what comes after `offset` will be delivered."""
@@ -157,22 +154,10 @@ class Recorder:
 
     def dropped(self, origin: Origin, now: int) -> None:
         """The window of a departed member is gone: nothing more is expected of it."""
-        self.detail(DROP_WINDOW, now, **naming(origin))
+        if self.level == "full":
+            self.write(DROP_WINDOW, now, **naming(origin))
         self._flush()
         self._delivered.pop(origin, None)
-
-    def estate(self, origin: Origin, now: int, **columns: Any) -> None:
-        """What departed senders left has come this far: kept at any level, there is little."""
-        self._write(ESTATE, now, **naming(origin), **columns)
-
-    def purged(self, stream: Stream, through: int, now: int) -> None:
-        """In the view that was told last, all members have delivered the member's own messages up
-        to there."""
-        self._write(PURGE, now, stream=int(stream), seqno=through, hd=through)
-
-    def state(self, event: str, now: int, detail: str = "") -> None:
-        """The application's state has come, or is not to come any more."""
-        self._write(event, now, detail=detail)
 
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""
@@ -215,11 +200,11 @@ class Recorder:
         if self._oldest and now - self._oldest > STRETCH_NS:
             self._flush()
 
-    def detail(self, event: str, now: int, **columns: Any) -> None:
-        """Any other row (frames, windows, purges), kept at level "full" only. Whose it is and
-        when it was are filled in."""
-        if self.level == "full":
-            self._write(event, now, **columns)
+    def write(self, event: str, now: int, /, **columns: Any) -> None:
+        """Any other row (frames, windows, purges). Whose it is and when it was are filled in."""
+        self._flush()
+        self._queue.put(Row(event, self._node, self._inc, self._next_idx, -1, now, **columns))
+        self._next_idx += 1
 
     def stopped(self, now: int) -> None:
         """The member stops in good order: its trace is whole. Call `close` next."""
@@ -301,11 +286,6 @@ class Recorder:
                 creator = member_key(view_id.creator)
                 self._put(DELIVER, *place, view_id.counter, creator, payloads=kept)
 
-    def _write(self, event: str, now: int, **columns: Any) -> None:
-        self._flush()
-        self._queue.put(Row(event, self._node, self._inc, self._next_idx, -1, now, **columns))
-        self._next_idx += 1
-
     def _put(
         self,
         event: str,
@@ -316,7 +296,6 @@ class Recorder:
         view: int = 0,
         creator: str = "",
         *,
-        members: tuple[str, ...] = (),
         kind: str = "",
         block: int = -1,
         block_hash: int = 0,
@@ -329,7 +308,7 @@ class Recorder:
             peer, peer_inc = str(sender), sender.incarnation
         row = Row(
             *(event, self._node, self._inc, self._next_idx, -1, now, peer, peer_inc, int(stream)),
-            *(first, last, view, creator, members),
+            *(first, last, view, creator),
             kind=kind,
             block=block,
             block_hash=block_hash,
@@ -362,12 +341,6 @@ class Recorder:
     def _track(self, origin: Origin, offset: int = 0, *, is_sent: bool = False) -> _Track:
         every = hashed_every(self.level)
         return _Track(origin, is_sent, BlockHasher(offset, self._block_messages, every))
-
-
-def naming(origin: Origin) -> dict[str, Any]:
-    """The columns that say whose messages a row speaks of."""
-    sender, stream = origin
-    return {"peer": str(sender), "peer_inc": sender.incarnation, "stream": int(stream)}
 
 
 def _boot_id() -> str:
