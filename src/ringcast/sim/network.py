@@ -273,7 +273,7 @@ class Network:
             case "last data":
                 return packet.is_last_data and draw < self._options.target_loss
             case "first data":
-                is_first = any(f.kind in DATA_KINDS and f.first == 1 for f in packet.frames)
+                is_first = any(f.kind in DATA_KINDS and f.seqno == 1 for f in packet.frames)
                 return is_first and draw < self._options.target_loss
             case kind:
                 return kind in packet.kinds and draw < self._options.target_loss

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringcast.model import Member, Origin, View
+    from ringcast.model import Member, Origin, View, ViewId
 
 # Life of a member.
 START = "start"
@@ -228,13 +228,14 @@ def naming(origin: Origin) -> dict[str, Any]:
     return {"peer": str(sender), "peer_inc": sender.incarnation, "stream": int(stream)}
 
 
+def naming_id(view_id: ViewId) -> dict[str, Any]:
+    """The columns that name a view."""
+    return {"view": view_id.counter, "view_creator": member_key(view_id.creator)}
+
+
 def naming_view(view: View) -> dict[str, Any]:
     """The columns that tell of a view."""
-    return {
-        "view": view.counter,
-        "view_creator": member_key(view.id.creator),
-        "members": tuple(map(member_key, view)),
-    }
+    return {**naming_id(view.id), "members": tuple(map(member_key, view))}
 
 
 def split_key(key: str) -> MemberKey:

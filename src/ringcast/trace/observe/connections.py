@@ -9,9 +9,9 @@ from ringcast.events import Delivered, Undeliverable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn
 from ringcast.protocols.unicast import LOOPBACK_EPOCH
 from ringcast.trace import rows as trace
-from ringcast.trace.observe.messages import next_fragment_bytes
+from ringcast.trace.observe.messages import next_fragment_bytes, range_of
 from ringcast.trace.rows import about
-from ringcast.window.windows import DATAGRAM_OVERHEAD
+from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import UnicastData
 
 if TYPE_CHECKING:
@@ -24,29 +24,77 @@ if TYPE_CHECKING:
     from ringcast.protocols.unicast_sender import SenderEntry
     from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Sink
-    from ringcast.window.windows import SendWindow
+    from ringcast.window.windows import ReceiveWindow
 
 LOOPBACK = Conn(LOOPBACK_EPOCH, FIRST_CONN_ID)
 NO_STATE = "NONE"
 
 
 class _Side(NamedTuple):
-    """One side of a connection as it was last seen."""
+    """One side of a connection as it was last seen: its state, and columns of rows."""
 
-    conn: Conn
     state: str
-    low: int = 0
-    delivered: int = 0
-    held: int = 0
-    high: int = 0
-    capacity: int = 0
-    size: int = 0
-    limit: int = -1
+    epoch: int
+    conn: int
+    low: int
+    hd: int
+    held: int
+    hr: int
+    cap: int
+    size: int
+    limit: int
 
-    @property
-    def marks(self) -> dict[str, Any]:
-        marks = {"low": self.low, "hd": self.delivered, "held": self.held, "hr": self.high}
-        return {**_named(self.conn), **marks}
+    @classmethod
+    def of(cls, conn: Conn, state: str, window: SendWindow | ReceiveWindow) -> _Side:
+        if isinstance(window, SendWindow):
+            held, size, limit = window.high, window.charged, -1
+        else:
+            held, size, limit = window.held, window.ahead_bytes, window.max_bytes
+        marks = (window.low, window.delivered, held, window.high, window.capacity)
+        return cls(state, *_key(conn), *marks, size, limit)
+
+    @classmethod
+    def of_entry(cls, entry: SenderEntry | ReceiverEntry) -> _Side:
+        return cls.of(entry.conn, entry.state.name, entry.window)
+
+    def columns(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("epoch", "conn", "low", "hr", *names)}
+
+
+class _Table:
+    """The entries of one kind, "S"enders or "R"eceivers, as they were last seen."""
+
+    def __init__(self, kind: str, sink: Sink) -> None:
+        self.sides: dict[Member, _Side] = {}
+        self._kind = kind
+        self._sink = sink
+        self._size = 0
+
+    def look_for_gone(self, entries: Mapping[Member, object], now: int) -> None:
+        self._size = len(entries)
+        for peer in [peer for peer in self.sides if peer not in entries]:
+            self._write_end(peer, self.sides.pop(peer), now)
+
+    def change(self, peer: Member, side: _Side, now: int) -> None:
+        before, self.sides[peer] = self.sides.get(peer), side
+        old = NO_STATE
+        if before is not None and before.epoch == side.epoch:
+            old = before.state
+        elif before is not None:
+            self._write_end(peer, before, now)
+        if old != side.state or (before is not None and _key(before) != _key(side)):
+            self._write_conn(peer, side, f"{old}>{side.state}", now)
+
+    def write_window(self, peer: Member, side: _Side, now: int) -> None:
+        columns = side.columns("hd", "held", "cap", "size", "limit")
+        self._sink.write(trace.UNICAST_WIN, now, **about(peer), kind=self._kind, **columns)
+
+    def _write_end(self, peer: Member, side: _Side, now: int) -> None:
+        self._write_conn(peer, side, f"{side.state}>{NO_STATE}", now)
+
+    def _write_conn(self, peer: Member, side: _Side, detail: str, now: int) -> None:
+        columns = side.columns("hd", "held") | {"size": self._size, "detail": detail}
+        self._sink.write(trace.CONN, now, **about(peer), kind=self._kind, **columns)
 
 
 @dataclass(slots=True)
@@ -71,10 +119,10 @@ class Connections:
         self._sink = sink
         self._contents = contents
         self._streams: dict[tuple[Member, int], _Stream] = {}
-        self._senders: dict[Member, _Side] = {}
+        self._senders = _Table("S", sink)
+        self._receivers = _Table("R", sink)
         self._entries: dict[Member, SenderEntry] = {}
-        self._receivers: dict[Member, _Side] = {}
-        self._loopback = _Side(LOOPBACK, "OPEN")
+        self._loopback = _Side.of(LOOPBACK, "OPEN", node.unicast.loopback)
         self._questions: dict[Member, tuple[int, int]] = {}  # nonce, epoch
         self._answers: list[tuple[str, int, int]] = []  # (sender, its incarnation, nonce)
         self._blocked: list[Member] = []
@@ -111,33 +159,18 @@ class Connections:
         else:
             is_full = window.high - window.low >= window.capacity
             reason = "messages" if is_full else "bytes"
-        self._sink.write(
-            *(trace.UNICAST_BLOCK, now),
-            **about(to),
-            **_named(conn),
-            low=window.low,
-            hr=window.high,
-            cap=window.capacity,
-            size=max(size, DATAGRAM_OVERHEAD),
-            used=window.charged,
-            limit=window.max_bytes,
-            detail=reason,
-        )
+        columns = _Side.of(conn, "", window).columns("cap")
+        columns |= {"size": max(size, DATAGRAM_OVERHEAD), "detail": reason}
+        columns |= {"used": window.charged, "limit": window.max_bytes}
+        self._sink.write(trace.UNICAST_BLOCK, now, **about(to), **columns)
         if to not in self._blocked:
             self._blocked.append(to)
 
     def delivered(self, event: Delivered | FragmentsTaken, now: int) -> None:
-        run = event.run if isinstance(event, Delivered) else event
-        sender, side = event.sender, self._receivers.get(event.sender)
+        side = self._receivers.sides.get(event.sender)
+        conn = {"epoch": event.epoch, "conn": FIRST_CONN_ID if side is None else side.conn}
         self._sink.write(
-            *(trace.UNICAST_DELIVER, now),
-            **about(sender),
-            epoch=event.epoch,
-            conn=FIRST_CONN_ID if side is None else side.conn.id,
-            seqno=run.first,
-            seqno2=run.last,
-            view=event.view_id.counter,
-            kind="" if isinstance(event, Delivered) else "fragment",
+            trace.UNICAST_DELIVER, now, **about(event.sender), **conn, **range_of(event)
         )
         if isinstance(event, Delivered):
             self._compare(event)
@@ -167,9 +200,8 @@ class Connections:
 
     def heard(self, name: str, incarnation: int, frames: Iterable[Seen]) -> None:
         """These are being handed over: which questions may they answer?"""
-        self._answers += [
-            (name, incarnation, frame.first) for frame in frames if frame.kind == "sync_ok"
-        ]
+        oks = [frame.seqno for frame in frames if frame.kind == "sync_ok"]
+        self._answers += [(name, incarnation, nonce) for nonce in oks]
 
     def is_again(self, data: UnicastData, peer: Member) -> bool:
         """Whether these have left for this peer before."""
@@ -188,10 +220,9 @@ class Connections:
     def before_timeout(self) -> None:
         """What a tick would find."""
         self._ticks = self._unicast.ticks
-        again = self._pending_messages()
-        senders = self._unicast.senders
+        again, senders = self._pending_messages(), self._unicast.senders
         self._before_tick = {
-            peer: (_sender_side(entry), again.get(peer, 0)) for peer, entry in senders.items()
+            peer: (_Side.of_entry(entry), again.get(peer, 0)) for peer, entry in senders.items()
         }
         self._tails = {peer: (entry, entry.tail_resent) for peer, entry in senders.items()}
 
@@ -200,18 +231,18 @@ class Connections:
         self._tails = {}
         for peer, count in tails.items():
             if count:
-                self._write_resent(trace.TAIL, peer, self._before_tick[peer][0], count, now)
+                self._write_resent(trace.TAIL, peer, count, now)
         if self._unicast.ticks == self._ticks:
             return
         self._ticks = self._unicast.ticks
         again = self._pending_messages()
-        for peer, (side, pending) in self._before_tick.items():
+        for peer, (_, pending) in self._before_tick.items():
             by_tick = again.get(peer, 0) - pending - tails.get(peer, 0)
-            self._write_resent(trace.TICK, peer, side, by_tick, now)
+            self._write_resent(trace.TICK, peer, by_tick, now)
 
-    def _write_resent(self, event: str, peer: Member, side: _Side, again: int, now: int) -> None:
-        marks = {"low": side.low, "hr": side.high}
-        self._sink.write(event, now, **about(peer), **_named(side.conn), **marks, again=again)
+    def _write_resent(self, event: str, peer: Member, again: int, now: int) -> None:
+        side, _ = self._before_tick[peer]
+        self._sink.write(event, now, **about(peer), **side.columns(), again=again)
 
     def _pending_messages(self) -> dict[object, int]:
         counts: dict[object, int] = {}
@@ -227,19 +258,22 @@ class Connections:
         unicast = self._unicast
         self._look_at_questions(now)
         self._look_at_last_acks(now)
-        self._look_for_gone("S", self._senders, unicast.senders, now)
+        self._senders.look_for_gone(unicast.senders, now)
         self._entries = dict(unicast.senders)
         for peer, sender in unicast.senders.items():
-            self._look_at_sender(peer, _sender_side(sender), sender.window, now)
-        self._look_for_gone("R", self._receivers, unicast.receivers, now)
+            self._look_at_sender(peer, _Side.of_entry(sender), sender.window, now)
+        self._receivers.look_for_gone(unicast.receivers, now)
         for peer, receiver in unicast.receivers.items():
-            self._look_at_side("R", peer, _receiver_side(receiver), now)
+            side = _Side.of_entry(receiver)
+            if side != self._receivers.sides.get(peer):
+                self._receivers.change(peer, side, now)
+                self._receivers.write_window(peer, side, now)
         self._look_at_loopback(now)
         for peer in [peer for peer in self._blocked if not unicast.is_blocked(peer)]:
             self._blocked.remove(peer)
             if peer == self._node.me or peer in unicast.senders:
-                conn = _named(self._sending(peer)[0])
-                self._sink.write(trace.UNICAST_UNBLOCK, now, **about(peer), **conn)
+                epoch, conn = _key(self._sending(peer)[0])
+                self._sink.write(trace.UNICAST_UNBLOCK, now, **about(peer), epoch=epoch, conn=conn)
 
     def input_ended(self) -> None:
         self._answers = []
@@ -255,8 +289,7 @@ class Connections:
         for peer, (nonce, epoch) in before.items():
             if questions.get(peer, (0, 0))[0] != nonce:
                 is_answered = (str(peer), peer.incarnation, nonce) in self._answers
-                detail = "answered" if is_answered else "given up"
-                self._write_sync(peer, nonce, epoch, detail, now)
+                self._write_sync(peer, nonce, epoch, "answered" if is_answered else "given up", now)
         for peer, (nonce, epoch) in questions.items():
             if before.get(peer, (0, 0))[0] != nonce:
                 self._write_sync(peer, nonce, epoch, "asked", now)
@@ -266,95 +299,46 @@ class Connections:
 
     def _look_at_last_acks(self, now: int) -> None:
         """An entry may end with the very ack that it waited for."""
+        sides = self._senders.sides
         for peer, entry in self._entries.items():
-            side, last = self._senders.get(peer), _sender_side(entry)
+            side, last = sides.get(peer), _Side.of_entry(entry)
             is_gone = self._unicast.senders.get(peer) is not entry
             if side is not None and is_gone and last.low > side.low:
-                self._senders[peer] = last._replace(state=side.state)
-                self._write_window("S", peer, last, now)
-
-    def _look_for_gone(
-        self, kind: str, sides: dict[Member, _Side], entries: Mapping[Member, object], now: int
-    ) -> None:
-        if len(sides) == len(entries) and sides.keys() == entries.keys():
-            return
-        for peer in [peer for peer in sides if peer not in entries]:
-            side = sides.pop(peer)
-            self._write_conn(kind, peer, side, f"{side.state}>{NO_STATE}", now)
+                sides[peer] = last._replace(state=side.state)
+                self._senders.write_window(peer, last, now)
 
     def _look_at_sender(self, peer: Member, side: _Side, window: SendWindow, now: int) -> None:
-        before = self._senders.get(peer)
+        before = self._senders.sides.get(peer)
         if side == before:
             return
-        is_same = before is not None and before.conn.epoch == side.conn.epoch
-        sent = before.high if before is not None and is_same else 0
-        low = before.low if before is not None and is_same else 0
-        first_bytes = self._stream(peer, side.conn.epoch).first_bytes
+        is_same = before is not None and before.epoch == side.epoch
+        low, sent = (before.low, before.hr) if before is not None and is_same else (0, 0)
+        first_bytes = self._stream(peer, side.epoch).first_bytes
         for seqno in range(low + 1, side.low + 1):
             first_bytes.pop(seqno, None)
-        self._look_at_side("S", peer, side, now, sent, window)
-
-    def _look_at_side(
-        self,
-        kind: str,
-        peer: Member,
-        side: _Side,
-        now: int,
-        sent: int = 0,
-        window: SendWindow | None = None,
-    ) -> None:
-        sides = self._senders if kind == "S" else self._receivers
-        before = sides.get(peer)
-        if side == before:
-            return
-        old = NO_STATE
-        if before is not None and before.conn.epoch == side.conn.epoch:
-            old = before.state
-        elif before is not None:
-            self._write_conn(kind, peer, before, f"{before.state}>{NO_STATE}", now)
-        sides[peer] = side
-        if old != side.state or (before is not None and before.conn != side.conn):
-            self._write_conn(kind, peer, side, f"{old}>{side.state}", now)
-        if window is not None and side.high > sent:
-            self._write_send(peer, side.conn, sent, window, now)
-        self._write_window(kind, peer, side, now)
-
-    def _write_conn(self, kind: str, peer: Member, side: _Side, detail: str, now: int) -> None:
-        size = len(self._unicast.senders if kind == "S" else self._unicast.receivers)
-        self._sink.write(
-            trace.CONN, now, **about(peer), kind=kind, **side.marks, size=size, detail=detail
-        )
-
-    def _write_window(self, kind: str, peer: Member, side: _Side, now: int) -> None:
-        bounds = {"cap": side.capacity, "size": side.size, "limit": side.limit}
-        self._sink.write(trace.UNICAST_WIN, now, **about(peer), kind=kind, **side.marks, **bounds)
+        self._senders.change(peer, side, now)
+        if side.hr > sent:
+            self._write_send(peer, side, sent, window, now)
+        self._senders.write_window(peer, side, now)
 
     def _write_send(
-        self, peer: Member, conn: Conn, sent: int, window: SendWindow, now: int
+        self, peer: Member, side: _Side, sent: int, window: SendWindow, now: int
     ) -> None:
         self._contents.last_send = self._contents.now
-        self._sink.write(
-            *(trace.UNICAST_SEND, now),
-            **about(peer),
-            **_named(conn),
-            seqno=sent + 1,
-            seqno2=window.high,
-            low=window.low,
-            hr=sent,
-            cap=window.capacity,
-            used=window.charged,
-            size=sum(map(len, window.read_run(range(sent + 1, window.high + 1)))),
-        )
+        columns = side.columns("cap") | {"hr": sent, "seqno": sent + 1, "seqno2": window.high}
+        size = sum(map(len, window.read_run(range(sent + 1, window.high + 1))))
+        columns |= {"used": window.charged, "size": size}
+        self._sink.write(trace.UNICAST_SEND, now, **about(peer), **columns)
 
     def _look_at_loopback(self, now: int) -> None:
-        window = self._unicast.loopback
-        side, before = _send_side(LOOPBACK, "OPEN", window), self._loopback
-        if side.high == before.high and side.low == before.low:
+        window, me = self._unicast.loopback, self._node.me
+        side, before = _Side.of(LOOPBACK, "OPEN", window), self._loopback
+        if side.hr == before.hr and side.low == before.low:
             return
         self._loopback = side
-        if side.high > before.high:
-            self._write_send(self._node.me, LOOPBACK, before.high, window, now)
-        self._write_window("S", self._node.me, side, now)
+        if side.hr > before.hr:
+            self._write_send(me, side, before.hr, window, now)
+        self._senders.write_window(me, side, now)
 
     # Streams
 
@@ -378,21 +362,5 @@ class Connections:
         return stream
 
 
-def _named(conn: Conn) -> dict[str, Any]:
-    return {"epoch": conn.epoch, "conn": conn.id}
-
-
-def _sender_side(entry: SenderEntry) -> _Side:
-    return _send_side(entry.conn, entry.state.name, entry.window)
-
-
-def _send_side(conn: Conn, state: str, window: SendWindow) -> _Side:
-    marks = (window.low, window.delivered, window.high, window.high)
-    return _Side(conn, state, *marks, window.capacity, window.charged)
-
-
-def _receiver_side(entry: ReceiverEntry) -> _Side:
-    window = entry.window
-    marks = (window.low, window.delivered, window.held, window.high)
-    sizes = (window.capacity, window.ahead_bytes, window.max_bytes)
-    return _Side(entry.conn, entry.state.name, *marks, *sizes)
+def _key(of: Conn | _Side) -> tuple[int, int]:
+    return (of.epoch, of.id) if isinstance(of, Conn) else (of.epoch, of.conn)

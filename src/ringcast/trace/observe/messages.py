@@ -18,7 +18,6 @@ from ringcast.trace.rows import (
     SEND,
     SEND_BLOCK,
     SEND_UNBLOCK,
-    about,
     naming,
 )
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
@@ -77,15 +76,9 @@ class Messages:
     def sent(self, origin: Origin, before: int, window: SendWindow, now: int) -> None:
         """What is in the send window beyond `before` counts as sent."""
         self.contents.last_send = self.contents.now
-        self._sink.write(
-            *(SEND, now),
-            stream=int(origin.stream),
-            seqno=before + 1,
-            seqno2=window.high,
-            low=window.low,
-            hr=before,
-            cap=slots_of(window),
-        )
+        place = {"seqno": before + 1, "seqno2": window.high, "stream": int(origin.stream)}
+        bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
+        self._sink.write(SEND, now, **place, **bounds)
         mine = self._sending[origin.stream]
         blocks: list[Block] = []
         for seqno in range(before + 1, window.high + 1):
@@ -110,17 +103,10 @@ class Messages:
             size = next_fragment_bytes(total, mine.assigned - window.high, largest)
         else:
             reason = "messages" if window.room <= 0 else "bytes"
-        self._sink.write(
-            *(SEND_BLOCK, now),
-            stream=int(stream),
-            low=window.low,
-            hr=window.high,
-            cap=slots_of(window),
-            size=max(size, DATAGRAM_OVERHEAD),
-            used=window.charged,
-            limit=window.max_bytes,
-            detail=reason,
-        )
+        bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
+        sizes = {"size": max(size, DATAGRAM_OVERHEAD), "used": window.charged}
+        sizes |= {"limit": window.max_bytes, "stream": int(stream)}
+        self._sink.write(SEND_BLOCK, now, **bounds, **sizes, detail=reason)
         mine.was_blocked = True
 
     def look_for_room(self, now: int) -> None:
@@ -130,18 +116,8 @@ class Messages:
                 self._sink.write(SEND_UNBLOCK, now, stream=int(stream))
 
     def delivered(self, event: Delivered | FragmentsTaken, now: int, **columns: Any) -> None:
-        run = event.run if isinstance(event, Delivered) else event
-        if not isinstance(event, Delivered):
-            columns["kind"] = "fragment"
-        self._sink.write(
-            *(DELIVER, now),
-            **about(event.sender),
-            stream=int(run.stream),
-            seqno=run.first,
-            seqno2=run.last,
-            view=event.view_id.counter,
-            **columns,
-        )
+        origin = naming(origin_of(event))
+        self._sink.write(DELIVER, now, **origin, **range_of(event), **columns)
         if isinstance(event, Delivered):
             self._compare(event, now)
 
@@ -164,17 +140,22 @@ class Messages:
 
     def _write_blocks(self, origin: Origin, kind: str, blocks: list[Block], now: int) -> None:
         for block in blocks:
-            self._sink.write(
-                *(BLOCK, now),
-                **naming(origin),
-                seqno=block.first,
-                seqno2=block.last,
-                kind=kind,
-                block=block.number,
-                block_hash=block.hash,
-            )
+            self._sink.write(BLOCK, now, **naming(origin), **block.columns, kind=kind)
 
 
 def next_fragment_bytes(total: int, left: int, largest: int) -> int:
     """Of a message of `total` bytes with so many fragments left: the size of the next one."""
     return largest if left > 1 else total % largest or largest
+
+
+def origin_of(event: Delivered | FragmentsTaken) -> Origin:
+    run = event.run if isinstance(event, Delivered) else event
+    return Origin(event.sender, run.stream)
+
+
+def range_of(event: Delivered | FragmentsTaken) -> dict[str, Any]:
+    """The columns that tell which messages were delivered, in which view."""
+    run = event.run if isinstance(event, Delivered) else event
+    kind = "" if isinstance(event, Delivered) else "fragment"
+    place = {"seqno": run.first, "seqno2": run.last, "view": event.view_id.counter}
+    return {**place, "kind": kind}

@@ -87,14 +87,6 @@ class Orphans:
 
     def _write(self, origin: Origin, state: _State, now: int) -> None:
         assert self._node.view is not None
-        self._sink.write(
-            *(ESTATE, now),
-            **naming(origin),
-            kind=state.stage,
-            seqno=state.goal,
-            seqno2=state.goal,
-            hd=state.delivered,
-            held=state.held,
-            view=self._node.view.counter,
-            detail=state.detail,
-        )
+        marks = {"hd": state.delivered, "held": state.held, "view": self._node.view.counter}
+        columns = {"seqno": state.goal, "seqno2": state.goal, "detail": state.detail}
+        self._sink.write(ESTATE, now, **naming(origin), **marks, **columns, kind=state.stage)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.events import Delivered, StateBegun, StateLost, StateReceived, StateWanted
-from ringcast.model import Origin
 from ringcast.trace import rows as trace
+from ringcast.trace.observe.messages import origin_of, range_of
 from ringcast.trace.predicates.state import run_hash
 from ringcast.trace.rows import about, naming
 
@@ -46,23 +46,15 @@ class Transfers:
 
     def handed(self, event: Delivered | FragmentsTaken, now: int) -> None:
         """The application gets what was taken before."""
-        run = event.run if isinstance(event, Delivered) else event
-        self._sink.write(
-            *(trace.HANDED, now),
-            **naming(Origin(event.sender, run.stream)),
-            seqno=run.first,
-            seqno2=run.last,
-            view=event.view_id.counter,
-            kind="" if isinstance(event, Delivered) else "fragment",
-            block_hash=self.hash_of(event),
-        )
+        columns = naming(origin_of(event)) | range_of(event)
+        self._sink.write(trace.HANDED, now, **columns, block_hash=self.hash_of(event))
 
     def hash_of(self, event: Delivered | FragmentsTaken) -> int:
         """Of the messages that were sent under these seqnos; fragments are none."""
         if not isinstance(event, Delivered):
             return 0
         run = event.run
-        sent = self._contents.sent.get(Origin(event.sender, run.stream), {})
+        sent = self._contents.sent.get(origin_of(event), {})
         return run_hash(sent.get(seqno, b"") for seqno in range(run.first, run.last + 1))
 
     def see(self, event: Event, now: int) -> None:
@@ -101,12 +93,6 @@ class Transfers:
 
     def _write_entries(self, now: int) -> None:
         for (name, incarnation, stream), content in self._keeper.entries.items():
-            self._sink.write(
-                *(trace.STATE_ENTRY, now),
-                peer=name,
-                peer_inc=incarnation,
-                stream=stream,
-                seqno=content.last,
-                size=content.messages,
-                block_hash=content.hash,
-            )
+            origin = {"peer": name, "peer_inc": incarnation, "stream": stream}
+            figures = {"seqno": content.last, "size": content.messages}
+            self._sink.write(trace.STATE_ENTRY, now, **origin, **figures, block_hash=content.hash)

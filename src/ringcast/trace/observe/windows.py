@@ -15,6 +15,7 @@ from ringcast.trace.rows import (
     WIN,
     member_key,
     naming,
+    naming_id,
 )
 from ringcast.window.windows import SendWindow
 
@@ -101,18 +102,11 @@ class Windows:
         view = self._node.view
         if self._messages is None and view is not None:
             # The view's row may follow: it is written when the application hears of it.
-            columns = {"view": view.counter, "view_creator": member_key(view.id.creator)}
+            columns = naming_id(view.id)
         elif self._messages is not None and self._has_votes:
             columns = {"cap": slots_of(window)}
-        self._sink.write(
-            *(PURGE, now),
-            stream=int(origin.stream),
-            seqno=window.low,
-            hd=window.delivered,
-            used=window.charged,
-            limit=window.max_bytes,
-            **columns,
-        )
+        columns |= {"stream": int(origin.stream), "seqno": window.low, "hd": window.delivered}
+        self._sink.write(PURGE, now, **columns, used=window.charged, limit=window.max_bytes)
 
     def _look_at_receive(self, origin: Origin, window: ReceiveWindow, now: int) -> None:
         marks = (window.low, window.delivered, window.held, window.high, window.ahead_bytes)
@@ -142,27 +136,12 @@ class Windows:
         self._write_window(origin, window, now, held=window.held, **bounds)
 
     def _write_window(
-        self,
-        origin: Origin,
-        window: SendWindow | ReceiveWindow,
-        now: int,
-        *,
-        held: int,
-        size: int,
-        limit: int = -1,
+        self, origin: Origin, window: SendWindow | ReceiveWindow, now: int, **columns: Any
     ) -> None:
-        self._sink.write(
-            *(WIN, now),
-            **naming(origin),
-            kind="send" if isinstance(window, SendWindow) else "receive",
-            low=window.low,
-            hd=window.delivered,
-            held=held,
-            hr=window.high,
-            cap=window.capacity_max if self._messages is None else slots_of(window),
-            size=size,
-            limit=limit,
-        )
+        cap = window.capacity_max if self._messages is None else slots_of(window)
+        marks = {"low": window.low, "hd": window.delivered, "hr": window.high, "cap": cap}
+        kind = "send" if isinstance(window, SendWindow) else "receive"
+        self._sink.write(WIN, now, **naming(origin), **marks, **columns, kind=kind)
 
     def _note_growth(
         self, origin: Origin, window: SendWindow | ReceiveWindow, messages: Messages
