@@ -8,11 +8,13 @@ nanoseconds of a clock that never goes back. `take_events` needs it too: taking 
 delivery makes acks due.
 
 Bytes of peers never raise: what cannot be decoded is counted by reason and dropped.
+
+An `Observer` sees what crosses this edge. No layer knows of it: a wrong protocol cannot lie to it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
@@ -60,6 +62,51 @@ UNICAST = 1
 UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, SyncAck)
 
 
+class Observer(Protocol):
+    """Sees one Node from outside, and changes nothing. Only Node calls it."""
+
+    def received(self, datagram: Buffer, now: int) -> None:
+        """A datagram arrived. Its bytes are not to be kept."""
+        ...
+
+    def transmitted(
+        self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
+    ) -> None:
+        """Datagrams leave for one destination; None: every other member of the view."""
+        ...
+
+    def offered(
+        self,
+        to: Member | None,
+        stream: Stream,
+        payloads: Sequence[bytes],
+        accepted: int,
+        now: int,
+    ) -> None:
+        """The application sent these, and the first `accepted` of them have their seqnos. What
+        follows from that happens next, up to `after_input`."""
+        ...
+
+    def before_change(self, view: View | None, now: int) -> None:
+        """Layers are about to install a view, or (None) the member is about to close its windows:
+        in the middle of an input or of a take."""
+        ...
+
+    def before_take(self, now: int, *, buffered: bool) -> None:
+        """The application is about to take events; or (`buffered`) messages are about to leave
+        their windows while the application waits for its state."""
+        ...
+
+    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
+        """The application took these; or (`buffered`) they left their windows, and the application
+        takes them after its state."""
+        ...
+
+    def after_input(self, now: int) -> None:
+        """An input ran to completion: windows, connections and orphaned streams may differ."""
+        ...
+
+
 class Node:
     """One member of one group, without sockets, clock or threads."""
 
@@ -67,7 +114,7 @@ class Node:
         {
             *("multicast", "unicast", "membership", "detector", "state", "_channel"),  # in _layers
             *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-            *("deadlines", "effects", "_receipts_asked"),
+            *("deadlines", "effects", "_receipts_asked", "observer"),
         }
     )
 
@@ -88,6 +135,7 @@ class Node:
         self.me = me
         self.config = config
         self.view: View | None = None
+        self.observer: Observer | None = None
         self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
@@ -194,6 +242,12 @@ class Node:
         """The short way for a request or an answer that comes alone and next in turn: it concerns
         no layer but the channel, and the application at once. None: nothing has happened, and it is
         for `receive_datagrams`."""
+        request = self._take_request(datagram, now)
+        if request is not None and self.observer is not None:
+            self.observer.received(datagram, now)
+        return request
+
+    def _take_request(self, datagram: Buffer, now: int) -> Asked | Answered | None:
         message = self.codec.unpack_message(datagram)
         unicast = None if self._channel is None else self._channel.unicast
         if message is None or unicast is None:
@@ -213,9 +267,11 @@ class Node:
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
         """Datagrams as they came. Their bytes are not needed after this returns."""
-        detector = self.detector
+        detector, observer = self.detector, self.observer
         for datagram in datagrams:
-            request = self.take_request(datagram, now)
+            if observer is not None:
+                observer.received(datagram, now)
+            request = self._take_request(datagram, now)
             if request is not None:
                 self._out.event(request)
                 continue
@@ -228,7 +284,7 @@ class Node:
                 detector.heard(source, now)
             self._route(source, frames, now)
             if self._out.signals:
-                self._settle(now)
+                self._complete(now)
         self._settle(now)
 
     def send(
@@ -254,6 +310,8 @@ class Node:
             accepted = self.unicast.send(payloads, to, now, self._out)
         else:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
+        if self.observer is not None:
+            self.observer.offered(to, stream, payloads, accepted, now)
         self._settle(now)
         return accepted
 
@@ -387,17 +445,19 @@ class Node:
         """When handle_timeout is due; None: nothing waits."""
         return self.deadlines.next()
 
-    def take_datagrams(self) -> list[tuple[Address | None, bytes]]:
+    def take_datagrams(self, now: int = 0) -> list[tuple[Address | None, bytes]]:
         """What to send, in order; None means to every other member of the view.
 
         Frames for the same destination share datagrams; so do sends that were made since the
-        last call.
+        last call. `now` is for the observer.
         """
-        waiting, lone = self._out.frames, self._out.lone
+        waiting, lone, observer = self._out.frames, self._out.lone, self.observer
         datagrams: list[tuple[Address | None, bytes]] = []
         if lone is not None:
             self._out.lone = None
             datagrams = [(lone[0].address, self.codec.pack_message(*lone))]
+            if observer is not None:
+                observer.transmitted(lone[0], [datagrams[0][1]], now)
         if not waiting:
             return datagrams
         by_dest: dict[Member | Address | None, list[Frame]] = {}
@@ -406,7 +466,10 @@ class Node:
         waiting.clear()
         for dest, frames in by_dest.items():
             to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
-            datagrams += [(address, datagram) for datagram in self.codec.pack(frames, to)]
+            packed = self.codec.pack(frames, to)
+            datagrams += [(address, datagram) for datagram in packed]
+            if observer is not None:
+                observer.transmitted(dest, packed, now)
         return datagrams
 
     def take_events(self, limit: int, now: int) -> list[Event]:
@@ -414,6 +477,15 @@ class Node:
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
         nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
         the rest of its own messages that the others have taken, and then Closed."""
+        observer = self.observer
+        if observer is None:
+            return self._take_events(limit, now)
+        observer.before_take(now, buffered=False)
+        events = self._take_events(limit, now)
+        observer.took(events, now, buffered=False)
+        return events
+
+    def _take_events(self, limit: int, now: int) -> list[Event]:
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state
@@ -427,10 +499,12 @@ class Node:
             self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
             for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
                 ready = layer.take_ready(limit, now, self._out)
+                if is_behind and self.observer is not None:
+                    self.observer.took(ready, now, buffered=True)
                 if ready:
                     limit -= sum(map(_count, ready))
                     events += ready if state is None else state.sift(ready)
-        self._settle(now)
+        self._complete(now)
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
         return events
@@ -438,14 +512,19 @@ class Node:
     def take_own(self, limit: int, now: int) -> list[Event]:
         """As `take_events`, but of messages only one's own to the group: for an application that
         does not read them, and would hold its own sends up."""
+        observer = self.observer
+        if observer is not None:
+            observer.before_take(now, buffered=False)
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         if self.has_own_ready:
             ready = self.multicast.take_ready(limit, now, self._out, only_own=True)
             events += ready if self.state is None else self.state.sift(ready)
-            self._settle(now)
+            self._complete(now)
             events += self._out.events
             self._out.events.clear()
+        if observer is not None:
+            observer.took(events, now, buffered=False)
         return events
 
     @property
@@ -566,6 +645,11 @@ class Node:
 
     def _settle(self, now: int) -> None:
         """After every input but `take_request`: that concerns no layer but the channel."""
+        self._complete(now)
+        if self.observer is not None:
+            self.observer.after_input(now)
+
+    def _complete(self, now: int) -> None:
         out = self._out
         if out.signals:
             self._drain(now)
@@ -638,12 +722,23 @@ class Node:
 
     def _catch_up(self, state: StateTransfer, now: int) -> None:
         """Messages to the group go aside until the state is here, as long as there is room."""
+        observer = self.observer
         while self.multicast.has_ready and state.room:
-            state.keep(self.multicast.take_ready(state.room, now, self._out))
+            if observer is not None:
+                observer.before_take(now, buffered=True)
+            events = self.multicast.take_ready(state.room, now, self._out)
+            if observer is not None:
+                observer.took(events, now, buffered=True)
+            state.keep(events)
         if not state.room:
             # What the departed have left is here anyway, and others wait until it is resolved; one
             # of them may be who can tell that the state is lost.
-            state.keep(self.multicast.take_inherited(now, self._out))
+            if observer is not None:
+                observer.before_take(now, buffered=True)
+            events = self.multicast.take_inherited(now, self._out)
+            if observer is not None:
+                observer.took(events, now, buffered=True)
+            state.keep(events)
         state.note_full(self.multicast.has_ready, self._out)
 
     def _hand_over(self) -> None:
@@ -684,6 +779,8 @@ class Node:
                     state.before_view(view, self.multicast.digest())
                 if self.me in view:
                     self._out.event(ViewInstalled(view, parts))
+                if self.observer is not None:
+                    self.observer.before_change(view, now)
                 self.group.change(view, self._layers, now, self._out)
                 self._count_members(view, now)
             case Left(reason):
@@ -692,8 +789,12 @@ class Node:
                         self._hand_over()
                     self._is_closed = True
                     self._few_since = None
+                    for layer in reversed(self._layers[1:]):
+                        layer.close(reason, now, self._out)
+                    if self.observer is not None:
+                        self.observer.before_change(None, now)
                     # Closed, of the first layer, is the last event.
-                    self.group.close(reason, self._layers, now, self._out)
+                    self.group.close(reason, self._layers[:1], now, self._out)
             case DigestAgreed(digest):
                 for layer in self._layers:
                     layer.install_digest(digest, now, self._out)

@@ -19,10 +19,10 @@ from ringcast.model import View
 from ringcast.node import build_node
 from ringcast.protocols.inbox import Inbox
 from ringcast.protocols.membership import Membership, Timer
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
 from ringcast.sim.dice import GROUP_TARGETS, expand
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import FAULTS, Incident, Options, from_json
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
@@ -306,11 +306,11 @@ class CountsJoinersAsServed(Outbox):
                 self.acks.update(member, self.window.high, self.window.high)
 
 
-class WithoutFreeze(AnnouncedMulticast):
+class WithoutFreeze(ReliableMulticast):
     outbox = CountsJoinersAsServed
 
 
-odd_node = partial(build_node, multicast=AnnouncedMulticast)
+odd_node = build_node
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_whoever_leaves_does_not_wait_for_ever() -> None:
     assert "V-L3" in [failure.predicate for failure in failures]
 
 
-class LosesTheSixth(AnnouncedMulticast):
+class LosesTheSixth(ReliableMulticast):
     """Delivers all but the sixth message of each sender (N1)."""
 
     class inbox(Inbox):

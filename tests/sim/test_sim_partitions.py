@@ -20,11 +20,11 @@ from ringcast.errors import UsageError
 from ringcast.model import Origin
 from ringcast.node import build_node
 from ringcast.protocols.membership import Membership
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.reunion import Reunion
 from ringcast.sim.dice import GROUP_TARGETS, expand
 from ringcast.sim.fleet import run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of
 from ringcast.sim.runner import run
@@ -276,15 +276,15 @@ class BeginsTooEarly(Outbox):
         super()._tell_beginners(now, out)
 
 
-class WithoutFreeze(AnnouncedMulticast):
+class WithoutFreeze(ReliableMulticast):
     outbox = NoFreeze
 
 
-class TooMuch(AnnouncedMulticast):
+class TooMuch(ReliableMulticast):
     outbox = BeginsTooEarly
 
 
-class MovesWindows(AnnouncedMulticast):
+class MovesWindows(ReliableMulticast):
     """Opens a window at every Begin, also where there is one (N18)."""
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
@@ -312,7 +312,7 @@ class MergesAtOnce(Membership):
         self.reunion = Impatient()
 
 
-odd_node = partial(build_node, multicast=AnnouncedMulticast)
+odd_node = build_node
 
 
 FLAPPING = Incident(fault="F7", at_ms=100.0, ms=31_000.0, nodes=(1,), amount=0.45)

@@ -23,13 +23,13 @@ from ringcast.protocols.stability import StabilityRounds, Timer
 from ringcast.sim.dice import expand
 from ringcast.sim.economy import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
 from ringcast.sim.fleet import run_seeds
-from ringcast.sim.multicast_watch import GREW, SHRANK
 from ringcast.sim.network import RETAINED_KINDS, VOTE_KINDS, frame_kinds
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.rounds import ALL_HAVE_THEM, SOME_LACK_THEM, TORN, TORN_RETAINED
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 from ringcast.trace.folds import feed_all, folds_for
+from ringcast.trace.observe.windows import GREW, SHRANK
 from ringcast.wire.frames import Data, Vote
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from seeded import check_nothing_failed, share, tally_of
 from ringcast.cli.simulate import simulate
 from ringcast.model import Stream
 from ringcast.node import build_node
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.outbox import Outbox
 from ringcast.protocols.uniform import Uniform
 from ringcast.sim.cluster import Cluster
@@ -22,7 +23,7 @@ from ringcast.sim.departures import CRASHED_SENDERS
 from ringcast.sim.dice import UNIFORM_TARGETS, expand
 from ringcast.sim.economy import NODES, RUN_MESSAGES, RUNS, measure
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.nodes import STREAMS, AnnouncedMulticast
+from ringcast.sim.nodes import STREAMS
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -232,7 +233,7 @@ def test_control_frames_are_few() -> None:
 # Broken on purpose
 
 
-class CommitsAtOnce(AnnouncedMulticast):
+class CommitsAtOnce(ReliableMulticast):
     """A sender commits what it has sent, whoever holds it (U3)."""
 
     class outbox(Outbox):
@@ -242,7 +243,7 @@ class CommitsAtOnce(AnnouncedMulticast):
                 out.datagram(None, self.commitment())
 
 
-class NeedsNoCommit(AnnouncedMulticast):
+class NeedsNoCommit(ReliableMulticast):
     """A receiver delivers what it holds (U3)."""
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
@@ -251,7 +252,7 @@ class NeedsNoCommit(AnnouncedMulticast):
         return super().take_ready(limit, now, out)
 
 
-class DropsEstates(AnnouncedMulticast):
+class DropsEstates(ReliableMulticast):
     """What the departed left is gone with them, as on the other stream (U1, U6)."""
 
     class estates(Uniform):
@@ -259,7 +260,7 @@ class DropsEstates(AnnouncedMulticast):
             super().take_over(sender, None, now)
 
 
-class NeverTakesOver(AnnouncedMulticast):
+class NeverTakesOver(ReliableMulticast):
     """A taker asks, and does nothing with the answers (U-L2, U7)."""
 
     class estates(Uniform):
@@ -267,7 +268,7 @@ class NeverTakesOver(AnnouncedMulticast):
             return False
 
 
-class CommitsSlowly(AnnouncedMulticast):
+class CommitsSlowly(ReliableMulticast):
     """Commits are told with the next probe, not at once (U-L1)."""
 
     class outbox(Outbox):
@@ -287,7 +288,7 @@ class CommitsSlowly(AnnouncedMulticast):
     ],
 )
 def test_a_broken_node_is_caught(
-    multicast: type[AnnouncedMulticast], predicates: set[str], first_seed: int
+    multicast: type[ReliableMulticast], predicates: set[str], first_seed: int
 ) -> None:
     factory = partial(build_node, multicast=multicast, streams=STREAMS["uniform"])
     for seed in range(first_seed, first_seed + 20):

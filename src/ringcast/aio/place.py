@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
     from ringcast.aio.host import Host
     from ringcast.aio.sources import Source
-    from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
     from ringcast.model import Address
     from ringcast.node import Node
+    from ringcast.trace.observe.observer import TraceObserver
     from ringcast.trace.recorder import Recorder
 
 STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
@@ -94,11 +94,10 @@ class Place:
             state=self._has_state,
         )
         node.set_receive_buffer(self._transport.receive_buffer)
-        tap = self._tap(node)
         return Driver(
             *(node, self._transport, self._host.loop(), owner, self._source),
             clock=self._host.now,
-            tap=tap,
+            observer=self._observe(node),
             lose=self._lose,
             spin_s=config.spin_s,
         )
@@ -128,10 +127,11 @@ class Place:
             f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
         ) from None
 
-    def _tap(self, node: Node) -> Tap | None:
+    def _observe(self, node: Node) -> TraceObserver | None:
         if self._record is None:
             return None
-        from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
+        # These need what only ringcast[spark] brings.
+        from ringcast.trace.observe.observer import TraceObserver
         from ringcast.trace.recorder import Recorder
 
         try:
@@ -147,7 +147,7 @@ class Place:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
-        return Tap(node, recorder)
+        return TraceObserver(node, recorder)
 
 
 def _settings(config: GroupConfig) -> dict[str, Any]:

@@ -88,6 +88,11 @@ class Keeper:
         self._random = random
         self._incoming: list[bytes] = []
 
+    @property
+    def entries(self) -> dict[OriginKey, Content]:
+        """What is in the state, by origin."""
+        return self.ledger.entries
+
     def see(self, event: Event) -> None:
         """What happens, in order. ValueError: a state came that is none."""
         match event:

@@ -142,7 +142,7 @@ class Cluster:
         )
         node = self._node_factory(me, config, seal=self._seal)
         keeper = self._keeper_of(node)
-        harness = Harness(node, slot, self.recorder, self._wiretap, self._codec_of, keeper)
+        harness = Harness(node, slot, self.recorder, self._wiretap, keeper)
         start = self.random.randrange(CLOCK_START_MAX_NS) if self.options.has("F13") else 0
         application = Application(me, self.options, self._payloads)
         member = SimulatedMember(self, harness, application)
@@ -165,9 +165,6 @@ class Cluster:
         """Its application's state, if it has one."""
         has_state = node.state is not None and node.state.has_state
         return Keeper(self.options, self._state_random) if has_state else None
-
-    def _codec_of(self, member: Member) -> Codec:
-        return self._by_member[member].resident.harness.node.codec
 
     def join(self, slot: int) -> None:
         process = self.process_in(slot)

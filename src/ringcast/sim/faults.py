@@ -13,9 +13,10 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.sim.clock import ns
-from ringcast.sim.network import DATA_KINDS, frame_kinds
+from ringcast.sim.network import frame_kinds
 from ringcast.sim.partitions import CUTS
 from ringcast.sim.world import Link
+from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Loss:
             case "last data":
                 return packet.is_last_data and draw < self._target_loss
             case "first data":
-                is_first = any(f.kind in DATA_KINDS and f.first == 1 for f in packet.frames)
+                is_first = any(f.kind in DATA_KINDS and f.seqno == 1 for f in packet.frames)
                 return is_first and draw < self._target_loss
             case kind:
                 return kind in packet.kinds and draw < self._target_loss

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringcast.model import Member
+    from ringcast.trace.observe.frames import Seen
 
 _GROUP_KINDS = (
     *("discover", "present", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
@@ -19,7 +20,6 @@ KINDS = {
     "uniform": (*_GROUP_KINDS, "commit", "commit_wanted", "takeover", "standing", "system"),
 }
 """The frames of each protocol, as traces name them."""
-DATA_KINDS = ("data", "udata")
 VOTE_KINDS = ("vote", "vote_wanted", "stable")
 RETAINED_KINDS = ("repair_wanted", "relayed", "takeover", "standing", "system")
 
@@ -33,46 +33,6 @@ def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:
     if protocol != "uniform":
         kinds = tuple(kind for kind in kinds if kind != "ack")
     return tuple(dict.fromkeys((*kinds, *VOTE_KINDS, *RETAINED_KINDS)))
-
-
-class Seen(NamedTuple):
-    """What a trace tells of one frame."""
-
-    kind: str
-    stream: int
-    first: int = 0
-    last: int = 0
-    held: int = -1
-    delivered: int = -1
-    size: int = 0
-    again: int = 0
-    epoch: int = 0
-    conn: int = 0
-    low: int = -1
-    high: int = -1
-    view: int = 0
-
-    @property
-    def is_new_data(self) -> bool:
-        return self.kind in DATA_KINDS and not self.again
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """What rows tell of it, whatever happens to it."""
-        return {
-            "kind": self.kind,
-            "stream": self.stream,
-            "seqno": self.first,
-            "seqno2": self.last,
-            "held": self.held,
-            "hd": self.delivered,
-            "size": self.size,
-            "epoch": self.epoch,
-            "conn": self.conn,
-            "low": self.low,
-            "hr": self.high,
-            "view": self.view,
-        }
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The trace of one run while it grows, and what was really sent: shared by all its harnesses."""
+"""The trace of one run while it grows, and what was really sent: shared by all its observers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ if TYPE_CHECKING:
     from ringcast.model import Member, Origin
     from ringcast.sim.clock import VirtualClock
 
-BLOCK_MESSAGES = 16
-"""Messages per content hash: small, so that short runs have whole blocks too."""
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a harness saw with its own eyes, beyond what rows can tell."""
+    """What an observer saw with its own eyes, beyond what rows can tell."""
 
     predicate: str
     text: str
@@ -77,8 +74,8 @@ class Recorder:
         self._own_rows += 1
 
 
-class Scribe:
-    """Writes the rows of one member."""
+class RunSink:
+    """Takes the rows of one member: in the one order of the run, by its one clock."""
 
     __slots__ = ("_inc", "_name", "_recorder", "_written")
 
@@ -88,12 +85,8 @@ class Scribe:
         self._inc = me.incarnation
         self._written = 0
 
-    def write(self, event: str, **columns: Any) -> None:
-        rows = self._recorder.rows
-        now = self._recorder.now
+    def write(self, event: str, now: int = 0, /, **columns: Any) -> None:
+        """`now`, by the member's own clock, is not told."""
+        rows, now = self._recorder.rows, self._recorder.now
         rows.append(Row(event, self._name, self._inc, self._written, len(rows), now, **columns))
         self._written += 1
-
-    def write_about(self, event: str, peer: Member, **columns: Any) -> None:
-        """A row that names another member."""
-        self.write(event, peer=str(peer), peer_inc=peer.incarnation, **columns)

@@ -12,8 +12,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.sim.multicast_watch import GREW, SHRANK
 from ringcast.trace import rows as trace
+from ringcast.trace.observe.windows import GREW, SHRANK
 from ringcast.trace.predicates.algebra import NOWHERE, Lives, Progress
 from ringcast.trace.rows import split_key
 

@@ -133,7 +133,7 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         for verdict in verdicts
     }
     judged.update({name: Judged(len(trace.rows), 0) for name in OWN_PREDICATES})
-    # Only multicast's rows bear hashes of content; every delivery was compared by the harness.
+    # Only multicast's rows bear hashes of content; every delivery was compared by an observer.
     judged.setdefault("G1", Judged(cluster.recorder.deliveries, 0))
     for finding in findings:
         judged[finding.predicate] = judged.get(finding.predicate, Judged(0, 0)).plus(Judged(0, 1))
