@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
-from ringcast.core.shared import Deadlines
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import Answered, Asked, Delivered, StateChunk, ViewInstalled, Writable
 from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
@@ -128,9 +128,10 @@ class Node:
             )
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
+        self.group = GroupState(me)
         self.deadlines = Deadlines()
         for layer in self._layers:
-            layer.attach(self.deadlines)
+            layer.attach(self.group, self.deadlines)
         self._owner = _owners(self._layers)
         self._places: dict[type, int] = {
             kind: place
@@ -672,17 +673,10 @@ class Node:
             raise UsageError("this node has no membership: its views come from outside")
         return membership
 
-    def _has_outlived(self, view: View) -> bool:
-        """An older view than mine, or any view after I left or was left behind."""
-        current = self.view
-        if self._is_closed or current is None:
-            return self._is_closed
-        return view.counter <= current.counter or self.me not in current
-
     def _react(self, signal: Signal, now: int) -> None:
         match signal:
             case ViewAgreed(view, parts):
-                if self._has_outlived(view):
+                if not self.group.accepts(view):
                     return
                 self.view = view
                 state = self.state
@@ -690,8 +684,7 @@ class Node:
                     state.before_view(view, self.multicast.digest())
                 if self.me in view:
                     self._out.event(ViewInstalled(view, parts))
-                for layer in self._layers:
-                    layer.install_view(view, now, self._out)
+                self.group.change(view, self._layers, now, self._out)
                 self._count_members(view, now)
             case Left(reason):
                 if not self._is_closed:
@@ -699,8 +692,8 @@ class Node:
                         self._hand_over()
                     self._is_closed = True
                     self._few_since = None
-                    for layer in reversed(self._layers):  # Closed, of the first, is the last event
-                        layer.close(reason, now, self._out)
+                    # Closed, of the first layer, is the last event.
+                    self.group.close(reason, self._layers, now, self._out)
             case DigestAgreed(digest):
                 for layer in self._layers:
                     layer.install_digest(digest, now, self._out)

@@ -24,7 +24,7 @@ def one(me: Member) -> ReliableUnicast:
     unicast = ReliableUnicast(
         me, config, fragment_bytes=FRAGMENT, datagram_bytes=1000, max_message_bytes=1000
     )
-    unicast.install_view(BOTH, 0, Effects())
+    unicast.group.change(BOTH, [unicast], 0, Effects())
     return unicast
 
 

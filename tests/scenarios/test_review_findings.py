@@ -200,7 +200,9 @@ def test_many_empty_messages_of_an_estate_fit_the_messages_that_carry_them() -> 
     window = ReceiveWindow(config.capacity, offset=0, max_bytes=config.window_bytes, gate=0)
     assert window.add_run(1, [b""] * config.capacity) == config.capacity
     uniform.estates[c] = Estate(window, Assembler(1000))
-    uniform.install_view(View(ViewId(a, 2), (a, b)), 0, out)
+    view = View(ViewId(a, 2), (a, b))
+    uniform.group.view = view
+    uniform.install_view(view, 0, out)
     uniform.on_wanted(b, EstateWanted(ViewId(a, 2), c, 1, config.capacity), out)
     runs = [run for _, run in out.messages if isinstance(run, EstateRun)]
     assert sum(len(run.payloads) for run in runs) == config.capacity

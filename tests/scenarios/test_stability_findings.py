@@ -98,7 +98,7 @@ class Machine:
         self.out.frames.clear()
         self.members = members
         installed = View(ViewId(members[0], counter), members)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         return installed.id
 
     def open(self, **offsets: int) -> None:

@@ -572,7 +572,7 @@ def a_split_view_does_not_stop_unicast(machine: Machine) -> bool:
 
 class KnowsMembersOnly(ReliableUnicast):
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        if self._view is not None and source in self._view:
+        if self.group.view is not None and source in self.group.view:
             super().receive(source, frames, now, out)
 
 

@@ -75,7 +75,7 @@ class Ring:
         view = View(ViewId(self.members[0], 1), tuple(self.members))
         self._heap: list[tuple[int, int]] = []
         for place, detector in enumerate(self.detectors.values()):
-            detector.install_view(view, self.random.randrange(1, HEARTBEAT), self._out)
+            detector.group.change(view, [detector], self.random.randrange(1, HEARTBEAT), self._out)
             at = detector.deadlines.next()
             assert at is not None
             self._heap.append((at, place))

@@ -263,8 +263,8 @@ class CountsVotesOfAnyView(StabilityRounds):
     """Places in an old vote are read as places in this view."""
 
     def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        if self._view is not None:
-            vote = Vote(self._view.id, self._number, vote.allowance, vote.delivered)
+        if self.group.view is not None:
+            vote = Vote(self.group.view.id, self._number, vote.allowance, vote.delivered)
         super().on_vote(source, vote, now, out)
 
 
@@ -272,8 +272,8 @@ class EndsRoundsEarly(StabilityRounds):
     """The last one need not vote: it is taken to have what the others have."""
 
     def _count(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        assert self._view is not None
-        missing = [who for who in self._view if who not in (source, *self._voted)]
+        assert self.group.view is not None
+        missing = [who for who in self.group.view if who not in (source, *self._voted)]
         if len(missing) == 1:
             self._votes[missing[0]] = vote
             self._voted.add(missing[0])
@@ -285,10 +285,11 @@ class ForgetsNewMembers(StabilityRounds):
 
     new: tuple[Member, ...] = ()
 
-    def install_view(self, view: View) -> None:
-        old = () if self._view is None else self._view.members
+    def install_view(self) -> None:
+        old, view = self.group.previous, self.group.view
+        assert view is not None
         self.new = tuple(who for who in view if who not in old) if old else ()
-        super().install_view(view)
+        super().install_view()
 
     def _count(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
         everything = Vote(
@@ -305,7 +306,7 @@ class CountsStaleVotes(StabilityRounds):
     """Who has not heard the end of the last round may vote in this one."""
 
     def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        if self._view is not None and vote.view_id == self._view.id:
+        if self.group.view is not None and vote.view_id == self.group.view.id:
             vote = Vote(vote.view_id, self._number, vote.allowance, vote.delivered)
         super().on_vote(source, vote, now, out)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from ringcast.config import GroupConfig, MulticastConfig
-from ringcast.core.effects import DigestAgreed, ViewAgreed
+from ringcast.core.effects import DigestAgreed, Layer, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, Reject, UsageError
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.shared import Deadlines
+    from ringcast.core.shared import Deadlines, GroupState
     from ringcast.events import Event
     from ringcast.wire.frames import Frame
 
@@ -46,7 +46,7 @@ def datagrams(
     return Codec(group, source, 1000).pack(frames, to)
 
 
-class Watcher:
+class Watcher(Layer):
     """A second layer that owns no frames and writes down what it is told."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = ()
@@ -54,7 +54,8 @@ class Watcher:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def attach(self, deadlines: Deadlines) -> None:
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
         self.timers = deadlines.owner("watcher")
 
     def start(self, now: int, out: Effects) -> None:

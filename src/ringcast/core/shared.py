@@ -1,4 +1,7 @@
-"""What all layers of one member share: one table of deadlines.
+"""What all layers of one member share: which group it is in, and one table of deadlines.
+
+Node alone writes the group state, before layers hear of a view and after they have closed; no layer
+keeps a view of its own.
 
 A layer arms and disarms timers of its own; the table keeps when the first of all is due, so nobody
 asks the layers. There are no callbacks: the owner of a timer looks at its state when one is due.
@@ -13,11 +16,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+    from ringcast.core.effects import Effects, Layer
+    from ringcast.model import Member, View
 
     Armed: TypeAlias = tuple[Hashable, Any]
 
 K = TypeVar("K")
+
+DEPARTED_MAX = 256
+"""Members that departed and are remembered: what they still ask for, or send, is late."""
 
 NEVER = 1 << 64
 """Later than any deadline."""
@@ -28,6 +37,55 @@ class Named(Enum):
     does, in C, and every message looks some up. So no order may come from a set of them."""
 
     __hash__ = object.__hash__
+
+
+class GroupState:
+    """Which group a member is in. Node writes, layers read."""
+
+    __slots__ = ("departed", "is_over", "me", "previous", "view")
+
+    def __init__(self, me: Member) -> None:
+        self.me = me
+        self.view: View | None = None
+        """None: in none, before the first view and after the last."""
+        self.previous: View | None = None
+        """The one before."""
+        self.is_over = False
+        """This member has left, or was left out: no view counts any more."""
+        self.departed: dict[Member, int] = {}
+        """Who has left, the last of them last, with the counter of the first view without it."""
+
+    def accepts(self, view: View) -> bool:
+        """Whether this is the next view: an older one than the current changes nothing."""
+        return not self.is_over and (self.view is None or view.counter > self.view.counter)
+
+    def change(self, view: View, layers: Sequence[Layer], now: int, out: Effects) -> None:
+        """The group is this now, with or without this member: all layers hear of it, in order."""
+        if not self.accepts(view):
+            return
+        self.is_over = self.me not in view
+        if not self.is_over:
+            self._install(view)
+        for layer in layers:
+            layer.install_view(view, now, out)
+        if self.is_over:
+            self.view = None
+
+    def close(self, reason: str, layers: Sequence[Layer], now: int, out: Effects) -> None:
+        """This member is out: all layers close, the last first."""
+        for layer in reversed(layers):
+            layer.close(reason, now, out)
+        self.is_over = True
+        self.view = None
+
+    def _install(self, view: View) -> None:
+        self.previous, self.view = self.view, view
+        for member in self.previous or ():
+            if member not in view:
+                self.departed.pop(member, None)
+                self.departed[member] = view.counter
+        while len(self.departed) > DEPARTED_MAX:
+            del self.departed[next(iter(self.departed))]
 
 
 class Deadlines:

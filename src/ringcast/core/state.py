@@ -17,7 +17,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
-from ringcast.core.shared import Deadlines, Timers
+from ringcast.core.shared import Deadlines, GroupState, Timers
 
 T = TypeVar("T")
 
@@ -54,29 +54,36 @@ def _clone(value: Any, copies: dict[int, Any]) -> Any:
 
 def canonical(value: Any) -> Any:
     """Nested tuples, hashable, the same for machines that cannot be told apart."""
+    group = getattr(value, "group", None)
+    if not isinstance(group, GroupState):
+        return _canonical(value)
+    return _canonical(value), _canonical(group.view), _canonical(group.departed)
+
+
+def _canonical(value: Any) -> Any:
     kind: Any = type(value)
     if kind is tuple:
-        return tuple(map(canonical, value))
+        return tuple(map(_canonical, value))
     if isinstance(value, _SHARED) or callable(value):
         return value
     if kind is dict:
-        return frozenset([(key, canonical(item)) for key, item in value.items()])
+        return frozenset([(key, _canonical(item)) for key, item in value.items()])
     if kind is list or kind is deque:
-        return tuple(map(canonical, value))
+        return tuple(map(_canonical, value))
     if kind is set:
         return frozenset(value)
     if kind is bytearray:
         return bytes(value)
     if kind is Timers:  # when one is due is left to whoever explores all orders
         return frozenset(value.by_key)
-    if kind is Deadlines:  # its owners tell what is armed
+    if kind is Deadlines or kind is GroupState:  # owners tell what is armed; one group is enough
         return ()
     if hasattr(kind, "canonical"):
-        return canonical(value.canonical())
+        return _canonical(value.canonical())
     hidden = getattr(kind, "volatile", ())
     return (
         kind.__name__,
-        *(canonical(getattr(value, name)) for name in _attributes(value) if name not in hidden),
+        *(_canonical(getattr(value, name)) for name in _attributes(value) if name not in hidden),
     )
 
 

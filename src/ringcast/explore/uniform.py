@@ -361,7 +361,7 @@ class UniformSystem:
         )
 
         def enter(layer: ReliableMulticast, out: Effects) -> None:
-            layer.install_view(view, 0, out)
+            layer.group.change(view, [layer], 0, out)
             layer.install_digest(digest, 0, out)
 
         step = self._step(state.members[joiner], ("enter", view.id, view.members, offsets), enter)
@@ -502,7 +502,8 @@ class UniformSystem:
         if place < self.scenario.founders:
             founders = tuple(self._members[: self.scenario.founders])
             out = Effects()
-            layer.install_view(View(ViewId(founders[0], 1), founders), 0, out)
+            view = View(ViewId(founders[0], 1), founders)
+            layer.group.change(view, [layer], 0, out)
             entries = {Origin(member, Stream.UNIFORM): 0 for member in founders}
             layer.install_digest(Digest(entries), 0, out)
         return layer
@@ -518,7 +519,7 @@ class UniformSystem:
     def _install(
         self, view: View, joined: list[int], layer: ReliableMulticast, out: Effects
     ) -> None:
-        layer.install_view(view, 0, out)
+        layer.group.change(view, [layer], 0, out)
         if joined and not layer._is_closed:
             origins = [Origin(self._members[who], Stream.UNIFORM) for who in joined]
             layer.install_digest(Digest(dict.fromkeys(origins, 0)), 0, out)
@@ -556,7 +557,7 @@ class UniformSystem:
         said = []
         for dest, word in (*out.frames, *out.messages):
             assert not isinstance(dest, Address)
-            others = [member for member in layer._view or () if member != layer.me]
+            others = [member for member in layer.group.view or () if member != layer.me]
             said += [
                 (self._place[member], self._word(word))
                 for member in (others if dest is None else [dest])

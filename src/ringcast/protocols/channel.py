@@ -18,8 +18,8 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Effects
-from ringcast.core.shared import Deadlines
+from ringcast.core.effects import Effects, Layer
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.events import Writable
 from ringcast.protocols.unicast import ReliableUnicast
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import UnicastConfig
-    from ringcast.core.effects import Signal
-    from ringcast.events import Event
-    from ringcast.model import Digest, Member, View
+    from ringcast.model import Member, View
     from ringcast.wire.frames import Frame
 
 MESSAGE_BYTES_MAX = 2 << 20
@@ -48,10 +46,9 @@ WAITING_MAX = 1024
 """Messages for one member that wait for room in its window. Layers keep far below it."""
 
 
-class SystemChannel:
+class SystemChannel(Layer):
     """Both directions, all members of the view."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = ()  # they are unicast's: Node tells them by epoch
     volatile: ClassVar[frozenset[str]] = frozenset(
         {"dropped", "receive_buffer", "_me", "_config", "_fragment_bytes", "_datagram_bytes"}
     )
@@ -75,19 +72,12 @@ class SystemChannel:
         )
         self._fragment_bytes = fragment_bytes
         self._datagram_bytes = datagram_bytes
-        self._view: View | None = None
         self._inner = Effects()
         self.may_be_ready = False
         """There may be messages in windows."""
-        self.attach(Deadlines())
-
-    def attach(self, deadlines: Deadlines) -> None:
-        self.deadlines = deadlines
+        self.attach(GroupState(me), Deadlines())
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before somebody sends."""
 
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
@@ -99,7 +89,7 @@ class SystemChannel:
         self, payload: bytes, to: Member, now: int, out: Effects, *, is_awaited: bool = False
     ) -> None:
         """Send to a member of the view. There is no telling whether it is."""
-        if self._view is None or to not in self._view.members:
+        if self.group.view is None or to not in self.group.view.members:
             self.dropped += 1
             return
         if is_awaited:
@@ -128,7 +118,6 @@ class SystemChannel:
         if self._me not in view:
             self.close("", now, out)
             return
-        self._view = view
         self.may_be_ready = True  # what came before the first view
         for peer in [peer for peer in self.waiting if peer not in view]:
             del self.waiting[peer]
@@ -138,16 +127,6 @@ class SystemChannel:
                 self.unicast.drop_to(peer)
             self.unicast.install_view(view, now, self._inner)
             self._settle(now, out)
-
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Digests speak of what is sent to the group."""
-
-    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        """Nothing of it concerns this layer."""
-
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        """Nothing here is for the application."""
-        return []
 
     def take_messages(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """What has arrived, each message with its sender."""
@@ -164,7 +143,6 @@ class SystemChannel:
             self._settle(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
-        self._view = None
         self.waiting.clear()
         self._awaited.clear()
         if self.unicast is not None:
@@ -193,10 +171,6 @@ class SystemChannel:
             **({} if self.unicast is None else self.unicast.stats()),
         }
 
-    def explain(self, now: int) -> list[str]:
-        """Whoever waits for an answer says so in its own words."""
-        return []
-
     def check_invariants(self) -> None:
         assert all(0 < len(waiting) <= WAITING_MAX for waiting in self.waiting.values())
         if self.unicast is not None:
@@ -214,10 +188,8 @@ class SystemChannel:
                 max_message_bytes=MESSAGE_BYTES_MAX,
                 is_system=True,
             )
-            self.unicast.attach(self.deadlines)
+            self.unicast.attach(self.group, self.deadlines)
             self.unicast.receive_buffer = self.receive_buffer
-            if self._view is not None:
-                self.unicast.install_view(self._view, now, self._inner)
         return self.unicast
 
     def _send_waiting(self, to: Member, now: int, out: Effects) -> None:

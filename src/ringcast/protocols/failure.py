@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Outsider, Suspected, Trusted, VerifyWanted
-from ringcast.core.shared import Deadlines, Named
+from ringcast.core.effects import Layer, Outsider, Suspected, Trusted, VerifyWanted
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Alive, Beat, Probe
 
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
-    from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View
+    from ringcast.model import Address, Member, View
     from ringcast.wire.frames import Frame
 
 WATCHERS = 3
@@ -86,7 +85,7 @@ class Case:
         return (self.asked, self.refusals, self.is_suspected, self.act_at is None)
 
 
-class FailureDetector:
+class FailureDetector(Layer):
     """The state machine of one member: whom it beats to, whom it watches, whom it doubts."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (Beat, Probe, Alive)
@@ -129,16 +128,13 @@ class FailureDetector:
         self._verified_at: dict[Member, int] = {}
         """When the last verification of a member began."""
         self._beat_due = 0
-        self.attach(Deadlines())
+        self.attach(GroupState(me), Deadlines())
 
-    def attach(self, deadlines: Deadlines) -> None:
-        self.deadlines = deadlines
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
         self._timers: Timers[Timer] = deadlines.owner("failure")
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before there is a view."""
 
     def heard(self, source: Member, now: int) -> None:
         """A sign of life, which may end a doubt. Called for every datagram, so the common case is
@@ -212,12 +208,6 @@ class FailureDetector:
         elif not self._timers.is_armed(Timer.BEAT):
             self._arm_beat(now)
         self._arm_case()
-
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Digests say nothing about who is alive."""
-
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        return []
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self._timers.take(Timer.BEAT, now):  # first: it finds out whether we slept

@@ -61,6 +61,7 @@ from ringcast.core.effects import (
     DigestTaken,
     DigestWanted,
     Flushed,
+    Layer,
     Left,
     LetIn,
     NewerView,
@@ -73,7 +74,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.shared import Deadlines, Named
+from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named
 from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.arrival import Arrival
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
@@ -102,7 +103,6 @@ if TYPE_CHECKING:
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
-    from ringcast.events import Event
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
 
@@ -114,10 +114,6 @@ GOODBYE_SHARE = 4
 
 MISFIT_RECENTLY_NS = 60_000_000_000
 """How long somebody who purges otherwise is worth mentioning: it may have been put right since."""
-
-DEPARTED_MAX = 256
-"""Members that left and are remembered: what they still ask for is late."""
-
 
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of. No groups are parted for so
@@ -150,7 +146,7 @@ class Timer(Named):
     """Another group has not answered: ask it again."""
 
 
-class Membership:
+class Membership(Layer):
     """The state machine of one member."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
@@ -232,10 +228,10 @@ class Membership:
         self._gone_by = 0  # until when leaving may take
         self._interval = REPEAT_START_NS
         self._overdue = round((2 * config.suspect_after_s + config.verify_s) * 1e9)
-        self.attach(Deadlines())
+        self.attach(GroupState(me), Deadlines())
 
-    def attach(self, deadlines: Deadlines) -> None:
-        self.deadlines = deadlines
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
         self._timers: Timers[Timer] = deadlines.owner("membership")
 
     # Inputs
@@ -320,15 +316,6 @@ class Membership:
                 self._tell_outsider(member, out)
             case Flushed() if self.phase is Phase.LEAVING and not self._is_flushed:
                 self._set_out(now, out)
-
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        """Views come from here."""
-
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """So do digests."""
-
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        return []
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):

@@ -47,11 +47,12 @@ from ringcast.core.effects import (
     DigestTaken,
     DigestWanted,
     Flushed,
+    Layer,
     NewerView,
     Reunited,
     Settled,
 )
-from ringcast.core.shared import Deadlines, Named
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Purge, Stream
@@ -97,10 +98,6 @@ if TYPE_CHECKING:
 EARLY_MAX = 50
 """Data frames kept from senders without a window; beyond this, repair brings them again."""
 
-DEPARTED_MAX = 256
-"""Members that departed and are remembered, so that what they still send waits for no window."""
-
-
 ASK_NS = 40_000_000
 """How often senders are asked what they have committed, while a joiner waits for that."""
 
@@ -110,7 +107,7 @@ class Timer(Named):
     """A digest is wanted, and not everybody has said yet what it has committed."""
 
 
-class ReliableMulticast:
+class ReliableMulticast(Layer):
     """The state machine of one member."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
@@ -188,14 +185,12 @@ class ReliableMulticast:
         self._slow_member_timeout_s = slow_member_timeout_s
         self._in_flight_bytes = config.in_flight_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._view: View | None = None
         self._is_closed = False
         self._outboxes: dict[Stream, Outbox] = {}
         self._last_sent: dict[Stream, int] = {}  # once there are none
         self._inboxes: dict[Origin, Inbox] = {}
         self._ready: set[Origin] = set()  # in whose windows messages wait for the application
         self._early: deque[tuple[Member, Data]] = deque()
-        self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
         self.uniform = self.estates(me, config)
         """What departed senders have left on the uniform stream,"""
         self.retained = Uniform(me, config, Stream.FIFO)
@@ -213,20 +208,17 @@ class ReliableMulticast:
         self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come
-        self.attach(Deadlines())
+        self.attach(GroupState(me), Deadlines())
 
-    def attach(self, deadlines: Deadlines) -> None:
-        self.deadlines = deadlines
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
         self._timers: Timers[Timer] = deadlines.owner("multicast")
         for left in (self.uniform, self.retained):
-            left.attach(deadlines)
+            left.attach(group, deadlines)
         if self.rounds is not None:
-            self.rounds.attach(deadlines)
+            self.rounds.attach(group, deadlines)
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before the first view."""
 
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
@@ -244,7 +236,7 @@ class ReliableMulticast:
             raise GroupClosed("this member has left its group")
         outbox = self._outboxes.get(stream)
         if outbox is None:
-            why = "not in a view yet" if self._view is None else "not a stream of this group"
+            why = "not in a view yet" if self.group.view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
         check_payloads(payloads, self.config.max_message_bytes)
         if self.rounds is not None and stream is Stream.FIFO:
@@ -297,14 +289,12 @@ class ReliableMulticast:
         self._settle(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        previous = self._view
-        if self._is_closed or (previous is not None and view.counter <= previous.counter):
+        if self._is_closed:
             return
         if self.me not in view:
             self._shut(f"{view} goes on without this member", out)
             return
-        self._view = view
-        departed = [member for member in previous or () if member not in view]
+        departed = [member for member in self.group.previous or () if member not in view]
         self._forget(departed, view, now)
         self._joiners = self._promised = None
         reunited = [member for member in self._reunited if member in view]
@@ -331,7 +321,7 @@ class ReliableMulticast:
         for left in self._left:
             left.install_view(view, now, out)
         if self.rounds is not None:
-            self.rounds.install_view(view)
+            self.rounds.install_view()
         self._settle(now, out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
@@ -339,8 +329,8 @@ class ReliableMulticast:
             is_new = origin.stream in self.streams and origin not in self._inboxes
             if is_new and self._is_peer(origin.sender):
                 parts = digest.partials.get(origin, ())
-                assert self._view is not None
-                self._open(origin, offset, parts, self._view.counter, now)
+                assert self.group.view is not None
+                self._open(origin, offset, parts, self.group.view.counter, now)
         self._replay_early(now, out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
@@ -385,8 +375,8 @@ class ReliableMulticast:
             payloads = box.take_ready(limit, now, out)
         self._note_ready(box)
         if payloads:
-            assert self._view is not None
-            deliver(*box.origin, box.assembler, first, payloads, self._view.id, events)
+            assert self.group.view is not None
+            deliver(*box.origin, box.assembler, first, payloads, self.group.view.id, events)
             if self.rounds is not None and box.origin.stream is Stream.FIFO:
                 size = sum(map(len, payloads))
                 last = box.window.delivered
@@ -409,8 +399,9 @@ class ReliableMulticast:
             first = outbox.window.delivered + 1
             payloads = outbox.take_acked()
             if payloads:
-                assert self._view is not None
-                deliver(self.me, stream, outbox.assembler, first, payloads, self._view.id, events)
+                view = self.group.view
+                assert view is not None
+                deliver(self.me, stream, outbox.assembler, first, payloads, view.id, events)
                 self._note_ready(outbox)
         return events
 
@@ -528,7 +519,7 @@ class ReliableMulticast:
 
     def stats(self) -> dict[str, object]:
         return {
-            "view": str(self._view),
+            "view": str(self.group.view),
             "early": len(self._early),
             "early_dropped": self.early_dropped,
             "relayed": self.relayed,
@@ -556,9 +547,9 @@ class ReliableMulticast:
 
     def check_invariants(self) -> None:
         assert len(self._early) <= EARLY_MAX
-        if self._view is not None:
+        if self.group.view is not None:
             for outbox in self._outboxes.values():
-                outbox.check_invariants(self._view)
+                outbox.check_invariants(self.group.view)
         for origin, inbox in self._inboxes.items():
             assert self._is_peer(origin.sender)
             inbox.check_invariants()
@@ -573,7 +564,7 @@ class ReliableMulticast:
 
     def _is_peer(self, member: Member) -> bool:
         """Another member of my view: its frames count. Mine do not: I know what I sent."""
-        return self._view is not None and member in self._view and member != self.me
+        return self.group.view is not None and member in self.group.view and member != self.me
 
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
         inbox = self._inboxes.get(Origin(source, data.stream))
@@ -585,7 +576,7 @@ class ReliableMulticast:
         elif (
             self._is_closed
             or source == self.me
-            or (source in self._departed and not self._is_peer(source))
+            or (source in self.group.departed and not self._is_peer(source))
             or data.stream not in self.streams
         ):
             self.refused += 1
@@ -611,8 +602,8 @@ class ReliableMulticast:
         )
         self._ready.discard(origin)
         self._inboxes[origin] = inbox
-        assert self._view is not None
-        self._enter_view(inbox, self._view, now)
+        assert self.group.view is not None
+        self._enter_view(inbox, self.group.view, now)
         if self.rounds is not None:
             self.rounds.stir(now)
         self.generation += 1
@@ -637,15 +628,13 @@ class ReliableMulticast:
                     since = max(since, inbox.counter)
                 if stream in self.inherited:
                     self._left_on(stream).take_over(member, inbox, now)
-            self._departed.pop(member, None)
-            self._departed[member] = since
-        while len(self._departed) > DEPARTED_MAX:
-            del self._departed[next(iter(self._departed))]
+            if member in self.group.departed:
+                self.group.departed[member] = since
         self._early = deque(entry for entry in self._early if entry[0] not in departed)
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
         origin = Origin(source, begin.stream)
-        is_late = begin.counter <= self._departed.get(source, 0)
+        is_late = begin.counter <= self.group.departed.get(source, 0)
         if not self._is_peer(source) or is_late or begin.stream not in self.streams:
             self.refused += 1
             return
@@ -663,15 +652,15 @@ class ReliableMulticast:
 
     def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
         inbox = self._inboxes.get(Origin(source, Stream.UNIFORM))
-        if inbox is None or self._view is None:
+        if inbox is None or self.group.view is None:
             self.refused += 1
         else:
-            inbox.on_commit(commit, self._view.id, now)
+            inbox.on_commit(commit, self.group.view.id, now)
             self._note_ready(inbox)
 
     def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
         outbox = self._outboxes.get(Stream.UNIFORM)
-        view = self._view
+        view = self.group.view
         if view is None and self._is_uniform and not self._is_closed:
             # Who let us in has died on it, and the next one takes us for a member. There is nothing
             # yet, nor will there be from a view before this one.
@@ -702,7 +691,7 @@ class ReliableMulticast:
 
     def _say_not_open(self, source: Member, view_id: ViewId, out: Effects) -> None:
         """Who let us in has died on it, and the next one takes us for a member."""
-        if self._view is None and not self._is_closed:
+        if self.group.view is None and not self._is_closed:
             out.signal(NewerView(view_id))
             out.datagram(source, Standing(view_id, False, (), Stream.FIFO))
 
@@ -728,7 +717,7 @@ class ReliableMulticast:
 
     def _vote(self, now: int, out: Effects) -> None:
         """Do what the rounds of votes ask for."""
-        rounds, view = self.rounds, self._view
+        rounds, view = self.rounds, self.group.view
         if rounds is None or view is None:
             return
         if rounds.is_due:
@@ -799,7 +788,7 @@ class ReliableMulticast:
 
     def _unsettled(self) -> list[str]:
         """What stands between a joiner and its digest, in words."""
-        view = self._view
+        view = self.group.view
         if view is None:
             return []
         reasons = [f"{who} has not said where it begins" for who in self._unopened()]
@@ -817,7 +806,7 @@ class ReliableMulticast:
         """Where messages are retained: old members that have not taken, as far as their votes in
         this view tell, what joiners would begin after. If its sender died now nobody could ask a
         joiner for it."""
-        view, rounds, joiners = self._view, self.rounds, self._joiners or ()
+        view, rounds, joiners = self.group.view, self.rounds, self._joiners or ()
         if rounds is None or view is None or self.config.purge is not Purge.RETAINED:
             return []
         needed = [promised.entries.get(Origin(who, Stream.FIFO), 0) for who in view]
@@ -831,7 +820,8 @@ class ReliableMulticast:
     def _unopened(self) -> list[Member]:
         """Old members, come from another group, that this one has no window for yet: a joiner's
         could not open at any place that is known here."""
-        others = (who for who in self._view or () if who not in (self.me, *(self._joiners or ())))
+        new = (self.me, *(self._joiners or ()))
+        others = (who for who in self.group.view or () if who not in new)
         return [
             who
             for who in others
@@ -840,7 +830,7 @@ class ReliableMulticast:
 
     def _uncommitted(self) -> list[Member]:
         """Old members of whom it is not known what they have committed in this view."""
-        view, joiners = self._view, self._joiners or ()
+        view, joiners = self.group.view, self._joiners or ()
         assert view is not None
         found = []
         for member in view:
@@ -851,7 +841,7 @@ class ReliableMulticast:
         return found
 
     def _ask_what_is_awaited(self, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if self._joiners is None or view is None:
             return
         for member in self._uncommitted() if self._is_uniform else ():
@@ -917,7 +907,6 @@ class ReliableMulticast:
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
-        self._view = None  # nobody is a peer any more: no digest opens a window
         half_sent = sum(outbox.fragments.rest_bytes for outbox in self._outboxes.values())
         unacked = tuple(
             (stream, outbox.acked_by_others + 1, outbox.window.high)

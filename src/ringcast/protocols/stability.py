@@ -35,7 +35,7 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.shared import Deadlines, Named
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, Stable, Vote, VoteWanted
 
@@ -94,7 +94,6 @@ class StabilityRounds:
         self._interval = self._interval_min
         self._threshold = config.stability.threshold_bytes or config.window_bytes // 8
         self._every = config.ack_threshold or max(config.ack_every, config.capacity_max // 16)
-        self._view: View | None = None
         self._number = 0  # of the last Stable that was heard in this view
         self._marks: tuple[Mark, ...] = ()  # of that one,
         self._marks_before: tuple[Mark, ...] = ()  # and of the one before
@@ -111,16 +110,16 @@ class StabilityRounds:
         self._ended_at = 0  # the last round
         self._told: dict[Member, int] = {}  # when it was sent again, and to whom
         self._wanted = 0  # until the end of this round everybody is asked to vote at once
-        self.attach(Deadlines())
+        self.attach(GroupState(me), Deadlines())
 
-    def attach(self, deadlines: Deadlines) -> None:
-        """Arm timers there from now on."""
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        """As layers are."""
+        self.group = group
         self._timers: Timers[Timer] = deadlines.owner("stability")
 
     # Inputs
 
-    def install_view(self, view: View) -> None:
-        self._view = view
+    def install_view(self) -> None:
         self._number = 0
         self._marks = self._marks_before = ()
         self._said = None
@@ -138,10 +137,10 @@ class StabilityRounds:
     def took(self, sender: Member, delivered: int, size: int, buffer: int, now: int) -> None:
         """The application has taken so many bytes of this sender, up to `delivered`. `buffer` is
         what all senders together may have under way to this member."""
-        assert self._view is not None
+        assert self.group.view is not None
         self._taken_bytes += size
         self._taken_of.add(sender)
-        said = 0 if self._said is None else self._said[self._view.members.index(sender)]
+        said = 0 if self._said is None else self._said[self.group.view.members.index(sender)]
         charged = max(self._taken_bytes, self._datagrams * DATAGRAM_OVERHEAD)
         is_much = charged >= min(self._threshold * len(self._taken_of), buffer // 8)
         if is_much or delivered - said >= self._every:
@@ -163,7 +162,7 @@ class StabilityRounds:
 
     def want(self, out: Effects) -> None:
         """Find out now what everybody has."""
-        view = self._view
+        view = self.group.view
         if view is None:
             return
         if view.coordinator == self._me:
@@ -174,7 +173,7 @@ class StabilityRounds:
             out.datagram(view.coordinator, VoteWanted(view.id, self._number))
 
     def on_wanted(self, source: Member, wanted: VoteWanted, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or wanted.view_id != view.id or source not in view:
             return
         if view.coordinator == self._me:
@@ -185,7 +184,7 @@ class StabilityRounds:
             self.is_due |= self._number >= wanted.number > self._said_after
 
     def on_vote(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or vote.view_id != view.id or view.coordinator != self._me:
             return
         if source not in view or len(vote.delivered) != len(view) or vote.number > self._number:
@@ -203,7 +202,7 @@ class StabilityRounds:
         self._count(source, vote, now, out)
 
     def on_stable(self, source: Member, stable: Stable) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or stable.view_id != view.id or source != view.coordinator:
             return
         if stable.number > self._number and len(stable.marks) == len(view):
@@ -215,7 +214,7 @@ class StabilityRounds:
 
     def vote(self, delivered: tuple[int, ...], allowance: int, now: int, out: Effects) -> None:
         """Say how far this member is with everybody, in the order of the view."""
-        view = self._view
+        view = self.group.view
         assert view is not None
         self.is_due = False
         self._taken_bytes = 0
@@ -241,7 +240,6 @@ class StabilityRounds:
             self.stir(now)
 
     def close(self) -> None:
-        self._view = None
         self.is_due = False
         self.news = None
         self._votes.clear()
@@ -260,7 +258,7 @@ class StabilityRounds:
     def has_voted_for(self, member: Member, needed: Sequence[int]) -> bool:
         """As coordinator: whether this member has taken so much of each other member, as far as its
         votes in this view tell. What it sent itself it has."""
-        view, vote = self._view, self._votes.get(member)
+        view, vote = self.group.view, self._votes.get(member)
         if view is None or vote is None:
             return False
         return all(
@@ -273,7 +271,7 @@ class StabilityRounds:
 
     def explain(self) -> list[str]:
         """As coordinator: for whom a round waits."""
-        view = self._view
+        view = self.group.view
         if view is None or view.coordinator != self._me or not self._voted:
             return []
         silent = ", ".join(str(who) for who in view if who not in self._voted)
@@ -282,7 +280,7 @@ class StabilityRounds:
     # As coordinator
 
     def _count(self, source: Member, vote: Vote, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         assert view is not None
         before = self._votes.get(source)
         if before is not None and before.number == vote.number:  # votes may overtake each other
@@ -318,8 +316,8 @@ class StabilityRounds:
         return self._last
 
     def _hear(self, stable: Stable) -> None:
-        assert self._view is not None
-        share = min(stable.allowance * len(self._view), self._ample)
+        assert self.group.view is not None
+        share = min(stable.allowance * len(self.group.view), self._ample)
         self._interval_min = max(INTERVAL_MIN_NS, self._interval_usual * share // self._ample)
         if stable.marks != self._marks:
             self._interval = self._interval_min

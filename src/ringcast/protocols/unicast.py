@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from ringcast.core.effects import Flushed
-from ringcast.core.shared import Deadlines, Named
+from ringcast.core.effects import Flushed, Layer
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
     from ringcast.events import Event
-    from ringcast.model import Digest, Member, View
+    from ringcast.model import Member, View
     from ringcast.protocols.unicast_receiver import Tombstone
     from ringcast.wire.frames import Frame
 
@@ -114,7 +114,7 @@ class Question:
         return (self.conn, self.nonce, self.asked > 0)
 
 
-class ReliableUnicast:
+class ReliableUnicast(Layer):
     """The state machine of one member: both directions, all peers."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
@@ -183,7 +183,6 @@ class ReliableUnicast:
         self._datagram_bytes = datagram_bytes
         self._max_message_bytes = max_message_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._view: View | None = None
         self._replaced: dict[Member, None] = {}
         self._is_closed = False
         self._epoch = SYSTEM_EPOCH if is_system else LOOPBACK_EPOCH
@@ -192,10 +191,10 @@ class ReliableUnicast:
         self._is_loopback_blocked = False
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come, as far as messages are in them
-        self.attach(Deadlines())
+        self.attach(GroupState(me), Deadlines())
 
-    def attach(self, deadlines: Deadlines) -> None:
-        self.deadlines = deadlines
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
         self._timers: Timers[Timer] = deadlines.owner(self._owner("ticks"))
 
     def _owner(self, what: str, peer: Member | None = None) -> tuple[str, str, Member | None]:
@@ -203,9 +202,6 @@ class ReliableUnicast:
         return "channel" if self._is_system else "unicast", what, peer
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before somebody sends."""
 
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
@@ -221,7 +217,7 @@ class ReliableUnicast:
         """
         if self._is_closed:
             raise GroupClosed("this member has left its group")
-        if self._view is None:
+        if self.group.view is None:
             raise UsageError(f"cannot send to {to}: not in a view yet")
         check_payloads(payloads, self._max_message_bytes)
         if not payloads:
@@ -230,7 +226,7 @@ class ReliableUnicast:
             return self._send_to_self(payloads)
         entry = self.senders.get(to)
         if entry is None:
-            if to not in self._view:
+            if to not in self.group.view:
                 raise Undeliverable(to, 0, 1, 0, f"{to} is not in the view: nothing was sent to it")
             self._epoch += 1
             entry = self.senders[to] = self.sender(
@@ -243,7 +239,7 @@ class ReliableUnicast:
                 self.deadlines.owner(self._owner("to", to)),
             )
         accepted = entry.send(payloads, now, out)
-        if accepted < len(payloads) and to not in self._view:
+        if accepted < len(payloads) and to not in self.group.view:
             if not accepted:
                 entry.is_blocked = False
                 raise entry.undeliverable(
@@ -312,7 +308,7 @@ class ReliableUnicast:
             self._shut(f"{view} goes on without this member", out)
             return
         addresses = {member.address for member in view}
-        before, self._view = self._view, view
+        before = self.group.previous
         known = dict.fromkeys([*(before or ()), *self.senders, *self.receivers, *self.questions])
         for peer in known:
             if peer not in view and peer.address in addresses:
@@ -341,9 +337,6 @@ class ReliableUnicast:
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
         for peer in [peer for peer in self.questions if peer in self._replaced]:
             self._drop_question(peer)
-
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Digests speak of what is sent to the group."""
 
     def sync(self, peer: Member, now: int) -> None:
         """An operator's wish: find out where this sender stands, and go on from there."""
@@ -378,7 +371,7 @@ class ReliableUnicast:
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
         events: list[Event] = []
-        if self._view is None:
+        if self.group.view is None:
             return events
         for peer in self._in_turn():
             if limit <= 0:
@@ -386,7 +379,7 @@ class ReliableUnicast:
             self._turn += 1
             if peer == self.me:
                 own = self._take_own(limit, out)
-                events.append(Delivered(self.me, own, self._view.id, LOOPBACK_EPOCH))
+                events.append(Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH))
                 limit -= len(own.payloads)
             else:
                 limit -= self._take_from(self.receivers[peer], limit, now, events)
@@ -394,23 +387,23 @@ class ReliableUnicast:
 
     def take_own(self, out: Effects) -> list[Event]:
         """What this member has sent to itself, however much: for who is about to go."""
-        if self._view is None or not self.loopback.ready:
+        if self.group.view is None or not self.loopback.ready:
             return []
         own = self._take_own(self.loopback.ready, out)
-        return [Delivered(self.me, own, self._view.id, LOOPBACK_EPOCH)]
+        return [Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH)]
 
     def take_next(self, source: Member, conn: Conn, seqno: int, now: int) -> bool:
         """`receive` of one whole message and `take_all` in one step, in the usual case: it is the
         next of a peer that nothing is missing of. False: nothing has happened."""
         entry = self.receivers.get(source)  # closed, or replaced by another, it has none
-        if entry is None or self._view is None or conn != entry.conn:
+        if entry is None or self.group.view is None or conn != entry.conn:
             return False
         return entry.take_next(seqno, now)
 
     def take_all(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """Every message that is ready, with its sender: for who needs to know no more."""
         messages: list[tuple[Member, bytes]] = []
-        if self._view is None:
+        if self.group.view is None:
             return messages
         for peer, entry in self.receivers.items() if self._ready else ():
             window, assembler = entry.window, entry.assembler
@@ -461,13 +454,13 @@ class ReliableUnicast:
     def has_ready(self) -> bool:
         """Some message could be taken now."""
         own = self.loopback
-        return self._view is not None and (bool(self._ready) or own.delivered < own.high)
+        return self.group.view is not None and (bool(self._ready) or own.delivered < own.high)
 
     @property
     def is_flushed(self) -> bool:
         """Every other member of the view has taken everything that was sent to it. Who is not in
         it may be dead: nobody is to wait for that one, and what it lacks is reported."""
-        view = self._view or ()
+        view = self.group.view or ()
         return all(sender.is_acked for peer, sender in self.senders.items() if peer in view)
 
     def is_blocked(self, to: Member) -> bool:
@@ -694,7 +687,7 @@ class ReliableUnicast:
         return len(table) < limit or peer in table or self._is_member(peer)
 
     def _is_member(self, peer: Member) -> bool:
-        return self._view is not None and peer in self._view
+        return self.group.view is not None and peer in self.group.view
 
     def _open(
         self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
@@ -789,11 +782,11 @@ class ReliableUnicast:
 
     def _take_from(self, entry: ReceiverEntry, limit: int, now: int, events: list[Event]) -> int:
         """How many messages were taken."""
-        assert self._view is not None
+        assert self.group.view is not None
         first = entry.window.delivered + 1
         payloads = entry.take_ready(limit, now)
         self._note_ready(entry)
-        view_id, epoch = self._view.id, entry.conn.epoch
+        view_id, epoch = self.group.view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
         lost = entry.assembler.take_given_up()
         events += [GapSkipped(entry.peer, epoch, seqno, seqno) for seqno in lost]
@@ -829,7 +822,6 @@ class ReliableUnicast:
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
-        self._view = None
         for receiver in self.receivers.values():
             receiver.remove()
         for sender in self.senders.values():

@@ -546,7 +546,7 @@ def test_after_close_there_is_silence() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER)
     w.sent()
-    w.layer.close("left", w.now, w.out)
+    w.layer.group.close("left", [w.layer], w.now, w.out)
     w.view([A, B], counter=2)
     w.receive(B, Probe(1), Beat(1))
     w.refuse(B)

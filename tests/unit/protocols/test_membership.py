@@ -325,7 +325,7 @@ def test_before_the_start_and_after_the_end_nothing_is_heard() -> None:
     desk.receive(B, Discover(), Join())
     assert (desk.sent(), desk.layer.ignored) == ([], 2)
     desk.coordinator(B)
-    desk.layer.close("closed", desk.now, desk.out)
+    desk.layer.group.close("closed", [desk.layer], desk.now, desk.out)
     desk.receive(C, Discover(), Join(), Suspect(B, is_slow=False))
     assert (desk.sent(), desk.layer.ignored) == ([], 5)
     assert desk.layer.deadlines.next() is None
@@ -1193,7 +1193,7 @@ def test_who_begins_to_leave_asks_no_more() -> None:
 def test_who_is_out_asks_no_more() -> None:
     desk = Desk(B).coordinator(C)
     desk.receive(X, Present(X, 3))
-    desk.layer.close("closed", desk.now, desk.out)
+    desk.layer.group.close("closed", [desk.layer], desk.now, desk.out)
     assert desk.layer.reunion.leader is None
     assert desk.layer.deadlines.next() is None
 
@@ -1920,7 +1920,7 @@ def test_timers_are_known_by_name() -> None:
 
 def test_views_and_digests_come_from_here() -> None:
     desk = Desk(A).coordinator()
-    desk.layer.install_view(view(9, X), desk.now, desk.out)
+    desk.layer.group.change(view(9, X), [desk.layer], desk.now, desk.out)
     desk.layer.install_digest(Digest({}), desk.now, desk.out)
     assert desk.layer.view == view(1, A)
     assert desk.layer.take_ready(9, desk.now, desk.out) == []

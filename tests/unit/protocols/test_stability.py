@@ -8,7 +8,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
-from ringcast.core.shared import Deadlines
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import UsageError
 from ringcast.events import Delivered, Writable
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
@@ -65,15 +65,17 @@ class Rounds:
     def __init__(self, me: Member, *members: Member, **stability: Any) -> None:
         self.machine = StabilityRounds(me, config(**stability))
         self.deadlines = Deadlines()
-        self.machine.attach(self.deadlines)
+        self.machine.attach(GroupState(me), self.deadlines)
         self.out = Effects()
         self.now = 0
         self.view = view(*members)
-        self.machine.install_view(self.view)
+        self.machine.group.view = self.view
+        self.machine.install_view()
 
     def enter(self, *members: Member, counter: int) -> None:
         self.view = view(*members, counter=counter)
-        self.machine.install_view(self.view)
+        self.machine.group.view = self.view
+        self.machine.install_view()
 
     def vote(self, *delivered: int) -> None:
         assert self.machine.is_due
@@ -452,6 +454,7 @@ def test_rounds_in_which_nothing_changes_come_ever_more_slowly() -> None:
 
 def test_who_has_left_votes_on_nothing() -> None:
     r = Rounds(B, A, B)
+    r.machine.group.view = None
     r.machine.close()
     r.machine.want(r.out)
     r.machine.on_wanted(A, VoteWanted(r.view.id, 0), r.out)
@@ -478,7 +481,7 @@ class Machine:
 
     def view(self, *members: Member, counter: int = 1) -> ViewId:
         installed = view(*members, counter=counter)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
         return installed.id
 
@@ -638,7 +641,7 @@ def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> No
 
 def test_a_group_that_acknowledges_does_not_vote() -> None:
     layer = ReliableMulticast(A, MulticastConfig(), 900)
-    layer.install_view(view(A, B), 0, Effects())
+    layer.group.change(view(A, B), [layer], 0, Effects())
     with pytest.raises(UsageError, match="stability"):
         layer.vote_now(0, Effects())
     layer.receive(B, [Vote(V1, 0, 1, (9, 9)), VoteWanted(V1, 0), RepairWanted(B, ())], 0, Effects())

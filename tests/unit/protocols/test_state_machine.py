@@ -93,7 +93,7 @@ class Desk:
 
     def install(self, installed: View, **taken: int) -> None:
         self.layer.before_view(installed, digest(**taken))
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
     def signal(self, signal: Signal) -> None:
@@ -341,7 +341,7 @@ def test_when_this_member_goes_all_is_over() -> None:
     assert desk.events() == [StateAbandoned(1, "View 2: B, J goes on without this member")]
     waiting = Desk(J).waiting()
     waiting.receive(A, StateBegin(1, 1, digest()))
-    waiting.layer.close("closed", waiting.now, waiting.out)
+    waiting.layer.group.close("closed", [waiting.layer], waiting.now, waiting.out)
     assert waiting.take() == []
     assert waiting.layer.deadlines.next() is None
     waiting.layer.check_invariants()

@@ -73,7 +73,7 @@ class Machine:
             self.view(A, *others)
 
     def view(self, *members: Member, counter: int = 1) -> None:
-        self.layer.install_view(view(*members, counter=counter), self.now, self.out)
+        self.layer.group.change(view(*members, counter=counter), [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
     def send(self, to: Member, *payloads: bytes) -> int:
@@ -571,7 +571,7 @@ def test_what_is_kept_goes_when_the_question_is_answered_or_given_up() -> None:
 
 def test_what_is_kept_goes_when_all_ends() -> None:
     m = overtaken(2, 3)
-    m.layer.close("why", 0, m.out)
+    m.layer.group.close("why", [m.layer], 0, m.out)
     assert m.layer.early.runs == 0
 
 
@@ -751,7 +751,7 @@ def test_a_view_without_oneself_is_the_end() -> None:
     m = Machine(B)
     m.send(B, b"1")
     m.receive(B, data(1, b"1"))
-    m.layer.install_view(view(B, counter=2), 0, m.out)
+    m.layer.group.change(view(B, counter=2), [m.layer], 0, m.out)
     (lost,) = m.events()
     assert isinstance(lost, Undeliverable)
     assert "goes on without this member" in lost.reason
@@ -771,10 +771,10 @@ def test_close_says_goodbye_once() -> None:
     m.receive(B, UnicastAck(Conn(FIRST, 1), 1, 1 << 16), data(1, b"1"))
     m.take()
     m.frames()
-    m.layer.close("this member has left", 0, m.out)
+    m.layer.group.close("this member has left", [m.layer], 0, m.out)
     assert m.frames() == [(B, UnicastAck(Conn(2, 1), 1, 1 << 15)), (B, Close(Conn(FIRST, 1)))]
     assert m.events() == [Undeliverable(C, FIRST + 1, 1, 2, "this member has left")]
-    m.layer.close("this member has left", 0, m.out)
+    m.layer.group.close("this member has left", [m.layer], 0, m.out)
     assert (m.frames(), m.events()) == ([], [])
     m.receive(B, data(2, b"2"))
     assert m.layer.receivers == {}

@@ -83,7 +83,7 @@ class Machine:
     def view(self, *members: Member, counter: int = 1) -> ViewId:
         self.members = members
         installed = view(*members, counter=counter)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
         return installed.id
 
@@ -820,7 +820,7 @@ def test_who_is_in_no_view_says_so_and_wants_no_older_one_any_more() -> None:
 
 def test_who_has_closed_says_nothing() -> None:
     m, v2 = bereaved(b"1", me=B)
-    m.layer.close("over", 0, m.out)
+    m.layer.group.close("over", [m.layer], 0, m.out)
     m.sent()
     m.receive(A, takeover(v2, Claim(D, COLLECT, 0)))
     assert m.sent() == []
