@@ -12,7 +12,7 @@ Bytes of peers never raise: what cannot be decoded is counted by reason and drop
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
@@ -62,14 +62,6 @@ UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, Syn
 
 class Node:
     """One member of one group, without sockets, clock or threads."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("multicast", "unicast", "membership", "detector", "state", "_channel"),  # in _layers
-            *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-            *("deadlines", "effects", "_receipts_asked"),
-        }
-    )
 
     def __init__(
         self,
