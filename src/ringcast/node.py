@@ -14,7 +14,7 @@ An `Observer` sees what crosses this edge. No layer knows of it: a wrong protoco
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
@@ -109,14 +109,6 @@ class Observer(Protocol):
 
 class Node:
     """One member of one group, without sockets, clock or threads."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("multicast", "unicast", "membership", "detector", "state", "_channel"),  # in _layers
-            *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-            *("deadlines", "effects", "_receipts_asked", "observer"),
-        }
-    )
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
-from ringcast.core.state import clone
+from ringcast.explore.abstraction import clone
 from ringcast.model import Address, Member, View, ViewId
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.window.windows import SendWindow

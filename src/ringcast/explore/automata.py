@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ringcast.core.state import canonical, clone
 from ringcast.events import Delivered, GapSkipped, Undeliverable
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.wire.frames import (
     Ack,
     Close,

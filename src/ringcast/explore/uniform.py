@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import DigestTaken, DigestWanted, Effects, NewerView
-from ringcast.core.state import canonical, clone
 from ringcast.events import Delivered
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.explorer import explore
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import ReliableMulticast

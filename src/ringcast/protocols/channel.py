@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Effects, Layer
 from ringcast.core.shared import Deadlines, GroupState
@@ -48,10 +48,6 @@ WAITING_MAX = 1024
 
 class SystemChannel(Layer):
     """Both directions, all members of the view."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"dropped", "receive_buffer", "_me", "_config", "_fragment_bytes", "_datagram_bytes"}
-    )
 
     def __init__(
         self, me: Member, config: UnicastConfig, *, fragment_bytes: int, datagram_bytes: int

@@ -80,32 +80,11 @@ class Case:
     def is_suspected(self) -> bool:
         return bool(self.reason)
 
-    def canonical(self) -> tuple[object, ...]:
-        """Without clocks and numbers that only grow."""
-        return (self.asked, self.refusals, self.is_suspected, self.act_at is None)
-
 
 class FailureDetector(Layer):
     """The state machine of one member: whom it beats to, whom it watches, whom it doubts."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (Beat, Probe, Alive)
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "beats_sent",
-            "verifications",
-            "suspicions",
-            "taken_back",
-            "sleeps",
-            "_heartbeat",
-            "_suspect_after",
-            "_verify",
-            "_probe_interval",
-            "_heard",
-            "_verified_at",
-            "_beat_due",
-        }
-    )
 
     def __init__(self, me: Member, config: MembershipConfig) -> None:
         self.me = me

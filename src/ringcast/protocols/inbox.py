@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from enum import auto
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Named
 from ringcast.model import SEQNO_MAX, Purge
@@ -57,21 +57,6 @@ class Timer(Named):
 
 class Inbox:
     """One stream of another member, until the application has taken it."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "origin",
-            "_ack_every",
-            "_ack_delay",
-            "_ack_datagrams",
-            "_ample",
-            "last_data",
-            "acks_sent",
-            "nacked",
-            "helpers",
-            "_turn",
-        }
-    )
 
     def __init__(
         self,

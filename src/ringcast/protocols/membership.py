@@ -163,25 +163,6 @@ class Membership(Layer):
         Merge,
         Merged,
     )
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "config",
-            "streams",
-            "purge",
-            "must_exist",
-            "started_alone",
-            "_since",
-            "_gone_by",
-            "_interval",
-            "_overdue",
-            "ignored",
-            "refusal",
-            "misfits",
-            "_misfit",
-            "_misfit_at",
-        }
-    )
 
     def __init__(
         self,

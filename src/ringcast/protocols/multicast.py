@@ -131,31 +131,6 @@ class ReliableMulticast(Layer):
     inbox: ClassVar[type[Inbox]] = Inbox
     estates: ClassVar[type[Uniform]] = Uniform
     stability: ClassVar[type[StabilityRounds]] = StabilityRounds
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "config",
-            "streams",
-            "inherited",
-            "receive_buffer",
-            "_fragment_bytes",
-            "_datagram_bytes",
-            "_datagram_room",
-            "_slow_member_timeout_s",
-            "_tau",
-            "_turn",
-            "_datagram",
-            "generation",
-            "refused",
-            "early_dropped",
-            "relayed",
-            "_relayed_to",
-            "_last_sent",
-            "_in_flight_bytes",
-            "_left",  # both have names of their own
-            "_ready",  # as the windows tell
-        }
-    )
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ On a uniform stream, whenever what all current members hold has risen: that is c
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.effects import TooSlow
 from ringcast.core.shared import Named
@@ -70,30 +70,6 @@ class Timer(Named):
 
 class Outbox:
     """One stream of my own messages, until everybody has delivered them."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "window",  # that of the fragments
-            "origin",
-            "_me",
-            "_stream",
-            "_config",
-            "_tau",
-            "_assumed",
-            "heard",
-            "resent",
-            "_quota",
-            "_probe_interval",
-            "_begin_interval",
-            "_ack_time",
-            "_timed",
-            "blocked_since",
-            "_stuck_since",
-            "_slow_after",
-            "_taken_by_others",  # for who leaves by itself: nobody does where all is explored
-            "_receipts",  # nor does anybody ask for these there
-        }
-    )
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,6 @@ class Gap:
     since: int
     asked: int = 0  # how often
     is_doubtful: bool = False  # asked for again after silence: either request may be answered
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "asked", "is_doubtful"})
 
     @property
     def count(self) -> int:
@@ -78,7 +77,6 @@ class Request:
 
     asked_at: int
     gaps: list[Gap]
-    volatile: ClassVar[frozenset[str]] = frozenset({"asked_at"})
 
     def place_of(self, seqno: int) -> int | None:
         """Which of the gaps this seqno is in."""
@@ -104,17 +102,6 @@ class Repair:
         "requests",
         "tau",
         "unasked",
-    )
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "_answered_at",
-            "_awaited",
-            "_datagram",
-            "_not_before",
-            "_patience",
-            "_round_trip",
-            "is_repeated",
-        }
     )
 
     def __init__(self, offset: int, tau: int) -> None:

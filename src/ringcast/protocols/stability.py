@@ -33,7 +33,7 @@ stable. Then everybody is silent.
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.window.windows import DATAGRAM_OVERHEAD
@@ -63,22 +63,6 @@ class Timer(Named):
 
 class StabilityRounds:
     """The votes of one member, and as coordinator those of all."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            *(
-                "_me",
-                "_interval_usual",
-                "_ample",
-                "_interval_min",
-                "_interval_max",
-                "_interval",
-                "_every",
-                "votes_sent",
-            ),
-            *("_ended_at", "_told"),
-        }
-    )
 
     def __init__(self, me: Member, config: MulticastConfig) -> None:
         assert config.stability is not None

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Admitted, DigestWanted, Layer, LetIn, Settled
 from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named
@@ -100,10 +100,6 @@ class Incoming:
 
 class StateTransfer(Layer):
     """The state machine of one member: both sides."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "ignored", "_room", "_fragment_bytes", "_inherited", "_since", "_patience"}
-    )
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Deadlines, Named
 from ringcast.errors import UsageError
@@ -74,7 +74,6 @@ class Transfer:
     taken: int = 0
     is_blocked: bool = False
     is_ended: bool = False
-    volatile: ClassVar[frozenset[str]] = frozenset({"since"})
 
     @property
     def is_full(self) -> bool:
@@ -83,8 +82,6 @@ class Transfer:
 
 class Provider:
     """States that are being given, and questions that wait for an answer."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset({"ignored"})
 
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}

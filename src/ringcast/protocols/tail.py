@@ -17,8 +17,6 @@ message is acknowledged that was sent once: a path that has become slower is mea
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 START_NS = 10_000_000
 """The pause before the first round trip was measured."""
 
@@ -30,7 +28,6 @@ class Tail:
     """The pause before a resend to one peer, and what it is measured from. It holds no timer."""
 
     __slots__ = ("_ack_interval", "_is_resent", "_round_trip", "_start", "_tau", "_timed", "pause")
-    volatile: ClassVar[frozenset[str]] = frozenset(__slots__)
 
     def __init__(self, tau: int, ack_interval: int) -> None:
         self._tau = tau

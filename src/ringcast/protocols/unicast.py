@@ -109,10 +109,6 @@ class Question:
     since: int
     asked: int = 0
 
-    def canonical(self) -> tuple[object, ...]:
-        """Ticks are not counted where clocks do not count; whether it was ever asked matters."""
-        return (self.conn, self.nonce, self.asked > 0)
-
 
 class ReliableUnicast(Layer):
     """The state machine of one member: both directions, all peers."""
@@ -128,25 +124,6 @@ class ReliableUnicast(Layer):
     )
     sender: ClassVar[type[SenderEntry]] = SenderEntry
     receiver: ClassVar[type[ReceiverEntry]] = ReceiverEntry
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "config",
-            "receive_buffer",
-            "ticks",
-            "stale",
-            "refused",
-            "_receipts",
-            "_fragment_bytes",
-            "_datagram_bytes",
-            "_is_system",
-            "_max_message_bytes",
-            "_tau",
-            "_turn",
-            "_datagram",
-            "_ready",  # as the windows tell
-        }
-    )
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from ringcast.core.shared import Named
 from ringcast.protocols.connection import TRANSITIONS, Input, State
@@ -68,7 +68,6 @@ class Tombstone:
     """The sender has closed this connection: what still comes of it is late."""
     size: int = field(default=0, compare=False)
     """What `parts` cost in memory, about. Each counts: even an empty one takes a place."""
-    volatile: ClassVar[frozenset[str]] = frozenset({"size"})
 
     def lose_parts(self) -> None:
         """There is no room for them; a message that has begun can then not be delivered."""
@@ -79,19 +78,6 @@ class Tombstone:
 
 class ReceiverEntry:
     """What comes from one peer, until the application has taken it."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "peer",
-            "_ack_interval",
-            "_expiry",
-            "_linger",
-            "used_at",
-            "last_data",
-            "acks_sent",
-            "nacked",
-        }
-    )
 
     def __init__(
         self,

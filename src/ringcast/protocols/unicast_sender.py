@@ -24,7 +24,7 @@ When idle: close (connection.py), but not while something is unacknowledged. A p
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from ringcast.core.shared import Named
 from ringcast.events import Undeliverable, Writable
@@ -67,25 +67,6 @@ _IDLE: Final = Timer.IDLE
 
 class SenderEntry:
     """What goes to one peer, until it has taken it."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "window",  # that of the fragments
-            "peer",
-            "_config",
-            "_datagram_bytes",
-            "_expiry",
-            "_linger",
-            "_give_up_after",
-            "used_at",
-            "heard_at",
-            "blocked_since",
-            "resent",
-            "receipts",
-            "tail_resent",
-            "_answer_ticks",
-        }
-    )
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import NewerView
@@ -126,7 +126,6 @@ class Estate:
     held_before: int = -1
     """What was held when it was last looked at, while it is fetched."""
     since: int = 0
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "held_before"})
 
     @property
     def is_mine(self) -> bool:
@@ -180,8 +179,6 @@ class Round:
 
 class Uniform:
     """The estates of departed senders at one member."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset({"me", "stream", "_config", "_tau", "_interval"})
 
     def __init__(
         self, me: Member, config: MulticastConfig, stream: Stream = Stream.UNIFORM

@@ -32,7 +32,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.model import SEQNO_MAX
 
@@ -145,9 +145,6 @@ class ReceiveWindow:
         "low",
         "max_bytes",
         "retain",
-    )
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"duplicates", "dropped_low", "dropped_high", "dropped_bytes"}
     )
 
     def __init__(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringcast.core.shared import Deadlines
-from ringcast.core.state import canonical, clone
+from ringcast.explore.abstraction import canonical, clone
 
 if TYPE_CHECKING:
     from ringcast.core.shared import Timers

@@ -15,7 +15,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.state import canonical, clone
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.model import Address, Digest, Member, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.failure import PROBES, WATCHERS, FailureDetector, Timer

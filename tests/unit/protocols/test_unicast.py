@@ -10,9 +10,9 @@ import pytest
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
-from ringcast.core.state import canonical
 from ringcast.errors import GroupClosed, RingcastError, UsageError
 from ringcast.events import Delivered, FragmentsTaken, GapSkipped, Undeliverable, Writable
+from ringcast.explore.abstraction import canonical
 from ringcast.model import Address, Conn, Digest, Member, Run, Stream, View, ViewId
 from ringcast.protocols.connection import State
 from ringcast.protocols.unicast import (
