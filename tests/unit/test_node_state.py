@@ -57,7 +57,7 @@ def test_the_systems_messages_do_not_reach_the_application() -> None:
     ours = UnicastData(Conn(5, 1), 1, [b"for the application"])
     a.receive_datagrams(from_b(theirs, ours), 0)
     assert a.state is not None
-    assert a.state.held_up == {B: 0}
+    assert a.state.blocked == {B: 0}
     (delivered,) = a.take_events(10, 0)
     assert "for the application" in repr(delivered)
     assert list(a.unicast.receivers) == [B]
@@ -125,7 +125,7 @@ def test_what_is_no_request_is_left_to_the_longer_way() -> None:
     a.receive_datagrams(datagrams[1:], 0)
     assert sum(a.rejected.values()) == 3
     assert a.state is not None
-    assert a.state.held_up == {B: 0}
+    assert a.state.blocked == {B: 0}
     assert Node(A, CONFIG).take_request(datagrams[0], 0) is None
 
 

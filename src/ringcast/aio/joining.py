@@ -218,7 +218,7 @@ def _state_hooks(
         return give, take
     if give is not None or take is not None:
         raise UsageError(
-            "give_state= and take_state= go together: a member that has taken the state may be "
-            "the next to give it"
+            "give_state= and take_state= go together: who has delivered the state may be the next to "
+            "give it"
         )
     return None

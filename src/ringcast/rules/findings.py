@@ -45,7 +45,7 @@ class Verdict:
             return "violated"
         if self.undecidable:
             return "undecidable"
-        return "received" if self.premises else "vacuous"
+        return "held" if self.premises else "vacuous"
 
 
 class Rule(Protocol):

@@ -389,8 +389,8 @@ class AllOrNone:
         through = max(delivered.value, self._offset(pair))
         if through < departure.received:
             found.violate(
-                f"{departure.member} received {departure.peer}:{departure.received} when that "
-                f"departed, and has delivered {through}",
+                f"{departure.member} received {departure.peer}:{departure.received} when that departed, "
+                f"and has delivered {through}",
                 *(departure, delivered.row),
             )
 

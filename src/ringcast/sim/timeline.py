@@ -64,8 +64,8 @@ def _text(row: Row) -> str:
             return _frame(row)
         case trace.WIN:
             return (
-                f"{_origin(row)} {row.kind}: low {row.low}, delivered {row.hd}, "
-                f"received {row.received}, high {row.hr}"
+                f"{_origin(row)} {row.kind}: low {row.low}, delivered {row.hd}, received {row.received}, "
+                f"high {row.hr}"
             )
         case trace.DROP_HIGH | trace.DROP_LOW:
             return f"{_origin(row)}: {row.seqno} messages"
@@ -95,8 +95,8 @@ def _unicast(row: Row) -> str:
             return f"{conn} {_range(row)}{part}"
         case trace.UNICAST_WIN:
             return (
-                f"{conn} {row.kind}: low {row.low}, delivered {row.hd}, "
-                f"received {row.received}, high {row.hr}"
+                f"{conn} {row.kind}: low {row.low}, delivered {row.hd}, received {row.received}, "
+                f"high {row.hr}"
             )
         case trace.CONN:
             return f"{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]"

@@ -8,6 +8,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import UsageError
 from ringcast.events import Delivered, Writable
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
@@ -63,14 +64,18 @@ class Rounds:
 
     def __init__(self, me: Member, *members: Member, **stability: Any) -> None:
         self.machine = StabilityRounds(me, config(**stability))
+        self.deadlines = Deadlines()
+        self.machine.attach(GroupState(me), self.deadlines)
         self.out = Effects()
         self.now = 0
         self.view = view(*members)
-        self.machine.install_view(self.view)
+        self.machine.group.view = self.view
+        self.machine.install_view()
 
     def enter(self, *members: Member, counter: int) -> None:
         self.view = view(*members, counter=counter)
-        self.machine.install_view(self.view)
+        self.machine.group.view = self.view
+        self.machine.install_view()
 
     def report(self, *delivered: int) -> None:
         assert self.machine.is_due
@@ -100,7 +105,7 @@ class Rounds:
     def timeout(self) -> int:
         """Run the next timer; how long that took."""
         before = self.now
-        deadline = self.machine.next_timeout()
+        deadline = self.deadlines.next()
         assert deadline is not None
         self.now = deadline
         self.machine.handle_timeout(self.now)
@@ -144,7 +149,7 @@ def test_where_senders_are_allowed_little_votes_come_sooner() -> None:
         r.machine.is_due = True
         r.report(number, 1)
         r.hear_stable(number, number - 1, 0, allowance=allowance)
-        r.machine.took(A, number, 1, BUFFER, r.now)
+        r.machine.delivered(A, number, 1, BUFFER, r.now)
         pauses.append(r.timeout())
     assert pauses == [INTERVAL, INTERVAL // 2, INTERVAL // 4, INTERVAL // 8, 1_000_000]
 
@@ -154,10 +159,10 @@ def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
     r.report(1, 1)
     r.hear_stable(1, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
-    assert r.machine.next_timeout() is not None
+    assert r.deadlines.next() is not None
     r.hear_stable(2, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_what_became_stable_in_the_last_round_needs_another() -> None:
@@ -167,10 +172,10 @@ def test_what_became_stable_in_the_last_round_needs_another() -> None:
     r.hear_stable(1, 0, 0)  # somebody had no window yet
     r.hear_stable(2, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
-    assert r.machine.next_timeout() is not None
+    assert r.deadlines.next() is not None
     r.hear_stable(3, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_what_was_taken_is_voted_on_within_the_interval() -> None:
@@ -179,7 +184,7 @@ def test_what_was_taken_is_voted_on_within_the_interval() -> None:
     r.hear_stable(1, 0, 0)
     r.hear_stable(2, 0, 0)
     r.machine.rest_or_go_on((0, 0), r.now)
-    r.machine.took(A, 1, 10, BUFFER, r.now)
+    r.machine.delivered(A, 1, 10, BUFFER, r.now)
     assert not r.machine.is_due
     assert r.timeout() == INTERVAL
     assert r.machine.is_due
@@ -193,19 +198,19 @@ def test_what_was_taken_is_voted_on_within_the_interval() -> None:
 def test_much_is_voted_on_at_once(delivered: int, size: int, buffer: int, *, is_due: bool) -> None:
     r = Rounds(B, A, B, threshold_bytes=100)
     r.report(0, 0)
-    r.machine.took(A, delivered, size, buffer, r.now)
+    r.machine.delivered(A, delivered, size, buffer, r.now)
     assert r.machine.is_due == is_due
 
 
 def test_bytes_count_from_the_last_vote() -> None:
     r = Rounds(B, A, B, threshold_bytes=100)
-    r.machine.took(A, 1, 60, BUFFER, r.now)
+    r.machine.delivered(A, 1, 60, BUFFER, r.now)
     r.report(1, 0)
-    r.machine.took(A, 2, 60, BUFFER, r.now)
+    r.machine.delivered(A, 2, 60, BUFFER, r.now)
     assert not r.machine.is_due
-    r.machine.took(B, 1, 60, BUFFER, r.now)
+    r.machine.delivered(B, 1, 60, BUFFER, r.now)
     assert not r.machine.is_due  # 120 bytes, but of two senders
-    r.machine.took(B, 1, 80, BUFFER, r.now)
+    r.machine.delivered(B, 1, 80, BUFFER, r.now)
     assert r.machine.is_due
 
 
@@ -443,17 +448,18 @@ def test_rounds_in_which_nothing_changes_come_ever_more_slowly() -> None:
         pauses.append(r.timeout())
     assert pauses[-3:] == [8 * INTERVAL, TAU, TAU]
     r.report(5, 0)
-    r.machine.took(A, 6, 1, BUFFER, r.now)
+    r.machine.delivered(A, 6, 1, BUFFER, r.now)
     assert r.timeout() == INTERVAL
 
 
 def test_who_has_left_votes_on_nothing() -> None:
     r = Rounds(B, A, B)
+    r.machine.group.view = None
     r.machine.close()
     r.machine.want(r.out)
     r.machine.on_wanted(A, StabilityQuery(r.view.id, 0), r.out)
     assert not r.machine.is_due
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 # A member of a group with stability rounds
@@ -475,7 +481,7 @@ class Machine:
 
     def view(self, *members: Member, counter: int = 1) -> ViewId:
         installed = view(*members, counter=counter)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
         return installed.id
 
@@ -504,7 +510,7 @@ class Machine:
         ]
 
     def timeout(self) -> None:
-        deadline = self.layer.next_timeout()
+        deadline = self.layer.deadlines.next()
         assert deadline is not None
         self.now = max(self.now, deadline)
         self.layer.handle_timeout(self.now, self.out)
@@ -639,7 +645,7 @@ def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> No
 
 def test_a_group_that_acknowledges_does_not_vote() -> None:
     layer = ReliableMulticast(A, MulticastConfig(), 900)
-    layer.install_view(view(A, B), 0, Effects())
+    layer.group.change(view(A, B), [layer], 0, Effects())
     with pytest.raises(UsageError, match="stability"):
         layer.stabilize(0, Effects())
     layer.receive(

@@ -93,7 +93,7 @@ def violated(story: Story, facts: Facts = FACTS) -> set[str]:
 
 def test_a_clean_merge_holds_and_is_judged() -> None:
     found = verdicts(merged())
-    assert [verdict.status for verdict in found.values()] == ["received"] * 5
+    assert [verdict.status for verdict in found.values()] == ["held"] * 5
     assert found["V2"].premises == 4  # each with each of the other part
     assert found["N18"].premises == 2  # a and c have had windows for each other
     assert found["V-L1"].premises == 1

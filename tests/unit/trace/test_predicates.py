@@ -63,7 +63,7 @@ def test_ids_are_those_of_the_document() -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_clean_run_holds_with_true_premises(id: str) -> None:
     verdict = verdicts(clean().trace())[id]
-    assert (verdict.status, verdict.violations) == ("received", [])
+    assert (verdict.status, verdict.violations) == ("held", [])
     assert verdict.premises > 0
 
 
@@ -576,7 +576,7 @@ def test_without_run_order_nothing_clean_is_violated() -> None:
     found = verdicts(without_order(clean().trace()))
     undecidable = {id for id, verdict in found.items() if verdict.status == "undecidable"}
     assert undecidable == {"N5", "N9", "N-L1", "N-L2"}
-    assert {found[id].status for id in set(IDS) - undecidable} == {"received"}
+    assert {found[id].status for id in set(IDS) - undecidable} == {"held"}
 
 
 def test_without_run_order_a_purge_of_what_was_never_delivered_is_violated() -> None:
@@ -623,13 +623,13 @@ def test_uniform_messages_of_the_departed_are_exempt() -> None:
     run = founded()
     run.view("a", 2, "ab")
     run("deliver", "a", peer="c", stream=1, seqno=1)
-    assert verdicts(run.trace())["N8"].status == "received"
+    assert verdicts(run.trace())["N8"].status == "held"
 
 
 def test_a_smaller_receiver_may_drop() -> None:
     trace, _, _ = dropped_for_room()
     trace.facts = replace(FACTS, capacity={"a#1": 4, "b#1": 2})
-    assert verdicts(trace)["N4"].status == "received"
+    assert verdicts(trace)["N4"].status == "held"
     trace.facts = replace(FACTS, capacity={})
     assert verdicts(trace)["N4"].status == "undecidable"
 
@@ -639,7 +639,7 @@ def test_a_send_held_back_for_bytes() -> None:
     run.send("a", 1, 1, low=0)
     run.block("a", low=0, hr=1, detail="bytes", size=11, used=90, limit=100)
     run.block("a", low=0, hr=1, detail="rest")
-    assert verdicts(run.trace())["N3"].status == "received"
+    assert verdicts(run.trace())["N3"].status == "held"
     run.block("a", low=0, hr=1, detail="bytes", used=-1, limit=-1)
     assert verdicts(run.trace())["N3"].status == "undecidable"
 
@@ -662,14 +662,14 @@ def test_nothing_is_owed_to_a_stopped_application() -> None:
     # N-L1 is still judged for the others; the window drains only when everybody takes.
     facts = replace(FACTS, stopped_members=frozenset({"d#1"}))
     assert waits(_never_arrives_at_d()) == ("violated", "violated")
-    assert waits(_never_arrives_at_d(), facts) == ("received", "vacuous")
+    assert waits(_never_arrives_at_d(), facts) == ("held", "vacuous")
 
 
 @pytest.mark.parametrize("event", [CRASH, STOP, PAUSE])
 def test_nothing_is_owed_to_the_dead_or_the_paused(event: str) -> None:
     run = _never_arrives_at_d()
     run(event, "d")
-    assert waits(run) == ("received", "vacuous")
+    assert waits(run) == ("held", "vacuous")
 
 
 def test_the_resumed_are_owed_again() -> None:
@@ -682,7 +682,7 @@ def test_the_resumed_are_owed_again() -> None:
 def test_nothing_is_owed_to_who_excluded_the_sender() -> None:
     run = _never_arrives_at_d()
     run.view("d", 4, "d")
-    assert waits(run) == ("received", "vacuous")
+    assert waits(run) == ("held", "vacuous")
 
 
 def test_nothing_is_owed_by_a_dead_sender() -> None:
@@ -693,7 +693,7 @@ def test_nothing_is_owed_by_a_dead_sender() -> None:
 
 def test_nothing_is_late_while_there_is_time() -> None:
     deadline_ns = 20_010 + FACTS.delivery_bound_ns(1)
-    assert waits(_never_arrives_at_d(), replace(FACTS, end_ns=deadline_ns))[0] == "received"
+    assert waits(_never_arrives_at_d(), replace(FACTS, end_ns=deadline_ns))[0] == "held"
     assert waits(_never_arrives_at_d(), replace(FACTS, end_ns=deadline_ns + 1))[0] == "violated"
 
 
@@ -703,7 +703,7 @@ def test_a_joiner_is_owed_what_was_sent_since_it_is_in_the_view() -> None:
     run.view("a", 4, "abde")
     run.view("e", 4, "abde")
     run.open("e", "a", 4)
-    assert waits(run)[0] == "received"
+    assert waits(run)[0] == "held"
     row = run.send("a", 5, 5, low=4)
     for node in "abd":
         run.deliver(node, "a", 5, 5)
@@ -711,7 +711,7 @@ def test_a_joiner_is_owed_what_was_sent_since_it_is_in_the_view() -> None:
     assert violation.rows == (row,)
     run.now += 1_000_000
     run.open("e", "a", 5)  # it has 5 from elsewhere
-    assert waits(run)[0] == "received"
+    assert waits(run)[0] == "held"
 
 
 def test_quiet_is_not_judged_before_the_drain_bound_is_over() -> None:
@@ -720,7 +720,7 @@ def test_quiet_is_not_judged_before_the_drain_bound_is_over() -> None:
     run.send("a", 5, 5, low=4)
     run.now += FACTS.drain_bound_ns(2)
     run(TX, "b", peer="a", stream=0, kind="nack", seqno=5)
-    assert verdicts(run.trace())["G8"].status == "received"
+    assert verdicts(run.trace())["G8"].status == "held"
     facts = replace(FACTS, end_ns=run.now)
     assert verdicts(run.trace(facts))["G8"].status == "undecidable"
     run.now += 1
@@ -735,7 +735,7 @@ def test_room_goes_to_the_rest_of_a_large_message_first() -> None:
     run.send("a", 3, 3, low=1)
     run.now = 60
     run.purge("a", 1, hd=2)
-    assert verdicts(run.trace())["N-L3"].status == "received"
+    assert verdicts(run.trace())["N-L3"].status == "held"
     run.purge("a", 3, hd=3)  # empty now: it must go on
     assert verdicts(run.trace())["N-L3"].status == "violated"
 
@@ -770,7 +770,7 @@ def test_repeating_an_ack_or_a_purge_is_allowed() -> None:
     run.ack("b", "a", 4, 4)
     run.purge("a", 4, hd=4)
     found = verdicts(run.trace())
-    assert (found["N6"].status, found["N5"].status) == ("received", "received")
+    assert (found["N6"].status, found["N5"].status) == ("held", "held")
 
 
 def test_an_empty_window_admits_any_size() -> None:
@@ -783,7 +783,7 @@ def test_no_bytes_at_all_is_a_bound_too() -> None:
     run = founded()
     run.send("a", 1, 1, low=0)
     run.block("a", low=0, hr=1, detail="bytes", size=1, used=0, limit=0)
-    assert verdicts(run.trace())["N3"].status == "received"
+    assert verdicts(run.trace())["N3"].status == "held"
     run(WIN, "a", kind="send", stream=0, low=0, hd=0, hr=1, cap=2, size=1, limit=0)
     assert verdicts(run.trace())["G5"].status == "violated"
 
@@ -794,7 +794,7 @@ def test_a_wait_may_last_as_long_as_its_bound() -> None:
     run.deliver("d", "a", 5, 5)
     run.now = 20_010 + FACTS.drain_bound_ns(1)
     run.purge("a", 5, hd=5)
-    assert waits(run) == ("received", "received")
+    assert waits(run) == ("held", "held")
     found = verdicts(run.trace())
     assert (found["N-L1"].worst, found["N-L2"].worst) == (1.0, 1.0)
 
@@ -824,7 +824,7 @@ def test_alone_a_sender_needs_no_run_order() -> None:
     run.send("a", 1, 1, low=0)
     run.deliver("a", "a", 1, 1)
     run.purge("a", 1, hd=1)
-    assert verdicts(without_order(run.trace()))["N5"].status == "received"
+    assert verdicts(without_order(run.trace()))["N5"].status == "held"
 
 
 # Merging.

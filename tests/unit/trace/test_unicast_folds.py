@@ -72,7 +72,7 @@ def test_no_fold_is_fed_a_row_twice(make: Callable[[], Rule]) -> None:
 @pytest.mark.parametrize("id", IDS)
 def test_clean_run_holds_with_true_premises(id: str) -> None:
     verdict = verdicts(clean())[id]
-    assert (verdict.status, verdict.violations) == ("received", [])
+    assert (verdict.status, verdict.violations) == ("held", [])
     assert verdict.premises > 0
 
 
@@ -832,7 +832,7 @@ def test_members_clocks_cannot_be_compared() -> None:
     found = {verdict.id: verdict for verdict in audit(Trace(rows, clean().trace().facts))}
     undecidable = {id for id, verdict in found.items() if verdict.status == "undecidable"}
     assert undecidable == {"S-L1", "S-L2", "Y1", "Y2", "Y-L1"}
-    assert {found[id].status for id in set(IDS) - undecidable} == {"received"}
+    assert {found[id].status for id in set(IDS) - undecidable} == {"held"}
 
 
 def test_a_tick_that_comes_after_giving_up_sends_nothing() -> None:
@@ -875,7 +875,7 @@ def test_a_wrong_report_is_found_whatever_is_recorded_first() -> None:
 def test_the_quiet_is_judged_after_all_bounds_and_towards_the_living() -> None:
     run = clean()
     run.at(30_000).tx("a", "c", "udata", seqno=1, again=1, epoch=3, conn=1)
-    assert verdicts(run)["G8"].status == "received"
+    assert verdicts(run)["G8"].status == "held"
     early = clean()
     early.rows[-1] = early.rows[-1]._replace(mono_ns=6_100)
     early.now = 6_100 + 5_500 + 2_250

@@ -191,7 +191,7 @@ def without(story: Story, *dropped: tuple[str, str, str]) -> Story:
 def test_a_clean_run_holds_and_every_predicate_judges() -> None:
     found = verdicts(clean())
     assert list(found) == IDS
-    assert {id: verdict.status for id, verdict in found.items()} == dict.fromkeys(IDS, "received")
+    assert {id: verdict.status for id, verdict in found.items()} == dict.fromkeys(IDS, "held")
 
 
 # All or none
