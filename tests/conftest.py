@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import pytest
 
 settings.register_profile("commit", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None, max_examples=1000)
 settings.load_profile("commit")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite", action="store_true", help="fill in the answers of tests/scripts; read the diff"
+    )

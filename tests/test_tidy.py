@@ -18,8 +18,8 @@ LEVELS = [
     {"config", "config_file", "events"},
     {"wire", "window", "core"},
     {"protocols"},
-    {"trace", "rules"},
     {"node"},
+    {"trace", "rules"},
     {"aio", "sim"},
     {"blocking"},
     {"explore", "bench", "spark", "testing"},
@@ -89,6 +89,7 @@ def test_the_check_finds_what_it_is_for() -> None:
     assert complaints("protocols/multicast.py", "import socket")
     assert complaints("protocols/multicast.py", "def f():\n    from time import monotonic")
     assert complaints("window/windows.py", "from ringcast.protocols import multicast")
+    assert complaints("node.py", "from ringcast.trace.observe.run import RunObserver")
     assert complaints("wire/codec.py", "import pickle")
     assert complaints("wire/codec.py", "from ringcast.model import View") == []
 

@@ -48,17 +48,17 @@ from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.sim.cluster import GROUP
-from ringcast.sim.network import Network
+from ringcast.sim.member import FIRST_PORT
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.seal import ChecksumSeal
+from ringcast.sim.world import Network
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ringcast.explore.explorer import Report
-    from ringcast.sim.network import Packet
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "golden"
@@ -125,13 +125,15 @@ COMMANDS = (
 
 
 @contextmanager
-def _tapped(note: Callable[[int, Packet, int], None]) -> Iterator[None]:
-    """While this lasts, every packet of every simulated network is noted as it leaves."""
+def _tapped(note: Callable[[int, int, int, bytes], None]) -> Iterator[None]:
+    """While this lasts, every datagram of every simulated network is noted as it leaves: when, from
+    which slot to which, its bytes."""
     send = Network.send
 
-    def tap(network: Network, packet: Packet, dest: int) -> None:
-        note(network._agenda.now, packet, dest)
-        send(network, packet, dest)
+    def tap(network: Network, source: Address, dest: Address, datagram: bytes, *known: Any) -> None:
+        slots = source.port - FIRST_PORT, dest.port - FIRST_PORT
+        note(network.clock.now, *slots, datagram)
+        send(network, source, dest, datagram, *known)
 
     Network.send = tap  # type: ignore[method-assign]
     try:
@@ -147,11 +149,11 @@ def _seed_line(task: tuple[str, int]) -> str:
     wire = hashlib.blake2b(digest_size=8)
     count = 0
 
-    def note(time: int, packet: Packet, dest: int) -> None:
+    def note(time: int, source: int, dest: int, datagram: bytes) -> None:
         nonlocal count
         count += 1
-        wire.update(b"%d %d %d %d " % (time, packet.source, dest, len(packet.data)))
-        wire.update(packet.data)
+        wire.update(b"%d %d %d %d " % (time, source, dest, len(datagram)))
+        wire.update(datagram)
 
     with _tapped(note):
         options = expand(seed, plan.protocol, partitions=plan.partitions, purge=plan.purge)
@@ -168,7 +170,7 @@ def _dump(name: str, seed: int) -> Iterator[str]:
     """Every datagram of one seed: when, from where to where, what is in it, its bytes."""
     plan = PLANS[name]
     packets: list[tuple[int, int, int, bytes]] = []
-    with _tapped(lambda now, packet, dest: packets.append((now, packet.source, dest, packet.data))):
+    with _tapped(lambda *noted: packets.append(noted)):
         options = expand(seed, plan.protocol, partitions=plan.partitions, purge=plan.purge)
         run(options)
     seal = ChecksumSeal() if options.has("F6") else None

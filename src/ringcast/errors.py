@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ringcast.model import Member
@@ -85,7 +85,6 @@ class Undeliverable(RingcastError):
     reason: str
     unsent_bytes: int = 0
     sent: int = 0
-    stateless: ClassVar[bool] = True  # as an event it is shared, never changed
 
     def __post_init__(self) -> None:
         super().__init__(self.reason)

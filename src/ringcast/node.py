@@ -8,14 +8,17 @@ nanoseconds of a clock that never goes back. `take_events` needs it too: taking 
 delivery makes acks due.
 
 Bytes of peers never raise: what cannot be decoded is counted by reason and dropped.
+
+An `Observer` sees what crosses this edge. No layer knows of it: a wrong protocol cannot lie to it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import (
     Delivered,
@@ -66,16 +69,53 @@ UNICAST = 1
 UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, SyncAck)
 
 
+class Observer(Protocol):
+    """Sees one Node from outside, and changes nothing. Only Node calls it."""
+
+    def received(self, datagram: Buffer, now: int) -> None:
+        """A datagram arrived. Its bytes are not to be kept."""
+        ...
+
+    def transmitted(
+        self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
+    ) -> None:
+        """Datagrams leave for one destination; None: every other member of the view."""
+        ...
+
+    def offered(
+        self,
+        to: Member | None,
+        stream: Stream,
+        payloads: Sequence[bytes],
+        accepted: int,
+        now: int,
+    ) -> None:
+        """The application sent these, and the first `accepted` of them have their seqnos. What
+        follows from that happens next, up to `after_input`."""
+        ...
+
+    def before_change(self, view: View | None, now: int) -> None:
+        """Layers are about to install a view, or (None) the member is about to close its windows:
+        in the middle of an input or of a take."""
+        ...
+
+    def before_take(self, now: int, *, buffered: bool) -> None:
+        """The application is about to take events; or (`buffered`) messages are about to leave
+        their windows while the application waits for its state."""
+        ...
+
+    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
+        """The application was handed these; or (`buffered`) they left their windows, and the
+        application takes them after its state."""
+        ...
+
+    def after_input(self, now: int) -> None:
+        """An input ran to completion: windows, connections and orphaned streams may differ."""
+        ...
+
+
 class Node:
     """One member of one group, without sockets, clock or threads."""
-
-    links: ClassVar[frozenset[str]] = frozenset(
-        {"multicast", "unicast", "membership", "detector", "state", "_channel"}
-    )
-    volatile: ClassVar[frozenset[str]] = links | {
-        *("me", "codec", "config", "rejected", "_few_since", "_owner", "_places", "_turn"),
-        *("_next", "_is_next_known", "_receipts_asked"),
-    }
 
     def __init__(
         self,
@@ -94,6 +134,7 @@ class Node:
         self.me = me
         self.config = config
         self.view: View | None = None
+        self.observer: Observer | None = None
         self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
@@ -134,6 +175,10 @@ class Node:
             )
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
+        self.group = GroupState(me)
+        self.deadlines = Deadlines()
+        for layer in self._layers:
+            layer.attach(self.group, self.deadlines)
         self._owner = _owners(self._layers)
         self._places: dict[type, int] = {
             kind: place
@@ -147,18 +192,10 @@ class Node:
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
         self._receipts_asked = 0
-        self._next: int | None = None  # when the first of all layers but the channel is due
-        self._is_next_known = False
-        self._out = Effects()
-        self.link()
-
-    def link(self) -> None:
-        """Names for what is in the stack. A copy of a node has a stack of its own."""
-        multicast, unicast = self._layers[:2]
-        assert isinstance(multicast, ReliableMulticast)
-        assert isinstance(unicast, ReliableUnicast)
-        self.multicast = multicast
-        self.unicast = unicast
+        self._out = self.effects = Effects()
+        """What waits to be taken, to be read only: a driver looks here before it takes."""
+        self.multicast = group
+        self.unicast = one
         self.membership = self._find(Membership)
         """None: views come from outside."""
         self.detector = self._find(FailureDetector)
@@ -204,6 +241,12 @@ class Node:
         """The fast path for a request or an answer that comes alone and next in turn: it concerns
         no layer but the channel, and the application at once. None: nothing has happened, and it is
         for `receive_datagrams`."""
+        request = self._take_request(datagram, now)
+        if request is not None and self.observer is not None:
+            self.observer.received(datagram, now)
+        return request
+
+    def _take_request(self, datagram: Buffer, now: int) -> RequestReceived | ReplyReceived | None:
         message = self.codec.unpack_message(datagram)
         unicast = None if self._channel is None else self._channel.unicast
         if message is None or unicast is None:
@@ -217,15 +260,17 @@ class Node:
             return None
         if request is None or not unicast.take_next(source, conn, seqno, now):
             return None
-        if self.detector is not None and self.detector.heard(source, now):
-            self._is_next_known = False
+        if self.detector is not None:
+            self.detector.heard(source, now)
         return request
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
         """Datagrams as they came. Their bytes are not needed after this returns."""
-        detector = self.detector
+        detector, observer = self.detector, self.observer
         for datagram in datagrams:
-            request = self.take_request(datagram, now)
+            if observer is not None:
+                observer.received(datagram, now)
+            request = self._take_request(datagram, now)
             if request is not None:
                 self._out.event(request)
                 continue
@@ -238,7 +283,7 @@ class Node:
                 detector.heard(source, now)
             self._route(source, frames, now)
             if self._out.signals:
-                self._run_to_completion(now)
+                self._complete(now)
         self._run_to_completion(now)
 
     def send(
@@ -264,6 +309,8 @@ class Node:
             accepted = self.unicast.send(payloads, to, now, self._out)
         else:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
+        if self.observer is not None:
+            self.observer.offered(to, stream, payloads, accepted, now)
         self._run_to_completion(now)
         return accepted
 
@@ -396,26 +443,21 @@ class Node:
 
     def next_timeout(self) -> int | None:
         """When handle_timeout is due; None: nothing waits."""
-        channel = self._channel
-        if not self._is_next_known:
-            self._is_next_known = True
-            others = [layer.next_timeout() for layer in self._layers if layer is not channel]
-            self._next = min([at for at in others if at is not None], default=None)
-        first = self._next
-        said = None if channel is None else channel.next_timeout()
-        return said if first is None or (said is not None and said < first) else first
+        return self.deadlines.next()
 
-    def take_datagrams(self) -> list[tuple[Address | None, bytes]]:
+    def take_datagrams(self, now: int = 0) -> list[tuple[Address | None, bytes]]:
         """What to send, in order; None means to every other member of the view.
 
         Frames for the same destination share datagrams; so do sends that were made since the
-        last call.
+        last call. `now` is for the observer.
         """
-        waiting, lone = self._out.frames, self._out.lone
+        waiting, lone, observer = self._out.frames, self._out.lone, self.observer
         datagrams: list[tuple[Address | None, bytes]] = []
         if lone is not None:
             self._out.lone = None
             datagrams = [(lone[0].address, self.codec.pack_message(*lone))]
+            if observer is not None:
+                observer.transmitted(lone[0], [datagrams[0][1]], now)
         if not waiting:
             return datagrams
         by_dest: dict[Member | Address | None, list[Frame]] = {}
@@ -424,7 +466,10 @@ class Node:
         waiting.clear()
         for dest, frames in by_dest.items():
             to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
-            datagrams += [(address, datagram) for datagram in self.codec.pack(frames, to)]
+            packed = self.codec.pack(frames, to)
+            datagrams += [(address, datagram) for datagram in packed]
+            if observer is not None:
+                observer.transmitted(dest, packed, now)
         return datagrams
 
     def take_events(self, limit: int, now: int) -> list[Event]:
@@ -432,6 +477,15 @@ class Node:
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
         nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
         the rest of its own messages that the others have delivered, and then Closed."""
+        observer = self.observer
+        if observer is None:
+            return self._take_events(limit, now)
+        observer.before_take(now, buffered=False)
+        events = self._take_events(limit, now)
+        observer.took(events, now, buffered=False)
+        return events
+
+    def _take_events(self, limit: int, now: int) -> list[Event]:
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         state = self.state
@@ -445,9 +499,12 @@ class Node:
             self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
             for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
                 ready = layer.take_ready(limit, now, self._out)
-                limit -= sum(map(_count, ready))
-                events += ready if state is None else state.sift(ready)
-        self._run_to_completion(now)
+                if is_behind and self.observer is not None:
+                    self.observer.took(ready, now, buffered=True)
+                if ready:
+                    limit -= sum(map(_count, ready))
+                    events += ready if state is None else state.sift(ready)
+        self._complete(now)
         events += self._out.events  # taking one's own messages may have made room to send
         self._out.events.clear()
         return events
@@ -455,14 +512,19 @@ class Node:
     def take_own(self, limit: int, now: int) -> list[Event]:
         """As `take_events`, but of messages only one's own to the group: for an application that
         does not read them, and would hold its own sends up."""
+        observer = self.observer
+        if observer is not None:
+            observer.before_take(now, buffered=False)
         events: list[Event] = list(self._out.events)
         self._out.events.clear()
         if self.has_own_ready:
             ready = self.multicast.take_ready(limit, now, self._out, only_own=True)
             events += ready if self.state is None else self.state.sift(ready)
-            self._run_to_completion(now)
+            self._complete(now)
             events += self._out.events
             self._out.events.clear()
+        if observer is not None:
+            observer.took(events, now, buffered=False)
         return events
 
     @property
@@ -534,6 +596,7 @@ class Node:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
         for layer in self._layers:
             layer.check_invariants()
+        self.deadlines.check_invariants()
 
     # Groups that are too small
 
@@ -582,11 +645,15 @@ class Node:
 
     def _run_to_completion(self, now: int) -> None:
         """After every input but `take_request`: that concerns no layer but the channel."""
-        self._is_next_known = False
+        self._complete(now)
+        if self.observer is not None:
+            self.observer.after_input(now)
+
+    def _complete(self, now: int) -> None:
         out = self._out
         if out.signals:
             self._drain(now)
-        # After the view that these may have brought: whoever held us up may not be in it.
+        # After the view that these may have brought: whoever received us up may not be in it.
         if self._has_said_goodbye and self._is_leaving and self.is_flushed:
             out.signal(Flushed())
             self._drain(now)
@@ -595,12 +662,13 @@ class Node:
             return
         state = self.state
         while True:
-            self._take_messages(channel, now)
+            if channel.may_be_ready:
+                self._take_messages(channel, now)
             if out.signals:
                 self._drain(now)
             if state is not None and state.is_catching_up:
                 self._catch_up(state, now)
-            if state is not None and state.has_asks:
+            if state is not None and state.giving.asks:
                 state.answer_asks(self.multicast.digest(), now, out)
             if not out.messages or not self._send_messages(channel, now):
                 return
@@ -654,12 +722,23 @@ class Node:
 
     def _catch_up(self, state: StateTransfer, now: int) -> None:
         """Messages to the group go aside until the state is here, as long as there is room."""
+        observer = self.observer
         while self.multicast.has_ready and state.room:
-            state.keep(self.multicast.take_ready(state.room, now, self._out))
+            if observer is not None:
+                observer.before_take(now, buffered=True)
+            events = self.multicast.take_ready(state.room, now, self._out)
+            if observer is not None:
+                observer.took(events, now, buffered=True)
+            state.keep(events)
         if not state.room:
             # What the departed have left is here anyway, and others wait until it is resolved; one
             # of them may be who can tell that the state is lost.
-            state.keep(self.multicast.take_inherited(now, self._out))
+            if observer is not None:
+                observer.before_take(now, buffered=True)
+            events = self.multicast.take_inherited(now, self._out)
+            if observer is not None:
+                observer.took(events, now, buffered=True)
+            state.keep(events)
         state.note_full(self.multicast.has_ready, self._out)
 
     def _hand_over(self) -> None:
@@ -689,17 +768,10 @@ class Node:
             raise UsageError("this node has no membership: its views come from outside")
         return membership
 
-    def _has_outlived(self, view: View) -> bool:
-        """An older view than mine, or any view after I left or was left behind."""
-        current = self.view
-        if self._is_closed or current is None:
-            return self._is_closed
-        return view.counter <= current.counter or self.me not in current
-
     def _react(self, signal: Signal, now: int) -> None:
         match signal:
             case ViewAgreed(view, parts):
-                if self._has_outlived(view):
+                if not self.group.accepts(view):
                     return
                 self.view = view
                 state = self.state
@@ -707,8 +779,9 @@ class Node:
                     state.before_view(view, self.multicast.digest())
                 if self.me in view:
                     self._out.event(ViewInstalled(view, parts))
-                for layer in self._layers:
-                    layer.install_view(view, now, self._out)
+                if self.observer is not None:
+                    self.observer.before_change(view, now)
+                self.group.change(view, self._layers, now, self._out)
                 self._count_members(view, now)
             case Left(reason):
                 if not self._is_closed:
@@ -716,14 +789,55 @@ class Node:
                         self._hand_over()
                     self._is_closed = True
                     self._few_since = None
-                    for layer in reversed(self._layers):  # Closed, of the first, is the last event
+                    for layer in reversed(self._layers[1:]):
                         layer.close(reason, now, self._out)
+                    if self.observer is not None:
+                        self.observer.before_change(None, now)
+                    # Closed, of the first layer, is the last event.
+                    self.group.close(reason, self._layers[:1], now, self._out)
             case DigestAgreed(digest):
                 for layer in self._layers:
                     layer.install_digest(digest, now, self._out)
             case _:
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
+
+
+def build_node(
+    me: Member,
+    config: GroupConfig,
+    *,
+    seal: DatagramSeal | None = None,
+    membership: type[Membership] | None = Membership,
+    detector: type[FailureDetector] | None = FailureDetector,
+    multicast: type[ReliableMulticast] = ReliableMulticast,
+    unicast: type[ReliableUnicast] = ReliableUnicast,
+    streams: tuple[Stream, ...] = (Stream.FIFO,),
+    must_exist: bool = False,
+    state: bool = False,
+) -> Node:
+    """A node with all its layers: it finds its group, agrees on views and detects failures.
+
+    `membership` None: views come from outside. `detector` None: suspicions do. `must_exist`: it
+    joins a group, and founds none. Tests and explorations pass classes with one rule changed.
+    """
+    layers: list[Layer] = []
+    if membership is not None:
+        purge = config.multicast.purge
+        layers.append(
+            membership(me, config.membership, must_exist=must_exist, streams=streams, purge=purge)
+        )
+        if detector is not None:
+            layers.append(detector(me, config.membership))
+    return Node(
+        *(me, config),
+        seal=seal,
+        multicast=multicast,
+        unicast=unicast,
+        layers=layers,
+        state=state,
+        streams=streams,
+    )
 
 
 def _count(event: Event) -> int:

@@ -14,20 +14,15 @@ is lost, copied and late, so a run that has failed fails again.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import contextmanager
-from contextvars import copy_context
-from itertools import count
-from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ringcast.aio.host import HOST
 from ringcast.aio.joining import join
-from ringcast.aio.transport import fitting
 from ringcast.errors import ConfigError, UsageError
-from ringcast.model import INCARNATION_MAX, Address
-from ringcast.sim.agenda import Agenda
-from ringcast.sim.event_loop import NS_PER_S, TURN_NS, VirtualLoop
+from ringcast.sim.clock import VirtualClock
+from ringcast.sim.event_loop import NS_PER_S, VirtualLoop
+from ringcast.sim.sockets import Internet, VirtualHost
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -36,14 +31,12 @@ if TYPE_CHECKING:
         Coroutine,
         Generator,
         Iterator,
-        Mapping,
         Sequence,
     )
+    from contextvars import Context
 
     from ringcast.aio.group import Group
-    from ringcast.aio.transport import Inputs
     from ringcast.config import GroupConfig
-    from ringcast.model import Member, View
 
 T = TypeVar("T")
 App: TypeAlias = "Callable[[Group], Coroutine[Any, Any, T]]"
@@ -55,267 +48,20 @@ LIMIT_S = 600.0
 CLEANUP_S = 60.0
 """How long tasks that were cancelled may take to end, in virtual time."""
 
-FIRST_PORT = 1024
-RECEIVE_BUFFER = 1 << 20
-
 __all__ = ["Cluster", "Process", "cluster"]
-
-
-class _Socket:
-    """A transport on the virtual network. It does as UdpSocket does, whatever kind is wanted."""
-
-    def __init__(
-        self, network: _Network, host: _Host, address: Address, receive_buffer: int
-    ) -> None:
-        self.address = address
-        self.group_address: Address | None = None
-        self.host = host
-        self.receive_buffer = receive_buffer
-        self.bulk_bytes: int | None = None
-        self.shortage: str | None = None
-        self.datagram_bytes = fitting(receive_buffer, None, 1)
-        self.hints: set[Address] = set()
-        self._received = 0
-        self._sent = 0
-        self._dropped = 0
-        self._network = network
-        self._fd = network.loop.new_descriptor()
-        self._arrived: deque[bytes | Address] = deque()  # an address: nobody listens there
-        self._arrived_bytes = 0
-
-    def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
-        loop.add_reader(self._fd, on_input)
-
-    def stop(self) -> None:
-        self._network.loop.remove_reader(self._fd)
-
-    def inputs(self) -> Inputs:
-        return {}
-
-    def drain(self, limit: int) -> Iterator[memoryview]:
-        for _ in range(limit):
-            if not self._arrived:
-                return
-            item = self._arrived.popleft()
-            if not self._arrived:
-                self._network.loop.set_readable(self._fd, False)
-            if isinstance(item, Address):
-                self.hints.add(item)
-            else:
-                self._arrived_bytes -= len(item)
-                self._received += 1
-                yield memoryview(item)
-
-    def send(self, datagram: bytes, dest: Address) -> None:
-        if self.host.is_up:
-            self._sent += 1
-            self._network.send(self, datagram, dest)
-        else:
-            self._dropped += 1
-
-    def enter_view(self, view: View) -> None:
-        """No refusal is remembered."""
-        self.datagram_bytes = fitting(self.receive_buffer, None, len(view) - 1)
-
-    def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
-        return []
-
-    def stats(self) -> dict[str, object]:
-        return {
-            "kind": "virtual",
-            "address": str(self.address),
-            "receive_buffer": self.receive_buffer,
-            "received": self._received,
-            "sent": self._sent,
-            "dropped": self._dropped,
-        }
-
-    def arrive(self, item: bytes | Address) -> None:
-        size = 0 if isinstance(item, Address) else len(item)
-        if self._arrived_bytes + size <= self.receive_buffer:
-            self._arrived.append(item)
-            self._arrived_bytes += size
-            self._network.loop.set_readable(self._fd, True)
-
-    def close(self) -> None:
-        self.stop()
-        self._arrived.clear()
-        self._network.loop.set_readable(self._fd, False)
-        self._network.unbind(self)
-
-
-class _Network:
-    """Carries datagrams between hosts. Each direction between two addresses has its own dice."""
-
-    def __init__(
-        self,
-        loop: VirtualLoop,
-        agenda: Agenda,
-        *,
-        seed: int,
-        loss: float,
-        duplicates: float,
-        delay_s: float,
-    ) -> None:
-        self.loop = loop
-        self.agenda = agenda
-        self.seed = seed
-        self.meetings: dict[str, dict[Member, None]] = {}
-        """By group: who can be found."""
-        self.parts: dict[_Host, int] = {}
-        """Who is in which part of the network, while it is parted."""
-        self._loss = loss
-        self._duplicates = duplicates
-        self._delay_ns = delay_s * NS_PER_S
-        self._links: dict[tuple[Address, Address], Random] = {}
-        self._sockets: dict[Address, _Socket] = {}
-        self._hosts: dict[Address, _Host] = {}
-        """By address: who has it, or had it last."""
-        self._ports = count(FIRST_PORT)
-
-    def bind(self, host: _Host, address: Address, buffer_bytes: int) -> _Socket:
-        if address in self._sockets:
-            raise UsageError(f"cannot listen on {address}: another member does")
-        if not address.port:
-            free = (Address(address.host, port) for port in self._ports)
-            address = next(each for each in free if each not in self._hosts)
-        sock = self._sockets[address] = _Socket(
-            self, host, address, min(buffer_bytes, RECEIVE_BUFFER)
-        )
-        self._hosts[address] = host
-        return sock
-
-    def unbind(self, sock: _Socket) -> None:
-        if self._sockets.get(sock.address) is sock:
-            del self._sockets[sock.address]
-
-    def send(self, source: _Socket, datagram: bytes, dest: Address) -> None:
-        lost, copied, late, copy_late = self._draw(source.address, dest)
-        if lost < self._loss or self._is_cut(source.host, dest):
-            return
-        self._travel(late, self._arrive, source, datagram, dest)
-        if copied < self._duplicates:
-            self._travel(copy_late, self._arrive, source, datagram, dest)
-
-    def _draw(self, source: Address, dest: Address) -> list[float]:
-        """The same number of draws for every datagram, whatever happens to it."""
-        dice = self._links.get((source, dest))
-        if dice is None:
-            dice = self._links[source, dest] = Random(f"{self.seed} {source}>{dest}")
-        return [dice.random() for _ in range(4)]
-
-    def _travel(self, late: float, arrive: Callable[..., None], *arguments: Any) -> None:
-        """Half of the mean delay at the least, and one and a half of it at the most."""
-        delay = max(TURN_NS, round(self._delay_ns * (0.5 + late)))  # else the clock may stand
-        self.agenda.at(self.agenda.now + delay, arrive, *arguments)
-
-    def _arrive(self, source: _Socket, datagram: bytes, dest: Address) -> None:
-        if self._is_cut(source.host, dest):
-            return
-        sock = self._sockets.get(dest)
-        if sock is not None:
-            sock.arrive(datagram)
-        elif not self._is_silent(dest):
-            lost, _, late, _ = self._draw(dest, source.address)
-            if lost >= self._loss:
-                self._travel(late, self._refuse, source, dest)
-
-    def _refuse(self, source: _Socket, dest: Address) -> None:
-        is_bound = self._sockets.get(source.address) is source
-        if is_bound and not self._is_cut(source.host, dest):
-            source.arrive(dest)
-
-    def _is_cut(self, host: _Host, dest: Address) -> bool:
-        other = self._hosts.get(dest)
-        return other is not None and self.parts.get(host) != self.parts.get(other)
-
-    def _is_silent(self, dest: Address) -> bool:
-        host = self._hosts.get(dest)
-        return host is not None and host.is_silent
-
-
-class _MeetingPlace:
-    """Where members of a group find each other, as in the directory of a user."""
-
-    def __init__(self, present: dict[Member, None]) -> None:
-        self._present = present
-        self._me: Member | None = None
-
-    def register(self, me: Member) -> None:
-        self._me = me
-        self._present[me] = None
-
-    def candidates(self) -> list[Address]:
-        return [member.address for member in self._present]
-
-    def unregister(self) -> None:
-        if self._me is not None:
-            self._present.pop(self._me, None)
-
-    def __str__(self) -> str:
-        return "the cluster"
-
-
-class _Host:
-    """Where one process runs: what `join` finds in the context of its tasks."""
-
-    def __init__(self, network: _Network, name: str) -> None:
-        self.is_up = True
-        self.has_signals = False
-        self.is_silent = False
-        """It does not even refuse what is sent to it."""
-        self.tasks: dict[asyncio.Task[Any], None] = {}
-        self._network = network
-        self._dice = Random(f"{network.seed} {name}")
-        self._sockets: list[_Socket] = []
-
-    def now(self) -> int:
-        return self._network.agenda.now
-
-    def open_transport(
-        self, config: GroupConfig, address: Address, forwarder: Address | None
-    ) -> _Socket:
-        if not self.is_up:
-            raise UsageError("this process has crashed")
-        sock = self._network.bind(self, address, config.receive_buffer_bytes)
-        self._sockets.append(sock)
-        return sock
-
-    def new_incarnation(self) -> int:
-        return self._dice.randint(1, INCARNATION_MAX)
-
-    def meeting_place(self, group: str) -> _MeetingPlace:
-        return _MeetingPlace(self._network.meetings.setdefault(group, {}))
-
-    def probe_directory(self, group: str) -> None:
-        """Nobody asks: there are no processes to see."""
-
-    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of this host; and so is every task that it makes."""
-        context = copy_context()
-        context.run(HOST.set, self)
-        return self._network.loop.create_task(coroutine, context=context)
-
-    def stop(self, *, silently: bool) -> None:
-        """From now on nothing leaves or arrives, whatever tasks still do while they end."""
-        self.is_up = False
-        self.is_silent = silently
-        for sock in self._sockets:
-            sock.close()
-        for task in reversed(list(self.tasks)):  # what uses the group before what holds it
-            task.cancel()
 
 
 class Process:
     """One process of the cluster. Its tasks are those that `start` began, and all they make."""
 
-    def __init__(self, host: _Host, name: str, fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, host: VirtualHost, name: str, fail: Callable[[BaseException], None]) -> None:
         self.name = name
         self._host = host
         self._fail = fail
         self._group: Group | None = None
         self._main: asyncio.Task[None] | None = None
         self._may_leave = asyncio.Event()
+        self._options: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<{self.name}, {'running' if self.is_running else 'gone'}>"
@@ -343,6 +89,34 @@ class Process:
         wait until they miss it."""
         self._host.stop(silently=silently)
 
+    def pause(self) -> None:
+        """As after `kill -STOP`: its tasks and timers stand still, and what is sent to it waits in
+        its socket buffer. What you call on its group leaves when it resumes."""
+        self._check_running()
+        self._host.pause()
+
+    def resume(self) -> None:
+        """As after `kill -CONT`: what has waited happens at once, in its order."""
+        self._host.resume()
+
+    def delay_timers(self, late_s: float) -> None:
+        """From now on each of its timers is up to so late, as on a machine with too much to do;
+        0 ends it. The seed decides how late."""
+        _check_at_least_0("late_s", late_s)
+        self._host.late_s = late_s
+
+    def skew_clock(self, rate: float = 1.0, *, jump_s: float = 0.0) -> None:
+        """From now on its clock runs at this rate, so many seconds ahead of what it showed:
+        `loop.time()`, and every timer that is set later. It never goes back."""
+        if not 0.001 <= rate <= 1000.0:
+            raise ConfigError("rate", rate, "0.001 to 1000")
+        _check_at_least_0("jump_s", jump_s)
+        self._host.change_clock(rate, round(jump_s * NS_PER_S))
+
+    def _check_running(self) -> None:
+        if not self.is_running:
+            raise UsageError(f"{self.name} is gone: join another process")
+
     async def leave(self) -> None:
         """In good order, as at the end of an `async with ringcast.join(…)`; then end."""
         if self._main is None:
@@ -352,6 +126,7 @@ class Process:
         self._host.stop(silently=False)
 
     async def _join(self, group: str | GroupConfig, options: dict[str, Any]) -> None:
+        self._options = options
         joined: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
 
         async def main() -> None:
@@ -374,7 +149,7 @@ class Process:
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if not self.is_running:
             coroutine.close()
-            raise UsageError(f"{self.name} is gone: join another process")
+        self._check_running()
         task = self._host.spawn(coroutine)
         task.add_done_callback(self._on_done)
         return task
@@ -389,7 +164,7 @@ class Process:
 class Cluster:
     """Processes on one virtual network and one virtual clock. Made by `cluster`."""
 
-    def __init__(self, loop: VirtualLoop, network: _Network, group: str | GroupConfig) -> None:
+    def __init__(self, loop: VirtualLoop, network: Internet, group: str | GroupConfig) -> None:
         self.members: list[Process] = []
         """All that ever were, in the order they came, those that are gone too."""
         self._loop = loop
@@ -397,11 +172,12 @@ class Cluster:
         self._group = group
         self._failure: asyncio.Future[None] = loop.create_future()
         loop.set_task_factory(_make_task)
+        loop.owner_in = _owner_in
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the cluster began."""
-        return self._loop.time()
+        """Virtual seconds since the cluster began, whatever the clocks of processes show."""
+        return self._network.clock.now / NS_PER_S
 
     def run(self, main: Awaitable[T], *, limit_s: float = LIMIT_S) -> T:
         """Let time pass until `main` is done, and return what it returns.
@@ -427,6 +203,17 @@ class Cluster:
         await process._join(self._group, options)
         return process
 
+    async def restart(self, process: Process, **options: Any) -> Process:
+        """Kill a process that `join` began, if it runs, and begin another one under its name and
+        address; it is in the group when this returns. Its options are those of the first, but for
+        those given here."""
+        if process._main is None:
+            raise UsageError(f"{process.name} was launched: launch it again")
+        address = process.group.me.address
+        process.crash()
+        options = {"listen": str(address)} | process._options | options
+        return await self.join(process.name, **options)
+
     def launch(self, main: Callable[[], Coroutine[Any, Any, None]], name: str = "") -> Process:
         """Another process, whose `main()` calls `ringcast.join` by itself, as in its real life."""
         process = self._add(name)
@@ -443,16 +230,23 @@ class Cluster:
             process._host: number for number, part in enumerate(parts) for process in part
         }
 
+    def cut(self, sources: Sequence[Process], dests: Sequence[Process]) -> None:
+        """Lose whatever these send to those; the other way it passes. Cuts add up until `heal`."""
+        for source in sources:
+            for dest in dests:
+                self._network.cuts[source._host, dest._host] = None
+
     def heal(self) -> None:
-        """One network again."""
+        """One network again: no parts, no cuts."""
         self._network.parts = {}
+        self._network.cuts.clear()
 
     def _add(self, name: str) -> Process:
         name = name or f"m{len(self.members)}"
         if any(process.name == name and process.is_running for process in self.members):
             raise UsageError(f"there is a process {name!r} already")
         # Who comes under a name of before is somebody else.
-        host = _Host(self._network, f"{len(self.members)} {name}")
+        host = VirtualHost(self._network, f"{len(self.members)} {name}")
         process = Process(host, name, self._fail)
         self.members.append(process)
         return process
@@ -529,18 +323,27 @@ def cluster(
     for field, share in (("loss", loss), ("duplicates", duplicates)):
         if not 0.0 <= share < 1.0:
             raise ConfigError(field, share, "0.0 to less than 1.0")
-    if not 0.0 <= delay_s < float("inf"):
-        raise ConfigError("delay_s", delay_s, "0.0 or more seconds")
+    _check_at_least_0("delay_s", delay_s)
     _check_no_loop()
-    agenda = Agenda()
-    loop = VirtualLoop(agenda)
-    network = _Network(loop, agenda, seed=seed, loss=loss, duplicates=duplicates, delay_s=delay_s)
+    clock = VirtualClock()
+    loop = VirtualLoop(clock)
+    network = Internet(loop, clock, seed=seed, loss=loss, duplicates=duplicates, delay_s=delay_s)
     handle = Cluster(loop, network, group)
     try:
         handle.run(handle._gather(members, options))
         yield handle
     finally:
         handle._close()
+
+
+def _check_at_least_0(field: str, seconds: float) -> None:
+    if not 0.0 <= seconds < float("inf"):
+        raise ConfigError(field, seconds, "0.0 or more seconds")
+
+
+def _owner_in(context: Context) -> VirtualHost | None:
+    host = context.get(HOST)
+    return host if isinstance(host, VirtualHost) else None
 
 
 def _check_no_loop() -> None:
@@ -560,7 +363,7 @@ def _make_task(
     task = asyncio.Task(coroutine, loop=loop, **options)
     context = options.get("context")
     host = HOST.get() if context is None else context[HOST]
-    if isinstance(host, _Host):
+    if isinstance(host, VirtualHost):
         host.tasks[task] = None
         task.add_done_callback(host.tasks.pop)
     return task

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
-from ringcast.core.state import clone
+from ringcast.explore.abstraction import clone
 from ringcast.model import Address, Member, View, ViewId
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.window.windows import SendWindow
@@ -24,7 +24,7 @@ def one(me: Member) -> ReliableUnicast:
     unicast = ReliableUnicast(
         me, config, fragment_bytes=FRAGMENT, datagram_bytes=1000, max_message_bytes=1000
     )
-    unicast.install_view(BOTH, 0, Effects())
+    unicast.group.change(BOTH, [unicast], 0, Effects())
     return unicast
 
 

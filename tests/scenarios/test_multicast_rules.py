@@ -67,7 +67,8 @@ def sending_through(window: type[SendWindow]) -> Machine:
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
-            self.fragments = Fragmenter(window(self.window.capacity, **bounds), 1000)
+            self.window = window(self.window.capacity, **bounds)
+            self.fragments = Fragmenter(self.window, 1000)
 
     return machine(sending=DifferentOutbox)
 
@@ -283,7 +284,8 @@ class CountsOnlyOthers(MulticastSender):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
-        self.fragments = Fragmenter(PurgesPastItself(self.window.capacity, **bounds), 1000)
+        self.window = PurgesPastItself(self.window.capacity, **bounds)
+        self.fragments = Fragmenter(self.window, 1000)
         self.acks = AckTable([who for who, _, _ in self.acks.entries() if who != self._me], 0)
 
 

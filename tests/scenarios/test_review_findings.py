@@ -3,7 +3,6 @@ once, each in as few members as it takes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +11,8 @@ from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.protocols.channel import MESSAGE_BYTES_MAX
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
 from ringcast.protocols.uniform import Estate, Uniform
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import ReceiveWindow
@@ -33,12 +30,13 @@ from ringcast.wire.frames import (
 )
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.messages import encode_message
-from support.membership import NAMES, Town, address_of
+from support.membership import Town
 from support.state import StateTown
 
 if TYPE_CHECKING:
-    from ringcast.core.effects import Layer
+    from ringcast.config import GroupConfig
     from ringcast.events import Event
+    from ringcast.node import Node
 
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 
@@ -48,20 +46,10 @@ class UniformTown(StateTown):
 
     has_state = False
 
-    def start(
-        self, names: str, *, must_exist: bool = False, candidates: str | None = NAMES
-    ) -> None:
-        for name in names:
-            me = Member(address_of(name), next(self._incarnations), name)
-            config = replace(self._config, name=name)
-            membership = Membership(me, config.membership, must_exist=must_exist, streams=STREAMS)
-            layers: list[Layer] = [membership, FailureDetector(me, config.membership)]
-            state = self.has_state
-            node = Node(me, config, layers=layers, state=state, streams=STREAMS)
-            self.nodes[name] = node
-            node.start(self.now)
-            node.add_candidates(map(address_of, candidates or ""), self.now)
-            self._turn(name)
+    def _build(self, name: str, me: Member, config: GroupConfig, *, must_exist: bool) -> Node:
+        return build_node(
+            *(me, config), must_exist=must_exist, state=self.has_state, streams=STREAMS
+        )
 
     def send_uniform(self, name: str, *payloads: bytes) -> None:
         node = self.nodes[name]
@@ -200,7 +188,9 @@ def test_many_empty_messages_of_an_estate_fit_the_messages_that_carry_them() -> 
     window = ReceiveWindow(config.capacity, offset=0, max_bytes=config.window_bytes, gate=0)
     assert window.add_run(1, [b""] * config.capacity) == config.capacity
     uniform.estates[c] = Estate(window, Assembler(1000))
-    uniform.install_view(View(ViewId(a, 2), (a, b)), 0, out)
+    view = View(ViewId(a, 2), (a, b))
+    uniform.group.view = view
+    uniform.install_view(view, 0, out)
     uniform.on_wanted(b, EstateWanted(ViewId(a, 2), c, 1, config.capacity), out)
     runs = [run for _, run in out.messages if isinstance(run, EstateRun)]
     assert sum(len(run.payloads) for run in runs) == config.capacity

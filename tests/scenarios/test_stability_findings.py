@@ -98,7 +98,7 @@ class Machine:
         self.out.frames.clear()
         self.members = members
         installed = View(ViewId(members[0], counter), members)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         return installed.id
 
     def open(self, **offsets: int) -> None:
@@ -120,7 +120,7 @@ class Machine:
 
     def timeout(self, now: int) -> None:
         self.now = max(self.now, now)
-        deadline = self.layer.next_timeout()
+        deadline = self.layer.deadlines.next()
         if deadline is not None and deadline <= self.now:
             self.layer.handle_timeout(self.now, self.out)
 
@@ -184,7 +184,7 @@ def run(machines: Sequence[Machine], seconds: float = 0.0, lose: Loss = nothing_
 
 
 def next_timeout(machines: Sequence[Machine]) -> int | None:
-    deadlines = (machine.layer.next_timeout() for machine in machines)
+    deadlines = (machine.layer.deadlines.next() for machine in machines)
     return min((at for at in deadlines if at is not None), default=None)
 
 

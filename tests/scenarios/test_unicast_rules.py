@@ -338,7 +338,7 @@ def a_close_ends_one_direction(machine: Machine) -> bool:
 class ClosesBoth(ReliableUnicast):
     def _on_close(self, source: Member, close: Close) -> None:
         super()._on_close(source, close)
-        self.senders.pop(source, None)
+        self.drop_to(source)
 
 
 # S16: own resends and duplicates are no use. If they were, two members that have nothing to say
@@ -432,7 +432,9 @@ def an_answer_takes_no_window_back(machine: Machine) -> bool:
 
 class GoesBackToLow(ReliableUnicast):
     def _on_sync_ok(self, source: Member, ok: SyncOk, now: int, out: Effects) -> None:
-        self.receivers.pop(source, None)
+        entry = self.receivers.pop(source, None)
+        if entry is not None:
+            entry.remove()
         super()._on_sync_ok(source, ok, now, out)
 
 
@@ -571,7 +573,7 @@ def a_split_view_does_not_stop_unicast(machine: Machine) -> bool:
 
 class KnowsMembersOnly(ReliableUnicast):
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        if self._view is not None and source in self._view:
+        if self.group.view is not None and source in self.group.view:
             super().receive(source, frames, now, out)
 
 

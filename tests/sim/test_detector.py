@@ -75,8 +75,8 @@ class Ring:
         view = View(ViewId(self.members[0], 1), tuple(self.members))
         self._heap: list[tuple[int, int]] = []
         for place, detector in enumerate(self.detectors.values()):
-            detector.install_view(view, self.random.randrange(1, HEARTBEAT), self._out)
-            at = detector.next_timeout()
+            detector.group.change(view, [detector], self.random.randrange(1, HEARTBEAT), self._out)
+            at = detector.deadlines.next()
             assert at is not None
             self._heap.append((at, place))
         heapify(self._heap)
@@ -94,7 +94,7 @@ class Ring:
             if out.frames:
                 self._carry(me, now)
             self._note(me, now)
-            at = detector.next_timeout()
+            at = detector.deadlines.next()
             assert at is not None
             # Others' deadlines are looked at when theirs come: a sign of life only ends waits.
             heapreplace(heap, (max(at, now), place))

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringcast.errors import UsageError
-from ringcast.sim.agenda import Agenda
+from ringcast.sim.clock import VirtualClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS, VirtualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 
-def run(main: Coroutine[Any, Any, Any], agenda: Agenda | None = None) -> Any:
-    with closing(VirtualLoop(agenda or Agenda())) as loop:
+def run(main: Coroutine[Any, Any, Any], clock: VirtualClock | None = None) -> Any:
+    with closing(VirtualLoop(clock or VirtualClock())) as loop:
         return loop.run_until_complete(main)
 
 
@@ -65,8 +65,8 @@ def test_the_clock_goes_on_under_a_task_that_only_looks() -> None:
     assert run(main()) == pytest.approx(1000 * TURN_NS / NS_PER_S, rel=0.1)
 
 
-def test_the_clock_stops_at_what_is_on_the_agenda() -> None:
-    agenda = Agenda()
+def test_the_clock_stops_at_what_is_on_the_clock() -> None:
+    clock = VirtualClock()
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -78,13 +78,13 @@ def test_the_clock_stops_at_what_is_on_the_agenda() -> None:
             loop.set_readable(fd, False)
 
         loop.add_reader(fd, read)
-        agenda.after(250, loop.set_readable, fd, True)
-        agenda.after(750, loop.set_readable, fd, True)
+        clock.after(250, loop.set_readable, fd, True)
+        clock.after(750, loop.set_readable, fd, True)
         await asyncio.sleep(1)
         assert loop.remove_reader(fd)
         return times
 
-    assert run(main(), agenda) == pytest.approx([0.25, 0.75], abs=0.001)
+    assert run(main(), clock) == pytest.approx([0.25, 0.75], abs=0.001)
 
 
 def test_what_stays_readable_is_read_again() -> None:
@@ -135,7 +135,7 @@ def test_a_program_in_which_nothing_can_happen_is_ended() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with closing(VirtualLoop(Agenda())) as loop:
+    with closing(VirtualLoop(VirtualClock())) as loop:
         task = loop.create_task(main())
         with pytest.raises(RuntimeError, match="nothing left"):
             loop.run_until_complete(task)

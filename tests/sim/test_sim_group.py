@@ -16,14 +16,13 @@ from seeded import check_determinism, check_nothing_failed, share, tally_of
 from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
 from ringcast.model import View
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
+from ringcast.node import build_node
 from ringcast.protocols.membership import Membership, Timer
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.rules.membership import LEAVE
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import FAULTS, Incident, Options, from_json
 from ringcast.sim.plan import GROUP_TARGETS, expand
 from ringcast.sim.runner import run
@@ -33,11 +32,10 @@ from ringcast.trace import rows as trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from ringcast.config import GroupConfig
-    from ringcast.core.effects import Effects, Layer
+    from ringcast.core.effects import Effects
     from ringcast.model import Member
+    from ringcast.node import Node
     from ringcast.trace.rows import Row
-    from ringcast.wire.codec import DatagramSeal
 
 SEEDS = 60
 
@@ -308,23 +306,11 @@ class CountsJoinersAsServed(MulticastSender):
                 self.acks.update(member, self.window.high, self.window.high)
 
 
-class WithoutFreeze(AnnouncedMulticast):
+class WithoutFreeze(ReliableMulticast):
     sending = CountsJoinersAsServed
 
 
-def odd_node(
-    me: Member,
-    config: GroupConfig,
-    *,
-    seal: DatagramSeal | None,
-    membership: type[Membership] = Membership,
-    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
-) -> Node:
-    layers: list[Layer] = [
-        membership(me, config.membership),
-        FailureDetector(me, config.membership),
-    ]
-    return Node(me, config, seal=seal, multicast=multicast, layers=layers)
+odd_node = build_node
 
 
 @pytest.mark.parametrize(
@@ -379,7 +365,7 @@ def test_whoever_leaves_does_not_wait_for_ever() -> None:
     assert "V-L3" in [failure.rule for failure in failures]
 
 
-class LosesTheSixth(AnnouncedMulticast):
+class LosesTheSixth(ReliableMulticast):
     """Delivers all but the sixth message of each sender (N1)."""
 
     class receiver(MulticastReceiver):

@@ -100,7 +100,7 @@ def run_for_hours(nodes: int, hours: float, loss: float) -> Crowd:
     crowd.run_until_one_view(60_000.0)
     assert crowd.is_one
     random = Random(1)
-    while crowd.agenda.now < hours * HOUR_MS * 1e6:
+    while crowd.clock.now < hours * HOUR_MS * 1e6:
         crowd.run_for(random.uniform(0, 20_000))
         crowd.send(random.randrange(nodes), b"still here")
     return crowd
@@ -109,7 +109,7 @@ def run_for_hours(nodes: int, hours: float, loss: float) -> Crowd:
 def check_trust(crowd: Crowd) -> None:
     detectors = list(crowd.detectors)
     print(  # noqa: T201
-        f"{len(detectors)} members, {crowd.agenda.now / HOUR_MS / 1e6:.1f} h: "
+        f"{len(detectors)} members, {crowd.clock.now / HOUR_MS / 1e6:.1f} h: "
         f"{sum(each.verifications for each in detectors)} asked, "
         f"{sum(each.suspicions for each in detectors)} suspected"
     )

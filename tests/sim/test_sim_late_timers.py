@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from seeded import check_nothing_failed, tally_of
 
-from ringcast.core.timers import Timers
+from ringcast.core.shared import Timers
 from ringcast.sim.options import FAULTS, Incident, Options
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run

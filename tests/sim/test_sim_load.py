@@ -53,12 +53,12 @@ def test_an_application_that_stops_for_good_is_named_by_the_sender_it_blocks() -
     cluster = Cluster(replace(BASE, messages=500, stopped=2))
     cluster.run()
     assert cluster.recorder.findings == []
-    sender = cluster.machines[0]
-    reasons = sender.harness.node.explain(sender.clock.read(cluster.agenda.now))
+    sender = cluster.processes[0]
+    reasons = sender.resident.harness.node.explain(sender.clock.read(cluster.clock.now))
     blocked = [reason for reason in reasons if "blocked" in reason]
     assert len(blocked) == 1
     assert "limited by C" in blocked[0]
-    stuck = cluster.machines[2].harness.node.explain(cluster.agenda.now)
+    stuck = cluster.processes[2].resident.harness.node.explain(cluster.clock.now)
     assert any("wait for this member's application" in reason for reason in stuck)
     assert not of(cluster.recorder.rows, trace.DROP_HIGH)
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,13 +18,12 @@ from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
 from ringcast.errors import UsageError
 from ringcast.model import Origin
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
+from ringcast.node import build_node
 from ringcast.protocols.membership import Membership
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.reunion import Reunion
 from ringcast.sim.fleet import run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of
 from ringcast.sim.plan import GROUP_TARGETS, expand
@@ -34,12 +33,12 @@ from ringcast.trace import rows as trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ringcast.config import GroupConfig, MembershipConfig
-    from ringcast.core.effects import Effects, Layer
+    from ringcast.config import MembershipConfig
+    from ringcast.core.effects import Effects
     from ringcast.model import Member, View
+    from ringcast.node import Node
     from ringcast.sim.fleet import Tally
     from ringcast.sim.runner import Result
-    from ringcast.wire.codec import DatagramSeal
     from ringcast.wire.frames import Begin
 
 SEEDS = 40
@@ -277,15 +276,15 @@ class BeginsTooEarly(MulticastSender):
         super()._tell_awaiting_start(now, out)
 
 
-class WithoutFreeze(AnnouncedMulticast):
+class WithoutFreeze(ReliableMulticast):
     sending = NoFreeze
 
 
-class TooMuch(AnnouncedMulticast):
+class TooMuch(ReliableMulticast):
     sending = BeginsTooEarly
 
 
-class MovesWindows(AnnouncedMulticast):
+class MovesWindows(ReliableMulticast):
     """Opens a window at every Begin, also where there is one (N18)."""
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
@@ -308,24 +307,12 @@ class Impatient(Reunion):
 class MergesAtOnce(Membership):
     """Makes and breaks the group each time a link comes and goes (V-L4)."""
 
-    def __init__(self, me: Member, config: MembershipConfig) -> None:
-        super().__init__(me, config)
+    def __init__(self, me: Member, config: MembershipConfig, **options: Any) -> None:
+        super().__init__(me, config, **options)
         self.reunion = Impatient()
 
 
-def odd_node(
-    me: Member,
-    config: GroupConfig,
-    *,
-    seal: DatagramSeal | None,
-    membership: type[Membership] = Membership,
-    multicast: type[AnnouncedMulticast] = AnnouncedMulticast,
-) -> Node:
-    layers: list[Layer] = [
-        membership(me, config.membership),
-        FailureDetector(me, config.membership),
-    ]
-    return Node(me, config, seal=seal, multicast=multicast, layers=layers)
+odd_node = build_node
 
 
 FLAPPING = Incident(fault="F7", at_ms=100.0, ms=31_000.0, nodes=(1,), amount=0.45)

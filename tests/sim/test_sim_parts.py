@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,11 +13,20 @@ from hypothesis import strategies as st
 from seeded import share
 
 from ringcast.errors import DecodeError, UsageError
-from ringcast.sim.agenda import Agenda, LocalClock, ns
-from ringcast.sim.network import Network, Packet, _spoiled
+from ringcast.model import Address
+from ringcast.sim.clock import LocalClock, VirtualClock, ns
+from ringcast.sim.faults import Conditions, seeded_link, spoiled
+from ringcast.sim.network import Packet
 from ringcast.sim.options import FAULTS, Incident, Options, from_json
 from ringcast.sim.plan import expand
 from ringcast.sim.seal import ChecksumSeal
+from ringcast.sim.world import Network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringcast.sim.faults import FaultLog
+    from ringcast.sim.world import Flight
 
 
 class Notes:
@@ -24,7 +35,7 @@ class Notes:
     def __init__(self) -> None:
         self.faults: list[tuple[str, str]] = []
 
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: int) -> None:
+    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None:
         self.faults.append((event, fault))
 
 
@@ -32,36 +43,53 @@ def packet(number: int) -> Packet:
     return Packet(0, "A", 1, number.to_bytes(4, "little") * 10, [], ("data",))
 
 
-def carried(options: Options, count: int, *, calm: bool = False) -> tuple[list[int], Network]:
+A, B = (Address("10.0.0.1", port) for port in (0, 1))
+
+
+def network_of(options: Options, arrive: Callable[[Flight], None]) -> tuple[Network, Conditions]:
+    network = Network(VirtualClock(), partial(seeded_link, options, port), arrive)
+    return network, Conditions(options, network, Notes(), port)
+
+
+def port(address: Address) -> int:
+    return address.port
+
+
+def send(network: Network, number: int) -> None:
+    network.send(A, B, packet(number).data, packet(number))
+
+
+def carried(options: Options, count: int, *, calm: bool = False) -> tuple[list[int], FaultLog]:
     """The numbers of the packets that arrive from A to B, in their order."""
-    agenda = Agenda()
     arrived: list[int] = []
 
-    def arrive(dest: int, packet: Packet) -> None:
-        assert dest == 1
-        arrived.append(int.from_bytes(packet.data[:4], "little"))
+    def arrive(flight: Flight) -> None:
+        assert flight.link.dest == B
+        arrived.append(int.from_bytes(flight.datagram[:4], "little"))
 
-    network = Network(options, agenda, Notes(), arrive)
-    network.is_calm = calm
+    network, conditions = network_of(options, arrive)
+    conditions.is_calm = calm
+    assert conditions.is_calm is calm
+    clock = network.clock
     for number in range(count):
-        network.send(packet(number), 1)
-        agenda.run_until(agenda.now + ns(0.1))
-    agenda.run_until(agenda.now + ns(10_000))
-    return arrived, network
+        send(network, number)
+        clock.run_until(clock.now + ns(0.1))
+    clock.run_until(clock.now + ns(10_000))
+    return arrived, conditions.log
 
 
 def test_actions_run_in_the_order_of_their_time_and_then_of_planning() -> None:
-    agenda = Agenda()
+    clock = VirtualClock()
     seen: list[tuple[str, int]] = []
-    agenda.at(20, lambda: seen.append(("late", agenda.now)))
-    agenda.at(10, lambda: seen.append(("first", agenda.now)))
-    agenda.at(10, lambda: seen.append(("second", agenda.now)))
-    agenda.run_until(15)
+    clock.at(20, lambda: seen.append(("late", clock.now)))
+    clock.at(10, lambda: seen.append(("first", clock.now)))
+    clock.at(10, lambda: seen.append(("second", clock.now)))
+    clock.run_until(15)
     assert seen == [("first", 10), ("second", 10)]
-    agenda.at(3, lambda: seen.append(("overdue", agenda.now)))
-    agenda.run_until(30)
+    clock.at(3, lambda: seen.append(("overdue", clock.now)))
+    clock.run_until(30)
     assert seen[2:] == [("overdue", 15), ("late", 20)]
-    assert agenda.now == 30
+    assert clock.now == 30
 
 
 @given(
@@ -96,9 +124,9 @@ def test_a_local_clock_never_goes_back_and_is_on_time(
 
 def test_a_calm_network_loses_nothing_and_keeps_order() -> None:
     options = replace(expand(1), faults=tuple(FAULTS), nodes=2, initial=2, **PLAIN)
-    arrived, network = carried(options, 200, calm=True)
+    arrived, log = carried(options, 200, calm=True)
     assert arrived == list(range(200))
-    assert network.faults.total == 0
+    assert log.total == 0
 
 
 PLAIN = {
@@ -133,26 +161,27 @@ def test_duplicates_and_reordering_do_what_they_say() -> None:
 
 def test_only_the_listed_packet_faults_happen() -> None:
     free = lossy(faults=("F1", "F3"), loss=0.2, duplicates=0.2)
-    _, network = carried(free, 300)
-    names = [name for name in network.faults.names if name.startswith("F1")]
+    _, log = carried(free, 300)
+    names = [name for name in log.names if name.startswith("F1")]
     assert len(names) > 20
-    arrived, network = carried(replace(free, only=tuple(names[:2])), 300)
-    assert network.faults.names == names[:2]
+    arrived, log = carried(replace(free, only=tuple(names[:2])), 300)
+    assert log.names == names[:2]
     lost = [int(name.split()[2]) - 1 for name in names[:2]]
     assert arrived == [number for number in range(300) if number not in lost]
 
 
 def test_expired_packets_never_arrive() -> None:
-    agenda = Agenda()
-    arrived: list[int] = []
-    network = Network(lossy(), agenda, Notes(), lambda dest, packet: arrived.append(dest))
-    network.send(packet(1), 1)
-    assert network.kinds_under_way() == ("data",)
-    network.expire()
-    assert network.kinds_under_way() == ()
-    network.send(packet(2), 1)
-    agenda.run_until(ns(1000))
-    assert arrived == [1]
+    arrived: list[bytes] = []
+    network, conditions = network_of(lossy(), lambda flight: arrived.append(flight.datagram))
+    send(network, 1)
+    assert conditions.kinds_under_way() == ("data",)
+    conditions.expire()
+    assert conditions.kinds_under_way() == ()
+    send(network, 2)
+    network.clock.run_until(ns(1000))
+    assert arrived == [packet(2).data]
+    assert conditions.kinds_under_way() == ()
+    assert conditions.kinds_carried() == ("data",)
 
 
 @given(data=st.binary(min_size=1, max_size=200), seed=st.integers(0, 1000))
@@ -162,10 +191,10 @@ def test_the_seal_opens_what_it_sealed_and_nothing_spoiled(data: bytes, seed: in
     assert len(sealed) == len(data) + seal.overhead
     assert seal.open(sealed) == data
     other = seal.seal(b"another datagram of some length")
-    spoiled = _spoiled(sealed, other, Random(seed))
-    if spoiled not in (sealed, other):
+    broken = spoiled(sealed, other, Random(seed))
+    if broken not in (sealed, other):
         with pytest.raises(DecodeError):
-            seal.open(spoiled)
+            seal.open(broken)
 
 
 def test_options_survive_json_and_unknown_ones_are_named() -> None:

@@ -23,13 +23,13 @@ from ringcast.protocols.stability import StabilityRounds, Timer
 from ringcast.rules.table import feed_all, rules_for
 from ringcast.sim.control_cost import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
 from ringcast.sim.fleet import run_seeds
-from ringcast.sim.multicast_watch import GREW, SHRANK
 from ringcast.sim.network import RETAINED_KINDS, STABILITY_KINDS, frame_kinds
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.plan import expand
 from ringcast.sim.rounds import ALL_HAVE_THEM, SOME_LACK_THEM, TORN, TORN_RETAINED
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
+from ringcast.trace.observe.windows import GREW, SHRANK
 from ringcast.wire.frames import Data, StabilityReport
 
 if TYPE_CHECKING:
@@ -265,9 +265,9 @@ class CountsVotesOfAnyView(StabilityRounds):
     """Places in an old report are read as places in this view."""
 
     def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
-        if self._view is not None:
+        if self.group.view is not None:
             report = StabilityReport(
-                self._view.id, self._number, report.allowance, report.delivered
+                self.group.view.id, self._number, report.allowance, report.delivered
             )
         super().on_report(source, report, now, out)
 
@@ -276,8 +276,8 @@ class EndsRoundsEarly(StabilityRounds):
     """The last one need not report: it is taken to have what the others have."""
 
     def _count(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
-        assert self._view is not None
-        missing = [who for who in self._view if who not in (source, *self._reported)]
+        assert self.group.view is not None
+        missing = [who for who in self.group.view if who not in (source, *self._reported)]
         if len(missing) == 1:
             self._reports[missing[0]] = report
             self._reported.add(missing[0])
@@ -289,10 +289,11 @@ class ForgetsNewMembers(StabilityRounds):
 
     new: tuple[Member, ...] = ()
 
-    def install_view(self, view: View) -> None:
-        old = () if self._view is None else self._view.members
+    def install_view(self) -> None:
+        old, view = self.group.previous, self.group.view
+        assert view is not None
         self.new = tuple(who for who in view if who not in old) if old else ()
-        super().install_view(view)
+        super().install_view()
 
     def _count(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
         everything = StabilityReport(
@@ -309,7 +310,7 @@ class CountsStaleVotes(StabilityRounds):
     """Who has not heard the end of the last round may report in this one."""
 
     def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
-        if self._view is not None and report.view_id == self._view.id:
+        if self.group.view is not None and report.view_id == self.group.view.id:
             report = StabilityReport(
                 report.view_id, self._number, report.allowance, report.delivered
             )

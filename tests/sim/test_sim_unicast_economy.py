@@ -39,7 +39,7 @@ def run_batches(options: Options) -> list[Row]:
     """The rows of a run in which A sends to B in even batches."""
     cluster = Cluster(options)
     for number in range(BATCHES):
-        cluster.agenda.after(20 + number * PAUSE_MS, send_batch, cluster)
+        cluster.clock.after(20 + number * PAUSE_MS, send_batch, cluster)
     cluster.run()
     assert cluster.recorder.findings == []
     assert [verdict.id for verdict in audit(cluster.trace) if verdict.violations] == []
@@ -50,9 +50,9 @@ def run_batches(options: Options) -> list[Row]:
 
 
 def send_batch(cluster: Cluster) -> None:
-    sender = cluster.machine_in(0)
+    sender = cluster.process_in(0)
     assert sender is not None
-    sender.want(1, BATCH)
+    sender.resident.want(1, BATCH)
 
 
 def sent(rows: list[Row], kind: str) -> list[Row]:

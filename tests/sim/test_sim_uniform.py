@@ -14,13 +14,15 @@ from seeded import check_nothing_failed, share, tally_of
 
 from ringcast.cli.simulate import simulate
 from ringcast.model import Stream
+from ringcast.node import build_node
+from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.uniform import Uniform
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.control_cost import NODES, RUN_MESSAGES, RUNS, measure
 from ringcast.sim.departures import CRASHED_SENDERS
 from ringcast.sim.fleet import Tally, run_seeds
-from ringcast.sim.nodes import AnnouncedMulticast, uniform_node
+from ringcast.sim.nodes import STREAMS
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.plan import UNIFORM_TARGETS, expand
 from ringcast.sim.runner import run
@@ -233,7 +235,7 @@ def test_control_frames_are_few() -> None:
 # Broken on purpose
 
 
-class CommitsAtOnce(AnnouncedMulticast):
+class CommitsAtOnce(ReliableMulticast):
     """A sender commits what it has sent, whoever holds it (U3)."""
 
     class sending(MulticastSender):
@@ -243,7 +245,7 @@ class CommitsAtOnce(AnnouncedMulticast):
                 out.datagram(None, self.commitment())
 
 
-class NeedsNoCommit(AnnouncedMulticast):
+class NeedsNoCommit(ReliableMulticast):
     """A receiver delivers what it holds (U3)."""
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
@@ -252,7 +254,7 @@ class NeedsNoCommit(AnnouncedMulticast):
         return super().take_ready(limit, now, out)
 
 
-class DropsEstates(AnnouncedMulticast):
+class DropsEstates(ReliableMulticast):
     """What the departed left is gone with them, as on the other stream (U1, U6)."""
 
     class estates(Uniform):
@@ -260,7 +262,7 @@ class DropsEstates(AnnouncedMulticast):
             super().take_over(sender, None, now)
 
 
-class NeverTakesOver(AnnouncedMulticast):
+class NeverTakesOver(ReliableMulticast):
     """A taker asks, and does nothing with the answers (U-L2, U7)."""
 
     class estates(Uniform):
@@ -268,7 +270,7 @@ class NeverTakesOver(AnnouncedMulticast):
             return False
 
 
-class CommitsSlowly(AnnouncedMulticast):
+class CommitsSlowly(ReliableMulticast):
     """Commits are told with the next probe, not at once (U-L1)."""
 
     class sending(MulticastSender):
@@ -288,9 +290,9 @@ class CommitsSlowly(AnnouncedMulticast):
     ],
 )
 def test_a_broken_node_is_caught(
-    multicast: type[AnnouncedMulticast], rules: set[str], first_seed: int
+    multicast: type[ReliableMulticast], rules: set[str], first_seed: int
 ) -> None:
-    factory = partial(uniform_node, multicast=multicast)
+    factory = partial(build_node, multicast=multicast, streams=STREAMS["uniform"])
     for seed in range(first_seed, first_seed + 20):
         failures = run(expand(seed, "uniform"), factory).failures
         if any(failure.rule in rules for failure in failures):
@@ -299,7 +301,7 @@ def test_a_broken_node_is_caught(
 
 
 def test_the_command_speaks_of_uniform_delivery() -> None:
-    factory = partial(uniform_node, multicast=NeverTakesOver)
+    factory = partial(build_node, multicast=NeverTakesOver, streams=STREAMS["uniform"])
     arguments = ["--protocol", "uniform", "--seeds", "0:2", "--matrix"]
     result = CliRunner().invoke(simulate, arguments, obj=factory)
     assert result.exit_code == 1

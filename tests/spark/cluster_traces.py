@@ -17,6 +17,7 @@ from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.trace import sealed
 from ringcast.trace.recorder import STRETCH_NS, Recorder
+from ringcast.trace.rows import PURGE
 from ringcast.trace.segments import (
     Recording,
     Segment,
@@ -194,7 +195,8 @@ class Cluster:
         """All have delivered everything: senders hear of it, and say so."""
         for (sender, stream), through in self.sent.items():
             if sender not in self.killed:
-                self.recorders[sender].purged(stream, through, self._tick())
+                columns = {"stream": int(stream), "seqno": through, "hd": through}
+                self.recorders[sender].write(PURGE, self._tick(), **columns)
 
     def kill(self, member: Member) -> None:
         """What it recorded so far is kept; it will not say that it stopped."""

@@ -30,7 +30,7 @@ def judge_departed(directory: Path, settings: dict[str, Any], *, asks: bool = Fa
     cluster.send(d, 4)
     if asks:
         whom = {"peer": "d", "peer_inc": d.incarnation}
-        cluster.recorders[b].detail(TX, cluster.now, kind="nack", stream=0, seqno=17, **whom)
+        cluster.recorders[b].write(TX, cluster.now, kind="nack", stream=0, seqno=17, **whom)
     cluster.stop()
     report = audit(None, directory)
     return next(verdict for verdict in report.verdicts if verdict.id == "N8")
@@ -73,7 +73,7 @@ def test_windows_that_grow_are_judged_by_what_they_may_grow_to(tmp_path: Path) -
     cluster = Cluster(tmp_path, level="full", settings={"purge": "stability", "capacity": 8})
     cluster.install(a)
     window = {"kind": "send", "low": 0, "hd": 0, "held": 0, "hr": 0, "cap": 16, "stream": 0}
-    cluster.recorders[a].detail("win", cluster.now, peer="a", peer_inc=a.incarnation, **window)
+    cluster.recorders[a].write("win", cluster.now, peer="a", peer_inc=a.incarnation, **window)
     cluster.stop()
     report = audit(None, tmp_path)
     (violation,) = next(each for each in report.verdicts if each.id == "N4").violations

@@ -13,7 +13,7 @@ from ringcast.spark.recorded_run import Run
 from ringcast.spark.summarize import summarize_segment
 from ringcast.spark.summary import SegmentState
 from ringcast.spark.survivors import compare_survivors
-from ringcast.trace.rows import ESTATE, OPEN, RESOLVED, VIEW
+from ringcast.trace.rows import ESTATE, OPEN, RESOLVED, VIEW, naming
 from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     cluster.send(d, 4, UNIFORM)
     assert cluster.view is not None
     for member in (a, b, c):
-        cluster.recorders[member].estate(
-            *(Origin(d, UNIFORM), cluster.now),
+        cluster.recorders[member].write(
+            *(ESTATE, cluster.now),
+            **naming(Origin(d, UNIFORM)),
             kind=RESOLVED,
             seqno=20,
             seqno2=20,

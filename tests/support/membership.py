@@ -22,17 +22,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig
 from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled
 from ringcast.model import Address, Member, Origin, Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
+from ringcast.node import build_node
 from ringcast.protocols.multicast import ReliableMulticast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.core.effects import Layer
     from ringcast.events import Event
     from ringcast.model import View, ViewId
+    from ringcast.node import Node
+    from ringcast.protocols.membership import Membership
     from ringcast.wire.frames import Frame
 
 SECOND = 1_000_000_000
@@ -110,23 +109,17 @@ class Town:
         for name in names:
             me = Member(address_of(name), next(self._incarnations), name)
             config = replace(self._config, name=name)
-            streams = self._streams
-            membership = Membership(
-                me,
-                config.membership,
-                must_exist=must_exist,
-                streams=streams,
-                purge=config.multicast.purge,
-            )
-            layers: list[Layer] = [membership, FailureDetector(me, config.membership)]
-            node = self.nodes[name] = Node(
-                me, config, layers=layers, multicast=self._multicast, streams=streams
-            )
+            node = self.nodes[name] = self._build(name, me, config, must_exist=must_exist)
             self._buffers[name].clear()
             node.start(self.now)
             if candidates is not None:
                 node.add_candidates(map(address_of, candidates), self.now)
             self._turn(name)
+
+    def _build(self, name: str, me: Member, config: GroupConfig, *, must_exist: bool) -> Node:
+        return build_node(
+            *(me, config), must_exist=must_exist, multicast=self._multicast, streams=self._streams
+        )
 
     def form(self, names: str) -> None:
         """A group of these, in this order of joining."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,17 @@ from ringcast.events import (
     StateWanted,
     StateWritable,
 )
-from ringcast.model import SYSTEM_EPOCH, Member, Origin
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership, Phase
+from ringcast.model import SYSTEM_EPOCH, Origin
+from ringcast.node import build_node
+from ringcast.protocols.membership import Phase
 from ringcast.wire.frames import UnicastData
-from support.membership import MILLISECOND, NAMES, Town, address_of
+from support.membership import MILLISECOND, Town
 
 if TYPE_CHECKING:
-    from ringcast.core.effects import Layer
+    from ringcast.config import GroupConfig
     from ringcast.events import Event
+    from ringcast.model import Member
+    from ringcast.node import Node
     from ringcast.protocols.state import StateTransfer
     from support.membership import Sent
 
@@ -125,20 +126,11 @@ class StateTown(Town):
         self._applications: dict[Member, Application] = defaultdict(Application)
         self._seen: dict[Member, int] = defaultdict(int)
 
-    def start(
-        self, names: str, *, must_exist: bool = False, candidates: str | None = NAMES
-    ) -> None:
-        for name in names:
-            me = Member(address_of(name), next(self._incarnations), name)
-            config = replace(self._config, name=name)
-            membership = Membership(me, config.membership, must_exist=must_exist)
-            layers: list[Layer] = [membership, FailureDetector(me, config.membership)]
-            has_state = name not in self.stateless
-            node = self.nodes[name] = Node(me, config, layers=layers, state=has_state)
-            self._buffers[name].clear()
-            node.start(self.now)
-            node.add_candidates(map(address_of, candidates or ""), self.now)
-            self._turn(name)
+    def _build(self, name: str, me: Member, config: GroupConfig, *, must_exist: bool) -> Node:
+        has_state = name not in self.stateless
+        return build_node(
+            *(me, config), must_exist=must_exist, streams=self._streams, state=has_state
+        )
 
     def application(self, name: str) -> Application:
         return self._applications[self.nodes[name].me]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringcast.core.timers import Timers
+from ringcast.core.shared import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,3 +20,8 @@ def reorder_due(monkeypatch: pytest.MonkeyPatch, order: Callable[[list[Any]], li
         return order(earliest_first(timers, now))
 
     monkeypatch.setattr(Timers, "due", due)
+
+
+def first_due(machine: Any) -> int | None:
+    """When the first timer is due that this machine has armed itself."""
+    return min(machine._timers.by_key.values(), default=None)

@@ -138,7 +138,7 @@ def test_who_has_no_window_yet_begins_with_small_datagrams() -> None:
 def test_the_systems_own_messages_follow(is_open: bool) -> None:
     channel = ControlChannel(ME, UnicastConfig(), fragment_bytes=WIDE, datagram_bytes=WIDE)
     out = Effects()
-    channel.install_view(View(ViewId(ME, 1), (ME, PEER)), 0, out)
+    channel.group.change(View(ViewId(ME, 1), (ME, PEER)), [channel], 0, out)
     if is_open:
         channel.send(b"first", PEER, 0, out)
     channel.resize(500, NARROW)

@@ -26,16 +26,16 @@ def test_only_members_of_the_view_are_waited_for() -> None:
         A, UnicastConfig(), fragment_bytes=900, datagram_bytes=1000, max_message_bytes=1 << 20
     )
     out = Effects()
-    layer.install_view(View(ViewId(A, 1), (A, B, C)), 0, out)
+    layer.group.change(View(ViewId(A, 1), (A, B, C)), [layer], 0, out)
     layer.send([b"1"], B, 0, out)
     layer.send([b"1", b"2"], C, 0, out)
     assert not layer.is_flushed
-    layer.install_view(View(ViewId(A, 2), (A, B)), 0, out)
+    layer.group.change(View(ViewId(A, 2), (A, B)), [layer], 0, out)
     assert not layer.is_flushed
     layer.receive(B, [UnicastAck(layer.senders[B].conn, 1, 1 << 20)], 0, out)
     assert layer.is_flushed
     assert not layer.senders[C].is_acked
-    layer.close("left", 0, out)
+    layer.group.close("left", [layer], 0, out)
     (event,) = out.events
     assert isinstance(event, Undeliverable)
     assert (event.to, event.first, event.last) == (C, 1, 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from ringcast.config import GroupConfig, MulticastConfig
-from ringcast.core.effects import DigestAgreed, ViewAgreed
+from ringcast.core.effects import DigestAgreed, Layer, ViewAgreed
 from ringcast.errors import DecodeError, GroupClosed, Reject, UsageError
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Deadlines, GroupState
     from ringcast.events import Event
     from ringcast.wire.frames import Frame
 
@@ -45,14 +46,17 @@ def datagrams(
     return Codec(group, source, 1000).pack(frames, to)
 
 
-class Watcher:
+class Watcher(Layer):
     """A second layer that owns no frames and writes down what it is told."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = ()
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.deadline: int | None = None
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self.timers = deadlines.owner("watcher")
 
     def start(self, now: int, out: Effects) -> None:
         self.calls.append("start")
@@ -77,9 +81,6 @@ class Watcher:
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         self.calls.append("timeout")
-
-    def next_timeout(self) -> int | None:
-        return self.deadline
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.calls.append("close")
@@ -127,10 +128,9 @@ def test_the_earliest_deadline_of_any_layer_counts() -> None:
     watcher = Watcher()
     a = node(layers=[watcher])
     assert a.next_timeout() is None
-    watcher.deadline = 7
-    a.handle_timeout(0)  # deadlines change with inputs only
+    watcher.timers.arm("x", 7)
     assert a.next_timeout() == 7
-    watcher.deadline = None
+    watcher.timers.disarm("x")
     a.install_view(view(A, B), 0)
     a.send([b"x"], 0)
     assert a.next_timeout() == 5_000_000

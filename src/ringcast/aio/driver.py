@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringcast.aio.sources import Source
-    from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
     from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.protocols.membership import Membership
+    from ringcast.trace.observe.observer import TraceObserver
 
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
@@ -65,7 +65,7 @@ class Driver:
         source: Source,
         *,
         clock: Callable[[], int],
-        tap: Tap | None = None,
+        observer: TraceObserver | None = None,
         lose: Callable[[], bool] | None = None,
         spin_s: float = 0.0,
     ) -> None:
@@ -75,7 +75,7 @@ class Driver:
         self._owner = owner
         self._source = source
         self._clock = clock
-        self._tap = tap
+        self._observer = node.observer = observer
         self._lose = lose
         self._spinner = Spinner(loop, transport.inputs, spin_s) if spin_s else None
         self._datagram_bytes = 0
@@ -101,8 +101,8 @@ class Driver:
         """Begin to look for the group, at these addresses too."""
         self.transport.start(self.loop, self._on_readable)
         now = self._clock()
-        if self._tap is not None:
-            self._tap.start(now)
+        if self._observer is not None:
+            self._observer.start(now)
         self.node.start(now)
         self.node.add_candidates(candidates, now)
         self._source.register(self.node.me)
@@ -112,8 +112,6 @@ class Driver:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
         now = self._clock()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
-        if self._tap is not None:
-            self._tap.look(now)
         self._is_look_due = True
         self._end_turn_soon()
         return accepted
@@ -133,13 +131,13 @@ class Driver:
     def take(self, limit: int) -> None:
         """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
         now = self._clock()
-        self._tell(self.node.take_events(limit, now), now)
+        self._tell(self.node.take_events(limit, now))
         self._after_taking(now)
 
     def take_own(self, limit: int) -> None:
         """The same, of this member's own messages to the group alone."""
         now = self._clock()
-        self._tell(self.node.take_own(limit, now), now)
+        self._tell(self.node.take_own(limit, now))
         self._after_taking(now)
 
     def _after_taking(self, now: int) -> None:
@@ -151,12 +149,12 @@ class Driver:
     @property
     def has_room(self) -> bool:
         """Whether what is taken can be kept, where it must be."""
-        return self._tap is None or self._tap.recorder.has_room
+        return self._observer is None or self._observer.recorder.has_room
 
     async def wait_for_room(self) -> None:
         """For a while: until the disk has caught up, or somebody should look again."""
-        if self._tap is not None:
-            await asyncio.to_thread(self._tap.recorder.wait_for_room, ROOM_S)
+        if self._observer is not None:
+            await asyncio.to_thread(self._observer.recorder.wait_for_room, ROOM_S)
 
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
@@ -197,10 +195,10 @@ class Driver:
                     timer.cancel()
             now = self._clock()
             self.node.close(now)
-            self._tell(self.node.take_events(0, now), now)
+            self._tell(self.node.take_events(0, now))
             self._send_datagrams(now)
-            if self._tap is not None:
-                self._tap.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
+            if self._observer is not None:
+                self._observer.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
 
     def explain(self) -> list[str]:
         now = self._clock()
@@ -223,7 +221,7 @@ class Driver:
         return {
             **self.node.stats(),
             "transport": self.transport.stats(),
-            "recorder": self._tap.stats() if self._tap is not None else None,
+            "recorder": self._observer.recorder.stats() if self._observer is not None else None,
         }
 
     # Inputs
@@ -231,19 +229,19 @@ class Driver:
     def _on_readable(self) -> None:
         now = self._clock()
         datagrams = self.transport.drain(DRAIN_MAX)
-        if self._lose is not None or self._tap is not None:
-            datagrams = self._noted(datagrams, now)
-        else:
-            first = next(datagrams, None)
-            request = None
-            if first is not None and not self.node.has_events:  # those would be told before it
-                request = self.node.take_request(first, now)
+        lose = self._lose
+        if lose is not None:
+            datagrams = (datagram for datagram in datagrams if not lose())
+        first = next(datagrams, None)
+        if first is None:
+            self._receive((), now)
+            return
+        if not self.node.effects.events:  # those would be told before it
+            request = self.node.take_request(first, now)
             if request is not None:
                 self._tell_request(request, datagrams)
                 return
-            if first is not None:
-                datagrams = chain((first,), datagrams)
-        self._receive(datagrams, now)
+        self._receive(chain((first,), datagrams), now)
 
     def _receive(self, datagrams: Iterable[memoryview], now: int) -> None:
         self.node.receive_datagrams(datagrams, now)
@@ -268,15 +266,6 @@ class Driver:
                 self._receive(chain((other,), others), self._clock())
             elif not is_turn_due:
                 self._end_turn()  # whoever waited has had its turn
-
-    def _noted(self, datagrams: Iterator[memoryview], now: int) -> Iterator[memoryview]:
-        """Those that are not lost on purpose, recorded if that is wanted."""
-        lose = self._lose
-        if lose is not None:
-            datagrams = (datagram for datagram in datagrams if not lose())
-        if self._tap is not None and self._tap.is_full:
-            datagrams = self._tap.received(datagrams, now)
-        return datagrams
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -312,11 +301,13 @@ class Driver:
         self._is_turn_due = self._has_spoken = False
         if self._is_open:
             now = self._clock()
-            has_news = self.node.has_events or bool(self.transport.hints)
+            waiting = self.node.effects
+            has_news = bool(waiting.events or self.transport.hints)
             if has_news:
                 self._take_hints(now)
-                self._tell(self.node.take_events(0, now), now)
-            self._send_datagrams(now)  # before what can wait: somebody may wait for these
+                self._tell(self.node.take_events(0, now))
+            if waiting.frames or waiting.lone is not None:
+                self._send_datagrams(now)  # before what can wait: somebody may wait for these
             if self._is_look_due or has_news:
                 self._look_for_messages()
             self._arm(now)
@@ -325,7 +316,7 @@ class Driver:
 
     def _after_input(self, now: int) -> None:
         self._take_hints(now)
-        self._tell(self.node.take_events(0, now), now)
+        self._tell(self.node.take_events(0, now))
         self._look_for_messages()
         self._send_datagrams(now)
         self._end_turn_soon()
@@ -340,26 +331,19 @@ class Driver:
             for address in hints:
                 self.node.transport_hint(address, now)
 
-    def _tell(self, events: list[Event], now: int) -> None:
-        tap = self._tap
+    def _tell(self, events: list[Event]) -> None:
         for event in events:
-            if tap is not None:
-                tap.event(event, now)
             if isinstance(event, ViewInstalled):
                 self.transport.enter_view(event.view)
             self._owner.on_event(event)
-        if tap is not None:
-            tap.look(now)
 
     def _send_datagrams(self, now: int) -> None:
         if self.transport.datagram_bytes != self._datagram_bytes:
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
-        datagrams = self.node.take_datagrams()
+        datagrams = self.node.take_datagrams(now)
         if not datagrams:
             return
-        if self._tap is not None and self._tap.is_full:
-            self._tap.transmitted(datagrams, now)
         if self._spinner is not None:
             self._spinner.stay_awake()
         for dest, datagram in datagrams:
@@ -375,7 +359,7 @@ class Driver:
                         self.transport.send(datagram, member.address)
 
     def _arm(self, now: int) -> None:
-        deadline = self.node.next_timeout()
+        deadline = self.node.deadlines.next()
         if deadline is None or (self._timer is not None and self._timer_at <= deadline):
             return  # a timer that fires early finds nothing due and is armed again
         if self._timer is not None:

@@ -271,7 +271,7 @@ class Group:
         _check_member(member)
         if timeout != REQUEST_TIMEOUT_S:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
-        by = self._driver.loop.time() + timeout
+        by = asyncio.get_running_loop().time() + timeout
         try:
             if self._is_leaving or not self._requests.is_there(member):
                 self._check_peer(member)

@@ -6,6 +6,7 @@ of its own: `join` takes that of the task that calls it, so no application has t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from contextvars import ContextVar
@@ -37,6 +38,10 @@ class Host(Protocol):
         """Nanoseconds on a clock that never goes back."""
         ...
 
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where its members plan what they do."""
+        ...
+
     def open_transport(
         self, config: GroupConfig, address: Address, forwarder: Address | None
     ) -> Transport:
@@ -61,6 +66,7 @@ class Machine:
 
     is_up = has_signals = True
     now = staticmethod(time.monotonic_ns)
+    loop = staticmethod(asyncio.get_running_loop)
 
     def open_transport(
         self, config: GroupConfig, address: Address, forwarder: Address | None

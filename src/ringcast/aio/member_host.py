@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from ringcast.aio.driver import Driver
 from ringcast.errors import JoinTimeout, UsageError
 from ringcast.model import Member, Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership, Phase
+from ringcast.node import build_node
+from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +19,11 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
     from ringcast.aio.host import Host
     from ringcast.aio.sources import Source
-    from ringcast.aio.tap import Tap
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
     from ringcast.model import Address
+    from ringcast.node import Node
+    from ringcast.trace.observe.observer import TraceObserver
     from ringcast.trace.recorder import Recorder
 
 STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
@@ -85,26 +84,20 @@ class MemberHost:
 
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
         """A new incarnation; it has not begun yet."""
-        config, streams = self._config, tuple(STREAMS.values())
+        config = self._config
         me = Member(self._address, self._host.new_incarnation(), config.name)
-        layers = (
-            Membership(
-                me,
-                config.membership,
-                must_exist=must_exist,
-                streams=streams,
-                purge=config.multicast.purge,
-            ),
-            FailureDetector(me, config.membership),
+        node = build_node(
+            me,
+            config,
+            streams=tuple(STREAMS.values()),
+            must_exist=must_exist,
+            state=self._has_state,
         )
-        node = Node(me, config, layers=layers, state=self._has_state, streams=streams)
         node.set_receive_buffer(self._transport.receive_buffer)
-        loop = asyncio.get_running_loop()
-        tap = self._tap(node)
         return Driver(
-            *(node, self._transport, loop, owner, self._source),
+            *(node, self._transport, self._host.loop(), owner, self._source),
             clock=self._host.now,
-            tap=tap,
+            observer=self._observe(node),
             lose=self._lose,
             spin_s=config.spin_s,
         )
@@ -134,10 +127,11 @@ class MemberHost:
             f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
         ) from None
 
-    def _tap(self, node: Node) -> Tap | None:
+    def _observe(self, node: Node) -> TraceObserver | None:
         if self._record is None:
             return None
-        from ringcast.aio.tap import Tap  # these need what only ringcast[spark] brings
+        # These need what only ringcast[spark] brings.
+        from ringcast.trace.observe.observer import TraceObserver
         from ringcast.trace.recorder import Recorder
 
         try:
@@ -153,7 +147,7 @@ class MemberHost:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
         self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
         self._recorders.append(recorder)
-        return Tap(node, recorder)
+        return TraceObserver(node, recorder)
 
 
 def _settings(config: GroupConfig) -> dict[str, Any]:

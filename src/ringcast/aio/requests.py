@@ -133,7 +133,7 @@ class Requests:
             if self._driver.node.backlog(to) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
             self._driver.ask(to, number, payload)  # first: the rest is done while it travels
-            request = self._open[number] = _Open(loop=self._driver.loop)
+            request = self._open[number] = _Open(loop=asyncio.get_running_loop())
             request.to, request.by = to, by
             if self._timer is None or by < self._timer_at:
                 self._arm(by)

@@ -244,9 +244,8 @@ def prune(directory: Path, age_s: float, dry_run: bool) -> None:
 @archive.command()
 @directory_argument
 def compact(directory: Path) -> None:
-    """MergeRequest small files of DIR into few large ones, which are read faster. Archives may
-    write and queries may read there meanwhile: each message is read once. It may be killed at any
-    time.
+    """Merge small files of DIR into few large ones, which are read faster. Archives may write and
+    queries may read there meanwhile: each message is read once. It may be killed at any time.
 
     Example: ringcast archive compact archive/
     """

@@ -6,19 +6,15 @@ one millisecond. Whatever is told here was read off those datagrams and off what
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
 from ringcast.errors import DecodeError
 from ringcast.events import Delivered, ViewInstalled
 from ringcast.model import Address, Member, Stream
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
+from ringcast.node import build_node
+from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
 from ringcast.wire.frames import (
     Ack,
     Commit,
@@ -33,9 +29,11 @@ from ringcast.wire.frames import (
 from ringcast.wire.messages import decode_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ringcast.events import Event
+    from ringcast.node import Node
+    from ringcast.sim.world import Flight
     from ringcast.wire.frames import Frame
 
 NAMES = "ABCD"
@@ -43,58 +41,43 @@ DELAY_NS = 1_000_000
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 PAYLOADS = (b"debit 100", b"credit 100", b"close")
 SECOND = 1_000_000_000
-TAKE_MAX = 100
+WITHIN_MS = 10_000.0
 
 
-@dataclass(slots=True)
 class Town:
-    """The members by name, the network between them, and what is told of both."""
+    """The members by name, on a virtual network, and what is told of both."""
 
-    tell: Callable[[int, str], None]
-    """(nanoseconds since the telling began, a sentence)"""
-    nodes: dict[str, Node] = field(default_factory=dict)
-    delivered: dict[str, list[bytes]] = field(default_factory=dict)
-    reached: str = NAMES
-    """Who hears the sender."""
-    now: int = SECOND
-    began: int | None = None
-    _agenda: list[tuple[int, int, Callable[[], None]]] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=count)
-    _told: set[str] = field(default_factory=set)
+    def __init__(self, tell: Callable[[int, str], None]) -> None:
+        """`tell` gets nanoseconds since the telling began, and a sentence."""
+        self.delivered: dict[str, list[bytes]] = {name: [] for name in NAMES}
+        self.reached = NAMES
+        """Who hears the sender."""
+        self.world = plain_world(hint_ms=0.0, start=SECOND)
+        self.world.network.faults = [LoseWhere(self._is_lost), FixedDelay(DELAY_NS)]
+        self.world.network.on_arrival = self._overhear
+        self.nodes: dict[str, Node] = {}
+        """Of those that live."""
+        self._tell = tell
+        self._began: int | None = None
+        self._told: set[str] = set()
 
     def form(self) -> None:
         """All of them in one view, the sender first."""
         for name in NAMES:
             me = Member(_address(name), 1, name)
             config = GroupConfig(group="accounts", name=name)
-            purge = config.multicast.purge
-            membership = Membership(me, config.membership, streams=STREAMS, purge=purge)
-            layers = (membership, FailureDetector(me, config.membership))
-            node = self.nodes[name] = Node(me, config, layers=layers, streams=STREAMS)
-            self.delivered[name] = []
-            node.start(self.now)
-            node.add_candidates(map(_address, NAMES), self.now)
-            self._serve(name)
-            self.run_until(partial(self._is_in, name))
-        self.began = self.now
+            node = self.nodes[name] = build_node(me, config, streams=STREAMS)
+            begin(self.world, PlainMember(node, self._tell_event), list(map(_address, NAMES)))
+            self.world.run_until(partial(self._is_in, name), WITHIN_MS)
+        self._began = self.world.clock.now
 
     def send(self, name: str, payloads: tuple[bytes, ...]) -> None:
-        self.nodes[name].send(payloads, self.now, stream=Stream.UNIFORM)
-        self._serve(name)
+        self.nodes[name].send(payloads, self.world.clock.now, stream=Stream.UNIFORM)
+        self.world.processes[_address(name)].turn()
 
     def kill(self, name: str) -> None:
         del self.nodes[name]
-
-    def run_until(self, condition: Callable[[], bool], within_s: float = 10.0) -> bool:
-        """Let time pass until it is so; False if it is not so in time."""
-        stop = self.now + round(within_s * SECOND)
-        while not condition():
-            if not self._agenda or self._agenda[0][0] > stop:
-                return False
-            when, _, act = heappop(self._agenda)
-            self.now = max(self.now, when)
-            act()
-        return True
+        self.world.processes[_address(name)].crash()
 
     def _is_in(self, name: str) -> bool:
         node = self.nodes[name]
@@ -103,54 +86,27 @@ class Town:
     def _agree(self) -> bool:
         return {node.view for node in self.nodes.values()} == {self.nodes[NAMES[0]].view}
 
-    # What drivers and networks do
+    def _is_lost(self, flight: Flight) -> bool:
+        return _name(flight.link.source) == NAMES[0] and _name(flight.link.dest) not in self.reached
 
-    def _serve(self, name: str) -> None:
-        """After any input: take what came of it, send, and come back in time."""
-        node = self.nodes[name]
-        for event in node.take_events(TAKE_MAX, self.now):
-            self._tell_event(name, event)
-        for dest, datagram in node.take_datagrams():
-            others = [member.address for member in node.view or () if member != node.me]
-            for address in others if dest is None else [dest]:
-                self._at(self.now + DELAY_NS, partial(self._arrive, node, address, datagram))
-        deadline = node.next_timeout()
-        if deadline is not None:
-            self._at(deadline, partial(self._wake, name))
-
-    def _arrive(self, source: Node, address: Address, datagram: bytes) -> None:
-        node = self.nodes.get(_name(address))
-        if node is None:
-            if source.me.name in self.nodes:  # nobody listens there, and a system says so
-                source.transport_hint(address, self.now)
-                self._serve(source.me.name)
-        elif source.me.name != NAMES[0] or node.me.name in self.reached:
-            _, frames = source.codec.unpack(datagram, overhear=True)
+    def _overhear(self, flight: Flight) -> None:
+        source, dest = _name(flight.link.source), _name(flight.link.dest)
+        if dest in self.nodes:
+            codec = self.world.processes[flight.link.source].node.codec
+            _, frames = codec.unpack(flight.datagram, overhear=True)
             for frame in frames:
-                self._tell_frame(source.me.name, node.me.name, frame)
-            node.receive_datagrams([datagram], self.now)
-            self._serve(node.me.name)
-
-    def _wake(self, name: str) -> None:
-        node = self.nodes.get(name)
-        if node is not None:
-            deadline = node.next_timeout()
-            if deadline is not None and deadline <= self.now:
-                node.handle_timeout(self.now)
-                self._serve(name)
-
-    def _at(self, when: int, act: Callable[[], None]) -> None:
-        heappush(self._agenda, (when, next(self._numbers), act))
+                self._tell_frame(source, dest, frame)
 
     # In words
 
     def say(self, sentence: str) -> None:
         """Once: what is repeated on the wire is not repeated here."""
-        if self.began is not None and sentence not in self._told:
+        if self._began is not None and sentence not in self._told:
             self._told.add(sentence)
-            self.tell(self.now - self.began, sentence)
+            self._tell(self.world.clock.now - self._began, sentence)
 
-    def _tell_event(self, name: str, event: Event) -> None:
+    def _tell_event(self, me: Member, event: Event) -> None:
+        name = me.name
         match event:
             case Delivered(sender, run):
                 self.delivered[name] += run.payloads
@@ -208,15 +164,16 @@ def take_over(tell: Callable[[int, str], None], reached: str) -> dict[str, list[
     if lost:
         town.say(f"The network loses what {sender} sends to {', '.join(lost)}.")
     town.send(sender, PAYLOADS)
-    town.run_until(lambda: False, within_s=0.0025)
+    town.world.run_until(lambda: False, within_ms=2.5)
     town.say(f"{sender} dies. It has delivered {len(town.delivered[sender])} of them itself.")
     town.kill(sender)
     survivors = list(town.nodes.values())
-    town.run_until(
+    town.world.run_until(
         lambda: all(
             len(node.view or ()) == len(survivors) and node.multicast.uniform.is_settled
             for node in survivors
-        )
+        ),
+        WITHIN_MS,
     )
     return {name: town.delivered[name] for name in town.nodes}
 

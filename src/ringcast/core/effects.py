@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.core.shared import Deadlines, GroupState
     from ringcast.events import Event
     from ringcast.model import Address, Conn, Digest, Member, View, ViewId
     from ringcast.wire.frames import Frame, SystemMessage
@@ -194,48 +195,51 @@ class Effects:
         self.events.append(event)
 
 
-class Layer(Protocol):
-    """One state machine of a node. There is no base class: have these methods."""
+class Layer:
+    """One state machine of a node. What it does not say it does not do."""
 
-    frames: ClassVar[tuple[type[Frame], ...]]
+    frames: ClassVar[tuple[type[Frame], ...]] = ()
     """The frame classes this layer owns; nobody else receives them."""
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        """It is part of a node: it reads there which group this is, and arms its timers there.
+        Comes before any other input; until then a layer has a group and a table of its own."""
+        self.group = group
+        self.deadlines = deadlines
 
     def start(self, now: int, out: Effects) -> None:
         """The node begins to run."""
-        ...
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         """Frames of this layer from one datagram, in order."""
-        ...
 
-    def install_view(self, view: View, now: int, out: Effects) -> None: ...
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        """The group is this now, as `group` says; or this member is not in it any more, and `group`
+        still says what it was."""
 
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None: ...
+    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
+        """Where the windows of members new to this one open."""
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         """What another layer of this node has found out; views and digests come as above."""
-        ...
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages for the application. Calling this is delivery."""
-        ...
+        return []
 
-    def handle_timeout(self, now: int, out: Effects) -> None: ...
-
-    def next_timeout(self) -> int | None: ...
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        """Timers may be due."""
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         """The member is out of its group."""
-        ...
 
     def stats(self) -> dict[str, object]:
         """Every table with its size and every counter, for people and machines to read."""
-        ...
+        return {}
 
     def explain(self, now: int) -> list[str]:
         """One sentence for each thing that waits: for whom, since when, until when."""
-        ...
+        return []
 
     def check_invariants(self) -> None:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
-        ...

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class SilentSender(MulticastSender):
+class SilentMulticastSender(MulticastSender):
     """BROKEN. The probe timer runs, but nobody is told the highest seqno."""
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -27,7 +27,7 @@ class SilentSender(MulticastSender):
 class WithoutWatermark(ReliableMulticast):
     """BROKEN. A lost last message leaves no gap, so nobody misses it."""
 
-    sending: ClassVar[type[MulticastSender]] = SilentSender
+    sending: ClassVar[type[MulticastSender]] = SilentMulticastSender
 
 
 class OnceAckingReceiver(MulticastReceiver):
@@ -48,7 +48,7 @@ class WithoutReack(ReliableMulticast):
 
 
 ABLATIONS: Mapping[str, type[ReliableMulticast]] = {
-    "watermark": WithoutWatermark,
+    "highest": WithoutWatermark,
     "reack": WithoutReack,
 }
 """What is taken away → the protocol without it. The freeze is not the protocol's but the

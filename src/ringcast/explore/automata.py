@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ringcast.core.state import canonical, clone
 from ringcast.events import Delivered, GapSkipped, Undeliverable
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.wire.frames import (
     Ack,
     Close,
@@ -27,10 +27,9 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from enum import Enum
 
-    from ringcast.core.timers import Timers
     from ringcast.events import Event
     from ringcast.model import Address, Member
     from ringcast.node import Node
@@ -87,8 +86,8 @@ class Automata(ABC, Generic[F]):
         """What there is to know of a node."""
 
     @abstractmethod
-    def _timers(self, node: Node) -> Sequence[Timers[Enum]]:
-        """Every table of deadlines of a node, always in the same order."""
+    def _has_timers(self, owner: Hashable) -> bool:
+        """Whether the timers of this owner may fire."""
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         """What must not be true of any node."""
@@ -105,12 +104,12 @@ class Automata(ABC, Generic[F]):
             number, ("receive", datagram), lambda node, now: node.receive_datagrams([content], now)
         )
 
-    def fire(self, number: int, table: int, timer: Enum) -> Step:
+    def fire(self, number: int, owner: Hashable, timer: Enum) -> Step:
         return self._step(
             number,
-            ("fire", table, timer),
+            ("fire", owner, timer),
             lambda node, now: node.handle_timeout(now),
-            due=(table, timer),
+            due=(owner, timer),
         )
 
     def is_idle(self, number: int, datagram: int) -> bool:
@@ -129,13 +128,9 @@ class Automata(ABC, Generic[F]):
         is_silent = not node.take_datagrams() and not node.take_events(0, now)
         return not is_silent or canonical(node) != canonical(before)
 
-    def armed(self, node: Node) -> list[tuple[int, Enum]]:
-        """(table, timer) of each armed timer."""
-        return [
-            (place, timer)
-            for place, table in enumerate(self._timers(node))
-            for timer in sorted(table.canonical(), key=str)
-        ]
+    def armed(self, node: Node) -> list[tuple[Hashable, Enum]]:
+        """(owner, timer) of each armed timer that may fire, always in the same order."""
+        return [each for each in node.deadlines.armed() if self._has_timers(each[0])]
 
     def _step(
         self,
@@ -143,7 +138,7 @@ class Automata(ABC, Generic[F]):
         what: object,
         act: Callable[[Node, int], int | None],
         *,
-        due: tuple[int, Enum] | None = None,
+        due: tuple[Hashable, Enum] | None = None,
         take: int = 0,
     ) -> Step:
         step = self._steps.get((number, what))
@@ -151,7 +146,7 @@ class Automata(ABC, Generic[F]):
             before, now = self._nodes[number]
             node = clone(before)
             if due is not None:
-                now = _make_due(self._timers(node), *due, now)
+                now = node.deadlines.make_due(due, self.armed(node), now)
             accepted = act(node, now) or 0
             step = self._steps[number, what] = self._outcome(node, now, accepted, take)
         return step
@@ -252,19 +247,6 @@ def event_in_words(event: Event) -> str:
 
 def _ranges_in_words(ranges: Sequence[range]) -> str:
     return ", ".join(f"{seqnos.start}..{seqnos.stop - 1}" for seqnos in ranges)
-
-
-def _make_due(tables: Sequence[Timers[Enum]], place: int, timer: Enum, now: int) -> int:
-    """Let time pass until this timer is due, and put off those that would be due before it.
-
-    Deadlines are never brought forward: whoever armed a timer may compare clocks when it fires.
-    """
-    now = max(now, tables[place]._deadlines[timer])
-    for number, table in enumerate(tables):
-        for other, deadline in list(table._deadlines.items()):
-            if deadline <= now and (number, other) != (place, timer):
-                table.arm(other, now + 1)
-    return now
 
 
 def replaced(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.config import GroupConfig, MulticastConfig, UnicastConfig
 from ringcast.errors import Reject
 from ringcast.explore.automata import DATAGRAM_BYTES, Automata
 from ringcast.model import FIRST_CONN_ID, Address, Conn, Member, View, ViewId
-from ringcast.node import Node
+from ringcast.node import Node, build_node
 from ringcast.protocols.unicast import Timer
 from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
@@ -23,10 +23,9 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
     from enum import Enum
 
-    from ringcast.core.timers import Timers
     from ringcast.explore.automata import Step
     from ringcast.protocols.unicast import ReliableUnicast
     from ringcast.wire.frames import Frame
@@ -41,10 +40,14 @@ _ACKS: set[type[Frame]] = {UnicastAck, SyncAck}
 _NOTHING_KNOWN = Conn(0, 0)
 
 
+TICKS = ("unicast", "ticks", None)
+"""Who owns the timer of the tick."""
+
+
 class Armed(NamedTuple):
     """A timer that may fire."""
 
-    table: int
+    owner: Hashable
     timer: Enum
     told: str
     """Whose it is."""
@@ -111,7 +114,7 @@ class Ends(Automata[Facts]):
 
     def fresh(self, me: End, incarnations: Mapping[int, int]) -> int:
         """A member that has just started, in the view of those that are alive."""
-        node = Node(self.member(me), self._config, unicast=self._unicast)
+        node = build_node(self.member(me), self._config, membership=None, unicast=self._unicast)
         node.install_view(self._view(incarnations), 0)
         node.take_events(0, 0)
         return self._node_number(node, 0)
@@ -161,7 +164,7 @@ class Ends(Automata[Facts]):
             node.unicast.sync_requests[member].asked = SYNC_TICKS_MAX
             node.handle_timeout(now)
 
-        return self._step(number, ("give up the sync_request", peer), tick, due=(0, Timer.TICK))
+        return self._step(number, ("give up the sync_request", peer), tick, due=(TICKS, Timer.TICK))
 
     def give_up_answer(self, number: int, peer: End) -> Step:
         """So many ticks have passed without a sign that the answer has arrived."""
@@ -171,7 +174,7 @@ class Ends(Automata[Facts]):
             node.unicast.senders[member]._answer_ticks = SYNC_TICKS_MAX
             node.handle_timeout(now)
 
-        return self._step(number, ("give up the answer", peer), tick, due=(0, Timer.TICK))
+        return self._step(number, ("give up the answer", peer), tick, due=(TICKS, Timer.TICK))
 
     # What is over
 
@@ -235,21 +238,14 @@ class Ends(Automata[Facts]):
         )
 
     def _armed_timers(self, node: Node) -> Iterator[Armed]:
-        unicast = node.unicast
-        owners: list[tuple[str, Member | None]] = [("", None)]
-        owners += [(f" towards {peer}", peer) for peer in unicast.senders]
-        owners += [(f" for what comes from {peer}", peer) for peer in unicast.receivers]
-        for table, timer in self.armed(node):
-            whose, peer = owners[table]
-            yield Armed(table, timer, timer.name + whose, peer and self.end_of(peer))
+        for owner, timer in self.armed(node):
+            assert isinstance(owner, tuple)
+            _, what, peer = owner
+            whose = {"to": f" towards {peer}", "from": f" for what comes from {peer}"}.get(what, "")
+            yield Armed(owner, timer, timer.name + whose, peer and self.end_of(peer))
 
-    def _timers(self, node: Node) -> list[Timers[Enum]]:
-        # Deadlines are nobody else's business; an exploration must be able to do without them.
-        unicast = node.unicast
-        tables: list[object] = [unicast._timers]
-        tables += [entry._timers for entry in unicast.senders.values()]
-        tables += [entry._timers for entry in unicast.receivers.values()]
-        return cast("list[Timers[Enum]]", tables)
+    def _has_timers(self, owner: Hashable) -> bool:
+        return isinstance(owner, tuple) and owner[0] == "unicast"
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         yield from super()._wrong_with(node)

@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import DigestWanted, NonMember, Suspected
@@ -41,7 +41,7 @@ from ringcast.explore.automata import (
 )
 from ringcast.explore.explorer import explore
 from ringcast.model import Address, Digest, Member, Origin, Stream
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import Timer as ReceiverTimer
@@ -58,13 +58,13 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.timers import Timers
     from ringcast.explore.automata import Datagram, Step
     from ringcast.explore.explorer import Report
     from ringcast.model import View
+    from ringcast.node import Node
     from ringcast.wire.frames import Frame
 
 MAX_STATES = 5_000_000
@@ -176,7 +176,7 @@ class Facts(NamedTuple):
     """What the exploration asks about a node, read once."""
 
     me: Member
-    armed: list[tuple[int, Enum]]
+    armed: list[tuple[Hashable, Enum]]
     has_ready: bool
     view: View | None
     """None: it is in none."""
@@ -212,12 +212,16 @@ class Joiners(Automata[Facts]):
         step = self._started.get((place, incarnation))
         if step is None:
             me = Member(_ADDRESSES[place], incarnation, self.name(place) + "'" * (incarnation - 1))
-            layer = self._membership(me, self._config.membership)
-            node = Node(me, self._config, layers=[layer], multicast=SenderOnly)
+            node = build_node(
+                *(me, self._config),
+                membership=self._membership,
+                detector=None,
+                multicast=SenderOnly,
+            )
             # So small that each sender's share is the minimum, however many were heard of late.
             node.multicast.receive_buffer = DATAGRAM_BYTES
             node.start(0)
-            layer.add_candidates(_ADDRESSES, 0, node._out)
+            membership_of(node).add_candidates(_ADDRESSES, 0, node._out)
             step = self._started[place, incarnation] = self._outcome(node, 0, 0, 0)
         return step
 
@@ -275,9 +279,10 @@ class Joiners(Automata[Facts]):
             is_settled=layer.change is None and not layer.suspects and not layer._joiners,
         )
 
-    def _timers(self, node: Node) -> list[Timers[Enum]]:
-        tables = [box._timers for box in node.multicast._boxes()]
-        return cast("list[Timers[Enum]]", [membership_of(node)._timers, *tables])
+    def _has_timers(self, owner: Hashable) -> bool:
+        if owner == "membership":
+            return True
+        return isinstance(owner, tuple) and owner[0] in ("sent", "received")
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         yield from super()._wrong_with(node)
@@ -390,9 +395,9 @@ class JoinSystem:
         node = state.nodes[place]
         if node == GONE or which in _NEVER or not self._may_give_up(state, which):
             return
-        for table, timer in self.joiners.facts[node].armed:
+        for owner, timer in self.joiners.facts[node].armed:
             if timer is which:
-                step = self.joiners.fire(node, table, timer)
+                step = self.joiners.fire(node, owner, timer)
                 label = f"{self.joiners.name(place)}: timer {timer.name} fires{step.told}"
                 yield label, self._after(state, place, step)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.explore.automata import DATAGRAM_BYTES, Automata
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.frames import Ack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
     from enum import Enum
 
-    from ringcast.core.timers import Timers
     from ringcast.explore.automata import Step
+    from ringcast.node import Node
     from ringcast.protocols.multicast import ReliableMulticast
     from ringcast.wire.frames import Frame
 
@@ -29,8 +29,8 @@ _ONLY_ACKS: set[type[Frame]] = {Ack}
 class Facts(NamedTuple):
     """What the exploration asks about a node, read once."""
 
-    armed: list[tuple[int, Enum]]
-    """(table, timer) of each armed timer."""
+    armed: list[tuple[Hashable, Enum]]
+    """(owner, timer) of each armed timer."""
     has_ready: bool
     view: tuple[int, ...]
     """By place."""
@@ -70,7 +70,9 @@ class Members(Automata[Facts]):
 
     def fresh(self, place: int) -> int:
         """A founder in the first view, or somebody who is in none."""
-        node = Node(self.members[place], self._config, multicast=self._multicast)
+        node = build_node(
+            self.members[place], self._config, membership=None, multicast=self._multicast
+        )
         # So small that each sender's share is the minimum, however many were heard of late.
         node.multicast.receive_buffer = DATAGRAM_BYTES
         if place in self._founders:
@@ -144,9 +146,8 @@ class Members(Automata[Facts]):
             high=own.high if own else 0,
         )
 
-    def _timers(self, node: Node) -> list[Timers[Enum]]:
-        # Deadlines are nobody else's business; an exploration must be able to do without them.
-        return [cast("Timers[Enum]", box._timers) for box in node.multicast._boxes()]
+    def _has_timers(self, owner: Hashable) -> bool:
+        return isinstance(owner, tuple) and owner[0] in ("sent", "received")
 
     def _wrong_with(self, node: Node) -> Iterator[str]:
         yield from super()._wrong_with(node)

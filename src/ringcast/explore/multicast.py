@@ -221,8 +221,8 @@ class MulticastSystem:
                 yield from self._timeouts_of(state, place, node)
 
     def _timeouts_of(self, state: State, place: int, node: int) -> Iterator[tuple[str, State]]:
-        for box, timer in self.members.facts[node].armed:
-            step = self.members.fire(node, box, timer)
+        for owner, timer in self.members.facts[node].armed:
+            step = self.members.fire(node, owner, timer)
             label = f"{self._name(place)}: timer {timer.name} fires{step.told}"
             yield label, self._after(state, place, step)
 

@@ -275,7 +275,7 @@ class UnicastSystem:
                     yield self._firing(state, place, armed)
 
     def _firing(self, state: State, place: int, armed: Armed) -> tuple[str, State]:
-        step = self.ends.fire(state.nodes[place], armed.table, armed.timer)
+        step = self.ends.fire(state.nodes[place], armed.owner, armed.timer)
         label = f"{self.ends.name(place)}: timer {armed.told} fires{step.told}"
         return label, self._after(state, place, step)
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import DigestTaken, DigestWanted, Effects, NewerView
-from ringcast.core.state import canonical, clone
 from ringcast.events import Delivered
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.explorer import explore
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import ReliableMulticast
@@ -277,7 +277,7 @@ class UniformSystem:
         yield from self._arrivals(state)
         if not state.channels:
             for place, number in enumerate(state.members):
-                if self._layers[number].next_timeout() is not None:
+                if self._layers[number].deadlines.next() is not None:
                     yield self._timeout(state, place, number)
 
     def _arrivals(self, state: State) -> Iterator[tuple[object, State]]:
@@ -361,7 +361,7 @@ class UniformSystem:
         )
 
         def enter(layer: ReliableMulticast, out: Effects) -> None:
-            layer.install_view(view, 0, out)
+            layer.group.change(view, [layer], 0, out)
             layer.install_digest(digest, 0, out)
 
         step = self._step(state.members[joiner], ("enter", view.id, view.members, offsets), enter)
@@ -438,7 +438,7 @@ class UniformSystem:
     def _timeouts(self, state: State) -> Iterator[tuple[object, State]]:
         for place in self._alive(state):
             number = state.members[place]
-            if state.opened[place] and self._layers[number].next_timeout() is not None:
+            if state.opened[place] and self._layers[number].deadlines.next() is not None:
                 yield self._timeout(state, place, number)
 
     def _timeout(self, state: State, place: int, number: int) -> tuple[str, State]:
@@ -502,7 +502,8 @@ class UniformSystem:
         if place < self.scenario.founders:
             founders = tuple(self._members[: self.scenario.founders])
             out = Effects()
-            layer.install_view(View(ViewId(founders[0], 1), founders), 0, out)
+            view = View(ViewId(founders[0], 1), founders)
+            layer.group.change(view, [layer], 0, out)
             entries = {Origin(member, Stream.UNIFORM): 0 for member in founders}
             layer.install_digest(Digest(entries), 0, out)
         return layer
@@ -518,7 +519,7 @@ class UniformSystem:
     def _install(
         self, view: View, joined: list[int], layer: ReliableMulticast, out: Effects
     ) -> None:
-        layer.install_view(view, 0, out)
+        layer.group.change(view, [layer], 0, out)
         if joined and not layer._is_closed:
             origins = [Origin(self._members[who], Stream.UNIFORM) for who in joined]
             layer.install_digest(Digest(dict.fromkeys(origins, 0)), 0, out)
@@ -556,7 +557,7 @@ class UniformSystem:
         said = []
         for dest, word in (*out.frames, *out.messages):
             assert not isinstance(dest, Address)
-            others = [member for member in layer._view or () if member != layer.me]
+            others = [member for member in layer.group.view or () if member != layer.me]
             said += [
                 (self._place[member], self._word(word))
                 for member in (others if dest is None else [dest])
@@ -642,7 +643,7 @@ def _send(payload: bytes, layer: ReliableMulticast, out: Effects) -> int:
 
 def _fire(layer: ReliableMulticast, out: Effects) -> None:
     """Whatever timers are armed: all are due."""
-    deadline = layer.next_timeout()
+    deadline = layer.deadlines.next()
     assert deadline is not None
     layer.handle_timeout(deadline + LONG, out)
 

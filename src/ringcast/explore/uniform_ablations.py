@@ -164,8 +164,9 @@ class NewestOnly(Uniform):
     """BROKEN. A new taker sees to whoever departed last, and to nobody else."""
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        if view.coordinator == self.me and self._view is not None and len(self.estates) > 1:
-            departed = [who for who in self._view if who not in view]
+        before = self.group.previous
+        if view.coordinator == self.me and before is not None and len(self.estates) > 1:
+            departed = [who for who in before if who not in view]
             for sender in [sender for sender in self.estates if sender not in departed]:
                 del self.estates[sender]
         super().install_view(view, now, out)
@@ -182,7 +183,7 @@ class AnswersEarly(ReliableMulticast):
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         for frame in frames:
-            counter = 0 if self._view is None else self._view.counter
+            counter = 0 if self.group.view is None else self.group.view.counter
             if isinstance(frame, Takeover) and 0 < counter < frame.view_id.counter:
                 shares = tuple(
                     ReceivedRange(

@@ -8,7 +8,7 @@ groups have come together nobody is let in: all are old members, of one group or
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.model import Digest, Origin
 from ringcast.protocols.admission import HALVES_AT_ONCE
@@ -49,7 +49,6 @@ class Change:
     fetched: dict[Member, tuple[int, Stream, int]] = field(default_factory=dict)
     """How far each joiner has come with that."""
     interval: int = field(default=REPEAT_START_NS)
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "interval"})
 
     def tell(self, members: Iterable[Member], out: Effects) -> None:
         frame = announcement(self.view, self.parts)

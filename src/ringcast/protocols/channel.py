@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from ringcast.core.effects import Effects
+from ringcast.core.effects import Effects, Layer
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.events import Writable
 from ringcast.protocols.unicast import ReliableUnicast
 
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import UnicastConfig
-    from ringcast.core.effects import Signal
-    from ringcast.events import Event
-    from ringcast.model import Digest, Member, View
+    from ringcast.model import Member, View
     from ringcast.wire.frames import Frame
 
 MESSAGE_BYTES_MAX = 2 << 20
@@ -47,13 +46,8 @@ WAITING_MAX = 1024
 """Messages for one member that wait for room in its window. Layers keep far below it."""
 
 
-class ControlChannel:
+class ControlChannel(Layer):
     """Both directions, all members of the view."""
-
-    frames: ClassVar[tuple[type[Frame], ...]] = ()  # they are unicast's: Node tells them by epoch
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"dropped", "receive_buffer", "_me", "_config", "_fragment_bytes", "_datagram_bytes"}
-    )
 
     def __init__(
         self, me: Member, config: UnicastConfig, *, fragment_bytes: int, datagram_bytes: int
@@ -74,14 +68,12 @@ class ControlChannel:
         )
         self._fragment_bytes = fragment_bytes
         self._datagram_bytes = datagram_bytes
-        self._view: View | None = None
         self._inner = Effects()
-        self._may_be_ready = False  # there may be messages in windows
+        self.may_be_ready = False
+        """There may be messages in windows."""
+        self.attach(GroupState(me), Deadlines())
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before somebody sends."""
 
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
@@ -93,7 +85,7 @@ class ControlChannel:
         self, payload: bytes, to: Member, now: int, out: Effects, *, is_awaited: bool = False
     ) -> None:
         """Send to a member of the view. There is no telling whether it is."""
-        if self._view is None or to not in self._view.members:
+        if self.group.view is None or to not in self.group.view.members:
             self.dropped += 1
             return
         if is_awaited:
@@ -101,7 +93,7 @@ class ControlChannel:
         unicast = self.unicast
         if unicast is not None and not self.waiting and unicast.send_next(payload, to, now, out):
             return
-        self._may_be_ready |= to == self._me
+        self.may_be_ready |= to == self._me
         waiting = self.waiting.get(to)
         if waiting is None:
             if self._open(now).send([payload], to, now, self._inner):
@@ -114,7 +106,7 @@ class ControlChannel:
             self.dropped += 1
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        self._may_be_ready = True
+        self.may_be_ready = True
         self._open(now).receive(source, frames, now, self._inner)
         self._forward_effects(now, out)
 
@@ -122,8 +114,7 @@ class ControlChannel:
         if self._me not in view:
             self.close("", now, out)
             return
-        self._view = view
-        self._may_be_ready = True  # what came before the first view
+        self.may_be_ready = True  # what came before the first view
         for peer in [peer for peer in self.waiting if peer not in view]:
             del self.waiting[peer]
         self._awaited.intersection_update(view)
@@ -133,21 +124,11 @@ class ControlChannel:
             self.unicast.install_view(view, now, self._inner)
             self._forward_effects(now, out)
 
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Digests speak of what is sent to the group."""
-
-    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        """Nothing of it concerns this layer."""
-
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        """Nothing here is for the application."""
-        return []
-
     def take_messages(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """What has arrived, each message with its sender."""
-        if self.unicast is None or not self._may_be_ready:
+        if self.unicast is None or not self.may_be_ready:
             return []
-        self._may_be_ready = False
+        self.may_be_ready = False
         messages = self.unicast.take_all(now, self._inner)
         self._forward_effects(now, out)
         return messages
@@ -158,7 +139,6 @@ class ControlChannel:
             self._forward_effects(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
-        self._view = None
         self.waiting.clear()
         self._awaited.clear()
         if self.unicast is not None:
@@ -166,9 +146,6 @@ class ControlChannel:
             self._forward_effects(now, out)
 
     # Outputs
-
-    def next_timeout(self) -> int | None:
-        return None if self.unicast is None else self.unicast.next_timeout()
 
     @property
     def is_flushed(self) -> bool:
@@ -190,10 +167,6 @@ class ControlChannel:
             **({} if self.unicast is None else self.unicast.stats()),
         }
 
-    def explain(self, now: int) -> list[str]:
-        """Whoever waits for an answer says so in its own words."""
-        return []
-
     def check_invariants(self) -> None:
         assert all(0 < len(waiting) <= WAITING_MAX for waiting in self.waiting.values())
         if self.unicast is not None:
@@ -211,13 +184,12 @@ class ControlChannel:
                 max_message_bytes=MESSAGE_BYTES_MAX,
                 is_system=True,
             )
+            self.unicast.attach(self.group, self.deadlines)
             self.unicast.receive_buffer = self.receive_buffer
-            if self._view is not None:
-                self.unicast.install_view(self._view, now, self._inner)
         return self.unicast
 
     def _send_waiting(self, to: Member, now: int, out: Effects) -> None:
-        self._may_be_ready |= to == self._me
+        self.may_be_ready |= to == self._me
         waiting = self.waiting[to]
         accepted = self._open(now).send(list(waiting), to, now, self._inner)
         for _ in range(accepted):

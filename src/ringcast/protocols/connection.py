@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import auto
 
-from ringcast.core.timers import Named
+from ringcast.core.shared import Named
 
 
 class State(Named):

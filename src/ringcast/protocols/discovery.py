@@ -19,7 +19,7 @@ After `discovery_wait`: nobody is there, so start the group; but of several riva
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import Purge
 from ringcast.wire.frames import Discover
@@ -72,8 +72,6 @@ class IncompatiblePeer(NamedTuple):
 
 class Discovery:
     """One search. `candidates` outlive it: a group keeps looking, slowly."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset({"_me", "_purge", "interval"})
 
     def __init__(self, me: Member, purge: Purge = Purge.ACKS) -> None:
         self._me = me

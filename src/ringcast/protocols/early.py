@@ -9,7 +9,7 @@ Strangers get half of the room, so that they cannot keep members of the view out
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.window.assembler import PART_BYTES_MIN
 
@@ -40,7 +40,6 @@ class Early:
     """One connection for each peer: the newest that its question is about."""
 
     __slots__ = ("_kept", "runs", "size")
-    volatile: ClassVar[frozenset[str]] = frozenset({"runs", "size"})  # sums of what is kept
 
     def __init__(self) -> None:
         self._kept: dict[Member, _Kept] = {}
@@ -95,9 +94,6 @@ class Early:
         assert self.size == sum(kept.size for kept in self._kept.values()) <= ALL_BYTES_MAX
         assert all(0 < len(kept.runs) <= RUNS_MAX for kept in self._kept.values())
         assert all(kept.size <= BYTES_MAX for kept in self._kept.values())
-
-    def canonical(self) -> dict[Member, tuple[Conn, frozenset[int]]]:
-        return {peer: (kept.conn, frozenset(kept.runs)) for peer, kept in self._kept.items()}
 
     def _has_room(self, kept: _Kept, size: int, *, is_member: bool) -> bool:
         """Whether one more run of so many bytes may be kept of this peer."""

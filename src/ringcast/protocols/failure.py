@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import NonMember, Suspected, Trusted, VerifyWanted
-from ringcast.core.timers import Named, Timers
+from ringcast.core.effects import Layer, NonMember, Suspected, Trusted, VerifyWanted
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Heartbeat, Ping, Pong
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
-    from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View
+    from ringcast.core.shared import Timers
+    from ringcast.model import Address, Member, View
     from ringcast.wire.frames import Frame
 
 WATCHERS = 3
@@ -80,32 +80,11 @@ class Case:
     def is_suspected(self) -> bool:
         return bool(self.reason)
 
-    def canonical(self) -> tuple[object, ...]:
-        """Without clocks and numbers that only grow."""
-        return (self.asked, self.refusals, self.is_suspected, self.act_at is None)
 
-
-class FailureDetector:
+class FailureDetector(Layer):
     """The state machine of one member: whom it beats to, whom it watches, whom it doubts."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (Heartbeat, Ping, Pong)
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "heartbeats_sent",
-            "verifications",
-            "suspicions",
-            "taken_back",
-            "sleeps",
-            "_heartbeat",
-            "_suspect_after",
-            "_verify",
-            "_probe_interval",
-            "_heard",
-            "_verified_at",
-            "_heartbeat_due",
-        }
-    )
 
     def __init__(self, me: Member, config: MembershipConfig) -> None:
         self.me = me
@@ -128,16 +107,17 @@ class FailureDetector:
         self._verified_at: dict[Member, int] = {}
         """When the last verification of a member began."""
         self._heartbeat_due = 0
-        self._timers: Timers[Timer] = Timers()
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self._timers: Timers[Timer] = deadlines.owner("failure")
 
     # Inputs
 
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before there is a view."""
-
-    def heard(self, source: Member, now: int) -> bool:
-        """A sign of life; whether it may end a doubt. Called for every datagram, so the common case
-        is a store.
+    def heard(self, source: Member, now: int) -> None:
+        """A sign of life, which may end a doubt. Called for every datagram, so the common case is
+        a store.
 
         Trusted, if it is due, comes from the timer, which is due at once.
         """
@@ -145,8 +125,6 @@ class FailureDetector:
             self._heard[source] = now
             if self._cases:
                 self._end_doubt(source, now)
-                return True
-        return False
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self.heard(source, now)
@@ -210,12 +188,6 @@ class FailureDetector:
             self._arm_heartbeat(now)
         self._arm_case()
 
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Digests say nothing about who is alive."""
-
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        return []
-
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self._timers.take(Timer.HEARTBEAT, now):  # first: it finds out whether we slept
             self._beat(now, out)
@@ -228,9 +200,6 @@ class FailureDetector:
         self._forget_all()
 
     # Outputs
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def stats(self) -> dict[str, object]:
         cases = self._cases.items()

@@ -64,6 +64,7 @@ from ringcast.core.effects import (
     DigestTaken,
     DigestWanted,
     Flushed,
+    Layer,
     Left,
     LetIn,
     NewerView,
@@ -76,7 +77,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named
 from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.admission import Admission
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
-    from ringcast.events import Event
+    from ringcast.core.shared import Timers
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
 
@@ -116,10 +117,6 @@ GOODBYE_SHARE = 4
 
 INCOMPATIBLE_RECENTLY_NS = 60_000_000_000
 """How long somebody who purges otherwise is worth mentioning: it may have been put right since."""
-
-DEPARTED_MAX = 256
-"""Members that left and are remembered: what they still ask for is late."""
-
 
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of. No groups are parted for so
@@ -152,7 +149,7 @@ class Timer(Named):
     """Another group has not answered: ask it again."""
 
 
-class Membership:
+class Membership(Layer):
     """The state machine of one member."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
@@ -168,25 +165,6 @@ class Membership:
         Suspect,
         MergeRequest,
         Merged,
-    )
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "config",
-            "streams",
-            "purge",
-            "must_exist",
-            "started_alone",
-            "_since",
-            "_gone_by",
-            "_interval",
-            "_overdue",
-            "ignored",
-            "refusal",
-            "incompatible_peers",
-            "_incompatible_peer",
-            "_incompatible_at",
-        }
     )
 
     def __init__(
@@ -234,7 +212,11 @@ class Membership:
         self._gone_by = 0  # until when leaving may take
         self._interval = REPEAT_START_NS
         self._overdue = round((2 * config.suspect_after_s + config.verify_s) * 1e9)
-        self._timers: Timers[Timer] = Timers()
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self._timers: Timers[Timer] = deadlines.owner("membership")
 
     # Inputs
 
@@ -319,15 +301,6 @@ class Membership:
             case Flushed() if self.phase is Phase.LEAVING and not self._is_flushed:
                 self._set_out(now, out)
 
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        """Views come from here."""
-
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """So do digests."""
-
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        return []
-
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):
             match timer:
@@ -345,9 +318,6 @@ class Membership:
                     self._leave_out_the_silent(now, out)
                 case Timer.MERGE:
                     self._ask_to_merge(now, out)
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.phase = Phase.OUT

@@ -48,11 +48,12 @@ from ringcast.core.effects import (
     DigestTaken,
     DigestWanted,
     Flushed,
+    Layer,
     NewerView,
     Reunited,
     Settled,
 )
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Purge, Stream
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
     from ringcast.window.acks import AckTable, AgreedMark
@@ -96,10 +98,6 @@ if TYPE_CHECKING:
 
 EARLY_MAX = 50
 """Data frames kept from senders without a window; beyond this, repair brings them again."""
-
-DEPARTED_MAX = 256
-"""Members that departed and are remembered, so that what they still send waits for no window."""
-
 
 ASK_NS = 40_000_000
 """How often senders are asked what they have committed, while a joiner waits for that."""
@@ -110,7 +108,7 @@ class Timer(Named):
     """A digest is wanted, and not everybody has said yet what it has committed."""
 
 
-class ReliableMulticast:
+class ReliableMulticast(Layer):
     """The state machine of one member."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
@@ -134,28 +132,6 @@ class ReliableMulticast:
     receiver: ClassVar[type[MulticastReceiver]] = MulticastReceiver
     estates: ClassVar[type[Uniform]] = Uniform
     stability: ClassVar[type[StabilityRounds]] = StabilityRounds
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "config",
-            "streams",
-            "inherited",
-            "receive_buffer",
-            "_fragment_bytes",
-            "_datagram_bytes",
-            "_datagram_room",
-            "_slow_member_timeout_s",
-            "_tau",
-            "_turn",
-            "_datagram",
-            "generation",
-            "refused",
-            "early_dropped",
-            "peer_repaired",
-            "_peer_repaired_to",
-            "_last_sent",
-        }
-    )
 
     def __init__(
         self,
@@ -183,14 +159,14 @@ class ReliableMulticast:
         self._datagram_bytes = config.datagram_bytes
         self._datagram_room = room_of(config.datagram_bytes, config.bulk_bytes)
         self._slow_member_timeout_s = slow_member_timeout_s
+        self._in_flight_bytes = config.in_flight_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._view: View | None = None
         self._is_closed = False
         self._senders: dict[Stream, MulticastSender] = {}
         self._last_sent: dict[Stream, int] = {}  # once there are none
         self._receivers: dict[Origin, MulticastReceiver] = {}
+        self._ready: set[Origin] = set()  # in whose windows messages wait for the application
         self._early: deque[tuple[Member, Data]] = deque()
-        self._departed: dict[Member, int] = {}  # and up to which counter a Begin of theirs is late
         self.uniform = self.estates(me, config)
         """What departed senders have left on the uniform stream,"""
         self.retained = Uniform(me, config, Stream.FIFO)
@@ -200,19 +176,25 @@ class ReliableMulticast:
             for stream in streams
             if stream is Stream.UNIFORM or config.purge is Purge.RETAINED
         )
+        self._left = [self._left_on(stream) for stream in self.inherited]
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._joiners: tuple[Member, ...] | None = None  # who waits for a digest,
         self._promised: Digest | None = None  # and for which one, if that is known
         self._was_settled = True
-        self._timers: Timers[Timer] = Timers()
         self._reunited: tuple[Member, ...] = ()  # in the view that is about to be installed
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self._timers: Timers[Timer] = deadlines.owner("multicast")
+        for left in (self.uniform, self.retained):
+            left.attach(group, deadlines)
+        if self.rounds is not None:
+            self.rounds.attach(group, deadlines)
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before the first view."""
 
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
@@ -230,12 +212,16 @@ class ReliableMulticast:
             raise GroupClosed("this member has left its group")
         sending = self._senders.get(stream)
         if sending is None:
-            why = "not in a view yet" if self._view is None else "not a stream of this group"
+            why = "not in a view yet" if self.group.view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
         check_payloads(payloads, self.config.max_message_bytes)
         if self.rounds is not None and stream is Stream.FIFO:
             self.rounds.on_data(now)
-        return sending.send(payloads, now, out) if payloads else 0
+        if not payloads:
+            return 0
+        accepted = sending.send(payloads, now, out)
+        self._note_ready(sending)
+        return accepted
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self._datagram += 1
@@ -279,14 +265,12 @@ class ReliableMulticast:
         self._answer_digest_request(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        previous = self._view
-        if self._is_closed or (previous is not None and view.counter <= previous.counter):
+        if self._is_closed:
             return
         if self.me not in view:
             self._shut(f"{view} goes on without this member", out)
             return
-        self._view = view
-        departed = [member for member in previous or () if member not in view]
+        departed = [member for member in self.group.previous or () if member not in view]
         self._forget(departed, view, now)
         self._joiners = self._promised = None
         reunited = [member for member in self._reunited if member in view]
@@ -295,6 +279,7 @@ class ReliableMulticast:
         for stream in self.streams:
             if stream in self._senders:
                 self._senders[stream].set_members(view, reunited, now, out)
+                self._note_ready(self._senders[stream])
             else:
                 sending = self._senders[stream] = self.sending(
                     self.me,
@@ -302,16 +287,17 @@ class ReliableMulticast:
                     self.config,
                     view,
                     self._fragment_bytes,
+                    self.deadlines.owner(("sent", stream)),
                     self._slow_member_timeout_s,
                     self._share(len(view) - 1),
                 )
                 sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
         for receiver in self._receivers.values():
             self._enter_view(receiver, view, now)
-        for left in self._taken_over():
+        for left in self._left:
             left.install_view(view, now, out)
         if self.rounds is not None:
-            self.rounds.install_view(view)
+            self.rounds.install_view()
         self._answer_digest_request(now, out)
 
     def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
@@ -319,8 +305,8 @@ class ReliableMulticast:
             is_new = origin.stream in self.streams and origin not in self._receivers
             if is_new and self._is_peer(origin.sender):
                 parts = digest.partials.get(origin, ())
-                assert self._view is not None
-                self._open(origin, offset, parts, self._view.counter, now)
+                assert self.group.view is not None
+                self._open(origin, offset, parts, self.group.view.counter, now)
         self._replay_early(now, out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
@@ -341,36 +327,47 @@ class ReliableMulticast:
         """Up to `limit` messages, from all senders in turn: calling this is delivery. `only_own`:
         one's own and no others."""
         events: list[Event] = []
-        allowance = self._allowance(now)
-        for origin in self._own_origins() if only_own else self._in_turn():
+        boxes = [*self._senders.values()] if only_own else self._in_turn()
+        for box in boxes:
             if limit <= 0:
                 break
             self._turn += 1
-            own = self._senders.get(origin.stream) if origin.sender == self.me else None
-            box = own or self._receivers[origin]
-            first = box.window.delivered + 1
-            if own is not None:
-                payloads = own.take_ready(limit, now, out)
-            else:
-                payloads = self._receivers[origin].take_ready(limit, now, allowance, out)
-            if payloads:
-                limit -= len(payloads)
-                assert self._view is not None
-                deliver(*origin, box.assembler, first, payloads, self._view.id, events)
-                if self.rounds is not None and origin.stream is Stream.FIFO:
-                    size = sum(map(len, payloads))
-                    last = box.window.delivered
-                    self.rounds.delivered(origin.sender, last, size, self.receive_buffer, now)
-        for left in () if only_own else self._taken_over():
+            if box.origin in self._ready:
+                limit -= self._take_from(box, limit, now, events, out)
+        for left in () if only_own else self._left:
             if left.estates:
                 limit = left.take_ready(limit, now, events, out)
         self._answer_digest_request(now, out)
         return events
 
+    def _take_from(
+        self,
+        box: MulticastSender | MulticastReceiver,
+        limit: int,
+        now: int,
+        events: list[Event],
+        out: Effects,
+    ) -> int:
+        """How many messages were taken."""
+        first = box.window.delivered + 1
+        if isinstance(box, MulticastReceiver):
+            payloads = box.take_ready(limit, now, self._allowance(now), out)
+        else:
+            payloads = box.take_ready(limit, now, out)
+        self._note_ready(box)
+        if payloads:
+            assert self.group.view is not None
+            deliver(*box.origin, box.assembler, first, payloads, self.group.view.id, events)
+            if self.rounds is not None and box.origin.stream is Stream.FIFO:
+                size = sum(map(len, payloads))
+                last = box.window.delivered
+                self.rounds.delivered(box.origin.sender, last, size, self.receive_buffer, now)
+        return len(payloads)
+
     def take_inherited(self, now: int, out: Effects) -> list[Event]:
         """All that departed senders have left and that is ready, however much it is."""
         events: list[Event] = []
-        for left in self._taken_over():
+        for left in self._left:
             left.take_ready(CAPACITY_LIMIT, now, events, out)
         if events:
             self._answer_digest_request(now, out)
@@ -384,8 +381,10 @@ class ReliableMulticast:
             first = sending.window.delivered + 1
             payloads = sending.take_acked()
             if payloads:
-                assert self._view is not None
-                deliver(self.me, stream, sending.assembler, first, payloads, self._view.id, events)
+                view = self.group.view
+                assert view is not None
+                deliver(self.me, stream, sending.assembler, first, payloads, view.id, events)
+                self._note_ready(sending)
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -394,19 +393,13 @@ class ReliableMulticast:
         allowance = self._allowance(now)
         for receiver in self._receivers.values():
             receiver.handle_timeout(now, allowance, out)
-        for left in self._taken_over():
+        for left in self._left:
             left.handle_timeout(now, out)
         if self._timers.take(Timer.DIGEST_REQUEST, now):
             self._ask_what_is_awaited(now, out)
         if self.rounds is not None:
             self.rounds.handle_timeout(now)
             self._answer_digest_request(now, out)
-
-    def next_timeout(self) -> int | None:
-        rounds = () if self.rounds is None else (self.rounds,)
-        machines = (*self._boxes(), self.uniform, self.retained, self._timers, *rounds)
-        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
-        return min(deadlines, default=None)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         if not self._is_closed:
@@ -447,7 +440,7 @@ class ReliableMulticast:
         for origin, receiver in self._receivers.items():
             entries[origin] = receiver.window.delivered
             partials[origin] = receiver.assembler.parts
-        for left in self._taken_over():
+        for left in self._left:
             for sender, estate in left.estates.items():
                 if estate.is_mine:
                     entries[Origin(sender, left.stream)] = estate.delivered
@@ -488,18 +481,18 @@ class ReliableMulticast:
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        for sending in self._senders.values():  # loops: asked after every input
-            if sending.window.ready:
-                return True
-        for receiver in self._receivers.values():
-            if receiver.window.ready:
-                return True
+        if self._ready:
+            return True
+        if not self.uniform.estates and not self.retained.estates:
+            return False
         return self.uniform.has_ready or self.retained.has_ready
 
     @property
     def has_own_ready(self) -> bool:
         """Some message of one's own could be taken now."""
-        return any(sending.window.ready for sending in self._senders.values())
+        return bool(self._ready) and any(
+            sending.origin in self._ready for sending in self._senders.values()
+        )
 
     @property
     def is_flushed(self) -> bool:
@@ -508,7 +501,7 @@ class ReliableMulticast:
 
     def stats(self) -> dict[str, object]:
         return {
-            "view": str(self._view),
+            "view": str(self.group.view),
             "early": len(self._early),
             "early_dropped": self.early_dropped,
             "peer_repaired": self.peer_repaired,
@@ -534,16 +527,17 @@ class ReliableMulticast:
                 reasons.append(f"{names} cannot be let in yet: {behind} lacks what is before")
         if self.rounds is not None:
             reasons += self.rounds.explain()
-        return reasons + [why for left in self._taken_over() for why in left.explain(now)]
+        return reasons + [why for left in self._left for why in left.explain(now)]
 
     def check_invariants(self) -> None:
         assert len(self._early) <= EARLY_MAX
-        if self._view is not None:
+        if self.group.view is not None:
             for sending in self._senders.values():
-                sending.check_invariants(self._view)
+                sending.check_invariants(self.group.view)
         for origin, receiver in self._receivers.items():
             assert self._is_peer(origin.sender)
             receiver.check_invariants()
+        assert self._ready == {box.origin for box in self._boxes() if box.window.ready}
         self.uniform.check_invariants()
         self.retained.check_invariants()
 
@@ -554,18 +548,19 @@ class ReliableMulticast:
 
     def _is_peer(self, member: Member) -> bool:
         """Another member of my view: its frames count. Mine do not: I know what I sent."""
-        return self._view is not None and member in self._view and member != self.me
+        return self.group.view is not None and member in self.group.view and member != self.me
 
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
         receiver = self._receivers.get(Origin(source, data.stream))
         if receiver is not None:
             receiver.on_data(data, now, self._allowance(now), out, self._datagram)
+            self._note_ready(receiver)
             if self.rounds is not None and data.stream is Stream.FIFO:
                 self.rounds.on_data(now)
         elif (
             self._is_closed
             or source == self.me
-            or (source in self._departed and not self._is_peer(source))
+            or (source in self.group.departed and not self._is_peer(source))
             or data.stream not in self.streams
         ):
             self.refused += 1
@@ -585,18 +580,21 @@ class ReliableMulticast:
         now: int,
     ) -> None:
         is_gated = origin.stream is Stream.UNIFORM
+        timers = self.deadlines.owner(("received", origin))
         receiver = self.receiver(
-            origin, self.config, offset, parts, now, counter, is_gated=is_gated
+            origin, self.config, offset, parts, now, timers, counter, is_gated=is_gated
         )
+        self._ready.discard(origin)
         self._receivers[origin] = receiver
-        assert self._view is not None
-        self._enter_view(receiver, self._view, now)
+        assert self.group.view is not None
+        self._enter_view(receiver, self.group.view, now)
         if self.rounds is not None:
             self.rounds.stir(now)
         self.generation += 1
 
     def _enter_view(self, receiver: MulticastReceiver, view: View, now: int) -> None:
         receiver.enter_view(view.id, now)
+        self._note_ready(receiver)
         if receiver.window.retain:
             sender = receiver.origin.sender
             receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
@@ -608,18 +606,19 @@ class ReliableMulticast:
             since = view.counter
             for stream in self.streams:
                 receiver = self._receivers.pop(Origin(member, stream), None)
-                since = since if receiver is None else max(since, receiver.counter)
+                if receiver is not None:
+                    receiver.remove()
+                    self._ready.discard(receiver.origin)
+                    since = max(since, receiver.counter)
                 if stream in self.inherited:
                     self._left_on(stream).take_over(member, receiver, now)
-            self._departed.pop(member, None)
-            self._departed[member] = since
-        while len(self._departed) > DEPARTED_MAX:
-            del self._departed[next(iter(self._departed))]
+            if member in self.group.departed:
+                self.group.departed[member] = since
         self._early = deque(entry for entry in self._early if entry[0] not in departed)
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
         origin = Origin(source, begin.stream)
-        is_late = begin.counter <= self._departed.get(source, 0)
+        is_late = begin.counter <= self.group.departed.get(source, 0)
         if not self._is_peer(source) or is_late or begin.stream not in self.streams:
             self.refused += 1
             return
@@ -637,14 +636,15 @@ class ReliableMulticast:
 
     def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
         receiver = self._receivers.get(Origin(source, Stream.UNIFORM))
-        if receiver is None or self._view is None:
+        if receiver is None or self.group.view is None:
             self.refused += 1
         else:
-            receiver.on_commit(commit, self._view.id, now)
+            receiver.on_commit(commit, self.group.view.id, now)
+            self._note_ready(receiver)
 
     def _on_commit_wanted(self, source: Member, wanted: CommitWanted, out: Effects) -> None:
         sending = self._senders.get(Stream.UNIFORM)
-        view = self._view
+        view = self.group.view
         if view is None and self._is_uniform and not self._is_closed:
             # Who let us in has died on it, and the next one takes us for a member. There is nothing
             # yet, nor will there be from a view before this one.
@@ -675,7 +675,7 @@ class ReliableMulticast:
 
     def _say_not_open(self, source: Member, view_id: ViewId, out: Effects) -> None:
         """Who let us in has died on it, and the next one takes us for a member."""
-        if self._view is None and not self._is_closed:
+        if self.group.view is None and not self._is_closed:
             out.signal(NewerView(view_id))
             out.datagram(source, Standing(view_id, False, (), Stream.FIFO))
 
@@ -701,10 +701,11 @@ class ReliableMulticast:
             self.refused += 1
         else:
             receiver.on_data(peer_repaired.data, now, self._allowance(now), out, self._datagram)
+            self._note_ready(receiver)
 
     def _report(self, now: int, out: Effects) -> None:
         """Do what the stability rounds ask for."""
-        rounds, view = self.rounds, self._view
+        rounds, view = self.rounds, self.group.view
         if rounds is None or view is None:
             return
         if rounds.is_due:
@@ -723,6 +724,7 @@ class ReliableMulticast:
                 if receiver is not None:
                     receiver.on_stable(mark.by_all, now)
             sending.on_stable(stable, mine, view.members[mine.slowest], now, out)
+            self._note_ready(sending)
             rounds.rest_or_go_on(self._known(view), now)
 
     def _delivered_by_me(self, view: View) -> tuple[int, ...]:
@@ -748,10 +750,6 @@ class ReliableMulticast:
     def _left_on(self, stream: Stream) -> Uniform:
         return self.uniform if stream is Stream.UNIFORM else self.retained
 
-    def _taken_over(self) -> list[Uniform]:
-        """What departed senders have left, on streams where that is taken over."""
-        return [self._left_on(stream) for stream in self.inherited]
-
     # Letting joiners in
 
     @property
@@ -764,7 +762,7 @@ class ReliableMulticast:
         that, and needs none of it."""
         if self.rounds is not None:
             self._report(now, out)
-        is_settled = self.uniform.is_settled and self.retained.is_settled
+        is_settled = not self.uniform.estates and not self.retained.estates
         if is_settled != self._was_settled:
             self._was_settled = is_settled
             out.signal(Settled(is_settled))
@@ -778,7 +776,7 @@ class ReliableMulticast:
 
     def _unsettled(self) -> list[str]:
         """What stands between a joiner and its digest, in words."""
-        view = self._view
+        view = self.group.view
         if view is None:
             return []
         reasons = [f"{who} has not said where it begins" for who in self._unopened()]
@@ -796,7 +794,7 @@ class ReliableMulticast:
         """Where messages are retained: old members that have not taken, as far as their reports in
         this view tell, what joiners would begin after. If its sender died now nobody could ask a
         joiner for it."""
-        view, rounds, joiners = self._view, self.rounds, self._joiners or ()
+        view, rounds, joiners = self.group.view, self.rounds, self._joiners or ()
         if rounds is None or view is None or self.config.purge is not Purge.RETAINED:
             return []
         needed = [promised.entries.get(Origin(who, Stream.FIFO), 0) for who in view]
@@ -810,7 +808,8 @@ class ReliableMulticast:
     def _unopened(self) -> list[Member]:
         """Old members, come from another group, that this one has no window for yet: a joiner's
         could not open at any place that is known here."""
-        others = (who for who in self._view or () if who not in (self.me, *(self._joiners or ())))
+        new = (self.me, *(self._joiners or ()))
+        others = (who for who in self.group.view or () if who not in new)
         return [
             who
             for who in others
@@ -819,7 +818,7 @@ class ReliableMulticast:
 
     def _uncommitted(self) -> list[Member]:
         """Old members of whom it is not known what they have committed in this view."""
-        view, joiners = self._view, self._joiners or ()
+        view, joiners = self.group.view, self._joiners or ()
         assert view is not None
         found = []
         for member in view:
@@ -830,7 +829,7 @@ class ReliableMulticast:
         return found
 
     def _ask_what_is_awaited(self, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if self._joiners is None or view is None:
             return
         for member in self._uncommitted() if self._is_uniform else ():
@@ -852,6 +851,7 @@ class ReliableMulticast:
             self.refused += 1
         else:
             sending.on_ack(source, ack, now, out)
+            self._note_ready(sending)
 
     def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         sending = self._senders.get(nack.stream)
@@ -867,29 +867,37 @@ class ReliableMulticast:
         else:
             receiver.on_watermark(watermark.seqno, now, self._allowance(now), out)
 
-    def _in_turn(self) -> list[Origin]:
-        """All origins; whoever was not reached last time comes first."""
-        origins = self._own_origins()
-        origins += self._receivers
-        start = self._turn = self._turn % len(origins) if origins else 0
-        return origins[start:] + origins[:start]
+    def _note_ready(self, box: MulticastSender | MulticastReceiver) -> None:
+        """Messages may have come into this window, or gone from it."""
+        if box.window.ready:
+            self._ready.add(box.origin)
+        else:
+            self._ready.discard(box.origin)
 
-    def _own_origins(self) -> list[Origin]:
-        return [Origin(self.me, stream) for stream in self._senders]
+    def _in_turn(self) -> list[MulticastSender | MulticastReceiver]:
+        """All streams; whoever was not reached last time comes first."""
+        boxes: list[MulticastSender | MulticastReceiver] = [
+            *self._senders.values(),
+            *self._receivers.values(),
+        ]
+        start = self._turn = self._turn % len(boxes) if boxes else 0
+        return boxes[start:] + boxes[:start]
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each sender heard of late, and a datagram at the
         least."""
-        heard = [receiver.last_data for receiver in self._receivers.values()]
-        active = sum(at is not None and at > now - self._tau for at in heard)
+        horizon = now - self._tau
+        active = 0
+        for receiver in self._receivers.values():
+            if receiver.last_data is not None and receiver.last_data > horizon:
+                active += 1
         return max(self._share(active), self._datagram_room)
 
     def _share(self, senders: int) -> int:
-        return min(self.receive_buffer // max(1, senders), self.config.in_flight_bytes)
+        return min(self.receive_buffer // max(1, senders), self._in_flight_bytes)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
-        self._view = None  # nobody is a peer any more: no digest opens a window
         unsent_bytes = sum(sending.fragments.rest_bytes for sending in self._senders.values())
         unacked = tuple(
             (stream, sending.acked_by_others + 1, sending.window.high)
@@ -897,8 +905,11 @@ class ReliableMulticast:
             if not sending.is_flushed
         )
         self._last_sent = {stream: box.window.high for stream, box in self._senders.items()}
+        for box in self._boxes():
+            box.remove()
         self._senders.clear()
         self._receivers.clear()
+        self._ready.clear()
         self._early.clear()
         for left in (self.uniform, self.retained):
             left.close()

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from enum import auto
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member, Origin, ViewId
     from ringcast.wire.frames import Commit
 
@@ -57,21 +58,6 @@ class Timer(Named):
 class MulticastReceiver:
     """One stream of another member, until the application has delivered it."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "origin",
-            "_ack_every",
-            "_ack_delay",
-            "_ack_datagrams",
-            "_ample",
-            "last_data",
-            "acks_sent",
-            "nack_sent",
-            "helpers",
-            "_turn",
-        }
-    )
-
     def __init__(
         self,
         origin: Origin,
@@ -79,6 +65,7 @@ class MulticastReceiver:
         offset: int,
         parts: Iterable[bytes] | None,
         now: int,
+        timers: Timers[Timer],
         counter: int = 0,
         *,
         is_gated: bool = False,
@@ -120,7 +107,7 @@ class MulticastReceiver:
         self._acked_ahead = 0  # bytes beyond a gap, as told in the last ack
         self._is_repaired = False  # the last gap has closed since then
         self._turn = 0  # which helper is next
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._ack_later(now)  # the sender does not know yet where this window stands
 
     # Inputs
@@ -220,8 +207,9 @@ class MulticastReceiver:
         if self._timers.is_armed(Timer.ACK):
             self._ack(allowance, out)
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
 
     # Outputs
 

@@ -31,12 +31,12 @@ On a uniform stream, whenever what all current members hold has risen: that is c
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.effects import TooSlow
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.events import Writable
-from ringcast.model import SEQNO_MAX, Purge, Stream
+from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.receipts import OPEN, Receipts
 from ringcast.window.acks import AckTable, AgreedMark
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member, View
     from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Ack, Mark, Nack, Stable
@@ -70,28 +71,6 @@ class Timer(Named):
 class MulticastSender:
     """One stream of my own messages, until everybody has delivered them."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "_me",
-            "_stream",
-            "_config",
-            "_tau",
-            "_assumed",
-            "heard",
-            "retransmitted",
-            "_quota",
-            "_probe_interval",
-            "_begin_interval",
-            "_ack_time",
-            "_timed",
-            "blocked_since",
-            "_stuck_since",
-            "_slow_after",
-            "_delivered_by_others",  # for who leaves by itself: nobody does where all is explored
-            "_receipts",  # nor does anybody ask for these there
-        }
-    )
-
     def __init__(
         self,
         me: Member,
@@ -99,6 +78,7 @@ class MulticastSender:
         config: MulticastConfig,
         view: View,
         fragment_bytes: int,
+        timers: Timers[Timer],
         slow_member_timeout_s: float = 0.0,
         assumed_bytes: int | None = None,
     ) -> None:
@@ -113,6 +93,8 @@ class MulticastSender:
             gate=0 if self.is_gated else SEQNO_MAX,
         )
         self._view_id = view.id
+        self.origin = Origin(me, stream)
+        self.window = window
         self.fragments = Fragmenter(window, fragment_bytes)
         self.acks: AckTable | AgreedMark
         if stability is None:
@@ -138,7 +120,7 @@ class MulticastSender:
         self._allowances: dict[Member, int] = {}
         self._assumed = config.in_flight_bytes if assumed_bytes is None else assumed_bytes
         self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._probe_interval = WATERMARK_PROBE_START_NS
         self._begin_interval = WATERMARK_PROBE_START_NS
         self._ack_time = 0  # from sending to the first ack, as measured
@@ -149,10 +131,6 @@ class MulticastSender:
         self._stuck_since = 0  # while blocked: when something was purged last
         self._limit_messages()
         self._limit_bytes()
-
-    @property
-    def window(self) -> SendWindow:
-        return self.fragments.window
 
     # Inputs
 
@@ -286,8 +264,9 @@ class MulticastSender:
             self._begin_interval = min(2 * self._begin_interval, self._tau)
             self._tell_awaiting_start(now, out)
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
 
     # Outputs
 

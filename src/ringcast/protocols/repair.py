@@ -30,7 +30,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,6 @@ class Gap:
     since: int
     asked: int = 0  # how often
     is_doubtful: bool = False  # asked for again after silence: either request may be answered
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "asked", "is_doubtful"})
 
     @property
     def count(self) -> int:
@@ -78,7 +77,6 @@ class Request:
 
     asked_at: int
     gaps: list[Gap]
-    volatile: ClassVar[frozenset[str]] = frozenset({"asked_at"})
 
     def place_of(self, seqno: int) -> int | None:
         """Which of the gaps this seqno is in."""
@@ -104,17 +102,6 @@ class Repair:
         "requests",
         "tau",
         "unasked",
-    )
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "_answered_at",
-            "_awaited",
-            "_datagram",
-            "_not_before",
-            "_patience",
-            "_round_trip",
-            "is_repeated",
-        }
     )
 
     def __init__(self, offset: int, tau: int) -> None:
@@ -165,7 +152,8 @@ class Repair:
     ) -> None:
         """first..last have just been offered to the window. Runs of one datagram have the same
         number, and count once; without a number, each is a datagram of its own."""
-        if first == self.known + 1 and last == window.received and not self.has_gaps:
+        is_whole = not (self.unasked or self.requests or self.lost)
+        if is_whole and first == self.known + 1 and last == window.received:
             self.known = last  # the next in order, and nothing is missing
             self.announced = max(self.announced, last)
             return
@@ -185,7 +173,9 @@ class Repair:
 
     def saw_next(self, seqno: int) -> bool:
         """Whether this is the next of a stream of which nothing is known to be missing."""
-        if self.has_gaps or self.announced >= seqno or self.known + 1 != seqno:
+        if self.announced >= seqno or self.known + 1 != seqno:
+            return False
+        if self.unasked or self.requests or self.lost:
             return False
         self.known = self.announced = seqno
         return True

@@ -13,7 +13,7 @@ leave somebody out because it was not heard does not merge for a while after
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire.limits import PARTS_MAX, VIEW_MEMBERS_MAX
@@ -45,10 +45,6 @@ class Request:
 
 class Reunion:
     """What one coordinator knows of other groups."""
-
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"until", "interval", "_wait", "_not_before", "_partitioned_at", "_has_merged"}
-    )
 
     def __init__(self) -> None:
         self.leader: Member | None = None

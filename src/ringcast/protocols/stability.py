@@ -35,9 +35,9 @@ all is stable. Then everybody is silent."""
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, StabilityQuery, StabilityReport, Stable
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member, View
 
 
@@ -65,22 +66,6 @@ class Timer(Named):
 class StabilityRounds:
     """The reports of one member, and as coordinator those of all."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            *(
-                "_me",
-                "_interval_usual",
-                "_ample",
-                "_interval_min",
-                "_interval_max",
-                "_interval",
-                "_every",
-                "reports_sent",
-            ),
-            *("_ended_at", "_told"),
-        }
-    )
-
     def __init__(self, me: Member, config: MulticastConfig) -> None:
         assert config.stability is not None
         self._me = me
@@ -95,7 +80,6 @@ class StabilityRounds:
         self._interval = self._interval_min
         self._threshold = config.stability.threshold_bytes or config.window_bytes // 8
         self._every = config.ack_threshold or max(config.ack_every, config.capacity_max // 16)
-        self._view: View | None = None
         self._number = 0  # of the last Stable that was heard in this view
         self._marks: tuple[Mark, ...] = ()  # of that one,
         self._marks_before: tuple[Mark, ...] = ()  # and of the one before
@@ -112,12 +96,16 @@ class StabilityRounds:
         self._ended_at = 0  # the last round
         self._told: dict[Member, int] = {}  # when it was retransmitted, and to whom
         self._wanted = 0  # until the end of this round everybody is asked to report at once
-        self._timers: Timers[Timer] = Timers()
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        """As layers are."""
+        self.group = group
+        self._timers: Timers[Timer] = deadlines.owner("stability")
 
     # Inputs
 
-    def install_view(self, view: View) -> None:
-        self._view = view
+    def install_view(self) -> None:
         self._number = 0
         self._marks = self._marks_before = ()
         self._said = None
@@ -135,18 +123,18 @@ class StabilityRounds:
     def delivered(self, sender: Member, delivered: int, size: int, buffer: int, now: int) -> None:
         """The application has delivered so many bytes of this sender, up to `delivered`. `buffer`
         is what all senders together may have under way to this member."""
-        assert self._view is not None
+        assert self.group.view is not None
         self._delivered_bytes += size
         self._delivered_of.add(sender)
-        said = 0 if self._said is None else self._said[self._view.members.index(sender)]
+        said = 0 if self._said is None else self._said[self.group.view.members.index(sender)]
         charged = max(self._delivered_bytes, self._datagrams * DATAGRAM_OVERHEAD)
         is_much = charged >= min(self._threshold * len(self._delivered_of), buffer // 8)
         if is_much or delivered - said >= self._every:
             self.is_due = True
         else:
             self._interval = self._interval_min
-            waiting_until = self._timers.next_timeout()
-            if waiting_until is None or waiting_until > now + self._interval:
+            is_armed = self._timers.is_armed(Timer.REPORT)
+            if not is_armed or self._timers.until(Timer.REPORT, now) > self._interval:
                 self._timers.arm(Timer.REPORT, now + self._interval)
 
     def on_data(self, now: int) -> None:
@@ -160,7 +148,7 @@ class StabilityRounds:
 
     def want(self, out: Effects) -> None:
         """Find out now what everybody has."""
-        view = self._view
+        view = self.group.view
         if view is None:
             return
         if view.coordinator == self._me:
@@ -171,7 +159,7 @@ class StabilityRounds:
             out.datagram(view.coordinator, StabilityQuery(view.id, self._number))
 
     def on_wanted(self, source: Member, wanted: StabilityQuery, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or wanted.view_id != view.id or source not in view:
             return
         if view.coordinator == self._me:
@@ -182,7 +170,7 @@ class StabilityRounds:
             self.is_due |= self._number >= wanted.number > self._said_after
 
     def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or report.view_id != view.id or view.coordinator != self._me:
             return
         if source not in view or len(report.delivered) != len(view) or report.number > self._number:
@@ -200,7 +188,7 @@ class StabilityRounds:
         self._count(source, report, now, out)
 
     def on_stable(self, source: Member, stable: Stable) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or stable.view_id != view.id or source != view.coordinator:
             return
         if stable.number > self._number and len(stable.marks) == len(view):
@@ -210,12 +198,9 @@ class StabilityRounds:
         if self._timers.take(Timer.REPORT, now):
             self.is_due = True
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
-
     def report(self, delivered: tuple[int, ...], allowance: int, now: int, out: Effects) -> None:
         """Say how far this member is with everybody, in the order of the view."""
-        view = self._view
+        view = self.group.view
         assert view is not None
         self.is_due = False
         self._delivered_bytes = 0
@@ -241,7 +226,6 @@ class StabilityRounds:
             self.stir(now)
 
     def close(self) -> None:
-        self._view = None
         self.is_due = False
         self.news = None
         self._reports.clear()
@@ -260,7 +244,7 @@ class StabilityRounds:
     def has_reported(self, member: Member, needed: Sequence[int]) -> bool:
         """As coordinator: whether this member has taken so much of each other member, as far as its
         reports in this view tell. What it sent itself it has."""
-        view, report = self._view, self._reports.get(member)
+        view, report = self.group.view, self._reports.get(member)
         if view is None or report is None:
             return False
         return all(
@@ -277,7 +261,7 @@ class StabilityRounds:
 
     def explain(self) -> list[str]:
         """As coordinator: for whom a round waits."""
-        view = self._view
+        view = self.group.view
         if view is None or view.coordinator != self._me or not self._reported:
             return []
         silent = ", ".join(str(who) for who in view if who not in self._reported)
@@ -286,7 +270,7 @@ class StabilityRounds:
     # As coordinator
 
     def _count(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         assert view is not None
         before = self._reports.get(source)
         if before is not None and before.number == report.number:  # reports may overtake each other
@@ -322,8 +306,8 @@ class StabilityRounds:
         return self._last
 
     def _hear(self, stable: Stable) -> None:
-        assert self._view is not None
-        share = min(stable.allowance * len(self._view), self._ample)
+        assert self.group.view is not None
+        share = min(stable.allowance * len(self.group.view), self._ample)
         self._interval_min = max(INTERVAL_MIN_NS, self._interval_usual * share // self._ample)
         if stable.marks != self._marks:
             self._interval = self._interval_min

@@ -31,10 +31,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from ringcast.core.effects import Admitted, DigestWanted, LetIn, Settled
-from ringcast.core.timers import Named, Timers
+from ringcast.core.effects import Admitted, DigestWanted, Layer, LetIn, Settled
+from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named
 from ringcast.events import (
     StateBegun,
     StateChunk,
@@ -61,18 +61,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, Origin, View
-    from ringcast.wire.frames import Frame, SystemMessage
+    from ringcast.wire.frames import SystemMessage
 
 PATIENCE_NS = 10_000_000_000
 PATIENCE_MAX_NS = 160_000_000_000
 """How long a joiner waits for the next sign of its provider before it asks another: at first, and
 at most. It doubles each time, so that a state which takes long to make gets through at last."""
-
-DEPARTED_MAX = 256
-"""Streams of departed members whose end is remembered. Only joiners that have waited for their
-state since before they departed need to know; of older ones these keep nothing either."""
 
 
 class Phase(Enum):
@@ -101,13 +98,8 @@ class Incoming:
     """What the provider knows of `taken`."""
 
 
-class StateTransfer:
+class StateTransfer(Layer):
     """The state machine of one member: both sides."""
-
-    frames: ClassVar[tuple[type[Frame], ...]] = ()
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"me", "ignored", "_room", "_fragment_bytes", "_inherited", "_since", "_patience"}
-    )
 
     def __init__(
         self,
@@ -123,6 +115,10 @@ class StateTransfer:
         self.me = me
         self.has_state = has_state
         self.phase = Phase.LIVE
+        self.is_catching_up = False
+        """Messages to the group go into the buffer."""
+        self.is_behind = False
+        """The application does not get live messages yet."""
         self.giving = Provider()
         self.provider: Member | None = None
         """Who is to give us ours, while we wait for it."""
@@ -136,26 +132,26 @@ class StateTransfer:
         self._room = join_buffer_bytes
         self._fragment_bytes = fragment_bytes
         self._inherited = inherited
-        self._view: View | None = None
         self._attempt = 0
         self._is_repeated = False  # a refusal may be of the view before
         self._refusals: dict[Member, Refusal] = {}
         self._outside: frozenset[Member] = frozenset()  # whom this member has yet to let in
+        # Where streams of departed members ended, at most DEPARTED_MAX of them. Only joiners that
+        # have waited for their state since before need to know; of older ones these keep nothing.
         self._departed: dict[Origin, int] = {}
         self._is_settled = True  # no messages of who departed are still to come
         self._handover: deque[Event] = deque()  # of our own state, for the application
         self._is_full = False
         self._since = 0
         self._patience = PATIENCE_NS
-        self._timers: Timers[Timer] = Timers()
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self._timers: Timers[Timer] = deadlines.owner("state")
+        self.giving.attach(deadlines)
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before somebody joins."""
-
-    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        """What is said here comes as messages."""
 
     def receive_message(
         self, source: Member, message: SystemMessage, now: int, out: Effects
@@ -197,7 +193,7 @@ class StateTransfer:
                 self._is_settled = is_settled
                 self._settle()
             case LetIn(by, digest):
-                self.phase = Phase.WAITING
+                self._enter(Phase.WAITING)
                 self.catch_up = CatchUp(
                     digest.entries, self._room, self._fragment_bytes, self._inherited
                 )
@@ -224,7 +220,7 @@ class StateTransfer:
         if self.me not in view:
             self.close(f"{view} goes on without this member", now, out)
             return
-        before, self._view = self._view, view
+        before = self.group.previous
         self._outside = frozenset()
         self.giving.set_members(view)
         self._announce(out)
@@ -239,15 +235,12 @@ class StateTransfer:
                 self._is_repeated = True
                 self._ask_again(out)
 
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Where windows open is noted when something comes from them."""
-
     def answer_asks(self, taken: Digest, now: int, out: Effects) -> None:
         """Cut for those who have asked, if this is far enough."""
-        if self._view is not None:
+        if self.group.view is not None:
             is_waiting = self.phase is Phase.WAITING
             cut = self._cut_at(taken)
-            self.giving.answer(self._view, cut, taken, now, out, is_waiting=is_waiting)
+            self.giving.answer(self.group.view, cut, taken, now, out, is_waiting=is_waiting)
             self._announce(out)
 
     def provide(self, number: int, chunks: Sequence[bytes], out: Effects, *, is_last: bool) -> int:
@@ -273,7 +266,7 @@ class StateTransfer:
         """Whether messages are left in their windows because the buffer is full."""
         if is_full != self._is_full:
             self._is_full = is_full
-            self._tell(list(self._view or ()), out)
+            self._tell(list(self.group.view or ()), out)
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """The state, in chunks of which each counts as a message; then what came meanwhile."""
@@ -291,7 +284,7 @@ class StateTransfer:
             self._took_all(out)
             events += self.catch_up.take(limit)
             if not self.catch_up:
-                self.phase = Phase.LIVE
+                self._enter(Phase.LIVE)
                 self._end_catch_up()
         return events
 
@@ -316,30 +309,15 @@ class StateTransfer:
                     self._ask_next(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
-        self.phase = Phase.LIVE
+        self._enter(Phase.LIVE)
         self.giving.close(reason)
         self._announce(out)
-        self.provider = self.incoming = self.catch_up = self._view = None
+        self.provider = self.incoming = self.catch_up = None
         self._handover.clear()
         self.blocked.clear()
         self._timers.disarm(Timer.PATIENCE)
 
     # Outputs
-
-    def next_timeout(self) -> int | None:
-        machines = (self._timers, self.giving)
-        deadlines = [at for machine in machines if (at := machine.next_timeout()) is not None]
-        return min(deadlines, default=None)
-
-    @property
-    def is_catching_up(self) -> bool:
-        """Messages to the group go into the buffer."""
-        return self.phase is Phase.WAITING
-
-    @property
-    def is_behind(self) -> bool:
-        """The application does not get live messages yet."""
-        return self.phase is not Phase.LIVE
 
     @property
     def has_ready(self) -> bool:
@@ -398,11 +376,16 @@ class StateTransfer:
         assert not self.is_behind or self.catch_up is not None
         assert not self._handover or self.is_behind
 
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.is_catching_up = phase is Phase.WAITING
+        self.is_behind = phase is not Phase.LIVE
+
     # What a provider does
 
     def _on_ask(self, source: Member, ask: StateRequest, out: Effects) -> None:
         if self.has_state:
-            self.giving.on_ask(source, ask, self._view, out)
+            self.giving.on_ask(source, ask, self.group.view, out)
         else:
             out.message(source, StateRefused(ask.attempt, Refusal.STATELESS))
 
@@ -425,7 +408,7 @@ class StateTransfer:
                 out.event(event)
 
     def _on_joiner_blocked(self, source: Member, message: JoinerBlocked, now: int) -> None:
-        if message.is_full and self._view is not None and source in self._view:
+        if message.is_full and self.group.view is not None and source in self.group.view:
             self.blocked.setdefault(source, now)
         else:
             self.blocked.pop(source, None)
@@ -442,15 +425,15 @@ class StateTransfer:
         self._ask_again(out)
 
     def _ask_again(self, out: Effects) -> None:
-        assert self._view is not None
+        assert self.group.view is not None
         assert self.provider is not None
         assert self.catch_up is not None
-        ask = StateRequest(self._attempt, self._view.id, Digest(self.catch_up.opened))
+        ask = StateRequest(self._attempt, self.group.view.id, Digest(self.catch_up.opened))
         out.message(self.provider, ask)
 
     def _ask_next(self, now: int, out: Effects) -> None:
         """Of the members that have not refused, the one after the last that was asked."""
-        view, last = self._view, self.provider
+        view, last = self.group.view, self.provider
         assert view is not None
         if last is not None and last in view and last not in self._refusals:
             out.message(last, StateCancel(self._attempt))
@@ -472,7 +455,7 @@ class StateTransfer:
         self._stop_waiting(StateLost(f"nobody has the state: {who}"), out)
 
     def _stop_waiting(self, event: StateReceived | StateLost, out: Effects) -> None:
-        self.phase = Phase.HANDING
+        self._enter(Phase.HANDING)
         self._handover.append(event)
         self._timers.disarm(Timer.PATIENCE)
         self._patience = PATIENCE_NS
@@ -523,13 +506,13 @@ class StateTransfer:
 
     def _complete(self, provider: Member, incoming: Incoming, out: Effects) -> None:
         assert self.catch_up is not None
-        assert self._view is not None
+        assert self.group.view is not None
         cut = incoming.cut.entries
-        orphans = self.catch_up.cut(cut, self._view)
+        orphans = self.catch_up.cut(cut, self.group.view)
         self._settle()
         # Of those who departed, this member now has what its provider had, and what it kept of it.
         for origin, seqno in cut.items():
-            if origin.sender not in self._view:
+            if origin.sender not in self.group.view:
                 is_further = origin not in orphans and self._departed.get(origin, 0) > seqno
                 self._departed[origin] = self._departed[origin] if is_further else seqno
         for origin in orphans:
@@ -540,8 +523,8 @@ class StateTransfer:
         self._stop_waiting(StateReceived(provider, incoming.chunks, incoming.size), out)
 
     def _settle(self) -> None:
-        if self._is_settled and self.catch_up is not None and self._view is not None:
-            self.catch_up.settle(self._view)
+        if self._is_settled and self.catch_up is not None and self.group.view is not None:
+            self.catch_up.settle(self.group.view)
             self._end_catch_up()
 
     def _note_late(self, events: Sequence[Event]) -> None:

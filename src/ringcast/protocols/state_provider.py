@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, Named
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
 from ringcast.protocols.intake import seconds
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Digest, Member, View
     from ringcast.wire.frames import StateAck, StateCancel, StateRequest, SystemMessage
@@ -73,7 +74,6 @@ class Transfer:
     taken: int = 0
     is_blocked: bool = False
     is_ended: bool = False
-    volatile: ClassVar[frozenset[str]] = frozenset({"since"})
 
     @property
     def is_full(self) -> bool:
@@ -83,8 +83,6 @@ class Transfer:
 class Provider:
     """States that are being given, and questions that wait for an answer."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset({"ignored"})
-
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}
         self.asks: dict[Member, StateRequest] = {}
@@ -93,7 +91,11 @@ class Provider:
         """For the application; they have their place among its messages."""
         self.ignored = 0  # messages that came too late
         self._numbers = 0
-        self._timers: Timers[Timer] = Timers()
+        self.attach(Deadlines())
+
+    def attach(self, deadlines: Deadlines) -> None:
+        """Arm timers there from now on."""
+        self._timers: Timers[Timer] = deadlines.owner("giving")
 
     # Inputs
 
@@ -214,9 +216,6 @@ class Provider:
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
         return events
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def stats(self) -> dict[str, object]:
         return {

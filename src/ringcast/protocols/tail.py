@@ -17,8 +17,6 @@ again."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 START_NS = 10_000_000
 """The pause before the first round trip was measured."""
 
@@ -38,7 +36,6 @@ class Tail:
         "_timed",
         "pause",
     )
-    volatile: ClassVar[frozenset[str]] = frozenset(__slots__)
 
     def __init__(self, tau: int, ack_interval: int) -> None:
         self._tau = tau

@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from ringcast.core.effects import Flushed
-from ringcast.core.timers import Named, Timers
+from ringcast.core.effects import Flushed, Layer
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
@@ -70,8 +70,9 @@ if TYPE_CHECKING:
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
-    from ringcast.model import Digest, Member, View
+    from ringcast.model import Member, View
     from ringcast.protocols.unicast_receiver import Tombstone
     from ringcast.wire.frames import Frame
 
@@ -108,12 +109,8 @@ class SyncRequest:
     since: int
     asked: int = 0
 
-    def canonical(self) -> tuple[object, ...]:
-        """Ticks are not counted where clocks do not count; whether it was ever asked matters."""
-        return (self.conn, self.nonce, self.asked > 0)
 
-
-class ReliableUnicast:
+class ReliableUnicast(Layer):
     """The state machine of one member: both directions, all peers."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
@@ -127,24 +124,6 @@ class ReliableUnicast:
     )
     sender: ClassVar[type[UnicastSender]] = UnicastSender
     receiver: ClassVar[type[UnicastReceiver]] = UnicastReceiver
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "me",
-            "config",
-            "receive_buffer",
-            "ticks",
-            "stale",
-            "refused",
-            "_receipts",
-            "_fragment_bytes",
-            "_datagram_bytes",
-            "_is_system",
-            "_max_message_bytes",
-            "_tau",
-            "_turn",
-            "_datagram",
-        }
-    )
 
     def __init__(
         self,
@@ -164,6 +143,7 @@ class ReliableUnicast:
         buffer holds."""
         self.senders: dict[Member, UnicastSender] = {}
         self.receivers: dict[Member, UnicastReceiver] = {}
+        self._ready: set[Member] = set()  # of whom messages wait for the application
         self.tombstones: dict[Member, Tombstone] = {}
         self.sync_requests: dict[Member, SyncRequest] = {}
         self.early = Early()
@@ -180,7 +160,6 @@ class ReliableUnicast:
         self._datagram_bytes = datagram_bytes
         self._max_message_bytes = max_message_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._view: View | None = None
         self._replaced: dict[Member, None] = {}
         self._is_closed = False
         self._epoch = SYSTEM_EPOCH if is_system else LOOPBACK_EPOCH
@@ -189,12 +168,17 @@ class ReliableUnicast:
         self._is_loopback_blocked = False
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come, as far as messages are in them
-        self._timers: Timers[Timer] = Timers()
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self._timers: Timers[Timer] = deadlines.owner(self._owner("ticks"))
+
+    def _owner(self, what: str, peer: Member | None = None) -> tuple[str, str, Member | None]:
+        """The name of an owner of timers."""
+        return "channel" if self._is_system else "unicast", what, peer
 
     # Inputs
-
-    def start(self, now: int, out: Effects) -> None:
-        """Nothing to do before somebody sends."""
 
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on."""
@@ -210,7 +194,7 @@ class ReliableUnicast:
         """
         if self._is_closed:
             raise GroupClosed("this member has left its group")
-        if self._view is None:
+        if self.group.view is None:
             raise UsageError(f"cannot send to {to}: not in a view yet")
         check_payloads(payloads, self._max_message_bytes)
         if not payloads:
@@ -219,7 +203,7 @@ class ReliableUnicast:
             return self._send_to_self(payloads)
         entry = self.senders.get(to)
         if entry is None:
-            if to not in self._view:
+            if to not in self.group.view:
                 raise Undeliverable(to, 0, 1, 0, f"{to} is not in the view: nothing was sent to it")
             self._epoch += 1
             entry = self.senders[to] = self.sender(
@@ -229,9 +213,10 @@ class ReliableUnicast:
                 self._fragment_bytes,
                 self._datagram_bytes,
                 now,
+                self.deadlines.owner(self._owner("to", to)),
             )
         accepted = entry.send(payloads, now, out)
-        if accepted < len(payloads) and to not in self._view:
+        if accepted < len(payloads) and to not in self.group.view:
             if not accepted:
                 entry.is_blocked = False
                 raise entry.undeliverable(
@@ -265,7 +250,8 @@ class ReliableUnicast:
             return False
         if not entry.send_next(payload, now, out):
             return False
-        self._timers.arm_if_idle(_TICK, now + self._tau)
+        if _TICK not in self._timers.by_key:
+            self._timers.arm(_TICK, now + self._tau)
         return True
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
@@ -299,7 +285,7 @@ class ReliableUnicast:
             self._shut(f"{view} goes on without this member", out)
             return
         addresses = {member.address for member in view}
-        before, self._view = self._view, view
+        before = self.group.previous
         known = dict.fromkeys(
             [*(before or ()), *self.senders, *self.receivers, *self.sync_requests]
         )
@@ -320,7 +306,7 @@ class ReliableUnicast:
                     sender.depart(view, str(view), out)
                 if is_replaced:
                     sender.give_up(f"{peer} has been restarted", out)
-                    del self.senders[peer]
+                    self.drop_to(peer)
                 else:
                     sender.release(out)
             if receiver is not None:
@@ -330,9 +316,6 @@ class ReliableUnicast:
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
         for peer in [peer for peer in self.sync_requests if peer in self._replaced]:
             self._drop_sync_request(peer)
-
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Digests speak of what is sent to the group."""
 
     def sync(self, peer: Member, now: int) -> None:
         """An operator's wish: find out where this sender stands, and go on from there."""
@@ -350,7 +333,9 @@ class ReliableUnicast:
 
     def drop_to(self, peer: Member) -> None:
         """Forget what goes to this peer, without a word; a send begins anew."""
-        self.senders.pop(peer, None)
+        entry = self.senders.pop(peer, None)
+        if entry is not None:
+            entry.remove()
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
@@ -365,7 +350,7 @@ class ReliableUnicast:
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
         events: list[Event] = []
-        if self._view is None:
+        if self.group.view is None:
             return events
         for peer in self._in_turn():
             if limit <= 0:
@@ -373,7 +358,7 @@ class ReliableUnicast:
             self._turn += 1
             if peer == self.me:
                 own = self._take_own(limit, out)
-                events.append(Delivered(self.me, own, self._view.id, LOOPBACK_EPOCH))
+                events.append(Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH))
                 limit -= len(own.payloads)
             else:
                 limit -= self._take_from(self.receivers[peer], limit, now, events)
@@ -381,27 +366,27 @@ class ReliableUnicast:
 
     def take_own(self, out: Effects) -> list[Event]:
         """What this member has sent to itself, however much: for who is about to go."""
-        if self._view is None or not self.loopback.ready:
+        if self.group.view is None or not self.loopback.ready:
             return []
         own = self._take_own(self.loopback.ready, out)
-        return [Delivered(self.me, own, self._view.id, LOOPBACK_EPOCH)]
+        return [Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH)]
 
     def take_next(self, source: Member, conn: Conn, seqno: int, now: int) -> bool:
         """`receive` of one whole message and `take_all` in one step, in the usual case: it is the
         next of a peer that nothing is missing of. False: nothing has happened."""
         entry = self.receivers.get(source)  # closed, or replaced by another, it has none
-        if entry is None or self._view is None or conn != entry.conn:
+        if entry is None or self.group.view is None or conn != entry.conn:
             return False
         return entry.take_next(seqno, now)
 
     def take_all(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """Every message that is ready, with its sender: for who needs to know no more."""
         messages: list[tuple[Member, bytes]] = []
-        if self._view is None:
+        if self.group.view is None:
             return messages
-        for peer, entry in self.receivers.items():
+        for peer, entry in self.receivers.items() if self._ready else ():
             window, assembler = entry.window, entry.assembler
-            if not window.ready:
+            if peer not in self._ready:
                 continue
             first = window.delivered + 1
             payloads = entry.take_ready(window.ready, now)
@@ -409,6 +394,7 @@ class ReliableUnicast:
                 runs = assembler.assemble(first, payloads)
                 payloads = [payload for _, run in runs for payload in run]
             messages += [(peer, payload) for payload in payloads]
+            self._note_ready(entry)
         if self.loopback.ready:
             own = self._take_own(self.loopback.ready, out)
             messages += [(self.me, payload) for payload in own.payloads]
@@ -418,7 +404,7 @@ class ReliableUnicast:
         for peer, sender in list(self.senders.items()):
             sender.handle_timeout(now, out)
             if sender.state is State.CLOSED:
-                del self.senders[peer]
+                self.drop_to(peer)
         allowance = self._allowance(now)
         for peer, receiver in list(self.receivers.items()):
             receiver.handle_timeout(now, allowance, out)
@@ -443,27 +429,17 @@ class ReliableUnicast:
 
     # Outputs
 
-    def next_timeout(self) -> int | None:
-        entries: list[UnicastSender | UnicastReceiver]
-        entries = [*self.senders.values(), *self.receivers.values()]
-        deadlines = [self._timers.next_timeout(), *[entry.next_timeout() for entry in entries]]
-        return min([at for at in deadlines if at is not None], default=None)
-
     @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
-        if self._view is None:
-            return False
-        for receiver in self.receivers.values():  # a loop: asked after every input
-            if receiver.window.ready:
-                return True
-        return self.loopback.ready > 0
+        own = self.loopback
+        return self.group.view is not None and (bool(self._ready) or own.delivered < own.high)
 
     @property
     def is_flushed(self) -> bool:
         """Every other member of the view has taken everything that was sent to it. Who is not in
         it may be dead: nobody is to wait for that one, and what it lacks is reported."""
-        view = self._view or ()
+        view = self.group.view or ()
         return all(sender.is_acked for peer, sender in self.senders.items() if peer in view)
 
     def is_blocked(self, to: Member) -> bool:
@@ -522,6 +498,7 @@ class ReliableUnicast:
             sender.check_invariants()
         for peer, receiver in self.receivers.items():
             assert peer not in self.tombstones
+            assert (peer in self._ready) == (receiver.window.ready > 0)
             receiver.check_invariants()
         for peer, sync_request in self.sync_requests.items():
             known = self._known(peer)
@@ -587,6 +564,7 @@ class ReliableUnicast:
         entry = self.receivers.get(source)
         if entry is not None and data.conn == entry.conn:
             entry.on_data(data, now, out, self._datagram)
+            self._note_ready(entry)
             return
         known = self._known(source)
         if known is None or data.conn > known:
@@ -599,6 +577,7 @@ class ReliableUnicast:
                 entry.on_data(data, now, out, self._datagram)
                 for run in overtakers:
                     entry.on_data(run, now, out)
+                self._note_ready(entry)
             else:
                 self.refused += 1
         elif entry is None and data.conn == known and not self.tombstones[source].is_final:
@@ -638,6 +617,7 @@ class ReliableUnicast:
             self._report_gap(entry, entry.window.delivered, ok.low, out)
         out.datagram(source, SyncAck(ok.conn, ok.nonce))
         entry.resume(ok, now, self._allowance(now), out)
+        self._note_ready(entry)
 
     def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
         """Whether this answers the outstanding sync request. Any other may have been on its way for
@@ -686,7 +666,7 @@ class ReliableUnicast:
         return len(table) < limit or peer in table or self._is_member(peer)
 
     def _is_member(self, peer: Member) -> bool:
-        return self._view is not None and peer in self._view
+        return self.group.view is not None and peer in self.group.view
 
     def _open(
         self, peer: Member, conn: Conn, offset: int, parts: tuple[bytes, ...] | None, now: int
@@ -698,15 +678,20 @@ class ReliableUnicast:
             if is_same or sync_request.conn.epoch < conn.epoch:
                 self._drop_sync_request(peer)
         self.tombstones.pop(peer, None)
+        self._ready.discard(peer)
+        timers = self.deadlines.owner(self._owner("from", peer))
         entry = self.receivers[peer] = self.receiver(
-            peer, conn, self.config, self._max_message_bytes, offset, parts, now
+            peer, conn, self.config, self._max_message_bytes, offset, parts, now, timers
         )
         return entry
 
     def _bury(self, peer: Member, *, is_final: bool) -> None:
         """Remove the entry; a tombstone stays, so that nothing is delivered twice."""
         tombs = self.tombstones
-        tombs[peer] = self.receivers.pop(peer).tombstone(is_final=is_final)
+        entry = self.receivers.pop(peer)
+        entry.remove()
+        self._ready.discard(peer)
+        tombs[peer] = entry.tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
         # Halves of large messages are kept, but only so many bytes of them.
@@ -768,22 +753,30 @@ class ReliableUnicast:
 
     def _in_turn(self) -> list[Member]:
         """Whoever has something ready; who was not reached last time comes first."""
-        peers = [peer for peer, entry in self.receivers.items() if entry.window.ready]
-        if self.loopback.ready:
+        peers = [peer for peer in self.receivers if peer in self._ready] if self._ready else []
+        if self.loopback.delivered < self.loopback.high:
             peers.append(self.me)
         start = self._turn = self._turn % len(peers) if peers else 0
         return peers[start:] + peers[:start] if start else peers
 
     def _take_from(self, entry: UnicastReceiver, limit: int, now: int, events: list[Event]) -> int:
         """How many messages were taken."""
-        assert self._view is not None
+        assert self.group.view is not None
         first = entry.window.delivered + 1
         payloads = entry.take_ready(limit, now)
-        view_id, epoch = self._view.id, entry.conn.epoch
+        self._note_ready(entry)
+        view_id, epoch = self.group.view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
         lost = entry.assembler.take_given_up()
         events += [GapSkipped(entry.peer, epoch, seqno, seqno) for seqno in lost]
         return len(payloads)
+
+    def _note_ready(self, entry: UnicastReceiver) -> None:
+        """Messages may have come into this window, or gone from it."""
+        if entry.window.ready:
+            self._ready.add(entry.peer)
+        else:
+            self._ready.discard(entry.peer)
 
     def _send_to_self(self, payloads: Sequence[bytes]) -> int:
         accepted = self.loopback.append_run(payloads)
@@ -808,12 +801,15 @@ class ReliableUnicast:
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
-        self._view = None
+        for receiver in self.receivers.values():
+            receiver.remove()
         for sender in self.senders.values():
+            sender.remove()
             sender.receipts.clear()  # it is not the peer that is gone
             sender.give_up(reason, out)
         self.senders.clear()
         self.receivers.clear()
+        self._ready.clear()
         self.tombstones.clear()
         self.sync_requests.clear()
         self.early.clear()

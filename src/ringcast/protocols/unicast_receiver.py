@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Conn, Member
     from ringcast.wire.frames import SyncOk, UnicastData
 
@@ -67,7 +68,6 @@ class Tombstone:
     """The sender has closed this connection: what still comes of it is late."""
     size: int = field(default=0, compare=False)
     """What `parts` cost in memory, about. Each counts: even an empty one takes a place."""
-    volatile: ClassVar[frozenset[str]] = frozenset({"size"})
 
     def lose_parts(self) -> None:
         """There is no room for them; a message that has begun can then not be delivered."""
@@ -79,19 +79,6 @@ class Tombstone:
 class UnicastReceiver:
     """What comes from one peer, until the application has delivered it."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "peer",
-            "_ack_interval",
-            "_expiry",
-            "_linger",
-            "used_at",
-            "last_data",
-            "acks_sent",
-            "nack_sent",
-        }
-    )
-
     def __init__(
         self,
         peer: Member,
@@ -101,6 +88,7 @@ class UnicastReceiver:
         offset: int,
         parts: Iterable[bytes] | None,
         now: int,
+        timers: Timers[Timer],
     ) -> None:
         self.peer = peer
         self.conn = conn
@@ -116,7 +104,7 @@ class UnicastReceiver:
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
         self._acked = offset
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._refresh(now)
 
     # Inputs
@@ -147,9 +135,11 @@ class UnicastReceiver:
             return False
         window.pass_next()
         self.last_data = self.used_at = now
+        timers = self._timers
         if self._expiry:
-            self._timers.arm(_IDLE, now + self._expiry)
-        self._timers.arm_if_idle(_ACK, now + self._ack_interval)
+            timers.arm(_IDLE, now + self._expiry)
+        if _ACK not in timers.by_key:
+            timers.arm(_ACK, now + self._ack_interval)
         return True
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
@@ -207,10 +197,11 @@ class UnicastReceiver:
         size = max(self.assembler.size, PART_BYTES_MIN * len(parts)) if parts else 0
         return Tombstone(self.conn, self.window.delivered, parts, is_final, size)
 
-    # Outputs
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
+    # Outputs
 
     def stats(self) -> dict[str, object]:
         window = self.window

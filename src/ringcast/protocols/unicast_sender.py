@@ -24,9 +24,9 @@ When idle: close (connection.py), but not while something is unacknowledged. A p
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Named
 from ringcast.events import Undeliverable, Writable
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.model import Member
     from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Sync, UnicastAck, UnicastNack
@@ -67,24 +68,6 @@ _IDLE: Final = Timer.IDLE
 class UnicastSender:
     """What goes to one peer, until it has taken it."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {
-            "peer",
-            "_config",
-            "_datagram_bytes",
-            "_expiry",
-            "_linger",
-            "_give_up_after",
-            "used_at",
-            "heard_at",
-            "blocked_since",
-            "retransmitted",
-            "receipts",
-            "tail_retransmitted",
-            "_answer_ticks",
-        }
-    )
-
     def __init__(
         self,
         peer: Member,
@@ -93,12 +76,14 @@ class UnicastSender:
         fragment_bytes: int,
         datagram_bytes: int,
         now: int,
+        timers: Timers[Timer],
     ) -> None:
         window = SendWindow(
             config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=datagram_bytes
         )
         self.peer = peer
         self.conn = conn
+        self.window = window
         self.fragments = Fragmenter(window, fragment_bytes)
         self.state = State.OPEN
         self.used_at = now
@@ -128,17 +113,13 @@ class UnicastSender:
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
         self._give_up_after = round(config.max_retransmit_s * 1e9)
-        self._timers: Timers[Timer] = Timers()
+        self._timers = timers
         self._refresh(now)
-
-    @property
-    def window(self) -> SendWindow:
-        return self.fragments.window
 
     @property
     def is_acked(self) -> bool:
         """The peer has taken everything (HA = HS)."""
-        window = self.fragments.window
+        window = self.window
         return window.low == window.high
 
     @property
@@ -166,7 +147,7 @@ class UnicastSender:
 
     def send_next(self, payload: bytes, now: int, out: Effects) -> bool:
         """Whether this message was accepted as it is and goes out at once; if not, `send` it."""
-        window = self.fragments.window
+        window = self.window
         was_acked = window.low == window.high
         if self.state is not _OPEN or not self.fragments.admit_one(payload):
             return False
@@ -319,15 +300,16 @@ class UnicastSender:
         rest_bytes = self.fragments.rest_bytes
         return Undeliverable(self.peer, epoch, window.low + 1, window.high, reason, rest_bytes)
 
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
+
     # Outputs
 
     @property
     def backlog(self) -> str:
         """What is unacknowledged, for people."""
         return f"{self.window.high - self.window.low} messages from {self.window.low + 1} on"
-
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
 
     def stats(self) -> dict[str, object]:
         window = self.window

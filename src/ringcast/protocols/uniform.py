@@ -60,11 +60,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import NewerView
-from ringcast.core.timers import Named, Timers
+from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.model import Stream
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.window.assembler import Assembler
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.protocols.multicast_receiver import MulticastReceiver
@@ -125,7 +126,6 @@ class Estate:
     received_before: int = -1
     """What was received when it was last looked at, while it is fetched."""
     since: int = 0
-    volatile: ClassVar[frozenset[str]] = frozenset({"since", "received_before"})
 
     @property
     def is_mine(self) -> bool:
@@ -180,8 +180,6 @@ class Round:
 class Uniform:
     """The estates of departed senders at one member."""
 
-    volatile: ClassVar[frozenset[str]] = frozenset({"me", "stream", "_config", "_tau", "_interval"})
-
     def __init__(
         self, me: Member, config: MulticastConfig, stream: Stream = Stream.UNIFORM
     ) -> None:
@@ -190,10 +188,14 @@ class Uniform:
         self.estates: dict[Member, Estate] = {}
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._view: View | None = None
         self._round = Round()
         self._interval = REPEAT_START_NS
-        self._timers: Timers[Timer] = Timers()
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        """As layers are."""
+        self.group = group
+        self._timers: Timers[Timer] = deadlines.owner(("left", self.stream))
 
     # Inputs
 
@@ -209,7 +211,6 @@ class Uniform:
         self.estates[sender] = estate
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        self._view = view
         for sender in [sender for sender in self.estates if sender in view]:
             del self.estates[sender]  # it is back: what it sends now is another matter
         self._begin_anew()
@@ -220,7 +221,7 @@ class Uniform:
             self._progress(now, out)
 
     def on_takeover(self, source: Member, told: Takeover, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if view is None:
             out.signal(NewerView(told.view_id))
             out.datagram(source, Standing(told.view_id, False, (), self.stream))
@@ -237,7 +238,7 @@ class Uniform:
             self._timers.arm_if_idle(Timer.REPEAT, now + self._interval)
 
     def on_standing(self, source: Member, told: Standing, now: int, out: Effects) -> None:
-        view = self._view
+        view = self.group.view
         if view is None or told.view_id != view.id or view.coordinator != self.me:
             return
         if source not in view:
@@ -258,7 +259,7 @@ class Uniform:
 
     def on_wanted(self, source: Member, wanted: EstateWanted, out: Effects) -> None:
         estate = self.estates.get(wanted.sender)
-        view = self._view
+        view = self.group.view
         if estate is None or estate.window is None or view is None or wanted.view_id != view.id:
             return
         first = max(wanted.first, estate.window.low + 1)
@@ -277,7 +278,7 @@ class Uniform:
 
     def on_run(self, source: Member, run: EstateRun, now: int, out: Effects) -> None:
         estate = self.estates.get(run.sender)
-        view = self._view
+        view = self.group.view
         if estate is None or estate.window is None or view is None or source not in view:
             return
         if estate.goal is None:
@@ -299,13 +300,13 @@ class Uniform:
             if not estate.is_mine:
                 continue
             assert estate.window is not None
-            assert self._view is not None
+            assert self.group.view is not None
             first = estate.window.delivered + 1
             payloads = estate.window.take_ready(limit)
             if payloads:
                 has_taken = True
                 limit -= len(payloads)
-                view_id = self._view.id
+                view_id = self.group.view.id
                 assembler = estate.assembler
                 deliver(sender, self.stream, assembler, first, payloads, view_id, events)
         if has_taken:
@@ -319,11 +320,7 @@ class Uniform:
             self._interval = min(2 * self._interval, self._tau)
             self._say(now, out)
 
-    def next_timeout(self) -> int | None:
-        return self._timers.next_timeout()
-
     def close(self) -> None:
-        self._view = None
         self.estates.clear()
         self._timers.disarm(Timer.REPEAT)
 
@@ -373,10 +370,10 @@ class Uniform:
 
     @property
     def _is_taker(self) -> bool:
-        return self._view is not None and self._view.coordinator == self.me
+        return self.group.view is not None and self.group.view.coordinator == self.me
 
     def _takeover(self) -> Takeover:
-        assert self._view is not None
+        assert self.group.view is not None
         resolved = [RecoveryTarget(sender, Stage.RESOLVED, 0) for sender in self._round.resolved]
         claims = [
             RecoveryTarget(sender, estate.stage, estate.goal or 0)
@@ -384,11 +381,12 @@ class Uniform:
         ]
         # Of too many the first come first: once they are resolved the others are named.
         told = (*claims[: ESTATES_MAX - len(resolved)], *resolved)
-        return Takeover(self._view.id, told, self.stream)
+        return Takeover(self.group.view.id, told, self.stream)
 
     def _responders(self) -> list[Member]:
-        assert self._view is not None
-        return [who for who in self._view if who != self.me and who not in self._round.not_open]
+        view, absent = self.group.view, self._round.not_open
+        assert view is not None
+        return [who for who in view if who != self.me and who not in absent]
 
     def _progress(self, now: int, out: Effects) -> None:
         """Take each estate as far as the answers allow, and tell if any has got further."""
@@ -475,9 +473,9 @@ class Uniform:
 
     def _knows(self, sender: Member, now: int) -> bool:
         """Whether there is an estate of this sender: from now on, since somebody else has one."""
-        assert self._view is not None
+        assert self.group.view is not None
         if sender not in self.estates:
-            if sender in self._view or len(self.estates) >= ESTATES_MAX:
+            if sender in self.group.view or len(self.estates) >= ESTATES_MAX:
                 return False
             self.take_over(sender, None, now)
         return True
@@ -497,11 +495,13 @@ class Uniform:
             estate.window.open_gate(told.high)
 
     def _fetch(self, sender: Member, estate: Estate, source: Member, out: Effects) -> None:
-        assert self._view is not None
+        assert self.group.view is not None
         assert estate.goal is not None
         estate.make_room(estate.goal)
         estate.source, estate.received_before = source, estate.received
-        wanted = EstateWanted(self._view.id, sender, estate.received + 1, estate.goal, self.stream)
+        wanted = EstateWanted(
+            self.group.view.id, sender, estate.received + 1, estate.goal, self.stream
+        )
         out.message(source, wanted)
 
     def _fetch_again(self, out: Effects) -> None:
@@ -526,10 +526,10 @@ class Uniform:
             self._timers.disarm(Timer.REPEAT)
 
     def _stand(self, out: Effects) -> None:
-        assert self._view is not None
+        assert self.group.view is not None
         shares = [estate.share(sender) for sender, estate in self.estates.items()]
-        told = Standing(self._view.id, True, tuple(shares[:ESTATES_MAX]), self.stream)
-        out.datagram(self._view.coordinator, told)
+        told = Standing(self.group.view.id, True, tuple(shares[:ESTATES_MAX]), self.stream)
+        out.datagram(self.group.view.coordinator, told)
 
     def _advance(self, now: int, out: Effects) -> None:
         """This member has got further with some estate."""
@@ -549,9 +549,9 @@ class Uniform:
             self._timers.arm(Timer.REPEAT, now + self._interval)
 
     def _waits_for(self, sender: Member, estate: Estate) -> str:
-        assert self._view is not None
+        assert self.group.view is not None
         if not self._is_taker:
-            return f"{self._view.coordinator} sees to it"
+            return f"{self.group.view.coordinator} sees to it"
         silent = [who for who in self._responders() if who not in self._round.standings]
         if silent:
             return f"no answer from {_names(silent)}"

@@ -336,7 +336,7 @@ class AckersAreMembers(Rule["Row | None"]):
 
 
 class SameBytesAgain:
-    """A retransmission carries the original's bytes. The harness compares them: it has both."""
+    """A retransmission carries the original's bytes. The observer compares them: it has both."""
 
     id = "N10"
     title = "a repaired message is the original one"

@@ -7,7 +7,7 @@ not at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.events import (
     Delivered,
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from ringcast.events import Event
     from ringcast.model import Member
-    from ringcast.sim.agenda import Agenda
-    from ringcast.sim.network import Network
+    from ringcast.sim.clock import VirtualClock
+    from ringcast.sim.faults import Conditions
+    from ringcast.sim.member import SimulatedMember
     from ringcast.sim.options import Options
     from ringcast.trace.rows import OriginKey
 
@@ -87,6 +88,11 @@ class Keeper:
         self._random = random
         self._incoming: list[bytes] = []
 
+    @property
+    def entries(self) -> dict[OriginKey, Content]:
+        """What is in the state, by origin."""
+        return self.ledger.entries
+
     def see(self, event: Event) -> None:
         """What happens, in order. ValueError: a state came that is none."""
         match event:
@@ -116,41 +122,26 @@ class Keeper:
         return chunks
 
 
-class Owner(Protocol):
-    """Whose application it is."""
-
-    is_alive: bool
-
-    @property
-    def can_act(self) -> bool: ...
-
-    def provide_state(self, transfer: int, limit: int) -> bool:
-        """Give up to `limit` chunks of this one to the node. Whether it may go on at once."""
-        ...
-
-    def refuse_state(self, transfer: int) -> None: ...
-
-
 class Giver:
     """When the application gives what it is asked for: at once, later, bit by bit, or not."""
 
     def __init__(
         self,
-        owner: Owner,
+        owner: SimulatedMember,
         keeper: Keeper,
         slot: int,
         *,
         options: Options,
-        agenda: Agenda,
-        network: Network,
+        clock: VirtualClock,
+        conditions: Conditions,
         random: Random,
     ) -> None:
         self.keeper = keeper
         self._owner = owner
         self._is_stalled = slot == options.stalled
         self._options = options
-        self._agenda = agenda
-        self._network = network
+        self._clock = clock
+        self._conditions = conditions
         self._random = random
 
     def react(self, events: Iterable[Event]) -> None:
@@ -160,14 +151,14 @@ class Giver:
 
     def plan(self, transfer: int) -> None:
         """The next chunks of it go out after a while."""
-        self._agenda.after(self._random.uniform(0, self._options.give_ms), self._give, transfer)
+        self._clock.after(self._random.uniform(0, self._options.give_ms), self._give, transfer)
 
     def _give(self, transfer: int) -> None:
         if transfer not in self.keeper.giving or not self._owner.is_alive:
             return
-        is_calm = self._network.is_calm
+        is_calm = self._conditions.is_calm
         if not self._owner.can_act or (self._is_stalled and not is_calm):
-            self._agenda.after(AGAIN_MS, self._give, transfer)
+            self._clock.after(AGAIN_MS, self._give, transfer)
         elif not is_calm and self._random.random() < self._options.refuse:
             self._owner.refuse_state(transfer)
         elif self._owner.provide_state(transfer, self._options.give_chunks):

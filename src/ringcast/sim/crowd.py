@@ -1,4 +1,4 @@
-"""Crowd: many whole nodes on a virtual clock, without harness or trace. For what needs numbers.
+"""Crowd: many whole nodes on a virtual clock, without observer or trace. For what needs numbers.
 
 Every datagram arrives after the same short delay, or is lost, each independently of the others.
 """
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.model import Address, Member
-from ringcast.sim.agenda import Agenda
-from ringcast.sim.nodes import group_node
+from ringcast.node import build_node
+from ringcast.sim.clock import ns
+from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringcast.node import Node
     from ringcast.protocols.failure import FailureDetector
+    from ringcast.sim.world import Fault, Flight
 
 HOST = "10.0.0.1"
 FIRST_PORT = 10_000
-TAKE_LIMIT = 1000
 DELAY_MS = 1.0
 DATAGRAM_BYTES = 1400
 """Views of many members are larger."""
@@ -39,7 +40,13 @@ class Crowd:
         loss: float = 0.0,
         multicast: MulticastConfig | None = None,
     ) -> None:
-        self.agenda = Agenda()
+        self.world = plain_world()
+        faults: list[Fault] = [self, FixedDelay(ns(DELAY_MS))]
+        if loss:
+            random = Random(seed)  # one for all links
+            faults.append(LoseWhere(lambda flight: random.random() < loss))
+        self.world.network.faults = faults
+        self.clock = self.world.clock
         self.nodes: dict[Address, Node] = {}
         self.addresses = [Address(HOST, FIRST_PORT + place) for place in range(count)]
         self.datagrams = 0
@@ -51,35 +58,32 @@ class Crowd:
         self.largest = 0
         """The largest datagram, in bytes."""
         self._multicast = multicast or MulticastConfig(datagram_bytes=DATAGRAM_BYTES)
-        self._random = Random(seed)
-        self._loss = loss
-        self._wake_at: dict[Address, int] = {}
 
     def start(self, place: int) -> Node:
         address = self.addresses[place]
         config = GroupConfig(group="crowd", multicast=self._multicast)
         me = Member(address, 1, f"member-{place}")
-        node = self.nodes[address] = group_node(me, config, seal=None)
-        node.start(self.agenda.now)
-        node.add_candidates(self.addresses, self.agenda.now)
-        self._turn(address)
+        node = self.nodes[address] = build_node(me, config)
+        resident = PlainMember(node)
+        resident.before_sending = self._count_frames
+        begin(self.world, resident, self.addresses)
         return node
 
     def run_for(self, milliseconds: float) -> None:
-        self.agenda.run_until(self.agenda.now + round(milliseconds * 1e6))
+        self.world.run_for(milliseconds)
 
     def run_until_one_view(self, limit_ms: float, step_ms: float = 1.0) -> float:
         """Milliseconds until all that were started are in one view of exactly them; at most
         `limit_ms`."""
-        start = self.agenda.now
-        while not self.is_one and self.agenda.now - start < limit_ms * 1e6:
+        start = self.clock.now
+        while not self.is_one and self.clock.now - start < limit_ms * 1e6:
             self.run_for(step_ms)
-        return (self.agenda.now - start) / 1e6
+        return (self.clock.now - start) / 1e6
 
     def send(self, place: int, *payloads: bytes) -> None:
         address = self.addresses[place]
-        self.nodes[address].send(payloads, self.agenda.now)
-        self._turn(address)
+        self.nodes[address].send(payloads, self.clock.now)
+        self.world.processes[address].turn()
 
     @property
     def is_one(self) -> bool:
@@ -99,42 +103,17 @@ class Crowd:
         self.frames.clear()
         self.copies.clear()
 
-    def _arrive(self, address: Address, datagram: bytes) -> None:
-        node = self.nodes.get(address)
-        if node is not None:
-            node.receive_datagrams([datagram], self.agenda.now)
-            self._turn(address)
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        """Counts what leaves."""
+        size = len(flight.datagram)
+        self.datagrams += 1
+        self.bytes += size
+        self.largest = max(self.largest, size)
+        return [flight]
 
-    def _turn(self, address: Address) -> None:
-        node, now = self.nodes[address], self.agenda.now
-        node.take_events(TAKE_LIMIT, now)
+    def _count_frames(self, node: Node) -> None:
         others_count = len(node.view or ()) - 1
         for dest, frame in node.pending():
             kind = type(frame).__name__
             self.frames[kind] += 1
             self.copies[kind] += others_count if dest is None else 1
-        for dest, datagram in node.take_datagrams():
-            if dest is None:
-                others = [member.address for member in node.view or () if member != node.me]
-            else:
-                others = [dest]
-            for other in others:
-                self._carry(other, datagram)
-        deadline = node.next_timeout()
-        if deadline is not None and deadline < self._wake_at.get(address, deadline + 1):
-            self._wake_at[address] = deadline
-            self.agenda.at(deadline, self._wake, address, deadline)
-
-    def _carry(self, address: Address, datagram: bytes) -> None:
-        self.datagrams += 1
-        self.bytes += len(datagram)
-        self.largest = max(self.largest, len(datagram))
-        if not self._loss or self._random.random() >= self._loss:
-            self.agenda.after(DELAY_MS, self._arrive, address, datagram)
-
-    def _wake(self, address: Address, planned: int) -> None:
-        if self._wake_at.get(address) != planned:
-            return  # an earlier one was set meanwhile
-        del self._wake_at[address]
-        self.nodes[address].handle_timeout(self.agenda.now)
-        self._turn(address)

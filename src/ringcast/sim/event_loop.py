@@ -1,29 +1,35 @@
 """An asyncio event loop on the virtual clock: what waits in it, waits in virtual time.
 
 asyncio asks a selector to wait, at most until its next timer. This one never waits: it moves the
-clock there, or to the next action on the agenda if that comes first. Sockets are virtual too, with
+clock there, or to the next action on the clock if that comes first. Sockets are virtual too, with
 file descriptors that no system has; their owner says when there is something to read. Everything
 happens in one thread, so a program that uses no other clock, chance or set order runs the same way
 every time.
+
+Callbacks belong to the host whose context they run in. While that is paused they are parked, in
+their order; its clock may be wrong, and its timers late.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
+from functools import partial
 from itertools import count
 from math import ceil
 from selectors import EVENT_READ, BaseSelector, SelectorKey
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
+    from contextvars import Context
 
     from _typeshed import FileDescriptorLike
 
-    from ringcast.sim.agenda import Agenda
+    from ringcast.sim.clock import VirtualClock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -41,11 +47,11 @@ FIRST_FD = 1 << 30
 class VirtualSelector(BaseSelector):
     """Waits for nothing: it moves the clock."""
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self.readable: dict[int, None] = {}
         """Descriptors with something to read, the longest waiting first."""
         self.admits_real = True
-        self._agenda = agenda
+        self._clock = clock
         self._keys: dict[FileDescriptorLike, SelectorKey] = {}
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> SelectorKey:
@@ -68,37 +74,111 @@ class VirtualSelector(BaseSelector):
         return self._keys[_descriptor(fileobj)]
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        now = self._agenda.now
+        now = self._clock.now
         ready = self._ready()
         if ready or (timeout is not None and timeout <= 0):
-            self._agenda.run_until(now + TURN_NS)
+            self._clock.run_until(now + TURN_NS)
             return self._ready()
         times = [] if timeout is None else [now + ceil(timeout * NS_PER_S)]
-        arrival = self._agenda.next_time
+        arrival = self._clock.next_time
         if arrival is not None:
             times.append(arrival)
         if not times:
             raise RuntimeError("every task waits, and there is nothing left that could happen")
-        self._agenda.run_until(min(times))
+        self._clock.run_until(min(times))
         return self._ready()
 
     def _ready(self) -> list[tuple[SelectorKey, int]]:
         return [(self._keys[fd], EVENT_READ) for fd in self.readable if fd in self._keys]
 
 
+class Owner(Protocol):
+    """Whose callbacks a loop runs."""
+
+    is_paused: bool
+    parked: list[Callable[[], None]]
+
+    def local_s(self, true_s: float) -> float:
+        """What its clock shows at this time."""
+        ...
+
+    def due_s(self, local_s: float) -> float:
+        """When a timer fires that is set for this time on its clock."""
+        ...
+
+
+class _Gate:
+    """A callback that waits while its owner is paused."""
+
+    __slots__ = ("_callback", "_context", "_loop", "_owner", "handle")
+
+    def __init__(
+        self, loop: VirtualLoop, owner: Owner, callback: Callable[[], object], context: Context
+    ) -> None:
+        self.handle: asyncio.Handle | None = None
+        self._loop = loop
+        self._owner = owner
+        self._callback = callback
+        self._context = context
+
+    def __call__(self) -> None:
+        if self._owner.is_paused:
+            self._owner.parked.append(self._again)
+        else:
+            self._callback()
+
+    def _again(self) -> None:
+        self._loop.call_soon(self._run, context=self._context)
+
+    def _run(self) -> None:
+        """Unless what ran before this has cancelled it."""
+        if self.handle is None or not self.handle.cancelled():
+            self._callback()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop with another clock."""
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
-        self._virtual = VirtualSelector(agenda)
+    def __init__(self, clock: VirtualClock) -> None:
+        self.owner_in: Callable[[Context], Owner | None] = lambda context: None
+        """Whose the callbacks in this context are."""
+        self._clock = clock
+        self._virtual = VirtualSelector(clock)
         self._descriptors = count(FIRST_FD)
         super().__init__(self._virtual)
         # What it has registered is its own wake-up pipe, for other threads. It never sleeps.
         self._virtual.admits_real = False
 
     def time(self) -> float:
-        return self._agenda.now / NS_PER_S
+        true_s = self._clock.now / NS_PER_S
+        owner = self.owner_in(copy_context())
+        return true_s if owner is None else owner.local_s(true_s)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = context or copy_context()
+        owner = self.owner_in(context)
+        if owner is None:
+            return super().call_soon(callback, *args, context=context)
+        gate = _Gate(self, owner, partial(callback, *args), context)
+        gate.handle = super().call_soon(gate, context=context)
+        return gate.handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        context = context or copy_context()
+        owner = self.owner_in(context)
+        if owner is None:
+            return super().call_at(when, callback, *args, context=context)
+        gate = _Gate(self, owner, partial(callback, *args), context)
+        gate.handle = handle = super().call_at(owner.due_s(when), gate, context=context)
+        return handle
 
     def new_descriptor(self) -> int:
         return next(self._descriptors)

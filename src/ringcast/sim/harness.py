@@ -1,9 +1,7 @@
-"""Harness: drives one Node and writes down what it does. The node does not know.
+"""Harness: drives one Node of a simulated run under the eyes of an observer.
 
-Every input goes through here, every output comes out here. After each of them the node's windows
-are read and their changes become rows, and the node's own invariants are checked. What a node
-delivers is compared byte for byte with what was sent under that seqno (G1), what it sends again
-with what it sent before (N10). Whatever it raises, beyond the errors of its API, ends the run (G7).
+Every input goes through here, every output comes out here. The node's own invariants are checked;
+whatever it raises, beyond the errors of its API, ends the run (G7).
 """
 
 from __future__ import annotations
@@ -11,35 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
-from ringcast.events import (
-    Closed,
-    Delivered,
-    FragmentsDelivered,
-    GapSkipped,
-    Undeliverable,
-    ViewInstalled,
-)
-from ringcast.model import Member, Stream
+from ringcast.events import Closed
+from ringcast.model import Stream
 from ringcast.rules.membership import LEAVE
-from ringcast.sim import membership_watch
-from ringcast.sim.multicast_watch import MulticastWatch
 from ringcast.sim.network import Packet
-from ringcast.sim.nodes import AnnouncedMulticast
-from ringcast.sim.recorder import Scribe
-from ringcast.sim.state_watch import StateWatch
-from ringcast.sim.unicast_watch import UnicastWatch
-from ringcast.sim.uniform_watch import UniformWatch
+from ringcast.sim.recorder import RunSink
 from ringcast.trace import rows as trace
-from ringcast.trace.rows import member_key
+from ringcast.trace.observe.run import RunObserver
+from ringcast.trace.rows import about, naming_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, View
+    from ringcast.model import Address, Digest, Member, View
     from ringcast.node import Node
     from ringcast.sim.application import Keeper
-    from ringcast.sim.network import Seen
     from ringcast.sim.recorder import Recorder
     from ringcast.wire.codec import Codec
 
@@ -52,7 +37,7 @@ class NodeFailure(Exception):
 
 
 class Harness:
-    """One member, watched."""
+    """One member, driven and observed."""
 
     def __init__(
         self,
@@ -60,7 +45,6 @@ class Harness:
         slot: int,
         recorder: Recorder,
         wiretap: Codec,
-        codec_of: Callable[[Member], Codec],
         keeper: Keeper | None = None,
     ) -> None:
         """`keeper`: the application, if it has a state."""
@@ -69,41 +53,28 @@ class Harness:
         self.slot = slot
         self.is_closed = False
         self._recorder = recorder
-        self._wiretap = wiretap
-        self._codec_of = codec_of
         self._name = str(node.me)
-        self._inc = node.me.incarnation
-        self._scribe = Scribe(recorder, node.me)
-        self._multicast = MulticastWatch(node, self._scribe, recorder)
-        self._unicast = UnicastWatch(node, self._scribe, recorder)
-        self._uniform = UniformWatch(node, self._scribe)
-        self._state: StateWatch | None = None
-        if keeper is not None and node.state is not None:
-            self._state = StateWatch(node.state, keeper, self._scribe, recorder)
-        self._view: View | None = None
-        self._peers: dict[Address, Member] = {}
+        self._keeper = keeper
+        self._sink = RunSink(recorder, node.me)
         self._last_word = ""
-        self._is_new_view = False
-        self._is_taking = False
-        self._is_sending = False
-        self._views_taken: list[View] = []  # installed while events were being taken
-        self._taken: list[Event] = []  # out of windows, in the middle of taking or sending
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
-        if isinstance(node.multicast, AnnouncedMulticast):
-            node.multicast.before_view = self._before_view
-            node.multicast.before_close = self._before_close
-            if self._state is not None:
-                node.multicast.before_take = self._before_take
-                node.multicast.after_take = self._after_take
-        self._scribe.write(trace.START)
+        self._observer = node.observer = RunObserver(
+            *(node, self._sink),
+            codec=wiretap,
+            contents=recorder,
+            keeper=keeper,
+            flush=self._flush,
+        )
+        self._sink.write(trace.START)
 
     def member_at(self, port: int) -> Member | None:
         """Whom this member has last seen there in a view."""
-        return next((peer for at, peer in self._peers.items() if at.port == port), None)
+        peers = self._observer.wire.peers.items()
+        return next((peer for at, peer in peers if at.port == port), None)
 
     @property
     def has_own_views(self) -> bool:
-        """Its node makes views in the middle of any input: look after each datagram."""
+        """Its node makes views in the middle of any input: hand over each datagram by itself."""
         return self.node.membership is not None
 
     @property
@@ -116,27 +87,28 @@ class Harness:
 
     def receive(self, packets: Sequence[Packet], now: int) -> None:
         for packet in packets:
-            # What speaks of a connection with a predecessor at this address is for nobody here.
-            is_for_me = packet.addressee in (None, self.me)
-            for frame in packet.frames if not packet.is_corrupted else ():
-                if is_for_me or not frame.epoch:
-                    self._write_frame(trace.RX, packet.sender, packet.incarnation, frame)
-        rejected = dict(self.node.rejected)
-        self._unicast.heard(packets)
+            if not packet.is_corrupted:
+                self._arrive(packet, now)
+        before = self._refused
         self._call(self.node.receive_datagrams, [packet.data for packet in packets], now)
-        spoiled = sum(packet.is_corrupted for packet in packets)
-        refused = 0
-        for reason, count in self.node.rejected.items():
-            for _ in range(count - rejected.get(reason, 0)):
-                # Late packets for a predecessor at this address are refused too, and rightly.
-                refused += reason != Reject.ADDRESSEE.value
-                self._scribe.write(trace.REJECT, detail=reason)
+        spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
         if refused != spoiled:
             self._recorder.find(
                 "G1", f"{self._name} got {spoiled} corrupted datagrams and refused {refused}"
             )
-        self._observe()
-        self._unicast.heard(())
+
+    def _arrive(self, packet: Packet, now: int) -> None:
+        # What speaks of a connection with a predecessor at this address is for nobody here.
+        is_for_me = packet.addressee in (None, self.me)
+        frames = [frame for frame in packet.frames if is_for_me or not frame.epoch]
+        self._observer.arrived(packet.sender, packet.incarnation, frames, now)
+        self._observer.heard(packet.sender, packet.incarnation, packet.frames)
+
+    @property
+    def _refused(self) -> int:
+        """Late packets for a predecessor at this address are refused too, and rightly."""
+        rejected = self.node.rejected
+        return sum(rejected.values()) - rejected.get(Reject.ADDRESSEE.value, 0)
 
     def send(
         self,
@@ -146,105 +118,72 @@ class Harness:
         stream: Stream = Stream.FIFO,
     ) -> int:
         """How many were accepted; 0 also where the node is closed."""
-        self._is_sending = True
         try:
-            accepted = self._call(self.node.send, payloads, now, to=to, stream=stream)
+            return self._call(self.node.send, payloads, now, to=to, stream=stream)
         except GroupClosed:
-            if to is None:
-                self._scribe.write(trace.SEND_FAIL, stream=int(stream), detail="closed")
-            else:
-                self._scribe.write_about(trace.SEND_FAIL, to, detail="closed")
+            whom = {"stream": int(stream)} if to is None else about(to)
+            self._sink.write(trace.SEND_FAIL, detail="closed", **whom)
             return 0
-        finally:
-            self._is_sending = False
-        if to is None:
-            self._multicast.sent(stream, payloads[:accepted])
-        else:
-            self._unicast.sent(to, payloads[:accepted])
-        self._observe()
-        if self._taken:
-            taken, self._taken = self._taken, []
-            self._put_aside(taken)
-            self._observe()
-        if accepted < len(payloads):
-            if to is None:
-                self._multicast.blocked(stream, payloads[accepted])
-            else:
-                self._unicast.blocked(to, payloads[accepted])
-        return accepted
 
     def close_to(self, peer: Member, now: int) -> None:
         self._call(self.node.close_to, peer, now)
-        self._observe()
 
     def drop_from(self, peer: Member, now: int) -> None:
+        self._observer.asked(trace.UNICAST_DROP, peer)
         self._call(self.node.drop_from, peer, now)
-        self._scribe.write_about(trace.UNICAST_DROP, peer)
-        self._observe()
 
     def sync(self, peer: Member, now: int) -> None:
+        self._observer.asked(trace.SYNC_CALL, peer)
         try:
             self._call(self.node.sync, peer, now)
         except UsageError:
-            return  # nothing has come from there yet
-        self._scribe.write_about(trace.SYNC_CALL, peer)
-        self._observe()
+            self._observer.asked(trace.SYNC_CALL, None)  # nothing has come from there yet
 
     def install_view(self, view: View, now: int) -> None:
-        self._write_view(trace.VIEW_INPUT, view)
+        self._sink.write(trace.VIEW_INPUT, **naming_view(view))
         self._call(self.node.install_view, view, now)
-        self._observe()
 
     def install_digest(self, digest: Digest, now: int) -> None:
         self._call(self.node.install_digest, digest, now)
-        self._observe()
 
     def start(self, now: int) -> None:
         self._call(self.node.start, now)
-        self._observe()
 
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
         self._call(self.node.add_candidates, addresses, now)
-        self._observe()
 
     def transport_hint(self, address: Address, now: int) -> None:
         self._call(self.node.transport_hint, address, now)
-        self._observe()
 
     def leave(self, now: int) -> None:
-        self._scribe.write(LEAVE)
+        self._sink.write(LEAVE)
         self._call(self.node.leave, now)
-        self._observe()
 
     def provide_state(self, transfer: int, limit: int, now: int) -> bool:
         """Give up to `limit` chunks of this state. Whether it may go on at once."""
-        assert self._state is not None
-        left = self._state.keeper.giving.get(transfer, [])
+        assert self._keeper is not None
+        left = self._keeper.giving.get(transfer, [])
         chunks, is_last = left[:limit], len(left) <= limit
         accepted = self._call(self.node.provide_state, transfer, chunks, now, is_last=is_last)
         del left[:accepted]
-        self._observe()
         return accepted == len(chunks) and not is_last
 
     def refuse_state(self, transfer: int, now: int) -> None:
-        assert self._state is not None
-        self._state.refuse(transfer)
+        assert self._keeper is not None
+        assert self._observer.transfers is not None
+        self._keeper.giving.pop(transfer, None)
+        self._observer.transfers.refuse(transfer, now)
         self._call(self.node.refuse_state, transfer, now)
-        self._observe()
 
     def handle_timeout(self, now: int) -> None:
-        self._unicast.before_timeout()
+        self._observer.before_timeout()
         self._call(self.node.handle_timeout, now)
-        self._unicast.after_timeout()
-        self._observe()
 
     def close(self, now: int) -> None:
         self._call(self.node.close, now)
-        self._observe()
 
     def stabilize(self, now: int) -> None:
         self._call(self.node.stabilize, now)
-        self._observe()
 
     def check_invariants(self) -> None:
         """To be called after every input."""
@@ -257,212 +196,65 @@ class Harness:
 
     def note(self, event: str) -> None:
         """The member crashes, pauses or resumes."""
-        self._scribe.write(event)
+        self._sink.write(event)
 
     def end(self) -> None:
         """The run is over, and the member lives."""
-        if self._state is not None:
-            self._state.end()
+        if self._observer.transfers is not None:
+            self._observer.transfers.end(self._recorder.now)
 
     # Outputs
 
     def take(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages."""
-        is_behind = self._state is not None and self._state.is_behind
-        self._is_taking = True
         events = self._call(self.node.take_events, limit, now)
-        self._is_taking = False
-        taken, self._taken = self._taken, []
-        has_messages = bool(taken)
-        if is_behind and not self._is_catching_up:
-            self._put_aside(taken)
         for event in events:
-            match event:
-                case Delivered() | FragmentsDelivered():
-                    has_messages = True
-                    self._write_delivery(event, is_behind=is_behind)
-                case Undeliverable() | GapSkipped():
-                    self._unicast.lost(event)
-                case ViewInstalled(view, parts):
-                    self._write_parts(view, parts)
-                case Closed(reason):
-                    self.is_closed = True
-                    self._last_word = "excluded" if self.may_rejoin else reason
-            if self._state is not None:
-                self._state.see(event)
-        views, self._views_taken = self._views_taken, []
-        for view in views:
-            self._enter_view(view)
-        if self._is_catching_up:
-            self._put_aside(taken)
-        if has_messages or views:
-            self._observe()
+            if isinstance(event, Closed):
+                self.is_closed = True
+                self._last_word = "excluded" if self.may_rejoin else event.reason
         return events
 
     def take_packets(self) -> list[tuple[Address | None, Packet]]:
         """What the node sends, as packets that tell what is in them."""
+        self._flush()
         found, self._outgoing = self._outgoing, []
-        found += self._next_packets()
         if self._last_word:  # acks of what was taken may go with it
-            self._scribe.write(trace.STOP, detail=self._last_word)
+            self._sink.write(trace.STOP, detail=self._last_word)
             self._last_word = ""
         return found
 
-    def _next_packets(self) -> list[tuple[Address | None, Packet]]:
-        found: list[tuple[Address | None, Packet]] = []
+    def _flush(self) -> None:
+        """Take what waits to be sent; the observer says what is in it."""
+        self._observer.wire.before_flush()
+        try:
+            datagrams = self._call(self.node.take_datagrams)
+        except DecodeError as error:
+            raise NodeFailure(f"{self._name} sends what cannot be decoded: {error}") from error
+        left, self._observer.wire.left = self._observer.wire.left, []
         last_new: dict[Member | None, Packet] = {}
-        dests = dict.fromkeys(dest for dest, _ in self.node.pending())
-        members = [dest for dest in dests if isinstance(dest, Member)]
-        for dest, datagram in self._call(self.node.take_datagrams):
-            peer = None if dest is None else self._addressee(dest, datagram, members)
-            try:
-                _, frames = self._wiretap.unpack(datagram, overhear=True)
-            except DecodeError as error:
-                raise NodeFailure(f"{self._name} sends what cannot be decoded: {error}") from error
-            seen = [
-                self._multicast.look_at(frame)
-                or membership_watch.look_at(frame)
-                or self._uniform.look_at(frame)
-                or self._unicast.look_at(frame, peer)
-                for frame in frames
-            ]
-            kinds = tuple(dict.fromkeys(frame.kind for frame in seen))
-            packet = Packet(self.slot, self._name, self._inc, datagram, seen, kinds, peer)
-            if any(frame.is_new_data for frame in seen):
+        for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
+            kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
+            packet = Packet(
+                self.slot, self._name, self.me.incarnation, datagram, frames, kinds, peer
+            )
+            if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet
-            for frame in seen:
-                if peer is None:
-                    self._write_frame(trace.TX, "", 0, frame)
-                else:
-                    self._write_frame(trace.TX, str(peer), peer.incarnation, frame)
-            for sent in frames:
-                self._multicast.left(sent, self._view)
-            found.append((dest, packet))
+            self._outgoing.append((dest, packet))
         for packet in last_new.values():
             packet.is_last_data = True
-        return found
 
     def packet_fault(self, event: str, fault: str, packet: Packet, peer: str) -> None:
         """The network lost, copied or spoiled a packet of this member."""
         for frame in packet.frames:
-            self._scribe.write(event, peer=peer, detail=fault, **frame.columns)
-
-    # Watching
+            self._sink.write(event, peer=peer, detail=fault, **frame.columns)
 
     def _call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
-        except RingcastError:
+        except (RingcastError, NodeFailure):
             raise
         except Exception as error:
             raise NodeFailure(f"{self._name}: {method.__name__} raised {error!r}") from error
-
-    def _write_frame(self, event: str, peer: str, peer_inc: int, frame: Seen) -> None:
-        self._scribe.write(event, peer=peer, peer_inc=peer_inc, again=frame.again, **frame.columns)
-
-    def _addressee(self, dest: Address, datagram: bytes, members: list[Member]) -> Member | None:
-        """Which member at this address it is for: after a restart there may be two."""
-        found = [member for member in members if member.address == dest]
-        if len(found) > 1:
-            for member in found:
-                try:
-                    self._codec_of(member).unpack(datagram)
-                except DecodeError:
-                    continue
-                return member
-        return found[0] if found else self._peers.get(dest)
-
-    def _observe(self) -> None:
-        """Turn what changed in the node into rows."""
-        view = self.node.view
-        if view is not None and view is not self._view:
-            self._enter_view(view)
-        self._observe_windows()
-
-    def _observe_windows(self) -> None:
-        self._multicast.observe(is_new_view=self._is_new_view)
-        self._unicast.observe()
-        self._uniform.observe()
-        if self._state is not None:
-            self._state.observe()
-        self._is_new_view = False
-
-    def _enter_view(self, view: View) -> None:
-        self._view = view
-        self._is_new_view = True
-        if self.me in view:
-            for member in view:
-                self._peers[member.address] = member
-            self._write_view(trace.VIEW, view)
-
-    def _before_view(self, view: View) -> None:
-        """The node is about to install a view of its own making: what it did and wanted to send up
-        to here was in the view before."""
-        if self._is_taking:
-            self._views_taken.append(view)  # behind the deliveries, which are not known yet
-            return
-        self._unicast.after_timeout()
-        self._observe_windows()
-        self._outgoing += self._next_packets()
-        self._enter_view(view)
-
-    def _before_close(self) -> None:
-        if self._is_taking:
-            self._multicast.before_close()  # behind the deliveries
-            return
-        self._unicast.after_timeout()
-        self._observe_windows()
-
-    # State on its way: what is taken is not what the application gets
-
-    @property
-    def _is_catching_up(self) -> bool:
-        return self._state is not None and self._state.is_catching_up
-
-    def _before_take(self) -> None:
-        """Windows may have opened in this very input: they do so before something is taken."""
-        if not self._is_taking and not self._is_sending:
-            self._observe_windows()
-
-    def _after_take(self, events: list[Event]) -> None:
-        if self._is_taking or self._is_sending:
-            self._taken += events
-        else:
-            self._put_aside(events)
-
-    def _put_aside(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if isinstance(event, Delivered | FragmentsDelivered):
-                self._multicast.delivered(event, detail=trace.ASIDE)
-
-    def _write_delivery(self, event: Delivered | FragmentsDelivered, *, is_behind: bool) -> None:
-        if event.epoch:
-            self._unicast.delivered(event)
-        elif self._state is None:
-            self._multicast.delivered(event)
-        elif is_behind:
-            self._state.handed(event)
-        else:
-            self._multicast.delivered(event, block_hash=self._state.hash_of(event))
-
-    def _write_parts(self, view: View, parts: tuple[View, ...]) -> None:
-        for part in parts:
-            self._scribe.write_about(
-                trace.PART,
-                part.id.creator,
-                seqno=part.counter,
-                view=view.counter,
-                view_creator=member_key(view.id.creator),
-                members=tuple(map(member_key, part.members)),
-            )
-
-    def _write_view(self, event: str, view: View) -> None:
-        self._scribe.write(
-            event,
-            view=view.counter,
-            view_creator=member_key(view.id.creator),
-            members=tuple(map(member_key, view.members)),
-        )
 
 
 def _place_of(error: AssertionError) -> str:

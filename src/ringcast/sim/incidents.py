@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ringcast.sim.agenda import ns
-from ringcast.sim.machine import FIRST_PORT
+from ringcast.sim.clock import ns
+from ringcast.sim.member import FIRST_PORT
 from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
 from ringcast.sim.workload import EVERYBODY, UNIFORM
+from ringcast.trace.rows import PAUSE
 
 if TYPE_CHECKING:
-    from ringcast.model import Member
-    from ringcast.sim.agenda import Agenda
-    from ringcast.sim.coordinator import Coordinator
-    from ringcast.sim.gathering import Gathering
-    from ringcast.sim.machine import Machine
-    from ringcast.sim.network import Network
-    from ringcast.sim.options import Incident, Options
-    from ringcast.sim.recorder import Recorder
+    from ringcast.sim.cluster import Cluster
+    from ringcast.sim.member import SimProcess
+    from ringcast.sim.options import Incident
 
 DOOM_MS = 20.0
 """A member that is to crash in the middle of its next multicast crashes at the latest then."""
@@ -32,207 +28,184 @@ PLAIN = "plain"
 SENDING_MESSAGES = 3
 
 
-class Stage(Protocol):
-    """The cluster, as far as incidents touch it."""
-
-    @property
-    def options(self) -> Options: ...
-    @property
-    def agenda(self) -> Agenda: ...
-    @property
-    def network(self) -> Network: ...
-    @property
-    def recorder(self) -> Recorder: ...
-    @property
-    def coordinator(self) -> Coordinator: ...
-    @property
-    def gathering(self) -> Gathering: ...
-
-    def machine_in(self, slot: int) -> Machine | None: ...
-    def machine_of(self, member: Member) -> Machine: ...
-    def boot(self, slot: int) -> Machine: ...
-    def join(self, slot: int) -> None: ...
-    def crash(self, machine: Machine) -> None: ...
-    def resume(self, machine: Machine) -> None: ...
-
-    def may_go(self, machine: Machine) -> bool:
-        """Whether the group survives without this one."""
-        ...
-
-
 class Incidents:
     """Begins incidents, and ends those that last."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     def begin(self, incident: Incident) -> None:
-        stage = self._stage
-        machine = self._whom(incident)
+        cluster = self._cluster
+        process = self._whom(incident)
         match incident.fault:
             case "join":
-                stage.join(incident.nodes[0])
+                cluster.join(incident.nodes[0])
                 return
             case "leave":
-                if machine is not None and machine.can_act and stage.may_go(machine):
-                    self._leave(machine, incident)
+                if process is not None and process.can_act and cluster.may_go(process):
+                    self._leave(process, incident)
                 return
             case "stabilize":
-                if machine is not None and machine.can_act:
-                    machine.harness.stabilize(machine.now)
-                    machine.turn()
+                if process is not None and process.can_act:
+                    process.resident.harness.stabilize(process.now)
+                    process.turn()
                 return
             case "close" | "sync":
-                if machine is not None and machine.can_act:
-                    self._call(machine, incident)
+                if process is not None and process.can_act:
+                    self._call(process, incident)
                 return
             case "F7" | "F8" | "F9":
                 self._cut(incident)
             case "F10" | "F11":
-                if machine is None or not stage.may_go(machine):
+                if process is None or not cluster.may_go(process):
                     return
-                machine.doom = int(incident.amount)
-                stage.agenda.after(DOOM_MS, stage.crash, machine)
+                process.doom = int(incident.amount)
+                cluster.clock.after(DOOM_MS, cluster.crash, process)
                 if incident.what.startswith(SENDING):
                     dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
-                    stage.agenda.after(0, machine.want, dest, SENDING_MESSAGES)
+                    cluster.clock.after(0, process.resident.want, dest, SENDING_MESSAGES)
                 if incident.fault == "F11":
-                    stage.agenda.after(DOOM_MS + incident.ms, stage.join, machine.harness.slot)
+                    cluster.clock.after(
+                        DOOM_MS + incident.ms, cluster.join, process.resident.harness.slot
+                    )
             case _:
-                if machine is None or not machine.can_act:
+                if process is None or not process.can_act:
                     return
-                self._trouble(machine, incident)
-        stage.network.faults.count(incident.fault, stage.network.kinds_under_way())
-        stage.recorder.fault_on(incident.fault, str(incident).strip())
+                self._trouble(process, incident)
+        cluster.conditions.log.count(incident.fault, cluster.conditions.kinds_under_way())
+        cluster.recorder.fault_on(incident.fault, str(incident).strip())
 
-    def _whom(self, incident: Incident) -> Machine | None:
+    def _whom(self, incident: Incident) -> SimProcess | None:
         """The node that is named, or whoever coordinates when it happens."""
         if incident.what.endswith(COORDINATOR):
-            member = self._stage.gathering.coordinator()
+            member = self._cluster.gathering.coordinator()
             if member is not None:
-                return self._stage.machine_of(member)
-        return self._stage.machine_in(incident.nodes[0])
+                return self._cluster.process_of(member)
+        return self._cluster.process_in(incident.nodes[0])
 
-    def _leave(self, machine: Machine, incident: Incident) -> None:
+    def _leave(self, process: SimProcess, incident: Incident) -> None:
         """In good order; some come back."""
-        machine.leave()
+        process.resident.leave()
         if incident.ms:
-            self._stage.agenda.after(incident.ms, self._stage.join, machine.harness.slot)
+            self._cluster.clock.after(
+                incident.ms, self._cluster.join, process.resident.harness.slot
+            )
 
     def _cut(self, incident: Incident) -> None:
-        stage = self._stage
-        links = cut_links(incident, stage.options.nodes)
-        stage.network.faults.partitions.update(kinds_of(incident, stage.options.safety_ms))
+        cluster = self._cluster
+        links = cut_links(incident, cluster.options.nodes)
+        cluster.conditions.log.partitions.update(kinds_of(incident, cluster.options.safety_ms))
         if incident.what == FOR_GOOD:
-            stage.network.severed.update(links)
+            cluster.conditions.severed.update(links)
             return
-        end = stage.agenda.now + ns(incident.ms)
+        end = cluster.clock.now + ns(incident.ms)
         if incident.amount:
             self._flap(incident, links, end)
         else:
             self._set_cut(incident, links, 1)
-            stage.agenda.at(end, self._mend, incident, links)
+            cluster.clock.at(end, self._mend, incident, links)
 
     def _flap(self, incident: Incident, links: list[tuple[int, int]], end: int) -> None:
         """Cut for half a period, whole for the other half, and so on."""
-        agenda = self._stage.agenda
-        if self._stage.network.is_calm or agenda.now >= end:
+        clock = self._cluster.clock
+        if self._cluster.conditions.is_calm or clock.now >= end:
             return
         self._set_cut(incident, links, 1)
         half_ms = 500 / incident.amount
-        agenda.after(half_ms, self._mend, incident, links)
-        agenda.after(2 * half_ms, self._flap, incident, links, end)
+        clock.after(half_ms, self._mend, incident, links)
+        clock.after(2 * half_ms, self._flap, incident, links, end)
 
     def _mend(self, incident: Incident, links: list[tuple[int, int]]) -> None:
-        if not self._stage.network.is_calm:
+        if not self._cluster.conditions.is_calm:
             self._set_cut(incident, links, -1)
-            self._stage.recorder.fault_off(incident.fault, str(incident).strip())
+            self._cluster.recorder.fault_off(incident.fault, str(incident).strip())
 
     def _set_cut(self, incident: Incident, links: list[tuple[int, int]], change: int) -> None:
         for source, dest in links:
-            self._stage.network.cuts[source, dest, incident.fault] += change
+            self._cluster.conditions.cuts[source, dest, incident.fault] += change
 
-    def _call(self, machine: Machine, incident: Incident) -> None:
+    def _call(self, process: SimProcess, incident: Incident) -> None:
         """An application or an operator calls the node about a peer."""
-        peer = machine.harness.member_at(incident.nodes[1] + FIRST_PORT)
+        peer = process.resident.harness.member_at(incident.nodes[1] + FIRST_PORT)
         if peer is None:
             return
         match incident.fault, incident.what:
             case "close", _:
-                machine.harness.close_to(peer, machine.now)
+                process.resident.harness.close_to(peer, process.now)
             case "sync", _:
-                machine.harness.sync(peer, machine.now)
+                process.resident.harness.sync(peer, process.now)
             case _, "drop":
-                machine.harness.drop_from(peer, machine.now)
-        machine.turn()
+                process.resident.harness.drop_from(peer, process.now)
+        process.turn()
 
-    def _trouble(self, machine: Machine, incident: Incident) -> None:
+    def _trouble(self, process: SimProcess, incident: Incident) -> None:
         """What ails one member for a while."""
-        agenda = self._stage.agenda
-        machine.was_late |= incident.fault in ("F12", "F13", "F19")
+        clock = self._cluster.clock
+        process.resident.was_late |= incident.fault in ("F12", "F13", "F19")
         match incident.fault, incident.what:
             case "F12", _:
-                machine.pause()
-                agenda.after(incident.ms, self._stage.resume, machine)
+                process.resident.harness.note(PAUSE)
+                process.pause()
+                clock.after(incident.ms, self._cluster.resume, process)
             case "F13", "jump":
-                machine.clock.change(agenda.now, jump=ns(incident.amount))
-                machine.set_timer()
+                process.clock.change(clock.now, jump=ns(incident.amount))
+                process.set_timer()
             case "F13", _:
-                machine.clock.change(agenda.now, rate=incident.amount)
-                agenda.after(incident.ms, self._true_clock, machine)
-                machine.set_timer()
+                process.clock.change(clock.now, rate=incident.amount)
+                clock.after(incident.ms, self._true_clock, process)
+                process.set_timer()
             case "F14", _:
-                machine.application.rate = incident.amount
+                process.resident.application.rate = incident.amount
                 if incident.amount:
-                    agenda.after(0, machine.take_slowly, incident.amount)
-                agenda.after(incident.ms, self._take_again, machine, incident.amount)
+                    clock.after(0, process.resident.take_slowly, incident.amount)
+                clock.after(incident.ms, self._take_again, process, incident.amount)
             case "F18", "drop":
-                self._call(machine, incident)
+                self._call(process, incident)
             case "F18", _:
-                self._view_chaos(machine, incident)
+                self._view_chaos(process, incident)
             case "F19", what:
-                machine.timer_fault = what
-                machine.timer_late = ns(incident.amount)
-                agenda.after(incident.ms, self._true_timers, machine)
+                process.timer_fault = what
+                process.timer_late = ns(incident.amount)
+                clock.after(incident.ms, self._true_timers, process)
 
-    def _true_clock(self, machine: Machine) -> None:
-        machine.clock.change(self._stage.agenda.now)
-        machine.set_timer()
+    def _true_clock(self, process: SimProcess) -> None:
+        process.clock.change(self._cluster.clock.now)
+        process.set_timer()
 
-    def _true_timers(self, machine: Machine) -> None:
-        machine.timer_fault = ""
-        machine.set_timer()
+    def _true_timers(self, process: SimProcess) -> None:
+        process.timer_fault = ""
+        process.set_timer()
 
-    def _take_again(self, machine: Machine, rate: float) -> None:
-        is_stopped = machine.harness.slot == self._stage.options.stopped
-        if machine.application.rate == rate and not is_stopped:
-            machine.application.rate = None
-            machine.turn()
+    def _take_again(self, process: SimProcess, rate: float) -> None:
+        is_stopped = process.resident.harness.slot == self._cluster.options.stopped
+        if process.resident.application.rate == rate and not is_stopped:
+            process.resident.application.rate = None
+            process.turn()
 
-    def _view_chaos(self, machine: Machine, incident: Incident) -> None:
-        stage = self._stage
-        coordinator = stage.coordinator
-        me = machine.harness.me
-        may_go = coordinator.is_member(me) and stage.may_go(machine)
+    def _view_chaos(self, process: SimProcess, incident: Incident) -> None:
+        cluster = self._cluster
+        coordinator = cluster.coordinator
+        me = process.resident.harness.me
+        may_go = coordinator.is_member(me) and cluster.may_go(process)
         match incident.what:
             case "again":
-                coordinator.resend(machine)
+                coordinator.resend(process.resident)
             case "flap":
                 for count in range(int(incident.amount)):
-                    stage.agenda.after(count * incident.ms, coordinator.renew)
+                    cluster.clock.after(count * incident.ms, coordinator.renew)
             case "exclude" if may_go:
                 coordinator.remove(me)
-                stage.agenda.after(incident.ms, stage.join, incident.nodes[0])
+                cluster.clock.after(incident.ms, cluster.join, incident.nodes[0])
             case "swap" if may_go:
-                machine.harness.close(machine.now)
-                machine.turn()
-                coordinator.swap(me, stage.boot(incident.nodes[0]).harness.me)
+                process.resident.harness.close(process.now)
+                process.turn()
+                coordinator.swap(me, cluster.boot(incident.nodes[0]).resident.harness.me)
             case "split" if coordinator.is_member(me):
-                peer = machine.harness.member_at(incident.nodes[1] + FIRST_PORT)
+                peer = process.resident.harness.member_at(incident.nodes[1] + FIRST_PORT)
                 if peer is not None:
-                    coordinator.split(machine, peer)
-                    stage.agenda.after(incident.ms, self._end_split, machine)
+                    coordinator.split(process.resident, peer)
+                    cluster.clock.after(incident.ms, self._end_split, process)
 
-    def _end_split(self, machine: Machine) -> None:
-        if not self._stage.network.is_calm:
-            self._stage.coordinator.reunite(machine)
+    def _end_split(self, process: SimProcess) -> None:
+        if not self._cluster.conditions.is_calm:
+            self._cluster.coordinator.reunite(process.resident)

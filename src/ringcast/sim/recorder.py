@@ -1,4 +1,4 @@
-"""The trace of one run while it grows, and what was really sent: shared by all its harnesses."""
+"""The trace of one run while it grows, and what was really sent: shared by all its observers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PHASE, Row
 
 if TYPE_CHECKING:
     from ringcast.model import Member, Origin
-    from ringcast.sim.agenda import Agenda
-
-BLOCK_MESSAGES = 16
-"""Messages per content hash: small, so that short runs have whole blocks too."""
+    from ringcast.sim.clock import VirtualClock
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a harness saw with its own eyes, beyond what rows can tell."""
+    """What an observer saw with its own eyes, beyond what rows can tell."""
 
     rule: str
     text: str
@@ -29,7 +26,7 @@ class Finding:
 class Recorder:
     """Numbers the rows, remembers every message by its seqno, and collects findings."""
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
         self.deliveries = 0
@@ -43,12 +40,12 @@ class Recorder:
         """Fragments as they left their sender for the first time, and whether more follow."""
         self.happenings: Counter[str] = Counter()
         """What rows do not tell, counted."""
-        self._agenda = agenda
+        self._clock = clock
         self._own_rows = 0
 
     @property
     def now(self) -> int:
-        return self._agenda.now
+        return self._clock.now
 
     def phase(self, name: str) -> None:
         self._write_own(PHASE, kind=name)
@@ -77,8 +74,8 @@ class Recorder:
         self._own_rows += 1
 
 
-class Scribe:
-    """Writes the rows of one member."""
+class RunSink:
+    """Takes the rows of one member: in the one order of the run, by its one clock."""
 
     __slots__ = ("_inc", "_name", "_recorder", "_written")
 
@@ -88,12 +85,8 @@ class Scribe:
         self._inc = me.incarnation
         self._written = 0
 
-    def write(self, event: str, **columns: Any) -> None:
-        rows = self._recorder.rows
-        now = self._recorder.now
+    def write(self, event: str, now: int = 0, /, **columns: Any) -> None:
+        """`now`, by the member's own clock, is not told."""
+        rows, now = self._recorder.rows, self._recorder.now
         rows.append(Row(event, self._name, self._inc, self._written, len(rows), now, **columns))
         self._written += 1
-
-    def write_about(self, event: str, peer: Member, **columns: Any) -> None:
-        """A row that names another member."""
-        self.write(event, peer=str(peer), peer_inc=peer.incarnation, **columns)

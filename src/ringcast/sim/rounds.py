@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.algebra import NOWHERE, Lives, Progress
-from ringcast.sim.multicast_watch import GREW, SHRANK
 from ringcast.trace import rows as trace
+from ringcast.trace.observe.windows import GREW, SHRANK
 from ringcast.trace.rows import split_key
 
 if TYPE_CHECKING:

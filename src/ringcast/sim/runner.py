@@ -107,7 +107,7 @@ def _partings(cluster: Cluster) -> dict[str, int]:
     rows = cluster.recorder.rows
     merges = {(row.view_creator, row.view) for row in rows if row.event == PART}
     excluded = sum(row.event == STOP and row.detail == "excluded" for row in rows)
-    kinds = {kind: cluster.network.faults.partitions[kind] for kind in KINDS}
+    kinds = {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
     return {**kinds, "merges": len(merges), "exclusions": excluded}
 
 
@@ -133,7 +133,7 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         for verdict in verdicts
     }
     judged.update({name: Judged(len(trace.rows), 0) for name in OWN_RULES})
-    # Only multicast's rows bear hashes of content; every delivery was compared by the harness.
+    # Only multicast's rows bear hashes of content; every delivery was compared by an observer.
     judged.setdefault("G1", Judged(cluster.recorder.deliveries, 0))
     for finding in findings:
         judged[finding.rule] = judged.get(finding.rule, Judged(0, 0)).plus(Judged(0, 1))
@@ -142,10 +142,10 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         hash=trace_hash(trace),
         judged=judged,
         failures=tuple(failures),
-        matrix=dict(cluster.network.faults.matrix),
-        faults=cluster.network.faults.total,
+        matrix=dict(cluster.conditions.log.matrix),
+        faults=cluster.conditions.log.total,
         deliveries=cluster.recorder.deliveries,
         rows=len(trace.rows),
         happenings=_happenings(cluster),
     )
-    return Result(options, trace, verdicts, summary, tuple(cluster.network.faults.names))
+    return Result(options, trace, verdicts, summary, tuple(cluster.conditions.log.names))

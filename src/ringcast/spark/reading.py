@@ -200,7 +200,7 @@ def over_items(
     sizes: dict[str, int],
     work: Callable[[str], Iterable[str]],
     *,
-    merge: MergeRequest | None = None,
+    merge: Merge | None = None,
 ) -> list[str]:
     """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
     What is said may be brought together by what it is about, and merged, before it comes here.
@@ -224,7 +224,7 @@ def over_items(
     return found
 
 
-class MergeRequest(NamedTuple):
+class Merge(NamedTuple):
     """How what tasks say becomes less."""
 
     key: Callable[[str], str]

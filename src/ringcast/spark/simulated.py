@@ -1,6 +1,6 @@
 """A simulation judged whole: every rule of its protocol, by the rules that define them.
 
-A simulation's harness writes every event, in one order and by one clock, so there is nothing that
+A simulation's observers write every event, in one order and by one clock, so there is nothing that
 its traces cannot show. Much of that compares members with each other, at the same moment; so one
 task takes a whole run, its members' rows merged in the order of the run. A task has in memory what
 the rules keep of one run: of unicast all rows, else views, windows and what was still open. Runs

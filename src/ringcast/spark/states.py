@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import RingcastError
-from ringcast.spark.reading import NOT_READ, MergeRequest, over_items, tasks_for
+from ringcast.spark.reading import NOT_READ, Merge, over_items, tasks_for
 from ringcast.spark.summarize import BrokenSegment, summarize_segment
 from ringcast.spark.summary import SegmentState, SegmentSummary, join_states
 from ringcast.trace.segments import Segment, SegmentInfo
@@ -108,7 +108,7 @@ def _read_merged(spark: Workers, ordered: list[str]) -> Read:
     sizes = [Path(path).stat().st_size for path in ordered]
     tasks = TASKS_HERE if spark is None else tasks_for(spark, sum(sizes))
     items = _stretches(ordered, sizes, tasks)
-    merge = MergeRequest(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
+    merge = Merge(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
     states: list[SegmentState] = []
     refused: list[Refused] = []
     for line in over_items(spark, items, _states_of, merge=merge):

@@ -56,7 +56,7 @@ class Compacted:
 
 
 def compact(directory: Path, bytes_max: int = MERGED_BYTES) -> Compacted:
-    """MergeRequest what can be merged below the directory; UsageError if somebody else does."""
+    """Merge what can be merged below the directory; UsageError if somebody else does."""
     done = Compacted()
     with held_alone(directory / _LOCK):
         for sources in _archives(directory, done):

@@ -32,6 +32,12 @@ class Block(NamedTuple):
     last: int
     hash: int
 
+    @property
+    def columns(self) -> dict[str, int]:
+        """What its row tells."""
+        place = {"seqno": self.first, "seqno2": self.last}
+        return {**place, "block": self.number, "block_hash": self.hash}
+
 
 class BlockHasher:
     """One hash over the hashes of the messages, block by block of one origin.

@@ -1,6 +1,6 @@
 """The recorder: what one real member did, as Parquet segments.
 
-The driver of a `Node` calls it with what goes in and what comes out; protocols know nothing of it.
+An observer of the member's `Node` tells it what happens; protocols know nothing of it.
 Recording never holds a member back and never breaks it. Rows go into a bounded queue and a thread
 writes them. When the queue is full, or the disk refuses, rows are lost and counted: `idx` goes on
 counting, so the gap is visible in the trace, and the next segment says how many are gone.
@@ -28,15 +28,15 @@ from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
     DROP_WINDOW,
-    ESTATE,
     OPEN,
-    PURGE,
     SEND,
     START,
     STOP,
     VIEW,
     Row,
-    member_key,
+    naming,
+    naming_id,
+    naming_view,
 )
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
@@ -77,7 +77,7 @@ class _Track:
 
 
 class Recorder:
-    """Records one member. Its methods are called by one thread, the member's driver.
+    """Records one member. Its methods are called by one thread, the member's.
 
     `now` is time.monotonic_ns, as the driver hands it to the node.
     """
@@ -136,43 +136,28 @@ class Recorder:
             self._queue, Path(directory), recording, segment_rows, segment_seconds
         )
 
-    # What the driver reports
+    # What the observer reports
 
     def start(self, now: int) -> None:
         """The member begins. Rows are written from here on."""
         self._scribe.start()
-        self._put(START, now)
+        self.write(START, now)
 
     def view(self, view: View, now: int) -> None:
         """The node installed this view."""
-        members = tuple(map(member_key, view))
-        self._put(
-            VIEW, now, view=view.counter, creator=member_key(view.id.creator), members=members
-        )
+        self.write(VIEW, now, **naming_view(view))
 
     def opened(self, origin: Origin, offset: int, now: int) -> None:
         """A receive window opened: what comes after `offset` will be delivered."""
-        self._put(OPEN, now, origin, offset, offset)
+        self.write(OPEN, now, **naming(origin), seqno=offset, seqno2=offset)
         self._delivered[origin] = self._track(origin, offset)
 
     def dropped(self, origin: Origin, now: int) -> None:
         """The window of a departed member is gone: nothing more is expected of it."""
-        self.detail(DROP_WINDOW, now, **naming(origin))
+        if self.level == "full":
+            self.write(DROP_WINDOW, now, **naming(origin))
         self._flush()
         self._delivered.pop(origin, None)
-
-    def estate(self, origin: Origin, now: int, **columns: Any) -> None:
-        """What departed senders left has come this far: kept at any level, there is little."""
-        self._write(ESTATE, now, **naming(origin), **columns)
-
-    def purged(self, stream: Stream, through: int, now: int) -> None:
-        """In the view that was told last, all members have delivered the member's own messages up
-        to there."""
-        self._write(PURGE, now, stream=int(stream), seqno=through, hd=through)
-
-    def state(self, event: str, now: int, detail: str = "") -> None:
-        """The application's state has come, or is not to come any more."""
-        self._write(event, now, detail=detail)
 
     def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
         """The node accepted these messages and numbered them from `first` on."""
@@ -185,7 +170,8 @@ class Recorder:
     def sent_fragments(self, stream: Stream, first: int, last: int, now: int) -> None:
         """Fragments of a large message took these seqnos; `sent` follows with the last one."""
         track = self._sender(stream)
-        self._put(SEND, now, track.origin, first, last, kind="fragment")
+        place = {"seqno": first, "seqno2": last, "kind": "fragment"}
+        self.write(SEND, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(first, last), track, now)
 
     def delivered(self, event: Delivered, now: int) -> None:
@@ -205,9 +191,8 @@ class Recorder:
     def delivered_fragments(self, event: FragmentsDelivered, now: int) -> None:
         """The node took fragments; `delivered` follows with the message they make."""
         track = self._receiver(Origin(event.sender, event.stream))
-        view, creator = event.view_id.counter, member_key(event.view_id.creator)
-        place = (track.origin, event.first, event.last)
-        self._put(DELIVER, now, *place, view, creator, kind="fragment")
+        place = {"seqno": event.first, "seqno2": event.last, **naming_id(event.view_id)}
+        self.write(DELIVER, now, **naming(track.origin), **place, kind="fragment")
         self._put_blocks(track.hasher.skip(event.first, event.last), track, now)
 
     def tick(self, now: int) -> None:
@@ -215,11 +200,14 @@ class Recorder:
         if self._oldest and now - self._oldest > STRETCH_NS:
             self._flush()
 
-    def detail(self, event: str, now: int, **columns: Any) -> None:
-        """Any other row (frames, windows, purges), kept at level "full" only. Whose it is and
-        when it was are filled in."""
-        if self.level == "full":
-            self._write(event, now, **columns)
+    def write(
+        self, event: str, now: int, payloads: Sequence[bytes] = (), /, **columns: Any
+    ) -> None:
+        """Any row. Whose it is and when it was are filled in."""
+        self._flush()
+        row = Row(event, self._node, self._inc, self._next_idx, -1, now, **columns)
+        self._next_idx += 1
+        self._queue.put(row, payloads)
 
     def stopped(self, now: int) -> None:
         """The member stops in good order: its trace is whole. Call `close` next."""
@@ -228,7 +216,7 @@ class Recorder:
             block = track.hasher.finish()
             if block is not None:
                 self._put_blocks([block], track, now)
-        self._put(STOP, now)
+        self.write(STOP, now)
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Write what is queued and end; False if that takes longer than allowed."""
@@ -291,60 +279,18 @@ class Recorder:
         for track in growing:
             track.is_growing = False
         for track in growing:
-            place = (track.since, track.origin, track.first, track.last)
+            columns = naming(track.origin) | {"seqno": track.first, "seqno2": track.last}
             if track.view_id is None:
-                self._put(SEND, *place)
+                self.write(SEND, track.since, **columns)
             else:
-                view_id = track.view_id
                 kept, track.payloads = track.payloads, []
                 self._messages_kept += len(kept)
-                creator = member_key(view_id.creator)
-                self._put(DELIVER, *place, view_id.counter, creator, payloads=kept)
-
-    def _write(self, event: str, now: int, **columns: Any) -> None:
-        self._flush()
-        self._queue.put(Row(event, self._node, self._inc, self._next_idx, -1, now, **columns))
-        self._next_idx += 1
-
-    def _put(
-        self,
-        event: str,
-        now: int,
-        origin: Origin | None = None,
-        first: int = 0,
-        last: int = 0,
-        view: int = 0,
-        creator: str = "",
-        *,
-        members: tuple[str, ...] = (),
-        kind: str = "",
-        block: int = -1,
-        block_hash: int = 0,
-        payloads: Sequence[bytes] = (),
-    ) -> None:
-        self._flush()
-        peer, peer_inc, stream = "", 0, -1
-        if origin is not None:
-            sender, stream = origin
-            peer, peer_inc = str(sender), sender.incarnation
-        row = Row(
-            *(event, self._node, self._inc, self._next_idx, -1, now, peer, peer_inc, int(stream)),
-            *(first, last, view, creator, members),
-            kind=kind,
-            block=block,
-            block_hash=block_hash,
-        )
-        self._next_idx += 1
-        self._queue.put(row, payloads)
+                columns |= naming_id(track.view_id)
+                self.write(DELIVER, track.since, kept, **columns)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:
         for block in blocks:
-            self._put(
-                *(BLOCK, now, track.origin, block.first, block.last),
-                kind=track.kind,
-                block=block.number,
-                block_hash=block.hash,
-            )
+            self.write(BLOCK, now, **naming(track.origin), **block.columns, kind=track.kind)
 
     def _sender(self, stream: Stream) -> _Track:
         track = self._sent.get(stream)
@@ -362,12 +308,6 @@ class Recorder:
     def _track(self, origin: Origin, offset: int = 0, *, is_sent: bool = False) -> _Track:
         every = hashed_every(self.level)
         return _Track(origin, is_sent, BlockHasher(offset, self._block_messages, every))
-
-
-def naming(origin: Origin) -> dict[str, Any]:
-    """The columns that say whose messages a row speaks of."""
-    sender, stream = origin
-    return {"peer": str(sender), "peer_inc": sender.incarnation, "stream": int(stream)}
 
 
 def _boot_id() -> str:

@@ -1,19 +1,19 @@
 """The trace: one row per event of one run, and the facts that the rules' bounds need.
 
-Rows are written by the harness around a node (its inputs, its outputs, read-only snapshots), never
-by a protocol: a wrong machine cannot lie in its own trace. A row speaks of a run of messages,
+An observer of a node writes rows (of its inputs, its outputs, read-only snapshots), never a
+protocol: a wrong machine cannot lie in its own trace. A row speaks of a run of messages,
 `seqno`..`seqno2`, both inclusive. docs/trace.md says which event fills which columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringcast.model import Member
+    from ringcast.model import Member, Origin, View, ViewId
 
 # Life of a member.
 START = "start"
@@ -24,7 +24,7 @@ RESUME = "resume"
 
 # Views and windows.
 VIEW_INPUT = "view_input"
-"""The harness hands a view to the node; `view` follows when the node installs it."""
+"""The simulator hands a view to the node; `view` follows when the node installs it."""
 VIEW = "view"
 PART = "part"
 """The view brings groups together, and this is one of them: `members` were in the view `seqno` of
@@ -44,7 +44,7 @@ ESTATE = "estate"
 """What is left here of the messages of `peer` on a stream, who has departed: `hd` and `received`.
 `kind` is how far the taker has come with it, and `seqno` what it is to come to: collect, hold,
 commit; then it is resolved. Or the sender is back, and that is the end of it. `detail` "no window":
-nothing of it was ever due here; "relay": it is passed on only."""
+nothing of it was ever due here; "forwarder": it is passed on only."""
 RESOLVED = "resolved"
 BACK = "back"
 
@@ -102,7 +102,7 @@ SYNC = "sync"
 SYNC_CALL = "sync_call"
 """An operator asked for a sync with `peer`."""
 UNICAST_DROP = "unicast_drop"
-"""The harness makes a receiver drop its window for `peer`."""
+"""The simulator makes a receiver drop its window for `peer`."""
 UNDELIVERABLE = "undeliverable"
 GAP = "gap"
 
@@ -113,7 +113,7 @@ NET_DROP = "net_drop"
 NET_DUP = "net_dup"
 NET_CORRUPT = "net_corrupt"
 XMIT_MISMATCH = "xmit_mismatch"
-"""A retransmission whose bytes differ from the original's, as compared by the harness."""
+"""A retransmission whose bytes differ from the original's, as compared by the observer."""
 DROP_HIGH = "drop_high"
 DROP_LOW = "drop_low"
 REJECT = "reject"
@@ -227,6 +227,27 @@ PairKey: TypeAlias = tuple[str, int, str, int, int]
 def member_key(member: Member) -> str:
     """How a trace names a member wherever a list of members stands: name#incarnation."""
     return f"{member}#{member.incarnation}"
+
+
+def about(member: Member) -> dict[str, Any]:
+    """The columns that name another member."""
+    return {"peer": str(member), "peer_inc": member.incarnation}
+
+
+def naming(origin: Origin) -> dict[str, Any]:
+    """The columns that say whose messages a row speaks of."""
+    sender, stream = origin
+    return {"peer": str(sender), "peer_inc": sender.incarnation, "stream": int(stream)}
+
+
+def naming_id(view_id: ViewId) -> dict[str, Any]:
+    """The columns that name a view."""
+    return {"view": view_id.counter, "view_creator": member_key(view_id.creator)}
+
+
+def naming_view(view: View) -> dict[str, Any]:
+    """The columns that tell of a view."""
+    return {**naming_id(view.id), "members": tuple(map(member_key, view))}
 
 
 def split_key(key: str) -> MemberKey:

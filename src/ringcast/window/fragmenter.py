@@ -9,7 +9,7 @@ else is admitted, or order would be lost.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import UsageError
 
@@ -41,7 +41,6 @@ class Fragmenter:
     """Fills one send window, and knows which of its seqnos are continued by the next."""
 
     __slots__ = ("_continued", "_fragment_bytes", "is_middle", "rest", "window")
-    volatile: ClassVar[frozenset[str]] = frozenset({"_fragment_bytes"})
 
     def __init__(self, window: SendWindow, fragment_bytes: int) -> None:
         self.window = window

@@ -32,7 +32,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ringcast.model import SEQNO_MAX
 
@@ -78,9 +78,6 @@ class _Ring:
         else:
             slots[start:] = payloads[:-wrapped]
             slots[:wrapped] = payloads[-wrapped:]
-
-    def set(self, seqno: int, payload: bytes) -> None:
-        self._slots[seqno & self._mask] = payload
 
     def get(self, first: int, count: int) -> list[bytes]:
         slots = self._slots
@@ -148,9 +145,6 @@ class ReceiveWindow:
         "max_bytes",
         "received",
         "retain",
-    )
-    volatile: ClassVar[frozenset[str]] = frozenset(
-        {"duplicates", "dropped_low", "dropped_high", "dropped_bytes"}
     )
 
     def __init__(
@@ -516,7 +510,8 @@ class SendWindow:
         charged = self.charged + charge
         if seqno > self.low + self.capacity or seqno > self.ceiling or charged > self.max_bytes:
             return False
-        self._ring.set(seqno, payload)
+        ring = self._ring
+        ring._slots[seqno & ring._mask] = payload  # put() of one
         self.high = seqno
         self.charged = charged
         self._charges.append((seqno, charge))

@@ -21,7 +21,7 @@ from io import BytesIO
 from itertools import accumulate, chain, pairwise, repeat
 from struct import Struct
 from struct import pack as struct_pack
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
@@ -147,8 +147,6 @@ class DatagramSeal(Protocol):
 class Codec:
     """One member's datagrams in one group. Remembers how large they may be, and else nothing but
     what decoding again would give."""
-
-    stateless: ClassVar[bool] = True
 
     def __init__(
         self, group: str, me: Member, datagram_bytes: int, seal: DatagramSeal | None = None

@@ -69,7 +69,7 @@ def stall_of(scenario: Scenario, multicast: type[ReliableMulticast]) -> list[str
 
 
 def test_without_highest_a_lost_last_message_is_never_missed() -> None:
-    witness = stall_of(PAIR, ABLATIONS["watermark"])
+    witness = stall_of(PAIR, ABLATIONS["highest"])
     assert witness == ["B: sends #1  [sends B→A Data 1..1]", "LOST: B→A Data 1..1"]
 
 
@@ -90,7 +90,7 @@ def test_without_the_freeze_the_joiner_starts_at_what_is_gone() -> None:
 
 
 def test_a_limit_is_no_proof() -> None:
-    report = explore_multicast(PAIR, ABLATIONS["watermark"], max_seconds=0)
+    report = explore_multicast(PAIR, ABLATIONS["highest"], max_seconds=0)
     assert not report.complete
     assert report.violations == []
 
@@ -202,7 +202,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_the_command_shows_what_a_missing_rule_leads_to() -> None:
-    status, output = run("--without", "watermark")
+    status, output = run("--without", "highest")
     assert status == 1
     assert f"VIOLATION {STALL}" in output
     assert "LOST: B→" in output

@@ -247,9 +247,11 @@ def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
         a, b = system.initial().nodes
         first = ends.send(a, b"0#1", (B, 1))
         taken = ends.take(ends.receive(b, first.datagrams[0]).after)
-        acked = ends.fire(taken.after, 1, ReceiverTimer.ACK)
+        acked = ends.fire(taken.after, ("unicast", "from", ends.member((0, 1))), ReceiverTimer.ACK)
         assert [ends.told[number] for number in acked.datagrams] == ["B→A Ack(2.1) 1"]
-        given_up = ends.fire(first.after, 1, SenderTimer.GIVE_UP)
+        given_up = ends.fire(
+            first.after, ("unicast", "to", ends.member((B, 1))), SenderTimer.GIVE_UP
+        )
         ends.send(given_up.after, b"0#2", (B, 1))
         assert len(list(system.late_effects())) == effects
 

@@ -32,7 +32,7 @@ class Ends:
         self.out = {me: Effects() for me in (A, B)}
         for me, channel in self.channels.items():
             channel.start(self.now, self.out[me])
-            channel.install_view(BOTH, self.now, self.out[me])
+            channel.group.change(BOTH, [channel], self.now, self.out[me])
 
     def send(self, *payloads: bytes) -> None:
         for payload in payloads:
@@ -63,7 +63,7 @@ class Ends:
             for me, channel in self.channels.items():
                 channel.check_invariants()
                 assert not self.out[me].events
-                at = channel.next_timeout()
+                at = channel.deadlines.next()
                 if not self.out[A].frames and not self.out[B].frames and at is not None:
                     if at > self.now + SECOND:
                         continue
@@ -79,10 +79,10 @@ def test_nothing_is_there_before_anything_is_said() -> None:
     channel = ends.channels[A]
     channel.handle_timeout(ends.now, ends.out[A])
     assert channel.unicast is None
-    assert channel.next_timeout() is None
+    assert channel.deadlines.next() is None
     assert channel.take_messages(ends.now, ends.out[A]) == []
     assert channel.stats() == {"waiting": {}, "dropped": 0}
-    channel.close("", ends.now, ends.out[A])
+    channel.group.close("", [channel], ends.now, ends.out[A])
     assert ends.out[A].frames == []
 
 
@@ -126,14 +126,14 @@ def test_nothing_is_for_those_who_are_not_in_the_view() -> None:
     ends.out[A].frames.clear()
     alone = View(ViewId(A, 2), (A,))
     channel = ends.channels[A]
-    channel.install_view(alone, ends.now, ends.out[A])
+    channel.group.change(alone, [channel], ends.now, ends.out[A])
     assert channel.waiting == {}
     assert channel.unicast is not None
     assert channel.unicast.senders == {}
     ends.send(b"3")
     assert channel.dropped == 1
     channel.handle_timeout(ends.now + SECOND, ends.out[A])  # the tick that was set before
-    assert channel.next_timeout() is None
+    assert channel.deadlines.next() is None
     assert ends.out[A].frames == []
 
 
@@ -145,7 +145,7 @@ def test_who_comes_back_gets_a_stream_of_its_own() -> None:
     ends.out[A].frames.clear()
     for counter, members in ((2, (A,)), (3, (A, B))):
         view = View(ViewId(A, counter), members)
-        ends.channels[A].install_view(view, ends.now, ends.out[A])
+        ends.channels[A].group.change(view, [ends.channels[A]], ends.now, ends.out[A])
     ends.send(b"after")
     assert ends.exchange() == [b"after"]
 
@@ -154,7 +154,9 @@ def test_a_view_without_us_ends_it() -> None:
     ends = Ends()
     ends.send(b"1")
     assert ends.exchange() == [b"1"]
-    ends.channels[A].install_view(View(ViewId(B, 2), (B,)), ends.now, ends.out[A])
+    ends.channels[A].group.change(
+        View(ViewId(B, 2), (B,)), [ends.channels[A]], ends.now, ends.out[A]
+    )
     assert any(isinstance(frame, Close) for _, frame in ends.out[A].frames)
     ends.send(b"2")
     assert ends.channels[A].dropped == 1
@@ -187,6 +189,6 @@ def test_nothing_is_looked_for_where_nothing_can_be() -> None:
     ends.send(b"opens")
     ends.exchange()
     channel = ends.channels[B]
-    assert not channel._may_be_ready
+    assert not channel.may_be_ready
     channel.send(b"to myself", B, ends.now, ends.out[B])
     assert channel.take_messages(ends.now, ends.out[B]) == [(B, b"to myself")]

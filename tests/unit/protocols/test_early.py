@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringcast.core.state import canonical
+from ringcast.explore.abstraction import canonical
 from ringcast.model import Address, Conn, Member
 from ringcast.protocols.early import (
     ALL_BYTES_MAX,

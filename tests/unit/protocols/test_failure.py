@@ -15,7 +15,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.state import canonical, clone
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.model import Address, Digest, Member, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.failure import PINGS, WATCHERS, FailureDetector, Timer
@@ -57,7 +57,7 @@ class Watch:
             self.view(members)
 
     def view(self, members: Sequence[Member], counter: int = 1) -> None:
-        self.layer.install_view(view(members, counter), self.now, self.out)
+        self.layer.group.change(view(members, counter), [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
     def receive(self, source: Member, *frames: Frame) -> None:
@@ -80,7 +80,7 @@ class Watch:
     def run(self, duration: int, alive: Sequence[Member] = ()) -> None:
         """Let every deadline of so many nanoseconds come, on time. Who is alive is heard."""
         until = self.now + duration
-        while (at := self.layer.next_timeout()) is not None and at <= until:
+        while (at := self.layer.deadlines.next()) is not None and at <= until:
             self.now = max(self.now, at)
             self.heard(*alive)
             self.layer.handle_timeout(self.now, self.out)
@@ -89,7 +89,7 @@ class Watch:
 
     def wake(self, late: int) -> None:
         """One timeout, so much after it was due."""
-        due = self.layer.next_timeout()
+        due = self.layer.deadlines.next()
         assert due is not None
         self.now = due + late
         self.layer.handle_timeout(self.now, self.out)
@@ -153,18 +153,18 @@ def test_beats_go_on_and_name_the_view() -> None:
 
 def test_whoever_is_alone_is_quiet() -> None:
     w = Watch(members=[A])
-    assert w.layer.next_timeout() is None
+    assert w.layer.deadlines.next() is None
     w.view([A, B], counter=2)
-    assert w.layer.next_timeout() == START + HEARTBEAT
+    assert w.layer.deadlines.next() == START + HEARTBEAT
     w.view([A], counter=3)
-    assert w.layer.next_timeout() is None
+    assert w.layer.deadlines.next() is None
 
 
 def test_views_do_not_put_the_beat_off() -> None:
     w = Watch()
     w.run(HEARTBEAT - 1)
     w.view([A, B, C], counter=2)
-    assert w.layer.next_timeout() == START + HEARTBEAT
+    assert w.layer.deadlines.next() == START + HEARTBEAT
 
 
 # Silence, verification, verdict
@@ -238,7 +238,7 @@ def test_a_suspect_that_is_heard_is_trusted_at_once_and_once() -> None:
     w.run(SUSPECT_AFTER + VERIFY)
     assert w.verdicts() == ["Suspected B"]
     w.heard(B, B)
-    assert w.layer.next_timeout() == w.now
+    assert w.layer.deadlines.next() == w.now
     w.run(0)
     assert w.said() == [Trusted(B)]
     w.heard(B)
@@ -276,7 +276,7 @@ def test_two_verifications_run_side_by_side() -> None:
     w.wanted(B)
     w.run(STEP // 2)
     w.wanted(C)
-    assert w.layer.next_timeout() == START + STEP
+    assert w.layer.deadlines.next() == START + STEP
     w.run(VERIFY - STEP // 2)
     assert w.verdicts() == ["Suspected B"]
     w.run(STEP // 2)
@@ -385,7 +385,7 @@ def test_a_probe_is_always_answered() -> None:
     w = Watch(members=())
     w.receive(B, Ping(3))
     assert w.sent() == [("B", Pong(3))]
-    assert w.layer.next_timeout() is None
+    assert w.layer.deadlines.next() is None
     w.view([A, B])
     w.receive(C, Ping(4))
     assert w.sent() == [("C", Pong(4))]
@@ -478,7 +478,7 @@ def test_nothing_due_changes_nothing() -> None:
     w = Watch()
     w.layer.handle_timeout(w.now, w.out)
     assert w.sent() == []
-    assert w.layer.next_timeout() == START + HEARTBEAT
+    assert w.layer.deadlines.next() == START + HEARTBEAT
 
 
 # Views
@@ -532,25 +532,25 @@ def test_who_is_in_no_view_watches_nobody() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER)
     w.view([B, C], counter=2)
-    assert w.layer.next_timeout() is None
+    assert w.layer.deadlines.next() is None
     w.refuse(B)
     w.wanted(B)
     w.receive(B, Heartbeat(2))
     assert w.probed() == ["B"]  # from before
     assert w.said() == []
     w.view([A, B], counter=3)
-    assert w.layer.next_timeout() == w.now + HEARTBEAT
+    assert w.layer.deadlines.next() == w.now + HEARTBEAT
 
 
 def test_after_close_there_is_silence() -> None:
     w = Watch()
     w.run(SUSPECT_AFTER)
     w.sent()
-    w.layer.close("left", w.now, w.out)
+    w.layer.group.close("left", [w.layer], w.now, w.out)
     w.view([A, B], counter=2)
     w.receive(B, Ping(1), Heartbeat(1))
     w.refuse(B)
-    assert w.layer.next_timeout() is None
+    assert w.layer.deadlines.next() is None
     assert w.sent() == []
     assert w.said() == []
 

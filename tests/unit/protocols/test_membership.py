@@ -155,7 +155,7 @@ class Desk:
     def wait(self, duration: int) -> None:
         """Let time pass, with every deadline in it."""
         stop = self.now + duration
-        while (at := self.layer.next_timeout()) is not None and at <= stop:
+        while (at := self.layer.deadlines.next()) is not None and at <= stop:
             self.now = at
             self.layer.handle_timeout(at, self.out)
             self.layer.check_invariants()
@@ -236,7 +236,7 @@ def test_whoever_has_left_makes_no_view_any_more(
     assert desk.reasons() == ["left without an answer"]
     is_spread = first is Timer.OVERDUE
     assert any(isinstance(frame, ViewIs) for _, frame in desk.sent()) == is_spread
-    assert desk.layer.next_timeout() is None
+    assert desk.layer.deadlines.next() is None
 
 
 def test_a_joiner_that_has_a_group_of_its_own_by_now_is_left_out() -> None:
@@ -325,10 +325,10 @@ def test_before_the_start_and_after_the_end_nothing_is_heard() -> None:
     desk.receive(B, Discover(), Join())
     assert (desk.sent(), desk.layer.ignored) == ([], 2)
     desk.coordinator(B)
-    desk.layer.close("closed", desk.now, desk.out)
+    desk.layer.group.close("closed", [desk.layer], desk.now, desk.out)
     desk.receive(C, Discover(), Join(), Suspect(B, is_slow=False))
     assert (desk.sent(), desk.layer.ignored) == ([], 5)
-    assert desk.layer.next_timeout() is None
+    assert desk.layer.deadlines.next() is None
     assert desk.layer.phase is Phase.OUT
 
 
@@ -1193,9 +1193,9 @@ def test_who_begins_to_leave_asks_no_more() -> None:
 def test_who_is_out_asks_no_more() -> None:
     desk = Desk(B).coordinator(C)
     desk.receive(X, DiscoverReply(X, 3))
-    desk.layer.close("closed", desk.now, desk.out)
+    desk.layer.group.close("closed", [desk.layer], desk.now, desk.out)
     assert desk.layer.reunion.leader is None
-    assert desk.layer.next_timeout() is None
+    assert desk.layer.deadlines.next() is None
 
 
 def test_who_no_longer_coordinates_asks_no_more() -> None:
@@ -1915,12 +1915,12 @@ def test_a_change_that_others_hold_up_is_explained() -> None:
 
 def test_timers_are_known_by_name() -> None:
     desk = Desk().looking(B)
-    assert desk.layer._timers.canonical() == {Timer.ASK, Timer.DECIDE}
+    assert set(desk.layer._timers.by_key) == {Timer.ASK, Timer.DECIDE}
 
 
 def test_views_and_digests_come_from_here() -> None:
     desk = Desk(A).coordinator()
-    desk.layer.install_view(view(9, X), desk.now, desk.out)
+    desk.layer.group.change(view(9, X), [desk.layer], desk.now, desk.out)
     desk.layer.install_digest(Digest({}), desk.now, desk.out)
     assert desk.layer.view == view(1, A)
     assert desk.layer.take_ready(9, desk.now, desk.out) == []

@@ -8,10 +8,11 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects, Reunited
+from ringcast.core.shared import DEPARTED_MAX
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed, Delivered, FragmentsDelivered
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
-from ringcast.protocols.multicast import DEPARTED_MAX, EARLY_MAX, ReliableMulticast
+from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.wire.frames import Ack, Begin, Begun, Data, Nack, Watermark
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Machine:
             self.layer.install_digest(zero(A, *others), 0, self.out)
 
     def view(self, *members: Member, counter: int = 1) -> None:
-        self.layer.install_view(view(*members, counter=counter), 0, self.out)
+        self.layer.group.change(view(*members, counter=counter), [self.layer], 0, self.out)
         self.layer.check_invariants()
 
     def receive(self, source: Member, *frames: Frame) -> None:
@@ -264,11 +265,11 @@ def test_the_departed_are_remembered_within_bounds() -> None:
     passers_by = [C._replace(incarnation=n) for n in range(100, 100 + DEPARTED_MAX)]
     for counter, member in enumerate(passers_by, 2):
         m.view(A, member, counter=counter)
-    assert len(m.layer._departed) == DEPARTED_MAX  # B and all but the last
+    assert len(m.layer.group.departed) == DEPARTED_MAX  # B and all but the last
     m.receive(B, data(1, b"late"))
     assert m.layer.refused == 1
     m.view(A, counter=1000)
-    assert len(m.layer._departed) == DEPARTED_MAX
+    assert len(m.layer.group.departed) == DEPARTED_MAX
     m.receive(passers_by[0], data(1, b"late"))
     assert m.layer.refused == 2
     m.receive(B, data(1, b"late"))  # forgotten: it waits, within the bound of all strangers
@@ -285,15 +286,15 @@ def test_a_view_without_oneself_closes() -> None:
     assert list(m.out.events) == [Closed(reason, 2, ((Stream.FIFO, 1, 2),))]
     assert m.layer.windows() == {}
     assert m.take() == []
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
     with pytest.raises(GroupClosed):
         m.send(b"x")
 
 
 def test_closing_is_once_and_for_all() -> None:
     m = Machine(B)
-    m.layer.close("closed", 0, m.out)
-    m.layer.close("closed", 0, m.out)
+    m.layer.group.close("closed", [m.layer], 0, m.out)
+    m.layer.group.close("closed", [m.layer], 0, m.out)
     assert list(m.out.events) == [Closed("closed")]
     m.view(A, B, counter=9)
     m.layer.install_digest(zero(A, B), 0, m.out)
@@ -310,7 +311,7 @@ def test_closing_acks_what_was_taken() -> None:
     m.receive(B, data(1, b"1", b"2", b"3"))
     m.take(2)
     m.out.frames.clear()
-    m.layer.close("closed", 0, m.out)
+    m.layer.group.close("closed", [m.layer], 0, m.out)
     assert m.out.frames == [(B, Ack(FIFO, 3, 2, 1 << 15))]  # C has sent nothing to ack
 
 
@@ -510,7 +511,7 @@ def test_nothing_begins_before_the_view_or_after_the_end() -> None:
     m.receive(C, begin(5, 7), Begun(FIFO, 5))
     assert (answers(m), m.layer.refused) == ([], 1)
     m = reunited(C)
-    m.layer.close("closed", 0, m.out)
+    m.layer.group.close("closed", [m.layer], 0, m.out)
     answers(m)
     m.receive(C, begin(5, 7), Begun(FIFO, 5))
     assert (answers(m), m.layer.refused) == ([], 1)
@@ -614,9 +615,9 @@ def test_what_waits_behind_a_gap_is_allowed_again() -> None:
 
 def test_deadlines_of_all_boxes_count() -> None:
     m = Machine(B)
-    assert m.layer.next_timeout() == 20_000_000  # the ack that tells where B's window stands
+    assert m.layer.deadlines.next() == 20_000_000  # the ack that tells where B's window stands
     m.send(b"x")
-    assert m.layer.next_timeout() == 5_000_000  # the probe
+    assert m.layer.deadlines.next() == 5_000_000  # the probe
     m.layer.handle_timeout(20_000_000, m.out)
     kinds = [type(frame) for _, frame in m.out.frames]
     assert kinds == [Data, Watermark, Ack]
@@ -624,7 +625,7 @@ def test_deadlines_of_all_boxes_count() -> None:
 
 def test_before_any_view_there_is_nothing() -> None:
     m = Machine()
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
     assert m.take() == []
     assert m.layer.digest() == Digest({})
     assert m.layer.explain(0) == []

@@ -8,6 +8,7 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.repair import GAP_TICK_START_NS, NACK_MESSAGES_MAX
@@ -30,7 +31,9 @@ class Receiver:
 
     def __init__(self, offset: int = 0, parts: tuple[bytes, ...] = (), **config: Any) -> None:
         options = MulticastConfig(**config)
-        self.box = MulticastReceiver(Origin(A, Stream.FIFO), options, offset, parts, 0)
+        self.deadlines = Deadlines()
+        timers = self.deadlines.owner("received")
+        self.box = MulticastReceiver(Origin(A, Stream.FIFO), options, offset, parts, 0, timers)
         self.out = Effects()
 
     def data(self, first: int, count: int = 1, *, now: int = 0, more: bool = False) -> None:
@@ -64,10 +67,10 @@ def settled(offset: int = 0, **config: Any) -> Receiver:
 
 def test_a_new_window_tells_where_it_stands() -> None:
     r = Receiver(offset=7)
-    assert r.box.next_timeout() == ACK_DELAY
+    assert r.deadlines.next() == ACK_DELAY
     r.timeout(ACK_DELAY)
     assert r.sent() == [Ack(Stream.FIFO, 7, 7, ALLOWANCE)]
-    assert r.box.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_a_window_opens_right_after_its_offset() -> None:
@@ -101,7 +104,7 @@ def test_an_ack_tells_what_is_held_and_what_is_taken_apart() -> None:
 def test_received_but_not_taken_is_held_and_not_delivered() -> None:
     r = settled()
     r.data(1, 3, now=100)
-    assert r.box.next_timeout() == 100 + ACK_DELAY
+    assert r.deadlines.next() == 100 + ACK_DELAY
     r.timeout(100 + ACK_DELAY)
     assert r.sent() == [Ack(Stream.FIFO, 3, 0, ALLOWANCE)]
 
@@ -111,10 +114,10 @@ def test_taking_enough_acks_at_once_and_less_acks_later() -> None:
     r.data(1, 7)
     r.take(limit=3, now=50)
     assert r.sent() == []
-    assert r.box.next_timeout() == ACK_DELAY  # since the data came, at 0
+    assert r.deadlines.next() == ACK_DELAY  # since the data came, at 0
     r.take(limit=1, now=60)
     assert r.sent() == [Ack(Stream.FIFO, 7, 4, ALLOWANCE)]
-    assert r.box.next_timeout() is None
+    assert r.deadlines.next() is None
     r.take(now=70)
     assert r.sent() == []
     r.timeout(70 + ACK_DELAY)
@@ -186,10 +189,10 @@ def test_a_duplicate_is_acked_again_later_and_once(count: int) -> None:
     for now in range(1000, 1010):
         r.data(1, count, now=now)
     assert r.sent() == []
-    assert r.box.next_timeout() == 1000 + ACK_DELAY
+    assert r.deadlines.next() == 1000 + ACK_DELAY
     r.timeout(1000 + ACK_DELAY)
     assert r.sent() == [Ack(Stream.FIFO, 2, 2, ALLOWANCE)]
-    assert r.box.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_a_duplicate_beyond_a_gap_is_acked_again() -> None:
@@ -204,7 +207,7 @@ def test_highest_is_acked_at_once_even_when_it_tells_nothing_new() -> None:
     for now in (500, 501):
         r.highest(0, now)
         assert r.sent() == [Ack(Stream.FIFO, 0, 0, ALLOWANCE)]
-    assert r.box.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_an_ack_for_highest_makes_a_later_one_needless() -> None:
@@ -213,7 +216,7 @@ def test_an_ack_for_highest_makes_a_later_one_needless() -> None:
     r.take(limit=1)
     r.highest(2)
     assert r.sent() == [Ack(Stream.FIFO, 2, 1, ALLOWANCE)]
-    assert r.box.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_highest_shows_a_lost_last_message() -> None:
@@ -230,7 +233,7 @@ def test_a_gap_is_not_asked_for_at_first_sight() -> None:
     r = settled()
     r.data(2, now=100)
     assert r.sent() == []
-    assert r.box.next_timeout() == 100 + GAP_TICK_START_NS
+    assert r.deadlines.next() == 100 + GAP_TICK_START_NS
     r.timeout(100 + GAP_TICK_START_NS)
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
 
@@ -243,7 +246,7 @@ def test_three_later_datagrams_ask_at_once() -> None:
     r.timeout(0)
     assert r.sent() == []
     r.data(5)
-    assert r.box.next_timeout() == 0  # at the end of this turn: others may be proved in it
+    assert r.deadlines.next() == 0  # at the end of this turn: others may be proved in it
     r.timeout(0)
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
 
@@ -267,7 +270,7 @@ def test_a_closed_gap_needs_no_timer() -> None:
     r.take()
     r.timeout(10 * ACK_DELAY)
     assert all(isinstance(frame, Ack) for frame in r.sent())
-    assert r.box.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_requests_are_bounded() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects, TooSlow
+from ringcast.core.shared import Deadlines
 from ringcast.events import Writable
 from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.multicast_sender import (
@@ -42,8 +43,10 @@ class Sender:
         defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 20}
         self.config = MulticastConfig(**(defaults | config))
         members = view(A, *(others or (B,)))
+        self.deadlines = Deadlines()
+        timers = self.deadlines.owner("sent")
         self.box = MulticastSender(
-            A, Stream.FIFO, self.config, members, fragment_bytes, slow_member_timeout_s
+            A, Stream.FIFO, self.config, members, fragment_bytes, timers, slow_member_timeout_s
         )
         self.view = members
         self.out = Effects()
@@ -78,7 +81,7 @@ class Sender:
     def probes_until(self, stop: int) -> list[int]:
         """When Watermark was told, up to a time."""
         times = []
-        while (at := self.box.next_timeout()) is not None and at <= stop:
+        while (at := self.deadlines.next()) is not None and at <= stop:
             self.box.handle_timeout(at, self.out)
             times += [at for _, frame in self.sent() if isinstance(frame, Watermark)]
         return times
@@ -196,7 +199,7 @@ def test_a_view_wakes_a_blocked_sender() -> None:
 
 def test_probes_double_from_their_start_up_to_tau() -> None:
     s = Sender()
-    assert s.box.next_timeout() is None
+    assert s.deadlines.next() is None
     s.send(b"x", now=0)
     times = s.probes_until(6 * TAU)
     pauses = [later - earlier for earlier, later in zip([0, *times], times, strict=False)]
@@ -208,7 +211,7 @@ def test_probes_tell_the_highest_seqno_to_everybody() -> None:
     s = Sender()
     s.send(b"x", b"y")
     s.sent()
-    at = s.box.next_timeout()
+    at = s.deadlines.next()
     assert at is not None
     s.box.handle_timeout(at - 1, s.out)
     assert s.sent() == []
@@ -224,7 +227,7 @@ def test_probes_end_when_all_have_delivered() -> None:
     assert len(s.probes_until(TAU)) > 1
     s.ack(C, 1, now=TAU)
     assert s.probes_until(100 * TAU) == []
-    assert s.box.next_timeout() is None
+    assert s.deadlines.next() is None
 
 
 def test_an_ack_that_raises_the_minimum_starts_the_pauses_over() -> None:
@@ -236,9 +239,9 @@ def test_an_ack_that_raises_the_minimum_starts_the_pauses_over() -> None:
     s.take()
     s.ack(B, 1, received=3, now=TAU + 7_000_000)  # B has them, and its application takes its time
     now = s.probes_until(10 * TAU)[-1]
-    assert s.box.next_timeout() == now + TAU
+    assert s.deadlines.next() == now + TAU
     s.ack(B, 2, now=now + 1)
-    assert s.box.next_timeout() == now + 1 + 14_000_000
+    assert s.deadlines.next() == now + 1 + 14_000_000
 
 
 def test_the_first_probe_follows_the_measured_ack_time() -> None:
@@ -247,17 +250,17 @@ def test_the_first_probe_follows_the_measured_ack_time() -> None:
     s.take()
     s.ack(B, 1, now=7_000_000)
     s.send(b"y", now=20_000_000)
-    assert s.box.next_timeout() == 20_000_000 + 14_000_000
+    assert s.deadlines.next() == 20_000_000 + 14_000_000
     s.take()
     s.ack(B, 2, now=20_000_001)
     s.send(b"z", now=30_000_000)
-    assert s.box.next_timeout() == 30_000_000 + WATERMARK_PROBE_MIN_NS
+    assert s.deadlines.next() == 30_000_000 + WATERMARK_PROBE_MIN_NS
 
 
 def probe_after(s: Sender, now: int) -> int:
     """How long after a send the first probe is due."""
     assert s.send(b"x", now=now) == 1
-    at = s.box.next_timeout()
+    at = s.deadlines.next()
     assert at is not None
     s.take()
     return at - now
@@ -283,7 +286,7 @@ def test_the_ack_time_is_measured_to_the_first_ack_for_what_was_sent() -> None:
     s.ack(B, 0, received=1, now=8_000_000)
     s.ack(C, 2, now=40_000_000)  # not the first
     s.ack(B, 2, now=50_000_000)
-    assert s.box.next_timeout() is None
+    assert s.deadlines.next() is None
     assert probe_after(s, TAU) == 2 * 8_000_000
 
 
@@ -358,7 +361,7 @@ def test_each_member_may_ask_for_one_window_between_two_probes() -> None:
     assert s.box.retransmitted == 4
     s.nack(C, range(1, 5))
     assert sum(frame.count for _, frame in s.sent() if isinstance(frame, Data)) == 4
-    at = s.box.next_timeout()
+    at = s.deadlines.next()
     assert at is not None
     s.box.handle_timeout(at, s.out)
     s.sent()
@@ -582,7 +585,7 @@ def test_whoever_is_not_borne_with_for_ever_is_told_apart() -> None:
 def complaints(s: Sender, stop: int) -> list[tuple[int, Member]]:
     """Who was reported as too slow, and when, up to a time."""
     found = []
-    while (at := s.box.next_timeout()) is not None and at <= stop:
+    while (at := s.deadlines.next()) is not None and at <= stop:
         s.box.handle_timeout(at, s.out)
         found += [(at, signal.member) for signal in s.out.signals if isinstance(signal, TooSlow)]
         s.out.signals.clear()
@@ -647,7 +650,7 @@ class Reunited(Sender):
     def begins_until(self, stop: int) -> list[int]:
         """When somebody was told where to begin, up to a time."""
         times = []
-        while (at := self.box.next_timeout()) is not None and at <= stop:
+        while (at := self.deadlines.next()) is not None and at <= stop:
             self.box.handle_timeout(at, self.out)
             times += [at for _, frame in self.sent() if isinstance(frame, Begin)]
         return times

@@ -11,9 +11,8 @@ import pytest
 from ringcast.config import MembershipConfig, StabilityConfig
 from ringcast.core.effects import Effects, Left
 from ringcast.model import Address, Digest, Member, Purge, View, ViewId
-from ringcast.node import Node
+from ringcast.node import build_node
 from ringcast.protocols.discovery import GATHER_NS, IncompatiblePeer
-from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import (
     INCOMPATIBLE_RECENTLY_NS,
     JOIN_PATIENCE_NS,
@@ -24,7 +23,6 @@ from ringcast.wire.frames import Discover, DiscoverReply, Join, Merged, MergeReq
 from support.membership import SECOND, Town, address_of
 
 if TYPE_CHECKING:
-    from ringcast.core.effects import Layer
     from ringcast.wire.frames import Frame
 
 ACKS, STABILITY, RETAINED = Purge
@@ -69,7 +67,7 @@ class Desk:
     def wait(self, duration: int) -> None:
         """Let time pass, with every deadline in it."""
         stop = self.now + duration
-        while (at := self.layer.next_timeout()) is not None and at <= stop and not self.reasons:
+        while (at := self.layer.deadlines.next()) is not None and at <= stop and not self.reasons:
             self.now = at
             self.layer.handle_timeout(at, self.out)
             self.layer.check_invariants()
@@ -287,11 +285,7 @@ class TermsTown(Town):
             me = Member(address_of(name), next(self._incarnations), name)
             multicast = replace(self._config.multicast, stability=CONFIGS[purge])
             config = replace(self._config, name=name, multicast=multicast)
-            layers: list[Layer] = [
-                Membership(me, config.membership, streams=self._streams, purge=multicast.purge),
-                FailureDetector(me, config.membership),
-            ]
-            self.nodes[name] = Node(me, config, layers=layers, streams=self._streams)
+            self.nodes[name] = build_node(me, config, streams=self._streams)
             self.nodes[name].start(self.now)
             self.nodes[name].add_candidates(map(address_of, "ABCDEF"), self.now)
             self._turn(name)

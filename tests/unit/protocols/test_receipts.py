@@ -9,6 +9,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.events import Confirmed, Undeliverable
 from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.multicast_sender import MulticastSender
@@ -28,7 +29,8 @@ class Sender:
 
     def __init__(self, *others: Member, **config: Any) -> None:
         terms = MulticastConfig(**({"datagram_bytes": 1000, "window_bytes": 1 << 20} | config))
-        self.box = MulticastSender(A, Stream.FIFO, terms, view(A, *others), 900)
+        timers = Deadlines().owner("sent")
+        self.box = MulticastSender(A, Stream.FIFO, terms, view(A, *others), 900, timers)
         self._numbers = count(1)
         self._out = Effects()
 
@@ -208,7 +210,7 @@ class Unicast:
             A, UnicastConfig(), fragment_bytes=900, datagram_bytes=1000, max_message_bytes=1 << 20
         )
         self.out = Effects()
-        self.layer.install_view(view(A, *others), 0, self.out)
+        self.layer.group.change(view(A, *others), [self.layer], 0, self.out)
 
     def send(self, to: Member, *payloads: bytes, number: int = 1) -> int | None:
         assert self.layer.send(payloads, to, 0, self.out) == len(payloads)
@@ -237,7 +239,7 @@ def test_a_member_that_leaves_the_view_is_named_at_once_and_may_have_it_all_the_
     u = Unicast(B, C)
     u.send(B, b"x")
     new = view(A, C, counter=2)
-    u.layer.install_view(new, 0, u.out)
+    u.layer.group.change(new, [u.layer], 0, u.out)
     assert u.given() == [Confirmed(1, (B,), str(new))]
     u.ack(B, 1)
     assert len(u.given()) == 1
@@ -246,9 +248,9 @@ def test_a_member_that_leaves_the_view_is_named_at_once_and_may_have_it_all_the_
 def test_a_view_says_nothing_of_who_was_not_in_the_one_before() -> None:
     u = Unicast(B, C)
     u.layer.send([b"while it was here"], B, 0, u.out)
-    u.layer.install_view(view(A, C, counter=2), 0, u.out)
+    u.layer.group.change(view(A, C, counter=2), [u.layer], 0, u.out)
     assert u.send(B, b"on the stream that there is") == 1
-    u.layer.install_view(view(A, counter=3), 0, u.out)
+    u.layer.group.change(view(A, counter=3), [u.layer], 0, u.out)
     assert u.given() == []
     u.ack(B, 2)
     assert u.given() == [Confirmed(1)]
@@ -257,7 +259,7 @@ def test_a_view_says_nothing_of_who_was_not_in_the_one_before() -> None:
 def test_a_member_that_is_given_up_is_named() -> None:
     u = Unicast(B)
     u.send(B, b"x")
-    while (at := u.layer.next_timeout()) is not None and not u.given():
+    while (at := u.layer.deadlines.next()) is not None and not u.given():
         u.layer.handle_timeout(at, u.out)
     (event,) = u.given()
     assert event.missing == (B,)
@@ -267,7 +269,7 @@ def test_a_member_that_is_given_up_is_named() -> None:
 def test_who_goes_itself_names_nobody() -> None:
     u = Unicast(B)
     u.send(B, b"x")
-    u.layer.close("left", 0, u.out)
+    u.layer.group.close("left", [u.layer], 0, u.out)
     assert [type(event) for event in u.out.events] == [Undeliverable]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, UnicastConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Conn, Member, Origin, Stream
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.unicast_receiver import UnicastReceiver
@@ -39,7 +40,8 @@ class Receiver(Protocol):
 class Multicast:
     def __init__(self) -> None:
         config = MulticastConfig(capacity=CAPACITY, window_bytes=MANY_BYTES)
-        self.box = MulticastReceiver(Origin(A, Stream.FIFO), config, 0, (), 0)
+        timers = Deadlines().owner("received")
+        self.box = MulticastReceiver(Origin(A, Stream.FIFO), config, 0, (), 0, timers)
         self.out = Effects()
         self.now = 0
 
@@ -53,7 +55,8 @@ class Multicast:
 class Unicast:
     def __init__(self) -> None:
         config = UnicastConfig(capacity=CAPACITY, window_bytes=MANY_BYTES)
-        self.entry = UnicastReceiver(A, Conn(1, 1), config, 1 << 20, 0, (), 0)
+        timers = Deadlines().owner("from")
+        self.entry = UnicastReceiver(A, Conn(1, 1), config, 1 << 20, 0, (), 0, timers)
         self.out = Effects()
         self.now = 0
 

@@ -8,6 +8,7 @@ import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import UsageError
 from ringcast.events import Delivered, Writable
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
@@ -63,14 +64,18 @@ class Rounds:
 
     def __init__(self, me: Member, *members: Member, **stability: Any) -> None:
         self.machine = StabilityRounds(me, config(**stability))
+        self.deadlines = Deadlines()
+        self.machine.attach(GroupState(me), self.deadlines)
         self.out = Effects()
         self.now = 0
         self.view = view(*members)
-        self.machine.install_view(self.view)
+        self.machine.group.view = self.view
+        self.machine.install_view()
 
     def enter(self, *members: Member, counter: int) -> None:
         self.view = view(*members, counter=counter)
-        self.machine.install_view(self.view)
+        self.machine.group.view = self.view
+        self.machine.install_view()
 
     def report(self, *delivered: int) -> None:
         assert self.machine.is_due
@@ -100,7 +105,7 @@ class Rounds:
     def timeout(self) -> int:
         """Run the next timer; how long that took."""
         before = self.now
-        deadline = self.machine.next_timeout()
+        deadline = self.deadlines.next()
         assert deadline is not None
         self.now = deadline
         self.machine.handle_timeout(self.now)
@@ -154,10 +159,10 @@ def test_silence_follows_the_second_round_in_which_all_is_stable() -> None:
     r.report(1, 1)
     r.hear_stable(1, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
-    assert r.machine.next_timeout() is not None
+    assert r.deadlines.next() is not None
     r.hear_stable(2, 1, 1)
     r.machine.rest_or_go_on((1, 1), r.now)
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_what_became_stable_in_the_last_round_needs_another() -> None:
@@ -167,10 +172,10 @@ def test_what_became_stable_in_the_last_round_needs_another() -> None:
     r.hear_stable(1, 0, 0)  # somebody had no window yet
     r.hear_stable(2, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
-    assert r.machine.next_timeout() is not None
+    assert r.deadlines.next() is not None
     r.hear_stable(3, 5, 0)
     r.machine.rest_or_go_on((5, 0), r.now)
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 def test_what_was_taken_is_voted_on_within_the_interval() -> None:
@@ -449,11 +454,12 @@ def test_rounds_in_which_nothing_changes_come_ever_more_slowly() -> None:
 
 def test_who_has_left_votes_on_nothing() -> None:
     r = Rounds(B, A, B)
+    r.machine.group.view = None
     r.machine.close()
     r.machine.want(r.out)
     r.machine.on_wanted(A, StabilityQuery(r.view.id, 0), r.out)
     assert not r.machine.is_due
-    assert r.machine.next_timeout() is None
+    assert r.deadlines.next() is None
 
 
 # A member of a group with stability rounds
@@ -475,7 +481,7 @@ class Machine:
 
     def view(self, *members: Member, counter: int = 1) -> ViewId:
         installed = view(*members, counter=counter)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
         return installed.id
 
@@ -504,7 +510,7 @@ class Machine:
         ]
 
     def timeout(self) -> None:
-        deadline = self.layer.next_timeout()
+        deadline = self.layer.deadlines.next()
         assert deadline is not None
         self.now = max(self.now, deadline)
         self.layer.handle_timeout(self.now, self.out)
@@ -639,7 +645,7 @@ def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> No
 
 def test_a_group_that_acknowledges_does_not_vote() -> None:
     layer = ReliableMulticast(A, MulticastConfig(), 900)
-    layer.install_view(view(A, B), 0, Effects())
+    layer.group.change(view(A, B), [layer], 0, Effects())
     with pytest.raises(UsageError, match="stability"):
         layer.stabilize(0, Effects())
     layer.receive(

@@ -93,7 +93,7 @@ class Desk:
 
     def install(self, installed: View, **taken: int) -> None:
         self.layer.before_view(installed, digest(**taken))
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
     def signal(self, signal: Signal) -> None:
@@ -304,7 +304,7 @@ def test_who_cannot_provide_it_says_so_if_it_was_asked() -> None:
     desk.messages()
     desk.layer.give_up(2, desk.out)
     assert desk.messages() == [(B, StateRefused(5, Refusal.FAILED))]
-    assert desk.layer.next_timeout() is None
+    assert desk.layer.deadlines.next() is None
     with pytest.raises(UsageError, match="no state transfer 0"):
         desk.layer.give_up(0, desk.out)
 
@@ -314,12 +314,12 @@ def test_what_nobody_asks_for_is_not_kept_for_ever() -> None:
     desk.signal(Admitted((J,), digest()))
     desk.wait(SECOND)
     desk.signal(Admitted((B,), digest()))
-    assert desk.layer.next_timeout() == desk.now - SECOND + UNASKED_NS
+    assert desk.layer.deadlines.next() == desk.now - SECOND + UNASKED_NS
     desk.wait(UNASKED_NS - SECOND)
     assert list(desk.layer.giving.transfers) == [2]
     desk.wait(SECOND)
     assert desk.layer.giving.transfers == {}
-    assert desk.layer.next_timeout() is None
+    assert desk.layer.deadlines.next() is None
     assert StateAbandoned(1, "J does not ask for it") in desk.events()
 
 
@@ -341,9 +341,9 @@ def test_when_this_member_goes_all_is_over() -> None:
     assert desk.events() == [StateAbandoned(1, "View 2: B, J goes on without this member")]
     waiting = Desk(J).waiting()
     waiting.receive(A, StateBegin(1, 1, digest()))
-    waiting.layer.close("closed", waiting.now, waiting.out)
+    waiting.layer.group.close("closed", [waiting.layer], waiting.now, waiting.out)
     assert waiting.take() == []
-    assert waiting.layer.next_timeout() is None
+    assert waiting.layer.deadlines.next() is None
     waiting.layer.check_invariants()
 
 
@@ -385,7 +385,7 @@ def test_the_state_then_what_came_meanwhile() -> None:
     assert desk.take(9) == [run(B, 6, 2), run(A, 5)]
     assert not desk.layer.is_behind
     assert desk.layer.catch_up is None
-    assert desk.layer.next_timeout() is None
+    assert desk.layer.deadlines.next() is None
     assert desk.layer.cut == digest(a=3, b=5, j=0)
 
 
@@ -507,7 +507,7 @@ def test_silence_is_borne_for_a_while_and_longer_each_time() -> None:
     desk = Desk(J).waiting()
     patience, asked = PATIENCE_NS, []
     for _ in range(7):
-        assert desk.layer.next_timeout() == desk.now + patience
+        assert desk.layer.deadlines.next() == desk.now + patience
         desk.wait(patience)
         asked += [who.name for who, message in desk.messages() if isinstance(message, StateRequest)]
         patience = min(2 * patience, PATIENCE_MAX_NS)

@@ -11,9 +11,9 @@ import pytest
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
-from ringcast.core.state import canonical
 from ringcast.errors import GroupClosed, RingcastError, UsageError
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, Writable
+from ringcast.explore.abstraction import canonical
 from ringcast.model import Address, Conn, Digest, Member, Run, Stream, View, ViewId
 from ringcast.protocols.connection import State
 from ringcast.protocols.unicast import (
@@ -74,7 +74,7 @@ class Machine:
             self.view(A, *others)
 
     def view(self, *members: Member, counter: int = 1) -> None:
-        self.layer.install_view(view(*members, counter=counter), self.now, self.out)
+        self.layer.group.change(view(*members, counter=counter), [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
     def send(self, to: Member, *payloads: bytes) -> int:
@@ -173,7 +173,7 @@ def test_a_new_stream_to_who_is_not_in_the_view_is_refused() -> None:
     assert (refused.value.to, refused.value.sent) == (X, 0)
     assert refused.value.last < refused.value.first  # nothing is under way to it
     assert X not in m.layer.senders
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_undeliverable_is_an_event_and_an_error() -> None:
@@ -240,7 +240,7 @@ def test_to_oneself() -> None:
     (event,) = m.take()
     assert event == Delivered(A, Run(Stream.FIFO, 2, [b"2", b"3"]), ViewId(A, 1), LOOPBACK_EPOCH)
     assert m.frames() == []
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_frames_in_ones_own_name_are_nothing() -> None:
@@ -337,7 +337,7 @@ def test_data_of_a_newer_connection_asks() -> None:
     m.receive(B, data(3, b"3", conn=Conn(2, 2)))
     assert m.layer.sync_requests == {B: sync_request}  # once
     assert m.layer.receivers[B].conn == Conn(2, 1)
-    assert m.layer.next_timeout() == TAU
+    assert m.layer.deadlines.next() == TAU
 
 
 # Questions about what I send
@@ -361,7 +361,7 @@ def test_an_answer_is_repeated_by_the_tick() -> None:
     m.receive(B, UnicastAck(Conn(FIRST, 1), 1, 1 << 16))
     m.at(TAU)
     m.frames()
-    assert m.layer.next_timeout() == 10 * S  # idle
+    assert m.layer.deadlines.next() == 10 * S  # idle
     m.receive(B, Sync(Conn(FIRST, 1), 1))
     answer = SyncOk(Conn(FIRST, 2), 1, 1, 1, is_middle=False)
     assert m.frames() == [(B, answer)]
@@ -372,7 +372,7 @@ def test_an_answer_is_repeated_by_the_tick() -> None:
     for n in range(4, 10):
         m.at(n * TAU)
     assert m.frames() == []
-    assert m.layer.next_timeout() == 10 * S
+    assert m.layer.deadlines.next() == 10 * S
 
 
 # My own sync requests
@@ -572,7 +572,7 @@ def test_what_is_kept_goes_when_the_question_is_answered_or_given_up() -> None:
 
 def test_what_is_kept_goes_when_all_ends() -> None:
     m = overtaken(2, 3)
-    m.layer.close("why", 0, m.out)
+    m.layer.group.close("why", [m.layer], 0, m.out)
     assert m.layer.early.runs == 0
 
 
@@ -754,11 +754,11 @@ def test_a_view_without_oneself_is_the_end() -> None:
     m = Machine(B)
     m.send(B, b"1")
     m.receive(B, data(1, b"1"))
-    m.layer.install_view(view(B, counter=2), 0, m.out)
+    m.layer.group.change(view(B, counter=2), [m.layer], 0, m.out)
     (lost,) = m.events()
     assert isinstance(lost, Undeliverable)
     assert "goes on without this member" in lost.reason
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
     assert m.take() == []
     with pytest.raises(GroupClosed):
         m.send(B, b"2")
@@ -774,14 +774,14 @@ def test_close_says_goodbye_once() -> None:
     m.receive(B, UnicastAck(Conn(FIRST, 1), 1, 1 << 16), data(1, b"1"))
     m.take()
     m.frames()
-    m.layer.close("this member has left", 0, m.out)
+    m.layer.group.close("this member has left", [m.layer], 0, m.out)
     assert m.frames() == [(B, UnicastAck(Conn(2, 1), 1, 1 << 15)), (B, Close(Conn(FIRST, 1)))]
     assert m.events() == [Undeliverable(C, FIRST + 1, 1, 2, "this member has left")]
-    m.layer.close("this member has left", 0, m.out)
+    m.layer.group.close("this member has left", [m.layer], 0, m.out)
     assert (m.frames(), m.events()) == ([], [])
     m.receive(B, data(2, b"2"))
     assert m.layer.receivers == {}
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_closing_what_is_not_open() -> None:

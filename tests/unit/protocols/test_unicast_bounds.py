@@ -34,7 +34,7 @@ def machine(
         datagram_bytes=1000,
         max_message_bytes=max_message_bytes,
     )
-    layer.install_view(View(ViewId(A, 1), (A, *members)), 0, Effects())
+    layer.group.change(View(ViewId(A, 1), (A, *members)), [layer], 0, Effects())
     return layer
 
 
@@ -123,7 +123,7 @@ def test_only_so_many_replaced_members_are_remembered() -> None:
     layer = machine(B)
     for n in range(REPLACED_MAX + 2):
         again = Member(B.address, 100 + n, "B")
-        layer.install_view(View(ViewId(A, 2 + n), (A, again)), 0, Effects())
+        layer.group.change(View(ViewId(A, 2 + n), (A, again)), [layer], 0, Effects())
     layer.receive(Member(B.address, 100 + REPLACED_MAX, "B"), [opening()], 0, Effects())
     assert layer.receivers == {}
     layer.receive(B, [opening()], 0, Effects())

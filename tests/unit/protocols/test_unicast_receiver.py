@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Conn, Member
 from ringcast.protocols.connection import State
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
@@ -26,7 +27,9 @@ class Entry:
     def __init__(self, offset: int = 0, parts: tuple[bytes, ...] = (), **config: Any) -> None:
         options = {"capacity": 8, "window_bytes": ROOM, "expiry_s": 10.0, "close_s": 5.0}
         unicast = UnicastConfig(**(options | config))
-        self.entry = UnicastReceiver(A, ONE, unicast, 1 << 20, offset, parts, 0)
+        self.deadlines = Deadlines()
+        timers = self.deadlines.owner("from")
+        self.entry = UnicastReceiver(A, ONE, unicast, 1 << 20, offset, parts, 0, timers)
         self.out = Effects()
 
     def data(self, *seqnos: int, now: int = 0, more: bool = False) -> None:
@@ -66,21 +69,21 @@ def ack(delivered: int, allowance: int = ROOM, conn: Conn = ONE) -> UnicastAck:
 def test_one_ack_for_all_that_was_taken_in_the_interval() -> None:
     e = Entry()
     e.data(1, 2, 3)
-    assert e.entry.next_timeout() == 10 * S  # nothing is taken yet, so nothing is to be acked
+    assert e.deadlines.next() == 10 * S  # nothing is taken yet, so nothing is to be acked
     assert e.take(limit=1, now=1 * MS) == [b"1"]
-    assert e.entry.next_timeout() == 3 * MS  # from the first cause on
+    assert e.deadlines.next() == 3 * MS  # from the first cause on
     e.take(limit=1, now=2 * MS)
     assert e.at(2 * MS) == []
     assert e.at(3 * MS) == [ack(2)]
     assert e.entry.acks_sent == 1
     assert e.at(9 * MS) == []
-    assert e.entry.next_timeout() == 10 * S
+    assert e.deadlines.next() == 10 * S
 
 
 def test_taking_nothing_acks_nothing() -> None:
     e = Entry()
     assert e.take() == []
-    assert e.entry.next_timeout() == 10 * S
+    assert e.deadlines.next() == 10 * S
 
 
 def test_a_duplicate_makes_an_ack_due() -> None:
@@ -118,7 +121,7 @@ def test_a_gap_is_asked_for_after_a_gap_tick() -> None:
     e = Entry()
     e.data(1)
     e.data(3)
-    assert e.entry.next_timeout() == 1 * MS
+    assert e.deadlines.next() == 1 * MS
     assert e.at(1 * MS) == [UnicastNack(ONE, [range(2, 3)])]
     assert e.entry.nack_sent == 1
 
@@ -194,7 +197,7 @@ def test_idle_closing_gone() -> None:
     e.data(1, now=1 * S)
     e.take(now=1 * S)
     e.at(2 * S)
-    assert e.entry.next_timeout() == 11 * S
+    assert e.deadlines.next() == 11 * S
     e.at(11 * S)
     assert e.is_in(State.CLOSING)
     e.at(15 * S)
@@ -256,11 +259,11 @@ def test_what_was_taken_at_last_is_acked_if_the_end_is_served_late() -> None:
 
 def test_without_expiry_it_only_closes_when_told() -> None:
     e = Entry(expiry_s=0.0)
-    assert e.entry.next_timeout() is None
+    assert e.deadlines.next() is None
     e.entry.end(0)
-    assert e.entry.next_timeout() == 5 * S
+    assert e.deadlines.next() == 5 * S
     e.data(1, now=1)
-    assert e.entry.next_timeout() is None
+    assert e.deadlines.next() is None
 
 
 def test_a_tombstone_says_how_far_it_came() -> None:
@@ -329,5 +332,5 @@ def test_it_is_acknowledged_as_any_other() -> None:
     e = Entry()
     for seqno in range(1, 6):
         assert e.entry.take_next(seqno, seqno * MS // 4)
-    assert e.entry.next_timeout() == MS // 4 + 2 * MS
+    assert e.deadlines.next() == MS // 4 + 2 * MS
     assert e.at(3 * MS) == [ack(5)]

@@ -8,6 +8,7 @@ import pytest
 
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
 from ringcast.events import Undeliverable, Writable
 from ringcast.model import Address, Conn, Member
 from ringcast.protocols.connection import State
@@ -28,7 +29,10 @@ class Entry:
 
     def __init__(self, **config: Any) -> None:
         options = {"capacity": 8, "window_bytes": 1 << 16, "expiry_s": 10.0, "close_s": 5.0}
-        self.entry = UnicastSender(B, ONE, UnicastConfig(**(options | config)), 900, 1000, 0)
+        self.deadlines = Deadlines()
+        timers = self.deadlines.owner("to")
+        terms = UnicastConfig(**(options | config))
+        self.entry = UnicastSender(B, ONE, terms, 900, 1000, 0, timers)
         self.out = Effects()
 
     def send(self, count: int, now: int = 0) -> int:
@@ -302,10 +306,10 @@ def test_idle_closing_gone() -> None:
     e = Entry()
     e.send(1)
     e.ack(1, now=1 * S)
-    assert e.entry.next_timeout() == 11 * S  # S9: an ack that raises HA is use
+    assert e.deadlines.next() == 11 * S  # S9: an ack that raises HA is use
     e.at(11 * S)
     assert e.is_in(State.CLOSING)
-    assert e.entry.next_timeout() == 16 * S
+    assert e.deadlines.next() == 16 * S
     e.taken()
     e.at(16 * S)
     assert e.is_in(State.CLOSED)
@@ -317,11 +321,11 @@ def test_a_send_takes_it_up_again() -> None:
     e = Entry()
     e.entry.end(0)
     e.entry.end(1)
-    assert e.entry.next_timeout() == 5 * S
+    assert e.deadlines.next() == 5 * S
     e.send(1, now=3 * S)
     assert e.is_in(State.OPEN)
     e.ack(1, now=3 * S)
-    assert e.entry.next_timeout() == 13 * S
+    assert e.deadlines.next() == 13 * S
 
 
 def test_an_ack_while_closing_does_not_reopen() -> None:
@@ -330,7 +334,7 @@ def test_an_ack_while_closing_does_not_reopen() -> None:
     e.entry.end(0)
     e.ack(1, now=1 * S)
     assert e.is_in(State.CLOSING)
-    assert e.entry.next_timeout() == 5 * S
+    assert e.deadlines.next() == 5 * S
 
 
 def test_what_is_not_acked_is_flushed_before_it_is_gone() -> None:
@@ -366,12 +370,12 @@ def test_who_answers_nothing_is_given_up(is_closing: bool) -> None:
 def test_any_sign_is_patience_anew(sign: str) -> None:
     e = Entry(max_retransmit_s=8.0, expiry_s=0.0, ack_interval_s=0.25)  # too slow for a tail timer
     e.send(1)
-    assert e.entry.next_timeout() == 8 * S
+    assert e.deadlines.next() == 8 * S
     e.entry.heard(3 * S) if sign == "heard" else e.sync(1, now=3 * S)
-    assert e.entry.next_timeout() == 11 * S
+    assert e.deadlines.next() == 11 * S
     assert e.entry.heard_at == 3 * S
     e.ack(1, now=4 * S)
-    assert e.entry.next_timeout() is None
+    assert e.deadlines.next() is None
 
 
 def test_giving_up_what_is_acked_says_nothing() -> None:

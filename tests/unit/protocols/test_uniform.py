@@ -32,6 +32,7 @@ from ringcast.wire.frames import (
     Watermark,
 )
 from ringcast.wire.limits import ESTATES_MAX
+from support.timers import first_due
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Signal
@@ -82,7 +83,7 @@ class Machine:
     def view(self, *members: Member, counter: int = 1) -> ViewId:
         self.members = members
         installed = view(*members, counter=counter)
-        self.layer.install_view(installed, self.now, self.out)
+        self.layer.group.change(installed, [self.layer], self.now, self.out)
         self.layer.check_invariants()
         return installed.id
 
@@ -243,10 +244,10 @@ def test_what_has_arrived_waits_for_its_commit_and_is_acknowledged_at_once() -> 
 def test_a_commit_shows_what_is_missing() -> None:
     m = Machine(A, A, B)
     m.receive(B, Commit(2, ViewId(A, 1)))
-    deadline = m.layer.next_timeout()
+    deadline = m.layer.deadlines.next()
     assert deadline is not None
     while not (asked := m.sent(Nack)):
-        deadline = m.layer.next_timeout()
+        deadline = m.layer.deadlines.next()
         assert deadline is not None
         m.timeout(deadline - m.now)
     assert asked == [(B, Nack(UNIFORM, [range(1, 3)]))]
@@ -461,7 +462,7 @@ def test_a_taker_asks_everybody_and_goes_on_when_all_have_answered() -> None:
     told = takeover(v2, RecoveryTarget(D, RESOLVED, 0))
     assert m.sent(Takeover) == [(B, told), (C, told)]
     assert m.estates == []
-    assert m.layer.uniform.next_timeout() is None
+    assert first_due(m.layer.uniform) is None
 
 
 def test_a_taker_waits_for_its_own_application() -> None:
@@ -573,7 +574,7 @@ def test_nothing_is_said_again_once_all_is_resolved_and_less_and_less_often_befo
     asked = (B, takeover(v2, RecoveryTarget(D, COLLECT, 0)))
     times = []
     while m.now < 3 * TAU:
-        deadline = m.layer.uniform.next_timeout()
+        deadline = first_due(m.layer.uniform)
         assert deadline is not None
         m.timeout(deadline - m.now)
         times += [m.now] * (asked in m.sent())
@@ -584,18 +585,18 @@ def test_nothing_is_said_again_once_all_is_resolved_and_less_and_less_often_befo
     for who in (B, C):
         m.receive(who, standing(v2, share(D, received=1, delivered=1)))
     m.take()
-    assert m.layer.uniform.next_timeout() is None
+    assert first_due(m.layer.uniform) is None
 
 
 def test_what_gets_on_is_said_soon_again() -> None:
     m, v2 = bereaved(b"1")
     for _ in range(4):
-        deadline = m.layer.uniform.next_timeout()
+        deadline = first_due(m.layer.uniform)
         assert deadline is not None
         m.timeout(deadline - m.now)
     m.receive(B, standing(v2, share(D)))
     m.receive(C, standing(v2, share(D)))
-    assert m.layer.uniform.next_timeout() == m.now + REPEAT_START_NS
+    assert first_due(m.layer.uniform) == m.now + REPEAT_START_NS
 
 
 def test_who_has_not_heard_that_all_is_resolved_is_told() -> None:
@@ -627,7 +628,7 @@ def test_what_does_not_come_is_asked_for_again() -> None:
     assert m.messages() == [wanted]
     waited = 0
     while not (asked := m.messages()):
-        deadline = m.layer.next_timeout()
+        deadline = m.layer.deadlines.next()
         assert deadline is not None
         waited += deadline - m.now
         m.timeout(deadline - m.now)
@@ -755,7 +756,7 @@ def test_a_member_holds_and_delivers_as_the_taker_says() -> None:
     m.receive(A, takeover(v2, RecoveryTarget(D, RESOLVED, 0)))
     assert m.estates == []
     assert m.sent() == [(A, standing(v2))]
-    assert m.layer.uniform.next_timeout() is None
+    assert first_due(m.layer.uniform) is None
 
 
 def test_the_application_takes_no_more_than_it_asks_for() -> None:
@@ -830,19 +831,19 @@ def test_who_is_in_no_view_says_so_and_wants_no_older_one_any_more() -> None:
 
 def test_who_has_closed_says_nothing() -> None:
     m, v2 = bereaved(b"1", me=B)
-    m.layer.close("over", 0, m.out)
+    m.layer.group.close("over", [m.layer], 0, m.out)
     m.sent()
     m.receive(A, takeover(v2, RecoveryTarget(D, COLLECT, 0)))
     assert m.sent() == []
     assert m.estates == []
-    assert m.layer.next_timeout() is None
+    assert m.layer.deadlines.next() is None
 
 
 def test_a_sender_that_is_back_is_not_taken_over_any_more() -> None:
     m, _ = bereaved(b"1", me=B)
     m.view(A, B, C, D, counter=3)
     assert m.estates == []
-    assert m.layer.uniform.next_timeout() is None
+    assert first_due(m.layer.uniform) is None
     assert m.signals() == [Settled(True)]
 
 

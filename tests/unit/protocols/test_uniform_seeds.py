@@ -27,7 +27,7 @@ def test_a_commit_of_a_view_that_is_not_here_waits_for_it() -> None:
     """A leaves C out, commits without it, and dies: B, which has not heard of that view, may go on
     together with C, which lacks what is committed."""
     b = machine(B)
-    b.install_view(view(1, A, B, C), 0, Effects())
+    b.group.change(view(1, A, B, C), [b], 0, Effects())
     b.install_digest(Digest({Origin(A, stream): 0 for stream in STREAMS}), 0, Effects())
     b.receive(A, [Data(Stream.UNIFORM, 1, [b"x", b"y"])], 1, Effects())
     b.receive(A, [Commit(1, ViewId(A, 1))], 2, Effects())
@@ -35,7 +35,7 @@ def test_a_commit_of_a_view_that_is_not_here_waits_for_it() -> None:
     b.receive(A, [Commit(1, ViewId(A, 1))], 4, Effects())
     window = b.windows()[Origin(A, Stream.UNIFORM)]
     assert window.gate == 1
-    b.install_view(view(2, A, B), 5, Effects())
+    b.group.change(view(2, A, B), [b], 5, Effects())
     assert window.gate == 2
 
 
@@ -50,7 +50,7 @@ def test_whoever_is_not_let_in_yet_has_committed_nothing() -> None:
 
 def test_whoever_has_left_says_nothing() -> None:
     c, out = machine(C), Effects()
-    c.install_view(view(1, A, C), 0, out)
+    c.group.change(view(1, A, C), [c], 0, out)
     c.close("left", 1, out)
     out = Effects()
     c.receive(A, [CommitWanted(ViewId(A, 1))], 2, out)

@@ -130,7 +130,7 @@ def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
     recorder.sent(Stream.FIFO, 1, [b"x", b"y", b"z"], 4)
     recorder.delivered(delivery(6, [b"6", b"7", b"8"]), 5)
     recorder.delivered_fragments(FragmentsDelivered(B, Stream.FIFO, 9, 10, VIEW.id), 6)
-    recorder.detail("tx", 7, kind="data")
+    recorder.write("tx", 7, kind="data")
     recorder.stopped(8)
     assert recorder.close(CLOSE_S)
     rows, infos = read(tmp_path)
@@ -165,16 +165,17 @@ def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
     assert recorder.stats()["lost"] == 0
 
 
-def test_details_are_kept_at_level_full_only(tmp_path: Path) -> None:
+def test_segments_name_their_level_and_windows_end_at_level_full_only(tmp_path: Path) -> None:
     for level in ("deliveries", "full"):
         recorder = Recorder(tmp_path / level, "run", A, level=level)
         recorder.start(1)
-        recorder.detail("tx", 7, kind="data", size=60)
+        recorder.opened(FROM_B, 5, 2)
+        recorder.dropped(FROM_B, 3)
         assert recorder.close(CLOSE_S)
     rows, infos = read(tmp_path / "full")
-    assert rows[1:] == [Row("tx", "a", 11, 1, mono_ns=7, kind="data", size=60)]
+    assert rows[2:] == [Row("drop_window", "a", 11, 2, mono_ns=3, peer="b", peer_inc=12, stream=0)]
     assert [(info.level, info.is_last) for info in infos] == [("full", False)]
-    assert [row.event for row in read(tmp_path / "deliveries")[0]] == ["start"]
+    assert [row.event for row in read(tmp_path / "deliveries")[0]] == ["start", "open"]
 
 
 @pytest.mark.parametrize(("level", "every"), [("deliveries", HASHED_EVERY), ("full", 1)])

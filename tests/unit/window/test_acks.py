@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringcast.core.state import canonical, clone
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.model import Address, Member
 from ringcast.window.acks import AckTable
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from ringcast.core.state import canonical, clone
+from ringcast.explore.abstraction import canonical, clone
 from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow, SendWindow
 
 FORGED = 2**63 - 1

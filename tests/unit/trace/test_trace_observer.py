@@ -1,4 +1,4 @@
-"""What a tap on a node writes down, read back from the segments."""
+"""What an observer of a node writes down, read back from the segments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
-from ringcast.aio.tap import Tap
 from ringcast.events import Writable
 from ringcast.model import Stream
+from ringcast.trace.observe.observer import TraceObserver
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import (
     ACKMAP,
@@ -37,66 +37,64 @@ from support.cluster import Cluster
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ringcast.node import Node
     from ringcast.trace.rows import Row
 
 
-class Tapped:
-    """Some members of a cluster with a tap on each, which looks after each input as a driver
-    lets it. What they have not read yet stays in their windows."""
+class Observed:
+    """Some members of a cluster with an observer on each. What they have not read yet stays in
+    their windows."""
 
     def __init__(
-        self, directory: Path, names: str, tapped: str, level: str = "deliveries", **config: Any
+        self, directory: Path, names: str, observed: str, level: str = "deliveries", **config: Any
     ) -> None:
         self.cluster = Cluster(names, **config)
         self._directory = directory
-        self.taps = {}
-        for name in tapped:
+        self.observers: dict[str, TraceObserver] = {}
+        for name in observed:
             node = self.cluster.nodes[name]
             recorder = Recorder(directory / name, "run", node.me, level=level, block_messages=4)
-            self.taps[name] = Tap(node, recorder)
-            self.taps[name].start(self.cluster.now)
-        self.cluster.stopped = set(tapped)
-        self.look()
+            self.observe(node, recorder)
+        self.cluster.stopped = set(observed)
 
-    def look(self) -> None:
-        for tap in self.taps.values():
-            tap.look(self.cluster.now)
+    def observe(self, node: Node, recorder: Recorder) -> None:
+        """From now on; what has happened already is seen when it is next looked at."""
+        observer = self.observers[str(node.me)] = TraceObserver(node, recorder)
+        observer.start(self.cluster.now)
+        observer._look(self.cluster.now)
+        node.observer = observer
 
     def send_from(self, name: str, *payloads: bytes) -> None:
-        """From a member without a tap to all the others, who have it when this returns."""
+        """From any member to all the others, who have it when this returns."""
         self.cluster.nodes[name].send(payloads, self.cluster.now)
-        self.exchange()
+        self.cluster.exchange()
 
     def send(self, name: str, *payloads: bytes) -> int:
-        accepted = self.cluster.nodes[name].send(payloads, self.cluster.now)
-        self.look()
-        return accepted
+        return self.cluster.nodes[name].send(payloads, self.cluster.now)
 
     def take(self) -> None:
-        for name, tap in self.taps.items():
-            for event in self.cluster.nodes[name].take_events(1000, self.cluster.now):
-                tap.event(event, self.cluster.now)
-        self.look()
+        for name in self.observers:
+            self.cluster.nodes[name].take_events(1000, self.cluster.now)
 
-    def exchange(self) -> None:
-        self.cluster.exchange()
-        self.look()
+    def hear(self) -> None:
+        """What has happened, as drivers take it after each input; no message is taken."""
+        for name in self.observers:
+            self.cluster.nodes[name].take_events(0, self.cluster.now)
 
     def until_all_is_taken(self) -> None:
         for _ in range(100):
             self.take()
             self.cluster.run(0.01)
-            self.look()
 
     def rows(self, name: str) -> list[Row]:
         """Stop, and what was written, oldest first."""
-        self.taps[name].stop(self.cluster.now)
+        self.observers[name].stop(self.cluster.now)
         rows: list[Row] = []
         for path in segment_paths(self._directory / name):
             with Segment(path) as segment:
                 rows += segment.rows()
         assert [row.idx for row in rows] == list(range(len(rows)))
-        assert self.taps[name].stats()["lost"] == 0
+        assert self.observers[name].recorder.stats()["lost"] == 0
         return rows
 
 
@@ -115,8 +113,8 @@ def blocks(rows: list[Row], kind: str, sender: str) -> list[tuple[int, int, int]
 
 
 def test_a_member_that_does_nothing_starts_opens_and_stops(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "ABC", "A")
-    t.look()  # nothing has changed since
+    t = Observed(tmp_path, "ABC", "A")
+    t.cluster.nodes["A"].handle_timeout(t.cluster.now)  # nothing is due
     rows = t.rows("A")
     assert [row.event for row in rows] == [START, OPEN, OPEN, STOP]
     assert runs(rows, OPEN) == [("B", 0, 0, ""), ("C", 0, 0, "")]
@@ -124,22 +122,21 @@ def test_a_member_that_does_nothing_starts_opens_and_stops(tmp_path: Path) -> No
 
 
 def test_what_stands_in_the_send_window_counts_as_sent(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A", capacity=4)
+    t = Observed(tmp_path, "AB", "A", capacity=4)
     assert t.send("A", b"1", b"2", b"3") == 3
     assert t.send("A", b"4", b"5") == 1  # what is not accepted is not sent
-    t.look()
     rows = t.rows("A")
     assert runs(rows, SEND) == [("A", 1, 4, "")]  # what continues becomes one row
     assert [(first, last) for first, last, _ in blocks(rows, "sent", "A")] == [(1, 4)]
 
 
 def test_what_was_taken_counts_as_delivered_with_the_view_it_came_in(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A")
+    t = Observed(tmp_path, "AB", "A")
     t.cluster.nodes["B"].send([b"1", b"2"], t.cluster.now)
-    t.exchange()
+    t.cluster.exchange()
     t.take()
     t.cluster.nodes["B"].send([b"not taken"], t.cluster.now)
-    t.exchange()
+    t.cluster.exchange()
     rows = t.rows("A")
     assert runs(rows, DELIVER) == [("B", 1, 2, "")]
     (view,) = (row for row in rows if row.event == VIEW)
@@ -151,7 +148,7 @@ def test_what_was_taken_counts_as_delivered_with_the_view_it_came_in(tmp_path: P
 
 
 def test_a_large_message_counts_where_its_last_fragment_stands(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "AB", datagram_bytes=512, window_bytes=1 << 16)
+    t = Observed(tmp_path, "AB", "AB", datagram_bytes=512, window_bytes=1 << 16)
     fragment = t.cluster.nodes["A"].codec.payload_bytes_max
     large = bytes(n % 251 for n in range(2 * fragment + 1))
     assert t.send("A", b"before", large, b"after") == 3
@@ -169,7 +166,7 @@ def test_a_large_message_counts_where_its_last_fragment_stands(tmp_path: Path) -
 
 def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> None:
     """A message larger than the window goes out in pieces, as room appears."""
-    t = Tapped(tmp_path, "AB", "AB", "full", capacity=4, datagram_bytes=512, window_bytes=4096)
+    t = Observed(tmp_path, "AB", "AB", "full", capacity=4, datagram_bytes=512, window_bytes=4096)
     large = bytes(n % 251 for n in range(9000))
     assert t.send("A", b"before", large) == 2
     assert t.send("A", b"after") == 0
@@ -195,11 +192,11 @@ def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> N
 
 
 def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "ABC", "A")
+    t = Observed(tmp_path, "ABC", "A")
     a, b, c = (member_key(t.cluster.nodes[name].me) for name in "ABC")
     for name in "BC":
         t.cluster.nodes[name].send([b"1", b"2"], t.cluster.now)
-    t.exchange()
+    t.cluster.exchange()
     t.take()
     t.cluster.crash("C")
     t.cluster.install("AB")
@@ -211,57 +208,57 @@ def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_window_that_replaces_another_between_two_looks_is_opened(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A")
+    t = Observed(tmp_path, "AB", "A")
     t.cluster.nodes["B"].send([b"1", b"2"], t.cluster.now)
-    t.exchange()
+    t.cluster.exchange()
     t.take()
     t.cluster.crash("B")
     t.cluster.install("A")
     t.cluster.join("B")  # another process at the same address
-    t.look()
+    t.hear()
     t.cluster.nodes["B"].send([b"new"], t.cluster.now)
-    t.exchange()
+    t.cluster.exchange()
     t.take()
     rows = t.rows("A")
     opened = [(row.peer, row.peer_inc, row.seqno) for row in rows if row.event == OPEN]
     assert opened == [("B", 2, 0), ("B", 3, 0)]
     found = [row.peer_inc for row in rows if (row.event, row.kind) == (BLOCK, "delivered")]
     assert found == [3]
-    assert {origin.sender.incarnation for origin in t.taps["A"]._open} == {3}
+    assert {origin.sender.incarnation for origin in t.observers["A"]._ranges._open} == {3}
 
 
 def test_a_joiner_opens_where_its_digest_says(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "")
+    t = Observed(tmp_path, "AB", "")
     t.cluster.nodes["B"].send([b"1", b"2", b"3"], t.cluster.now)
     t.cluster.run(1)
     joiner = t.cluster.join("C")
-    t.taps["C"] = Tap(joiner, Recorder(tmp_path / "C", "run", joiner.me))
-    t.taps["C"].start(t.cluster.now)
-    t.look()
+    t.observe(joiner, Recorder(tmp_path / "C", "run", joiner.me))
     rows = t.rows("C")
     assert runs(rows, OPEN) == [("A", 0, 0, ""), ("B", 3, 3, "")]
 
 
 def test_other_events_leave_no_row(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "A", "A")
-    t.taps["A"].event(Writable(), t.cluster.now)
+    t = Observed(tmp_path, "A", "A")
+    t.observers["A"].took([Writable()], t.cluster.now, buffered=False)
     assert [row.event for row in t.rows("A")] == [START, STOP]
 
 
 def test_a_window_that_takes_anothers_place_opens_anew(tmp_path: Path) -> None:
     """Its sender has lost sight of this member and come back between two looks."""
-    t = Tapped(tmp_path, "AB", "A", "full")
+    t = Observed(tmp_path, "AB", "A", "full")
     a, b = t.cluster.nodes.values()
+    t.hear()
     t.send_from("B", b"1", b"2", b"3")
     t.take()
     begin = Begin(Stream.FIFO, counter=9, offset=7, is_middle=False)
     a.receive_datagrams(b.codec.pack([begin], a.me), t.cluster.now)
-    t.look()
     later = Data(Stream.FIFO, 8, [b"8", b"9"])
     a.receive_datagrams(b.codec.pack([later]), t.cluster.now)
     t.take()
     rows = [row for row in t.rows("A") if row.peer == "B" and row.event != BLOCK]
-    assert [(row.event, row.seqno, row.seqno2) for row in rows if row.event not in (WIN, TX)] == [
+    assert [
+        (row.event, row.seqno, row.seqno2) for row in rows if row.event not in (WIN, RX, TX)
+    ] == [
         (OPEN, 0, 0),
         (DELIVER, 1, 3),
         (DROP_WINDOW, 0, 0),
@@ -269,7 +266,7 @@ def test_a_window_that_takes_anothers_place_opens_anew(tmp_path: Path) -> None:
         (DELIVER, 8, 9),
     ]
     windows = [(row.low, row.hd, row.hr) for row in rows if row.event == WIN]
-    assert windows == [(0, 0, 0), (0, 0, 3), (3, 3, 3), (7, 7, 7), (9, 9, 9)]
+    assert windows == [(0, 0, 0), (0, 0, 3), (3, 3, 3), (7, 7, 7), (7, 7, 9), (9, 9, 9)]
 
 
 # Level full
@@ -288,7 +285,7 @@ def purged(rows: list[Row]) -> list[tuple[int, int]]:
 def test_what_all_have_delivered_is_told_once_a_second_at_views_and_at_the_end(
     tmp_path: Path,
 ) -> None:
-    t = Tapped(tmp_path, "AB", "A")
+    t = Observed(tmp_path, "AB", "A")
     for _ in range(5):
         t.send("A", b"1", b"2")
         t.until_all_is_taken()  # for a second
@@ -303,17 +300,17 @@ def test_what_all_have_delivered_is_told_once_a_second_at_views_and_at_the_end(
 
 def rows_where_a_view_frees_the_window(directory: Path, level: str) -> list[Row]:
     """B crashes without a word on what A has sent; A's application has yet to hear of the view
-    without B when the tap looks."""
-    t = Tapped(directory, "AB", "A", level)
+    without B when it sends one more message."""
+    t = Observed(directory, "AB", "A", level)
     t.take()
     t.cluster.stopped.add("B")
     t.send("A", b"1", b"2", b"3")
     t.take()
     t.cluster.crash("B")
     t.cluster.install("A")
-    t.look()
     assert t.cluster.nodes["A"].multicast.senders[Stream.FIFO].window.low == 3
-    t.take()
+    t.send("A", b"4")
+    t.hear()
     return t.rows("A")
 
 
@@ -330,21 +327,20 @@ def test_at_level_full_a_purge_names_its_view(tmp_path: Path) -> None:
 
 
 def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A", "full")
-    tap, (a, b) = t.taps["A"], t.cluster.nodes.values()
+    t = Observed(tmp_path, "AB", "A", "full")
+    a, b = t.cluster.nodes.values()
     t.take()  # the view
     t.send("A", b"1", b"22")
     sent = a.take_datagrams()
-    tap.transmitted(sent, t.cluster.now)
     b.receive_datagrams([datagram for _, datagram in sent], t.cluster.now)
     b.take_events(10, t.cluster.now)
     b.handle_timeout(t.cluster.now + 1_000_000_000)
     answers = [memoryview(datagram) for _, datagram in b.take_datagrams()]
-    a.receive_datagrams(tap.received([*answers, memoryview(b"?")], t.cluster.now), t.cluster.now)
+    a.receive_datagrams([*answers, memoryview(b"?")], t.cluster.now)
     t.take()
     rows = t.rows("A")
     frames = [
-        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.received, row.hd, row.size)
+        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.held, row.hd, row.size)
         for row in rows
         if row.event in (TX, RX)
     ]
@@ -355,9 +351,7 @@ def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
     (ackmap,) = (row for row in rows if row.event == ACKMAP)
     assert ackmap.members == (member_key(a.me), member_key(b.me))
     windows = [
-        (row.peer, row.kind, row.low, row.hd, row.received, row.hr)
-        for row in rows
-        if row.event == WIN
+        (row.peer, row.kind, row.low, row.hd, row.held, row.hr) for row in rows if row.event == WIN
     ]
     assert windows == [
         ("A", "send", 0, 0, 0, 0),
@@ -372,22 +366,22 @@ def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
 
 
 def test_what_is_sent_again_is_compared_with_what_was_sent_first(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A", "full")
+    t = Observed(tmp_path, "AB", "A", "full")
     codec = t.cluster.nodes["A"].codec
     for payloads in ([b"1", b"2"], [b"1", b"2"], [b"1", b"x"]):
         packed = codec.pack([Data(Stream.FIFO, 1, payloads)])
-        t.taps["A"].transmitted([(None, datagram) for datagram in packed], t.cluster.now)
+        t.observers["A"].transmitted(None, packed, t.cluster.now)
     rows = t.rows("A")
     assert [row.again for row in rows if row.event == TX] == [0, 1, 1]
     assert [row.seqno for row in rows if row.event == XMIT_MISMATCH] == [2]
 
 
 def test_a_suspicion_names_whom_and_why(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "A", "full")
+    t = Observed(tmp_path, "AB", "A", "full")
     a, b = t.cluster.nodes.values()
     for is_slow in (False, True):
         packed = a.codec.pack([Suspect(b.me, is_slow)])
-        t.taps["A"].transmitted([(None, datagram) for datagram in packed], t.cluster.now)
+        t.observers["A"].transmitted(None, packed, t.cluster.now)
     told = [(row.kind, row.members, row.detail) for row in t.rows("A") if row.event == TX]
     assert told == [
         ("suspect", (member_key(b.me),), "silent"),
@@ -396,5 +390,9 @@ def test_a_suspicion_names_whom_and_why(tmp_path: Path) -> None:
 
 
 def test_nothing_is_asked_of_datagrams_at_level_deliveries(tmp_path: Path) -> None:
-    t = Tapped(tmp_path, "AB", "AB")
-    assert [tap.is_full for tap in t.taps.values()] == [False, False]
+    t = Observed(tmp_path, "AB", "AB")
+    t.send_from("A", b"1")
+    t.observers["B"].received(b"what no codec reads", t.cluster.now)
+    t.observers["B"].transmitted(None, [b"what no codec reads"], t.cluster.now)
+    t.take()
+    assert {row.event for row in t.rows("B")} == {START, VIEW, OPEN, DELIVER, BLOCK, STOP}

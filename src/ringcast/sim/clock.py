@@ -1,4 +1,4 @@
-"""The virtual clock, what is to happen when, and the clocks that nodes believe in."""
+"""The virtual clock with what is to happen when, and the clocks that processes believe in."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def ns(milliseconds: float) -> int:
     return round(milliseconds * NS_PER_MS)
 
 
-class Agenda:
-    """Actions in the order of their time; those at one time in the order they were planned."""
+class VirtualClock:
+    """Time, and the actions that are due: in the order of their time, then of their planning."""
 
-    def __init__(self) -> None:
-        self.now = 0
+    def __init__(self, now: int = 0) -> None:
+        self.now = now
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._planned = 0
 
     def at(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Plan an action; what should have happened already happens now."""
+        """Plan an action; what is overdue happens now."""
         self._planned += 1
         heappush(self._heap, (max(time, self.now), self._planned, action, arguments))
 
@@ -37,6 +37,11 @@ class Agenda:
         """When the next action is due; None: nothing is planned."""
         return self._heap[0][0] if self._heap else None
 
+    def step(self) -> None:
+        """The next action."""
+        self.now, _, action, arguments = heappop(self._heap)
+        action(*arguments)
+
     def run_until(self, time: int) -> None:
         heap = self._heap
         while heap and heap[0][0] <= time:
@@ -46,14 +51,14 @@ class Agenda:
 
 
 class LocalClock:
-    """One node's monotonic clock: it may start anywhere, drift, jump ahead or stand still.
+    """One process's monotonic clock: it may start anywhere, drift, jump ahead or stand still.
 
     It never goes back. The rate is in thousandths, so that every reading is exact.
     """
 
     __slots__ = ("_local", "_rate", "_true")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int = 0) -> None:
         self._true = 0
         self._local = start
         self._rate = 1000

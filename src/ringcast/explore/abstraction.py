@@ -1,0 +1,262 @@
+"""Copies of state machines, and their canonical form: what exhaustive exploration needs.
+
+`clone` copies what can change and shares what cannot. What several machines share, such as the
+table of deadlines, is copied once, and their copies share it.
+
+`canonical` turns a machine into nested tuples that are equal when the machines behave alike from
+now on. It leaves out what does not matter for that: configurations, by their type, and what
+LEFT_OUT names. Machines know nothing of it. An attribute that is not named here counts as state:
+that is safe, it only makes more states; a test asks for each to be classified.
+
+This is `copy.deepcopy` without its protocol: several times faster, which is the difference between
+minutes and hours of exploration.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
+from ringcast.core.shared import Deadlines, GroupState, Timers
+from ringcast.errors import Undeliverable
+from ringcast.node import Node
+from ringcast.protocols.change import Change
+from ringcast.protocols.channel import ControlChannel
+from ringcast.protocols.discovery import Discovery
+from ringcast.protocols.early import Early
+from ringcast.protocols.failure import Case, FailureDetector
+from ringcast.protocols.membership import Membership
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.repair import Gap, Repair, Request
+from ringcast.protocols.reunion import Reunion
+from ringcast.protocols.stability import StabilityRounds
+from ringcast.protocols.state import StateTransfer
+from ringcast.protocols.state_provider import Provider, Transfer
+from ringcast.protocols.tail import Tail
+from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
+from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
+from ringcast.protocols.unicast_sender import UnicastSender
+from ringcast.protocols.uniform import Estate, Uniform
+from ringcast.window.fragmenter import Fragmenter
+from ringcast.window.windows import ReceiveWindow
+from ringcast.wire.codec import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class LeftOut(NamedTuple):
+    """Attributes of one class that do not tell its machines apart, separated by spaces."""
+
+    terms: str = ""
+    """Settled when the machine is made, or by its driver."""
+    counters: str = ""
+    """For people; and numbers that only grow."""
+    instants: str = ""
+    """Clocks, durations, and who is first to be served."""
+    elsewhere: str = ""
+    """What other attributes, or other machines, tell as well."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for words in self for name in words.split())
+
+
+LEFT_OUT: dict[type, LeftOut] = {
+    Node: LeftOut(
+        "me codec _owner _places",
+        "rejected _receipts_asked",
+        "_few_since _turn",
+        "multicast unicast membership detector state _channel effects",
+    ),
+    ReliableMulticast: LeftOut(
+        "me streams inherited receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
+        " _in_flight_bytes _slow_member_timeout_s _tau",
+        "generation refused early_dropped relayed _peer_repaired_to _last_sent _datagram",
+        "_turn",
+        "_left _ready",
+    ),
+    MulticastSender: LeftOut(
+        "origin _me _stream _tau _assumed _slow_after",
+        "retransmitted",
+        "heard _quota _probe_interval _begin_interval _ack_time _timed blocked_since _stuck_since",
+        # The last two are for who leaves by itself and who asks for receipts: nobody explored does.
+        "window _delivered_by_others _receipts",
+    ),
+    MulticastReceiver: LeftOut(
+        "origin helpers _ack_every _ack_delay _ack_datagrams _ample",
+        "acks_sent nack_sent",
+        "last_data _turn",
+    ),
+    Repair: LeftOut(
+        instants="_answered_at _not_before _patience _round_trip is_repeated _datagram",
+        elsewhere="_awaited",
+    ),
+    Gap: LeftOut(instants="since asked is_doubtful"),
+    Request: LeftOut(instants="asked_at"),
+    ReceiveWindow: LeftOut(counters="duplicates dropped_low dropped_high dropped_bytes"),
+    Fragmenter: LeftOut("_fragment_bytes"),
+    StabilityRounds: LeftOut(
+        "_me _interval_usual _ample _every _interval_max",
+        "reports_sent",
+        "_interval_min _interval _ended_at _told",
+    ),
+    Uniform: LeftOut("me stream _tau", instants="_interval"),
+    Estate: LeftOut(instants="since received_before"),
+    ReliableUnicast: LeftOut(
+        "me receive_buffer _fragment_bytes _datagram_bytes _is_system _max_message_bytes _tau",
+        "ticks stale refused _datagram",
+        "_turn",
+        "_ready _receipts",
+    ),
+    UnicastSender: LeftOut(
+        "peer _datagram_bytes _expiry _linger _give_up_after",
+        "retransmitted tail_retransmitted",
+        "used_at heard_at blocked_since _answer_ticks",
+        "window receipts",
+    ),
+    UnicastReceiver: LeftOut(
+        "peer _ack_interval _expiry _linger", "acks_sent nack_sent", "used_at last_data"
+    ),
+    Tombstone: LeftOut(elsewhere="size"),
+    Tail: LeftOut(
+        "_tau _ack_interval", instants="pause _is_retransmitted _round_trip _start _timed"
+    ),
+    ControlChannel: LeftOut("receive_buffer _me _fragment_bytes _datagram_bytes", "dropped"),
+    Membership: LeftOut(
+        "me streams purge must_exist _overdue",
+        "ignored incompatible_peers refusal started_alone",
+        "_since _gone_by _interval _incompatible_peer _incompatible_at",
+    ),
+    Change: LeftOut(instants="since interval"),
+    Reunion: LeftOut(instants="until interval _has_merged _not_before _partitioned_at _wait"),
+    Discovery: LeftOut("_me _purge", instants="interval"),
+    FailureDetector: LeftOut(
+        "me _heartbeat _suspect_after _verify _probe_interval",
+        "heartbeats_sent verifications suspicions taken_back sleeps",
+        "_heard _verified_at _heartbeat_due",
+    ),
+    StateTransfer: LeftOut("me _room _fragment_bytes _inherited", "ignored", "_since _patience"),
+    Provider: LeftOut(counters="ignored"),
+    Transfer: LeftOut(instants="since"),
+}
+
+TOLD_BY: dict[type, Callable[[Any], Any]] = {
+    # When one is due is left to whoever explores all orders.
+    Timers: lambda timers: frozenset(timers.by_key),
+    # Ticks are not counted where clocks do not count; whether it was ever asked matters.
+    SyncRequest: lambda sync_request: (
+        sync_request.conn,
+        sync_request.nonce,
+        sync_request.asked > 0,
+    ),
+    # Without clocks and numbers that only grow.
+    Case: lambda case: (case.asked, case.refusals, case.is_suspected, case.act_at is None),
+    Early: lambda early: {
+        peer: (kept.conn, frozenset(kept.runs)) for peer, kept in early._kept.items()
+    },
+}
+"""Machines that are told in another way than by their attributes."""
+
+_TERMS = (GroupConfig, MulticastConfig, UnicastConfig, MembershipConfig)
+_TOLD_ELSEWHERE = (Deadlines, GroupState)  # by the owners of timers; once, for the whole machine
+
+# A tuple counts as shared: machines keep only immutable things in tuples.
+_PLAIN = (int, str, bytes, float, bool, type(None), range, frozenset, Enum, tuple)
+_SHARED = (*_PLAIN, Codec, Undeliverable)
+
+
+def clone(value: T) -> T:
+    """An independent copy of a machine or of plain containers of machines."""
+    return _clone(value, {})  # type: ignore[no-any-return]
+
+
+def _clone(value: Any, copies: dict[int, Any]) -> Any:
+    kind: Any = type(value)
+    if kind is dict:
+        return {key: _clone(item, copies) for key, item in value.items()}
+    if kind is list:
+        return [_clone(item, copies) for item in value]
+    if kind is deque:
+        return deque([_clone(item, copies) for item in value], value.maxlen)
+    if kind is set or kind is bytearray:
+        return value.copy()
+    if isinstance(value, _SHARED) or callable(value) or _is_frozen(kind):
+        return value
+    if isinstance(value, list | dict | set):
+        raise TypeError(f"cannot clone a {kind.__qualname__}: use the plain container")
+    copy = copies.get(id(value))
+    if copy is None:
+        copy = copies[id(value)] = object.__new__(kind)
+        for name in attributes(value):
+            object.__setattr__(copy, name, _clone(getattr(value, name), copies))
+    return copy
+
+
+def canonical(value: Any) -> Any:
+    """Nested tuples, hashable, the same for machines that cannot be told apart."""
+    group = getattr(value, "group", None)
+    if not isinstance(group, GroupState):
+        return _canonical(value)
+    return _canonical(value), _canonical(group.view), _canonical(group.departed)
+
+
+def _canonical(value: Any) -> Any:
+    kind: Any = type(value)
+    if kind is tuple:
+        return tuple(map(_canonical, value))
+    if isinstance(value, _PLAIN) or callable(value):
+        return value
+    if kind is dict:
+        return frozenset([(key, _canonical(item)) for key, item in value.items()])
+    if kind is list or kind is deque:
+        return tuple(map(_canonical, value))
+    if kind is set:
+        return frozenset(value)
+    if kind is bytearray:
+        return bytes(value)
+    if kind in TOLD_BY:
+        return _canonical(TOLD_BY[kind](value))
+    if kind in _TERMS or kind in _TOLD_ELSEWHERE:
+        return ()
+    hidden = left_out(kind)
+    return (
+        kind.__name__,
+        *(_canonical(getattr(value, name)) for name in attributes(value) if name not in hidden),
+    )
+
+
+@cache
+def left_out(kind: type) -> frozenset[str]:
+    """What does not tell machines of this class apart, as its bases have it."""
+    found = (LEFT_OUT[base].names for base in kind.__mro__ if base in LEFT_OUT)
+    return frozenset[str]().union(*found)
+
+
+def attributes(value: Any) -> list[str]:
+    """The instance attributes that are set, slots of all classes first."""
+    kind: Any = type(value)
+    return [*_slots(kind), *getattr(value, "__dict__", ())]
+
+
+@cache
+def _is_frozen(kind: type) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """The slots of a class and its bases; our machines set all of them at construction."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))

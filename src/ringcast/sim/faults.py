@@ -1,0 +1,425 @@
+"""What befalls datagrams on a virtual network.
+
+A fault of a simulation has a name, "F1 0>2 17": its class, the link, and which packet of that link
+it hit; `Options.only` keeps a run to a list of such names. Draws come from the link's generator,
+as many for every datagram whatever becomes of it; so leaving out one fault moves no other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.sim.clock import ns
+from ringcast.sim.network import frame_kinds
+from ringcast.sim.partitions import CUTS
+from ringcast.sim.world import Link
+from ringcast.trace.observe.frames import DATA_KINDS
+from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringcast.model import Address
+    from ringcast.sim.network import Packet
+    from ringcast.sim.options import Options
+    from ringcast.sim.world import Fault, Flight, Network
+
+LOST, COPIED, LATE, SPOILED, SPIKED = range(5)
+"""Which draw of a flight is for what."""
+COPY_LATE = 3
+"""The same, where there are four."""
+
+
+class Witness(Protocol):
+    """Who writes down what the network does."""
+
+    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None: ...
+
+
+class FaultLog:
+    """What was injected: by class and frame kind, and by name."""
+
+    def __init__(self, witness: Witness | None = None, only: frozenset[str] | None = None) -> None:
+        """`only`: the faults that happen, by name; None: all."""
+        self.matrix: Counter[tuple[str, str]] = Counter()
+        self.total = 0
+        self.names: list[str] = []
+        self.partitions: Counter[str] = Counter()
+        """Cuts, by what they are."""
+        self._witness = witness
+        self._only = only
+
+    def count(self, fault: str, kinds: tuple[str, ...], name: str = "") -> None:
+        self.total += 1
+        if name:
+            self.names.append(name)
+        for kind in kinds:
+            self.matrix[fault, kind] += 1
+
+    def hits(self, fault: str, flight: Flight) -> bool:
+        """Whether this fault happens: count it, unless it is left out."""
+        name = f"{fault} {flight.link.name} {flight.link.sent}"
+        if self._only is not None and name not in self._only:
+            return False
+        self.count(fault, flight.kinds, name)
+        return True
+
+    def tell(self, event: str, fault: str, flight: Flight) -> None:
+        if self._witness is not None and flight.packet is not None:
+            self._witness.packet_fault(event, fault, flight.packet, flight.link.dest)
+
+
+class CalmDelay:
+    """Short, and nothing else happens."""
+
+    def __init__(self, delta_ms: float) -> None:
+        self._delta = ns(delta_ms)
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        flight.due += round(self._delta * dice.uniform(0.2, 1.0))
+        return [flight]
+
+
+class Delay:
+    """The usual delay of the link, of one of three shapes. It draws for all the others."""
+
+    def __init__(self, delay_ms: float, shape: str) -> None:
+        self._mean = ns(delay_ms)
+        self._shape = shape
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        flight.draws = tuple(dice.random() for _ in range(5))
+        base = self._mean * flight.link.factor
+        match self._shape:
+            case "uniform":
+                base *= dice.uniform(0.5, 1.5)
+            case "lognormal":
+                base *= dice.lognormvariate(0.0, 0.7)
+        flight.due = flight.base = flight.due + round(base)
+        return [flight]
+
+
+class Cut:
+    """Nothing passes a link that is cut."""
+
+    def __init__(self, fault_of: Callable[[Link], str], log: FaultLog) -> None:
+        """`fault_of`: the class of the fault that cuts this link; empty: none does."""
+        self._fault_of = fault_of
+        self._log = log
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        fault = self._fault_of(flight.link)
+        if not fault:
+            return [flight]
+        self._log.count(fault, flight.kinds)
+        self._log.tell(NET_DROP, fault, flight)
+        return []
+
+
+class Loss:
+    """F1, at random, and F2, of packets of one kind."""
+
+    def __init__(self, options: Options, log: FaultLog) -> None:
+        self._loss = options.loss if options.has("F1") else 0.0
+        self._burst = options.loss_burst
+        self._target = options.target if options.has("F2") else ""
+        self._target_loss = options.target_loss
+        self._log = log
+        self._in_burst: dict[Link, bool] = {}
+        self._data: Counter[Link] = Counter()
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        draw = flight.draws[LOST]
+        fault = ""
+        if self._loss and self._draws_loss(flight.link, draw):
+            fault = "F1"
+        elif self._target and self._is_target(flight, draw):
+            fault = "F2"
+        if not fault or not self._log.hits(fault, flight):
+            return [flight]
+        self._log.tell(NET_DROP, fault, flight)
+        return []
+
+    def _draws_loss(self, link: Link, draw: float) -> bool:
+        """Independent, or Gilbert–Elliott: a good and a bad state with the same mean loss."""
+        if not self._burst:
+            return draw < self._loss
+        if self._in_burst.get(link):
+            is_lost = draw > 1.0 / self._burst
+        else:
+            is_lost = draw < self._loss / (self._burst * (1.0 - self._loss))
+        self._in_burst[link] = is_lost
+        return is_lost
+
+    def _is_target(self, flight: Flight, draw: float) -> bool:
+        packet = flight.packet
+        if packet is None:
+            return False
+        has_data = any(kind in DATA_KINDS for kind in packet.kinds)
+        self._data[flight.link] += has_data
+        match self._target:
+            case "every second data":
+                return has_data and self._data[flight.link] % 2 == 0
+            case "last data":
+                return packet.is_last_data and draw < self._target_loss
+            case "first data":
+                is_first = any(f.kind in DATA_KINDS and f.seqno == 1 for f in packet.frames)
+                return is_first and draw < self._target_loss
+            case kind:
+                return kind in packet.kinds and draw < self._target_loss
+
+
+class Spikes:
+    """F5: some take much longer, and all behind them."""
+
+    def __init__(self, share: float, spike_ms: float, log: FaultLog) -> None:
+        self._share = share
+        self._spike = ns(spike_ms)
+        self._log = log
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        draw = flight.draws[SPIKED]
+        if draw < self._share and self._log.hits("F5", flight):
+            flight.due += round(self._spike * draw / self._share)
+        return [flight]
+
+
+class Reordering:
+    """F4: some are overtaken."""
+
+    def __init__(self, share: float, late_ms: float, log: FaultLog) -> None:
+        self._share = share
+        self._late = ns(late_ms)
+        self._log = log
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        draw = flight.draws[LATE]
+        if draw < self._share and self._log.hits("F4", flight):
+            flight.due += round(self._late * draw / self._share)
+            flight.keeps_order = False
+        return [flight]
+
+
+class Duplicates:
+    """F3: some arrive several times."""
+
+    def __init__(self, share: float, copies: int, late_ms: float, log: FaultLog) -> None:
+        self._share = share
+        self._copies = copies
+        self._late = ns(late_ms)
+        self._log = log
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        draw = flight.draws[COPIED]
+        if draw >= self._share or not self._log.hits("F3", flight):
+            return [flight]
+        self._log.tell(NET_DUP, "F3", flight)
+        late = [self._late * copy / self._copies for copy in range(1, self._copies + 1)]
+        dues = [flight.base + round(extra * draw / self._share) for extra in late]
+        copies = [replace(flight, due=due, keeps_order=False, is_copy=True) for due in dues]
+        return [*copies, flight]
+
+
+class Corruption:
+    """F6: some have other bytes."""
+
+    def __init__(self, share: float, log: FaultLog) -> None:
+        self._share = share
+        self._log = log
+        self._previous: dict[Link, bytes] = {}
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        if flight.is_copy:
+            return [flight]
+        whole, link = flight.datagram, flight.link
+        if flight.draws[SPOILED] < self._share and self._log.hits("F6", flight):
+            self._spoil(flight, dice)
+        self._previous[link] = whole  # as sent: spliced with a spoiled one, it might be whole
+        return [flight]
+
+    def _spoil(self, flight: Flight, dice: Random) -> None:
+        previous = self._previous.get(flight.link, b"")
+        data = spoiled(flight.datagram, previous, dice)
+        if data in (flight.datagram, previous):
+            return  # by chance a whole datagram again
+        self._log.tell(NET_CORRUPT, "F6", flight)
+        flight.datagram = data
+        if flight.packet is not None:
+            flight.packet = replace(flight.packet, data=data, is_corrupted=True)
+
+
+class Traffic:
+    """Counts the kinds of frames under way, and that ever were."""
+
+    def __init__(self) -> None:
+        self.under_way: Counter[str] = Counter()
+        self.carried: Counter[str] = Counter()
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        for kind in flight.kinds:
+            self.under_way[kind] += 1
+            self.carried[kind] += 1
+        return [flight]
+
+    def arrived(self, flight: Flight) -> None:
+        for kind in flight.kinds:
+            self.under_way[kind] -= 1
+
+
+# Of `ringcast.testing`
+
+
+class Jitter:
+    """Half of the mean delay at the least, and one and a half of it at the most; so datagrams
+    overtake each other. It draws for the others."""
+
+    def __init__(self, mean_ns: float, least_ns: int) -> None:
+        self._mean = mean_ns
+        self._least = least_ns
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        flight.base = flight.due
+        flight.draws = self.draw(dice)
+        flight.due += self.delay(flight.draws[LATE])
+        flight.keeps_order = False
+        return [flight]
+
+    def draw(self, dice: Random) -> tuple[float, ...]:
+        return tuple(dice.random() for _ in range(4))
+
+    def delay(self, draw: float) -> int:
+        return max(self._least, round(self._mean * (0.5 + draw)))
+
+
+class RandomLoss:
+    """Each is lost with the same probability."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        return [] if flight.draws[LOST] < self._share else [flight]
+
+
+class Copies:
+    """Some arrive twice."""
+
+    def __init__(self, share: float, jitter: Jitter) -> None:
+        self._share = share
+        self._jitter = jitter
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        if flight.draws[COPIED] >= self._share:
+            return [flight]
+        due = flight.base + self._jitter.delay(flight.draws[COPY_LATE])
+        return [flight, replace(flight, due=due)]
+
+
+# Of simulations
+
+
+class Conditions:
+    """The network of one simulation: calm, or under the faults of its options."""
+
+    def __init__(
+        self, options: Options, network: Network, witness: Witness, slot: Callable[[Address], int]
+    ) -> None:
+        self.log = FaultLog(witness, None if options.only is None else frozenset(options.only))
+        self.cuts: Counter[tuple[int, int, str]] = Counter()
+        """Links that are cut, and by which fault class."""
+        self.severed: set[tuple[int, int]] = set()
+        """Links that are cut for good, healing or not."""
+        self.traffic = Traffic()
+        network.on_arrival = self.traffic.arrived
+        self._options = options
+        self._network = network
+        self._slot = slot
+        self._kinds = frame_kinds(options.protocol, options.purge)
+        self._storm = self._faults()
+        self._calm: list[Fault] = [CalmDelay(options.delta_ms), self._cut, self.traffic]
+        self.is_calm = True
+
+    @property
+    def is_calm(self) -> bool:
+        """Short delays, no faults, order kept."""
+        return self._network.faults is self._calm
+
+    @is_calm.setter
+    def is_calm(self, is_calm: bool) -> None:
+        self._network.faults = self._calm if is_calm else self._storm
+
+    def _faults(self) -> list[Fault]:
+        options, log = self._options, self.log
+        self._cut = Cut(self._fault_of, log)
+        faults: list[Fault] = [
+            Delay(options.delay_ms, options.delay),
+            self._cut,
+            Loss(options, log),
+        ]
+        if options.has("F5"):
+            faults.append(Spikes(options.spikes, options.spike_ms, log))
+        if options.has("F4"):
+            faults.append(Reordering(options.reorder, options.reorder_ms, log))
+        if options.has("F3"):
+            late_ms = options.copy_late_ms
+            faults.append(Duplicates(options.duplicates, options.copies, late_ms, log))
+        if options.has("F6"):
+            faults.append(Corruption(options.corruption, log))
+        return [*faults, self.traffic]
+
+    def _fault_of(self, link: Link) -> str:
+        if not self.cuts and not self.severed:
+            return ""
+        source, dest = self._slot(link.source), self._slot(link.dest)
+        for fault in CUTS:
+            if self.cuts[source, dest, fault] > 0 or (source, dest) in self.severed:
+                return fault
+        return ""
+
+    def expire(self) -> None:
+        """Whatever is still under way never arrives."""
+        self._network.expire()
+        self.traffic.under_way.clear()
+
+    def kinds_under_way(self) -> tuple[str, ...]:
+        return tuple(kind for kind in self._kinds if self.traffic.under_way[kind] > 0)
+
+    def kinds_carried(self) -> tuple[str, ...]:
+        return tuple(kind for kind in self._kinds if self.traffic.carried[kind] > 0)
+
+    def component(self, slot: int) -> int:
+        """The first of those whom this node can hear in the end."""
+        slots = range(self._options.nodes)
+        return next(each for each in slots if (slot, each) not in self.severed)
+
+
+def seeded_link(
+    options: Options, slot: Callable[[Address], int], source: Address, dest: Address
+) -> Link:
+    """The link between two slots; some are slower than others."""
+    name = f"{slot(source)}>{slot(dest)}"
+    random = Random(f"{options.seed} {name}")
+    asymmetry = options.asymmetry if options.has("F5") else 1.0
+    return Link(source, dest, name, random, random.uniform(1.0, asymmetry))
+
+
+def spoiled(data: bytes, previous: bytes, random: Random) -> bytes:
+    """Flip bits, cut off, append, splice with another datagram, or zero the tail."""
+    at = random.randrange(len(data))
+    match random.randrange(5):
+        case 0:
+            flipped = bytearray(data)
+            for _ in range(random.randint(1, 8)):
+                flipped[random.randrange(len(data))] ^= 1 << random.randrange(8)
+            return bytes(flipped)
+        case 1:
+            return data[:at]
+        case 2:
+            return data + random.randbytes(random.randint(1, 20))
+        case 3:
+            return data[:at] + previous[at:]
+        case _:
+            return data[:at] + bytes(len(data) - at)

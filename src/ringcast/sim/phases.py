@@ -1,0 +1,279 @@
+"""The phases of a run, from the first view to the last drained window.
+
+`warm`: no faults. `safety`: faults; only what must never happen is judged. `heal`: all faults off,
+crashed members stay crashed, sleepers wake, clocks run true, stray packets expire, and the group
+comes to one view. `liveness`: delivery bounds apply, applications send a little more. `end`:
+nothing may be repeated any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.rules.membership import GroupFacts
+from ringcast.rules.state import state_bound_ns
+from ringcast.rules.uniform_liveness import UniformFacts, resolve_bound_ns
+from ringcast.sim.clock import ns
+from ringcast.sim.facts import facts_of
+from ringcast.sim.harness import NodeFailure
+from ringcast.sim.workload import EVERYBODY, UNIFORM
+
+if TYPE_CHECKING:
+    from ringcast.sim.cluster import Cluster
+    from ringcast.sim.member import SimProcess
+
+HEAL_STEP_MS = 5.0
+HEAL_MAX_MS = 30_000.0
+SPREAD_MS = 10.0
+"""Applications send their last messages within this time after the network has healed."""
+SPELL_SHARE = 0.4
+"""How much of its turn a spell of sending takes; the rest is silence."""
+
+
+class Phases:
+    """Takes a cluster through its run, once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._options = cluster.options
+        self._clock = cluster.clock
+        self._random = cluster.random
+        self._recorder = cluster.recorder
+        self._conditions = cluster.conditions
+        self._is_stuck = False
+
+    def run(self) -> None:
+        """All phases. A failing node ends the run early; the trace so far stays."""
+        try:
+            self._warm()
+            self._safety()
+            self._heal()
+            self._liveness()
+        except NodeFailure as failure:
+            self._recorder.find("G7", str(failure))
+        if self._options.has("F20"):
+            self._conditions.log.count("F20", self._conditions.kinds_carried())
+
+    def _warm(self) -> None:
+        self._recorder.phase("warm")
+        if self._cluster.has_own_views:
+            for slot in range(self._options.initial):
+                self._clock.after(
+                    self._random.uniform(0, self._options.start_ms),
+                    self._cluster.join,
+                    slot,
+                )
+        else:
+            first = [self._cluster.boot(slot) for slot in range(self._options.initial)]
+            self._cluster.coordinator.begin(tuple(process.resident.harness.me for process in first))
+            if self._options.retain:
+                self._help_along()
+        start = ns(self._options.warm_ms)
+        for slot in self._options.senders:
+            self._plan_sends(slot, EVERYBODY, start // 2, start + ns(self._options.safety_ms))
+        for slot, dest in self._options.pairs:
+            self._plan_sends(slot, dest, start // 2, start + ns(self._options.safety_ms))
+        self._clock.run_until(start)
+
+    def _help_along(self) -> None:
+        """Nobody is let in before all that departed are resolved: see whether they are."""
+        self._cluster.coordinator.step()
+        self._clock.after(HEAL_STEP_MS, self._help_along)
+
+    def _plan_sends(self, slot: int, dest: int, start: int, stop: int) -> None:
+        """At any time, or in spells with silence after each."""
+        spells = self._options.spells
+        if spells > 1:
+            turn = (stop - start) // spells
+            for spell in range(spells):
+                begin = start + spell * turn
+                count = self._options.messages // spells + 1
+                self._plan_spell(slot, dest, count, begin, begin + round(turn * SPELL_SHARE))
+        else:
+            self._plan_spell(slot, dest, self._options.messages, start, stop)
+
+    def _plan_spell(self, slot: int, dest: int, left: int, start: int, stop: int) -> None:
+        if left <= self._options.burst:
+            self._clock.at(start, self._want, slot, self._stream_of(dest), left)
+            return
+        while left > 0:
+            count = min(left, self._random.randint(1, self._options.burst))
+            when = self._random.randint(start, stop)
+            self._clock.at(when, self._want, slot, self._stream_of(dest), count)
+            left -= count
+
+    def _stream_of(self, dest: int) -> int:
+        """What is for everybody goes on either stream."""
+        share = self._options.uniform
+        is_uniform = dest == EVERYBODY and share > 0 and self._random.random() < share
+        return UNIFORM if is_uniform else dest
+
+    def _safety(self) -> None:
+        self._recorder.phase("safety")
+        self._conditions.is_calm = False
+        self._cluster.driving.poll_ms = self._options.poll_ms
+        self._cluster.driving.hold_ms = self._options.hold_ms
+        start = self._clock.now
+        for incident in self._options.incidents:
+            self._clock.at(start + ns(incident.at_ms), self._cluster.incidents.begin, incident)
+        if self._options.stopped >= 0:
+            self._clock.after(
+                self._options.safety_ms / 2,
+                self._stop_taking,
+                self._options.stopped,
+            )
+        self._clock.run_until(start + ns(self._options.safety_ms))
+
+    def _heal(self) -> None:
+        self._recorder.phase("heal")
+        self._cluster.is_healing = True
+        self._conditions.is_calm = True
+        self._cluster.driving.poll_ms = self._cluster.driving.hold_ms = 0.0
+        self._conditions.cuts.clear()
+        if self._cluster.has_own_views:
+            self._conditions.expire()  # V-L1 counts from here: nothing from before may disturb
+        for process in list(self._cluster.processes):
+            self._cure(process)
+        self._cluster.group.gather()
+        self._wait_for_one_view()
+        if not self._cluster.has_own_views:
+            # What was sent before this is either there or never comes.
+            self._conditions.expire()
+
+    def _cure(self, process: SimProcess) -> None:
+        if not process.is_alive:
+            return
+        process.timer_fault = ""
+        process.clock.change(self._clock.now)
+        process.resident.application.give_up()
+        slot = process.resident.harness.slot
+        if not (slot == self._options.stopped and process.resident.application.rate == 0):
+            process.resident.application.rate = None
+        if process.doom is not None:
+            self._cluster.crash(process)
+        elif process.is_paused:
+            self._cluster.resume(process)
+        else:
+            process.turn()
+
+    def _wait_for_one_view(self) -> None:
+        facts = facts_of(self._cluster)
+        limit = ns(HEAL_MAX_MS)
+        if isinstance(facts, GroupFacts):
+            has_state = self._options.state
+            limit = state_bound_ns(facts, self._clock.now) if has_state else facts.one_view_bound_ns
+        deadline = self._clock.now + limit
+        while not self._is_healed():
+            if self._clock.now > deadline:
+                self._is_stuck = True
+                if not self._cluster.has_own_views:  # else V-L1 sees it in the rows
+                    self._recorder.find("N-L4", "the group does not come to one view")
+                return
+            self._clock.run_until(self._clock.now + ns(HEAL_STEP_MS))
+            self._cluster.group.step()
+
+    def _is_healed(self) -> bool:
+        if self._cluster.returning or not self._cluster.group.has_one_view:
+            return False
+        members = self._cluster.group.members()
+        return all(
+            process.resident.harness.me in members
+            or not process.is_alive
+            or process.resident.harness.is_closed
+            for process in self._cluster.processes
+        )
+
+    def _liveness(self) -> None:
+        """Until everything must have been delivered and acknowledged, then a little longer."""
+        if self._is_stuck:
+            return
+        self._recorder.phase("liveness")
+        self._cluster.gst = self._clock.now
+        for slot, dest in self._late_pairs():
+            delay = self._random.uniform(0, SPREAD_MS)
+            self._clock.after(delay, self._want, slot, dest, self._options.late_messages)
+        self._clock.run_until(self._clock.now + ns(SPREAD_MS) + 1)
+        self._let_leave()
+        bound = self._quiet_after()
+        while self._clock.now < max(self._cluster.gst, self._recorder.last_send) + bound:
+            self._clock.run_until(max(self._cluster.gst, self._recorder.last_send) + bound)
+        self._find_blocked()
+        self._recorder.phase("end")
+        self._clock.run_until(self._clock.now + 2 * ns(max(self._options.tau_ms)))
+        for process in self._members():
+            process.resident.harness.end()
+
+    def _let_leave(self) -> None:
+        """Somebody goes while what it has sent is still under way."""
+        leaver = self._options.late_leaver
+        process = self._cluster.process_in(leaver)
+        if process is not None and process.can_act and self._cluster.may_go(process):
+            process.resident.want(UNIFORM, self._options.late_messages)
+            process.resident.leave()
+
+    def _late_pairs(self) -> list[tuple[int, int]]:
+        """Who sends to whom once the network has healed."""
+        everybody = [(slot, EVERYBODY) for slot in range(self._options.nodes)]
+        if self._options.has_uniform:
+            everybody += [(slot, UNIFORM) for slot in range(self._options.nodes)]
+        if self._options.protocol == "multicast":
+            return everybody
+        pairs = dict.fromkeys(self._options.pairs)
+        pairs.update(dict.fromkeys((dest, slot) for slot, dest in self._options.pairs))
+        members = [process.resident.harness.slot for process in self._members()]
+        among = [
+            pair
+            for pair in pairs
+            if pair[0] in members and pair[1] in members and pair not in self._conditions.severed
+        ]
+        return [*everybody, *among] if self._cluster.has_own_views else among
+
+    def _quiet_after(self) -> int:
+        """How long after the last send everything is delivered, and known to be."""
+        facts = facts_of(self._cluster)
+        bound = facts.drain_bound_ns(max(self._options.capacities) * self._options.grow)
+        if self._options.protocol != "multicast":
+            # A receiver may first have to ask where it stands.
+            bound += 8 * facts.tau_ns + 8 * facts.delta_ns
+        if self._options.protocol == "unicast" and not all(
+            m.is_alive for m in self._cluster.processes
+        ):
+            # The dead are given up at last.
+            bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
+        if isinstance(facts, UniformFacts):
+            bound = max(bound, facts.drained_bound_ns)
+        if facts.is_retained:
+            bound = max(bound, resolve_bound_ns(facts))
+        return bound
+
+    def _find_blocked(self) -> None:
+        if any(process.resident.application.rate is not None for process in self._members()):
+            return  # whoever stops taking holds the others back, and is meant to
+        rule = "S-L1" if self._options.protocol == "unicast" else "N-L3"
+        for process in self._members():
+            backlogs = process.resident.application.backlogs.items()
+            if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
+                self._recorder.find(
+                    rule,
+                    f"{process.resident.harness.me} still waits for room though all have delivered",
+                )
+
+    def _is_there(self, dest: int) -> bool:
+        """Whether anybody takes what is for this destination; a late leaver does not."""
+        process = self._cluster.process_in(dest)
+        return process is None or not process.resident.harness.is_closed
+
+    def _members(self) -> list[SimProcess]:
+        """Those in the current view that live."""
+        processes = map(self._cluster.process_of, self._cluster.group.members())
+        return [process for process in processes if process.is_alive]
+
+    def _want(self, slot: int, dest: int, count: int) -> None:
+        process = self._cluster.process_in(slot)
+        if process is not None:
+            process.resident.want(dest, count)
+
+    def _stop_taking(self, slot: int) -> None:
+        process = self._cluster.process_in(slot)
+        if process is not None and process.is_alive:
+            process.resident.application.rate = 0

@@ -1,0 +1,143 @@
+"""What rows tell of a frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringcast.model import SYSTEM_EPOCH, Stream
+from ringcast.trace.rows import member_key
+from ringcast.wire import frames as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringcast.wire.frames import Data, Frame, UnicastData
+
+DATA_KINDS = ("data", "udata")
+
+FIFO = int(Stream.FIFO)
+UNIFORM = int(Stream.UNIFORM)
+
+
+class Seen(NamedTuple):
+    """What a trace tells of one frame: columns of a row."""
+
+    kind: str
+    stream: int = -1
+    seqno: int = 0
+    seqno2: int = 0
+    received: int = -1
+    hd: int = -1
+    size: int = 0
+    again: int = 0
+    epoch: int = 0
+    conn: int = 0
+    low: int = -1
+    hr: int = -1
+    view: int = 0
+
+    @property
+    def is_new_data(self) -> bool:
+        return self.kind in DATA_KINDS and not self.again
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What rows tell of it, whatever happens to it."""
+        columns = self._asdict()
+        del columns["again"]
+        return columns
+
+
+def _data(kind: str, stream: int, data: Data | UnicastData) -> Seen:
+    return Seen(kind, stream, data.first, data.last, size=sum(map(len, data.payloads)))
+
+
+def _at(kind: str, stream: int, number: int, **columns: int) -> Seen:
+    return Seen(kind, stream, number, number, **columns)
+
+
+def _missing(kind: str, stream: int, missing: Sequence[range]) -> Seen:
+    return Seen(kind, stream, missing[0].start, missing[-1].stop - 1)
+
+
+def _view(kind: str) -> Callable[[Any], Seen]:
+    return lambda f: _at(kind, -1, f.view.counter, size=len(f.view))
+
+
+def _told(kind: str) -> Callable[[Any], Seen]:
+    return lambda _: Seen(kind)
+
+
+MULTICAST: dict[type, Callable[[Any], Seen]] = {
+    wire.Data: lambda f: _data("data", int(f.stream), f),
+    wire.Ack: lambda f: Seen("ack", int(f.stream), received=f.received, hd=f.delivered),
+    wire.Nack: lambda f: _missing("nack", int(f.stream), f.missing),
+    wire.Watermark: lambda f: _at("watermark", int(f.stream), f.seqno),
+}
+"""Of these a recorded member tells as much as a simulated one."""
+
+DESCRIBED: dict[type, Callable[[Any], Seen]] = {
+    **MULTICAST,
+    wire.PeerRepairRequest: lambda f: _missing("peer_repair_request", FIFO, f.missing),
+    wire.PeerRepair: lambda f: _data("peer_repair", int(f.data.stream), f.data)._replace(again=1),
+    wire.StabilityReport: lambda f: _at("stability_report", FIFO, f.number, view=f.view_id.counter),
+    wire.StabilityQuery: lambda f: Seen("stability_query", FIFO, view=f.view_id.counter),
+    wire.Stable: lambda f: _at("stable", FIFO, f.number, view=f.view_id.counter),
+    wire.Discover: _told("discover"),
+    wire.DiscoverReply: _told("discover_reply"),
+    wire.Join: _told("join"),
+    wire.ViewIs: _view("view_is"),
+    wire.ViewAck: lambda f: _at("view_ack", -1, f.view_id.counter),
+    wire.Welcome: _view("welcome"),
+    wire.HalfWanted: _told("half_wanted"),
+    wire.Half: _told("half"),
+    wire.Leave: _told("leave"),
+    wire.Suspect: _told("suspect"),
+    wire.MergeRequest: _view("merge_request"),
+    wire.Merged: _view("merged"),
+    wire.Begin: lambda f: _at("begin", int(f.stream), f.counter, low=f.offset),
+    wire.Begun: lambda f: _at("begun", int(f.stream), f.counter),
+    wire.Heartbeat: _told("heartbeat"),
+    wire.Ping: _told("ping"),
+    wire.Pong: _told("pong"),
+    wire.Commit: lambda f: _at("commit", UNIFORM, f.seqno, view=f.view_id.counter),
+    wire.CommitWanted: lambda f: Seen("commit_wanted", UNIFORM, view=f.view_id.counter),
+    wire.Takeover: lambda f: Seen("takeover", int(f.stream), view=f.view_id.counter),
+    wire.Standing: lambda f: Seen("standing", int(f.stream), view=f.view_id.counter),
+}
+"""Views are told by their counter."""
+
+UNICAST: dict[type, Callable[[Any], Seen]] = {
+    wire.UnicastData: lambda f: _data("udata", -1, f),
+    wire.UnicastAck: lambda f: Seen("uack", hd=f.delivered),
+    wire.UnicastNack: lambda f: _missing("unack", -1, f.missing),
+    wire.Close: _told("close"),
+    wire.Sync: lambda f: _at("sync", -1, f.nonce),
+    wire.SyncOk: lambda f: _at("sync_ok", -1, f.nonce, low=f.low, hr=f.high),
+    wire.SyncAck: lambda f: _at("sync_ack", -1, f.nonce),
+}
+
+
+def describe(frame: Any) -> Seen:
+    """What a simulated run tells of it."""
+    kind = type(frame)
+    if kind in DESCRIBED:
+        return DESCRIBED[kind](frame)
+    if kind not in UNICAST:
+        return Seen(kind.__name__.lower())
+    conn = frame.conn
+    if conn.epoch >= SYSTEM_EPOCH:
+        return Seen("system")  # between layers; no application knows of it
+    return UNICAST[kind](frame)._replace(epoch=conn.epoch, conn=conn.id)
+
+
+def recorded_columns(frame: Frame) -> dict[str, Any]:
+    """What a recorded member tells of it: of most frames no more than their kind."""
+    described = MULTICAST.get(type(frame))
+    if described is not None:
+        return described(frame).columns
+    columns: dict[str, Any] = {"kind": type(frame).__name__.lower()}
+    if isinstance(frame, wire.Suspect):
+        columns["members"] = (member_key(frame.member),)
+        columns["detail"] = "slow" if frame.is_slow else "silent"
+    return columns

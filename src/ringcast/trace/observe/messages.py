@@ -1,0 +1,161 @@
+"""Messages to the group in a simulated run: sends, blocked sends, deliveries and their content.
+
+What a node delivers is compared byte for byte with what was sent under that seqno (G1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringcast.events import Delivered
+from ringcast.model import Origin
+from ringcast.trace.content import BlockHasher
+from ringcast.trace.observe.windows import slots_of
+from ringcast.trace.rows import (
+    BLOCK,
+    DELIVER,
+    SEND,
+    SEND_BLOCK,
+    SEND_UNBLOCK,
+    naming,
+)
+from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.events import FragmentsDelivered
+    from ringcast.model import Stream
+    from ringcast.node import Node
+    from ringcast.trace.content import Block
+    from ringcast.trace.observe.sink import Contents, Sink
+
+BLOCK_MESSAGES = 16
+"""Messages per content hash: small, so that short runs have whole blocks too."""
+
+
+@dataclass(slots=True)
+class _Sending:
+    """What a node sends on one stream."""
+
+    messages: dict[int, bytes]
+    assigned: int = 0
+    """The seqno of the last fragment of the last accepted message."""
+    was_blocked: bool = False
+    hashes: BlockHasher = field(default_factory=lambda: BlockHasher(0, BLOCK_MESSAGES))
+
+
+class Messages:
+    """Turns what the application sends to the group and delivers of it into rows."""
+
+    def __init__(self, node: Node, sink: Sink, contents: Contents) -> None:
+        self.contents = contents
+        self._node = node
+        self._sink = sink
+        self._hashes: dict[Origin, BlockHasher] = {}
+        self._sending = {
+            stream: _Sending(contents.sent.setdefault(Origin(node.me, stream), {}))
+            for stream in node.multicast.streams
+        }
+
+    def opened(self, origin: Origin, offset: int) -> None:
+        self._hashes[origin] = BlockHasher(offset, BLOCK_MESSAGES)
+
+    def dropped(self, origin: Origin) -> None:
+        self._hashes.pop(origin, None)
+
+    def offered(self, stream: Stream, payloads: Sequence[bytes]) -> None:
+        """The node has accepted these."""
+        size = self._node.codec.payload_bytes_max
+        mine = self._sending[stream]
+        for payload in payloads:
+            mine.assigned += max(1, -(-len(payload) // size))
+            mine.messages[mine.assigned] = payload
+
+    def sent(self, origin: Origin, before: int, window: SendWindow, now: int) -> None:
+        """What is in the send window beyond `before` counts as sent."""
+        self.contents.last_send = self.contents.now
+        place = {"seqno": before + 1, "seqno2": window.high, "stream": int(origin.stream)}
+        bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
+        self._sink.write(SEND, now, **place, **bounds)
+        mine = self._sending[origin.stream]
+        blocks: list[Block] = []
+        for seqno in range(before + 1, window.high + 1):
+            message = mine.messages.get(seqno)
+            if message is not None:
+                blocks += mine.hashes.skip_to(seqno)
+                blocks += mine.hashes.add_run(seqno, [message])
+        blocks += mine.hashes.skip_to(window.high + 1)
+        self._write_blocks(origin, "sent", blocks, now)
+
+    def blocked(self, stream: Stream, payload: bytes, now: int) -> None:
+        """A send was cut short before this one: why, in the window's own figures."""
+        window = self._node.multicast.windows().get(Origin(self._node.me, stream))
+        if not isinstance(window, SendWindow):
+            return
+        mine = self._sending[stream]
+        largest = self._node.codec.payload_bytes_max
+        size = min(len(payload), largest)
+        if mine.assigned > window.high:
+            reason = "rest"  # of a large message, which goes first
+            total = len(mine.messages[mine.assigned])
+            size = next_fragment_bytes(total, mine.assigned - window.high, largest)
+        else:
+            reason = "messages" if window.room <= 0 else "bytes"
+        bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
+        sizes = {"size": max(size, DATAGRAM_OVERHEAD), "used": window.charged}
+        sizes |= {"limit": window.max_bytes, "stream": int(stream)}
+        self._sink.write(SEND_BLOCK, now, **bounds, **sizes, detail=reason)
+        mine.was_blocked = True
+
+    def look_for_room(self, now: int) -> None:
+        for stream, mine in self._sending.items():  # also of a node that has just gone
+            if mine.was_blocked and not self._node.multicast.is_blocked(stream):
+                mine.was_blocked = False
+                self._sink.write(SEND_UNBLOCK, now, stream=int(stream))
+
+    def delivered(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
+        origin = naming(origin_of(event))
+        self._sink.write(DELIVER, now, **origin, **range_of(event), **columns)
+        if isinstance(event, Delivered):
+            self._compare(event, now)
+
+    def _compare(self, event: Delivered, now: int) -> None:
+        sender, run = event.sender, event.run
+        self.contents.deliveries += len(run.payloads)
+        origin = Origin(sender, run.stream)
+        sent = self.contents.sent.get(origin, {})
+        for seqno, payload in enumerate(run.payloads, run.first):
+            if sent.get(seqno) != payload:
+                self.contents.find(
+                    "G1",
+                    f"{self._node.me} delivers {sender}:{seqno} with other bytes than were sent "
+                    f"under that seqno",
+                )
+        hashes = self._hashes.get(origin)
+        if hashes is not None:
+            blocks = [*hashes.skip_to(run.first), *hashes.add_run(run.first, run.payloads)]
+            self._write_blocks(origin, "delivered", blocks, now)
+
+    def _write_blocks(self, origin: Origin, kind: str, blocks: list[Block], now: int) -> None:
+        for block in blocks:
+            self._sink.write(BLOCK, now, **naming(origin), **block.columns, kind=kind)
+
+
+def next_fragment_bytes(total: int, left: int, largest: int) -> int:
+    """Of a message of `total` bytes with so many fragments left: the size of the next one."""
+    return largest if left > 1 else total % largest or largest
+
+
+def origin_of(event: Delivered | FragmentsDelivered) -> Origin:
+    run = event.run if isinstance(event, Delivered) else event
+    return Origin(event.sender, run.stream)
+
+
+def range_of(event: Delivered | FragmentsDelivered) -> dict[str, Any]:
+    """The columns that tell which messages were delivered, in which view."""
+    run = event.run if isinstance(event, Delivered) else event
+    kind = "" if isinstance(event, Delivered) else "fragment"
+    place = {"seqno": run.first, "seqno2": run.last, "view": event.view_id.counter}
+    return {**place, "kind": kind}

@@ -1,0 +1,260 @@
+"""RunObserver: one member of a simulated run. Everything is written at its place in the one order.
+
+Views, closes and takes happen in the middle of an input: what the node did before them is written
+before them. What happens in the middle of a take is written behind the deliveries, which are known
+only when it ends; what follows from a send behind the send.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
+from ringcast.model import Origin
+from ringcast.trace.observe.connections import Connections
+from ringcast.trace.observe.messages import Messages
+from ringcast.trace.observe.orphans import Orphans
+from ringcast.trace.observe.transfers import Transfers
+from ringcast.trace.observe.windows import Windows
+from ringcast.trace.observe.wire import Wire
+from ringcast.trace.rows import ASIDE, PART, VIEW, about, member_key, naming_view
+from ringcast.window.windows import SendWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ringcast.events import Event
+    from ringcast.model import Address, Member, Stream, View
+    from ringcast.node import Node
+    from ringcast.trace.observe.frames import Seen
+    from ringcast.trace.observe.sink import Contents, Keeper, Sink
+    from ringcast.window.windows import ReceiveWindow
+    from ringcast.wire.codec import Buffer, Codec
+
+
+class RunObserver:
+    """Turns what a simulated member does into rows."""
+
+    def __init__(
+        self,
+        node: Node,
+        sink: Sink,
+        *,
+        codec: Codec,
+        contents: Contents,
+        keeper: Keeper | None,
+        flush: Callable[[], None],
+    ) -> None:
+        """`keeper`: the application, if it has a state. `flush`: take the datagrams that wait; a
+        driver does so before a view."""
+        self._node = node
+        self._sink = sink
+        self._flush = flush
+        self._connections = Connections(node, sink, contents)
+        self.wire = Wire(node, sink, codec, contents, self._connections)
+        self._messages = Messages(node, sink, contents)
+        self._windows = Windows(node, sink, self.wire, self._messages)
+        self._orphans = Orphans(node, sink, is_run=True)
+        self.transfers: Transfers | None = None
+        if keeper is not None and node.state is not None:
+            self.transfers = Transfers(node.state, keeper, sink, contents)
+        self._view: View | None = None
+        self._is_new_view = False
+        self._is_taking = False
+        self._was_behind = False  # when the take began
+        self._offer: tuple[Member | None, Stream, bytes | None] | None = None
+        """The send that runs to completion, and the first payload that was not accepted."""
+        self._asked: tuple[str, Member] | None = None
+        self._views_taken: list[View] = []  # installed while events were being taken
+        self._taken: list[Event] = []  # out of windows, in the middle of a take or send
+        self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
+        """Windows that the node has closed since it was last looked at."""
+
+    # What the driver tells
+
+    def arrived(self, name: str, incarnation: int, frames: Iterable[Seen], now: int) -> None:
+        """These are about to be handed over."""
+        self.wire.arrived(name, incarnation, frames, now)
+
+    def heard(self, name: str, incarnation: int, frames: Iterable[Seen]) -> None:
+        """These among them are intact."""
+        self._connections.heard(name, incarnation, frames)
+
+    def asked(self, event: str, peer: Member | None) -> None:
+        """An operator is about to ask for this; None: it was not done."""
+        self._asked = None if peer is None else (event, peer)
+
+    def before_timeout(self) -> None:
+        self._connections.before_timeout()
+
+    # What the node tells
+
+    def received(self, datagram: Buffer, now: int) -> None:
+        """`arrived` has told more."""
+
+    def transmitted(
+        self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
+    ) -> None:
+        self.wire.transmitted(dest, datagrams, now)
+
+    def offered(
+        self,
+        to: Member | None,
+        stream: Stream,
+        payloads: Sequence[bytes],
+        accepted: int,
+        now: int,
+    ) -> None:
+        self._offer = (to, stream, payloads[accepted] if accepted < len(payloads) else None)
+        if to is None:
+            self._messages.offered(stream, payloads[:accepted])
+        else:
+            self._connections.offered(to, payloads[:accepted])
+
+    def before_change(self, view: View | None, now: int) -> None:
+        """What the node did and wanted to send up to here was in the view before."""
+        if self._is_taking and view is not None:
+            self._views_taken.append(view)
+        elif self._is_taking:
+            self._last = self._node.multicast.windows()
+        elif self._node.membership is not None:  # else it is an input of its own
+            self._connections.after_timeout(now)
+            self._look_at_parts(now)
+            if view is not None:
+                self._flush()
+                self._enter_view(view, now)
+
+    def before_take(self, now: int, *, buffered: bool) -> None:
+        if not buffered:
+            self._is_taking = True
+            self._was_behind = self.transfers is not None and self.transfers.is_behind
+        elif not self._is_taking and self._offer is None:
+            self._look_at_parts(now)  # windows may have opened in this very input
+
+    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
+        if not buffered:
+            self._is_taking = False
+            self._end_take(events, now)
+        elif self.transfers is not None:
+            taken = [event for event in events if _is_to_group(event)]
+            if self._is_taking or self._offer is not None:
+                self._taken += taken
+            else:
+                self._put_aside(taken, now)
+
+    def after_input(self, now: int) -> None:
+        self.wire.look_at_refusals(now)
+        if self._asked is not None:
+            event, peer = self._asked
+            self._asked = None
+            self._sink.write(event, now, **about(peer))
+        self._connections.after_timeout(now)
+        self._look(now)
+        if self._taken:
+            taken, self._taken = self._taken, []
+            self._put_aside(taken, now)
+            self._look(now)
+        if self._offer is not None:
+            (to, stream, refused), self._offer = self._offer, None
+            if refused is not None and to is None:
+                self._messages.blocked(stream, refused, now)
+            elif refused is not None and to is not None:
+                self._connections.blocked(to, refused, now)
+        self._connections.input_ended()
+
+    # Takes
+
+    def _end_take(self, events: Sequence[Event], now: int) -> None:
+        taken, self._taken = self._taken, []
+        if self._was_behind and not self._is_catching_up:
+            self._put_aside(taken, now)
+        has_messages = bool(taken)
+        for event in events:
+            match event:
+                case Delivered() | FragmentsDelivered():
+                    has_messages = True
+                    self._write_delivery(event, now)
+                case Undeliverable() | GapSkipped():
+                    self._connections.lost(event, now)
+                case ViewInstalled(view, parts):
+                    self._write_parts(view, parts, now)
+            if self.transfers is not None:
+                self.transfers.see(event, now)
+        views, self._views_taken = self._views_taken, []
+        for view in views:
+            self._enter_view(view, now)
+        if self._is_catching_up:
+            self._put_aside(taken, now)
+        if has_messages or views:
+            self._look(now)
+
+    @property
+    def _is_catching_up(self) -> bool:
+        return self.transfers is not None and self.transfers.is_catching_up
+
+    def _put_aside(self, events: Iterable[Event], now: int) -> None:
+        """The application gets these after its state."""
+        for event in events:
+            if isinstance(event, Delivered | FragmentsDelivered):
+                self._look_at_sent_before(event, now)
+                self._messages.delivered(event, now, detail=ASIDE)
+
+    def _write_delivery(self, event: Delivered | FragmentsDelivered, now: int) -> None:
+        if event.epoch:
+            self._connections.delivered(event, now)
+        elif self.transfers is None:
+            self._look_at_sent_before(event, now)
+            self._messages.delivered(event, now)
+        elif self._was_behind:
+            self.transfers.handed(event, now)
+        else:
+            self._look_at_sent_before(event, now)
+            self._messages.delivered(event, now, block_hash=self.transfers.hash_of(event))
+
+    def _look_at_sent_before(self, event: Delivered | FragmentsDelivered, now: int) -> None:
+        """Whoever leaves may have sent and taken its last messages in one step."""
+        place = event.run if isinstance(event, Delivered) else event
+        origin = Origin(event.sender, place.stream)
+        window = self._last.get(origin)
+        if isinstance(window, SendWindow) and place.last > self._windows.sent_through(origin):
+            self._windows.look_at_send(origin, window, now)
+
+    # Looks
+
+    def _look(self, now: int) -> None:
+        view = self._node.view
+        if view is not None and view is not self._view:
+            self._enter_view(view, now)
+        self._look_at_parts(now)
+
+    def _look_at_parts(self, now: int) -> None:
+        """Turn what changed in the node into rows."""
+        last, self._last = self._last, {}
+        self._windows.look(last, now)
+        windows = self._node.multicast.windows()
+        if self._is_new_view or self._windows.has_more_than(windows):
+            self._windows.look_for_dropped(windows, now)
+        self._windows.look(windows, now)
+        self._windows.look_at_acks(now, is_new_view=self._is_new_view)
+        self._messages.look_for_room(now)
+        self._connections.look(now)
+        self._orphans.look(now)
+        if self.transfers is not None:
+            self.transfers.look(now)
+        self._is_new_view = False
+
+    def _enter_view(self, view: View, now: int) -> None:
+        self._view = view
+        self._is_new_view = True
+        self.wire.enter_view(view)
+        if self._node.me in view:
+            self._sink.write(VIEW, now, **naming_view(view))
+
+    def _write_parts(self, view: View, parts: tuple[View, ...], now: int) -> None:
+        for part in parts:
+            columns = naming_view(view) | {"members": tuple(map(member_key, part))}
+            self._sink.write(PART, now, **about(part.id.creator), seqno=part.counter, **columns)
+
+
+def _is_to_group(event: Event) -> bool:
+    return isinstance(event, Delivered | FragmentsDelivered) and not event.epoch

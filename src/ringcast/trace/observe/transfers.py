@@ -1,0 +1,98 @@
+"""State transfer in a simulated run: who waits, which states are cut and received, and what of its
+messages a joiner's application gets when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.events import Delivered, StateBegun, StateLost, StateReceived, StateWanted
+from ringcast.rules.state import run_hash
+from ringcast.trace import rows as trace
+from ringcast.trace.observe.messages import origin_of, range_of
+from ringcast.trace.rows import about, naming
+
+if TYPE_CHECKING:
+    from ringcast.events import Event, FragmentsDelivered
+    from ringcast.protocols.state import StateTransfer
+    from ringcast.trace.observe.sink import Contents, Keeper, Sink
+
+
+class Transfers:
+    """Turns what becomes of states at one node into rows, and lets its application see it all."""
+
+    def __init__(
+        self, machine: StateTransfer, keeper: Keeper, sink: Sink, contents: Contents
+    ) -> None:
+        self._machine = machine
+        self._keeper = keeper
+        self._sink = sink
+        self._contents = contents
+        self._is_waiting = False
+
+    @property
+    def is_behind(self) -> bool:
+        """What is taken is not what the application gets."""
+        return self._machine.catch_up is not None
+
+    @property
+    def is_catching_up(self) -> bool:
+        """What is taken is put aside."""
+        return self._machine.is_catching_up
+
+    def look(self, now: int) -> None:
+        if self._machine.is_catching_up and not self._is_waiting:
+            self._is_waiting = True
+            self._sink.write(trace.STATE_WAIT, now)
+
+    def handed(self, event: Delivered | FragmentsDelivered, now: int) -> None:
+        """The application gets what was taken before."""
+        columns = naming(origin_of(event)) | range_of(event)
+        self._sink.write(trace.HANDED, now, **columns, block_hash=self.hash_of(event))
+
+    def hash_of(self, event: Delivered | FragmentsDelivered) -> int:
+        """Of the messages that were sent under these seqnos; fragments are none."""
+        if not isinstance(event, Delivered):
+            return 0
+        run = event.run
+        sent = self._contents.sent.get(origin_of(event), {})
+        return run_hash(sent.get(seqno, b"") for seqno in range(run.first, run.last + 1))
+
+    def see(self, event: Event, now: int) -> None:
+        """Whatever happens, in order."""
+        try:
+            self._keeper.see(event)
+        except ValueError as error:
+            self._contents.find("T1", f"{self._machine.me} got a state that is none: {error}")
+        write = self._sink.write
+        match event:
+            case StateWanted(transfer, joiner):
+                write(trace.STATE_WANTED, now, **about(joiner), seqno=transfer)
+                self._write_entries(now)
+            case StateBegun(provider, cut):
+                incoming = self._machine.incoming
+                assert incoming is not None
+                write(trace.STATE_BEGUN, now, **about(provider), seqno=incoming.transfer)
+                for origin, seqno in cut.entries.items():
+                    write(trace.STATE_DIGEST, now, **naming(origin), seqno=seqno)
+            case StateReceived(provider, chunks, size):
+                write(trace.STATE_RECEIVED, now, **about(provider), seqno=chunks, size=size)
+                self._write_entries(now)
+            case StateLost(reason):
+                write(trace.STATE_LOST, now, detail=reason)
+
+    def refuse(self, transfer: int, now: int) -> None:
+        """The application is about to refuse this one."""
+        current = self._machine.giving.transfers.get(transfer)
+        if current is not None:
+            self._sink.write(trace.STATE_REFUSED, now, **about(current.joiner), seqno=transfer)
+
+    def end(self, now: int) -> None:
+        """The run is over."""
+        self._sink.write(trace.STATE_END, now)
+        self._write_entries(now)
+
+    def _write_entries(self, now: int) -> None:
+        for (name, incarnation, stream), content in self._keeper.entries.items():
+            origin = {"peer": name, "peer_inc": incarnation, "stream": stream}
+            figures = {"seqno": content.last, "size": content.messages}
+            self._sink.write(trace.STATE_ENTRY, now, **origin, **figures, block_hash=content.hash)

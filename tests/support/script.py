@@ -1,0 +1,404 @@
+"""Scripts: commands, `----`, and what happened. A group of whole nodes on the virtual world.
+
+A script's first comment names the guarantee that it is about. Each block of commands is followed
+by its answers, which `pytest --rewrite` fills in. Commands, with members as single letters:
+
+    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform]   one view of these
+    join D · leave A · crash A · restart A · pause A · resume A · late A 300ms
+    send A 1..3 [to=B] [uniform]       messages, named by numbers
+    stop B · take B [2]                B's application delivers nothing; so many more; all again
+    drop A>B data [2] [count=1]        lose datagrams with such a frame, or with this message
+    cut A>B · cut AB|C · heal          one way, both ways; heal ends cuts and drops
+    advance 500ms [show=wire] · run [show=wire]
+    windows A · explain A
+
+At the end, and after every input, the nodes' invariants hold; and each stream that a member
+delivers is what its sender sent: in order and without gap (N1, S1, U4), once (N2), unchanged (G1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
+from ringcast.events import Closed, Delivered, ViewInstalled, Writable
+from ringcast.model import Address, Member, Stream
+from ringcast.node import build_node
+from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
+from ringcast.wire.frames import (
+    Ack,
+    Commit,
+    Data,
+    Nack,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+    Watermark,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.events import Event
+    from ringcast.sim.world import Flight, Process
+    from ringcast.wire.frames import Frame
+
+NAMES = "ABCDEFGH"
+DELAY_NS = 1_000_000
+UNITS = {"ms": 1.0, "s": 1000.0}
+RUN_MS = 1000.0
+FORM_MS = 20_000.0
+TAKE_MAX = 1000
+
+
+class Happened(NamedTuple):
+    who: str
+    what: str
+
+
+class Script:
+    """One group and what happens to it. `answer` takes the commands of one block."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self._world = plain_world(hint_ms=0.0, start=1_000_000_000)
+        self._world.driving.random = Random(1)
+        self._world.network.faults = [LoseWhere(self._is_lost), FixedDelay(DELAY_NS)]
+        self._happened: list[Happened] = []
+        self._shows_wire = False
+        self._cuts: set[tuple[str, str]] = set()
+        self._drops: list[Drop] = []
+        self._incarnations: Counter[str] = Counter()
+        self._config = GroupConfig(group="script")
+        self._streams: tuple[Stream, ...] = (Stream.FIFO,)
+        self._rules = StreamRules(self.violations)
+
+    def answer(self, commands: Sequence[str]) -> list[str]:
+        """What happened; in the order it began to, with those together to whom the same did."""
+        self._happened.clear()
+        self._shows_wire = any("show=wire" in command for command in commands)
+        for command in commands:
+            name, *words = command.split()
+            getattr(self, f"_do_{name}")(*words)
+        return merged(self._happened, keeps_order=self._shows_wire)
+
+    def end(self) -> None:
+        for process in self._living():
+            process.node.check_invariants()
+
+    # Commands
+
+    def _do_group(self, *words: str) -> None:
+        names = [word for word in words if word in NAMES]
+        options = dict(word.split("=") for word in words if "=" in word)
+        capacity = int(options.get("capacity", 64))
+        tau_s = milliseconds(options.get("tau", "500ms")) / 1000
+        if "uniform" in words:
+            self._streams = (Stream.FIFO, Stream.UNIFORM)
+        suspect_s = milliseconds(options.get("suspect", "2s")) / 1000
+        self._config = GroupConfig(
+            group="script",
+            multicast=MulticastConfig(
+                capacity=capacity,
+                xmit_interval_s=tau_s,
+                datagram_bytes=1000,
+                window_bytes=1 << 20,
+            ),
+            unicast=UnicastConfig(capacity=capacity, xmit_interval_s=tau_s, window_bytes=1 << 20),
+            membership=MembershipConfig(suspect_after_s=suspect_s),
+        )
+        for name in names:
+            self._do_join(name)
+            assert self._world.run_until(self._is_one, FORM_MS), f"{name} is not let in"
+        self._world.run_for(RUN_MS)
+        self._happened = [self._happened[-1]._replace(who=name) for name in names]
+
+    def _do_join(self, name: str) -> None:
+        self._incarnations[name] += 1
+        me = Member(address_of(name), self._incarnations[name], name)
+        node = build_node(me, replace(self._config, name=name), streams=self._streams)
+        member = PlainMember(node, self._see)
+        member.before_sending = lambda node: node.check_invariants()
+        begin(self._world, member, [address_of(each) for each in NAMES])
+
+    def _do_leave(self, name: str) -> None:
+        process = self._process(name)
+        process.node.leave(process.now)
+        process.turn()
+
+    def _do_crash(self, name: str) -> None:
+        self._process(name).crash()
+
+    def _do_restart(self, name: str) -> None:
+        self._do_crash(name)
+        self._do_join(name)
+
+    def _do_pause(self, name: str) -> None:
+        self._process(name).pause()
+
+    def _do_resume(self, name: str) -> None:
+        self._process(name).resume()
+
+    def _do_late(self, name: str, late: str) -> None:
+        process = self._process(name)
+        process.timer_fault, process.timer_late = "late", round(milliseconds(late) * 1e6)
+
+    def _do_send(self, name: str, numbers: str, *options: str) -> None:
+        process = self._process(name)
+        first, _, last = numbers.partition("..")
+        payloads = [b"%d" % number for number in range(int(first), int(last or first) + 1)]
+        stream = Stream.UNIFORM if "uniform" in options else Stream.FIFO
+        dest = next((word[3:] for word in options if word.startswith("to=")), None)
+        to = None if dest is None else self._process(dest).node.me
+        accepted = process.node.send(payloads, process.now, stream=stream, to=to)
+        self._rules.sent(process.node.me, to, stream, payloads[:accepted])
+        if accepted < len(payloads):
+            self._note(name, f"backpressure, {accepted} of {len(payloads)} accepted")
+        process.turn()
+
+    def _do_stop(self, name: str) -> None:
+        self._process(name).resident.take_limit = 0
+
+    def _do_take(self, name: str, limit: str = "") -> None:
+        process = self._process(name)
+        process.resident.take_limit = int(limit or TAKE_MAX)
+        process.turn()
+        if limit:
+            process.resident.take_limit = 0
+
+    def _do_drop(self, link: str, kind: str, *options: str) -> None:
+        source, _, dest = link.partition(">")
+        times = [int(word[6:]) for word in options if word.startswith("count=")]
+        numbers = [int(word) for word in options if word.isdigit()]
+        self._drops.append(Drop(source, dest, kind, numbers, times[0] if times else 1))
+
+    def _do_cut(self, link: str) -> None:
+        left, way, right = re.split("([>|])", link)
+        pairs = {(a, b) for a in left for b in right}
+        self._cuts |= pairs | ({(b, a) for a, b in pairs} if way == "|" else set())
+
+    def _do_heal(self) -> None:
+        self._cuts.clear()
+        self._drops.clear()
+
+    def _do_advance(self, time: str, *options: str) -> None:
+        self._world.run_for(milliseconds(time))
+
+    def _do_run(self, *options: str) -> None:
+        self._do_advance(f"{RUN_MS}ms", *options)
+
+    def _do_windows(self, name: str) -> None:
+        for origin, window in self._process(name).node.multicast.windows().items():
+            self._note(name, f"window of {origin}: {window.low}..{window.high}")
+
+    def _do_explain(self, name: str) -> None:
+        process = self._process(name)
+        for reason in process.node.explain(process.now) or ["waits for nothing"]:
+            self._note(name, reason)
+
+    # What happens
+
+    def _note(self, who: str, what: str) -> None:
+        self._happened.append(Happened(who, what))
+
+    def _see(self, me: Member, event: Event) -> None:
+        name = label(me)
+        match event:
+            case Delivered(sender, run):
+                way = " unicast" if event.epoch else " uniform" * (run.stream is Stream.UNIFORM)
+                self._rules.delivered(me, event)
+                for payload in run.payloads:
+                    self._note(name, f"deliver {label(sender)} {payload.decode()}{way}")
+            case ViewInstalled(view):
+                self._rules.installed(me, event)
+                self._note(name, f"view {' '.join(map(label, view))}")
+            case Writable(to):
+                self._note(name, "writable" if to is None else f"writable to {label(to)}")
+            case Closed(reason):
+                self._note(name, f"closed: {reason}")
+
+    def _is_lost(self, flight: Flight) -> bool:
+        source, dest = name_of(flight.link.source), name_of(flight.link.dest)
+        codec = self._world.processes[flight.link.source].node.codec
+        _, frames = codec.unpack(flight.datagram, overhear=True)
+        words = [word for word in map(in_words, frames) if word]
+        is_cut = (source, dest) in self._cuts
+        is_lost = is_cut or bool([drop for drop in self._drops if drop.hits(source, dest, words)])
+        if self._shows_wire:
+            for word in words:
+                self._note(f"{source}>{dest}", word + " lost" * is_lost)
+        return is_lost
+
+    def _process(self, name: str) -> Process[PlainMember]:
+        return self._world.processes[address_of(name)]
+
+    def _living(self) -> list[Process[PlainMember]]:
+        return [process for process in self._world.processes.values() if process.is_up]
+
+    def _is_one(self) -> bool:
+        nodes = [process.node for process in self._living()]
+        view = nodes[0].view
+        is_same = all(node.view == view for node in nodes)
+        return is_same and view is not None and set(view) == {node.me for node in nodes}
+
+
+class Drop:
+    """Loses the first so many datagrams that match."""
+
+    def __init__(self, source: str, dest: str, kind: str, numbers: list[int], times: int) -> None:
+        self._source, self._dest, self._kind = source, dest, kind
+        self._numbers = numbers
+        self._left = times
+
+    def hits(self, source: str, dest: str, words: list[str]) -> bool:
+        is_here = self._source in ("*", source) and self._dest in ("*", dest)
+        if not self._left or not is_here:
+            return False
+        is_hit = any(map(self._is_meant, words))
+        self._left -= is_hit
+        return is_hit
+
+    def _is_meant(self, word: str) -> bool:
+        kind, *numbers = word.split()
+        if kind != self._kind:
+            return False
+        first, _, last = (numbers or ["0"])[0].partition("..")
+        return not self._numbers or int(first) <= self._numbers[0] <= int(last or first)
+
+
+class StreamRules:
+    """What every stream must be, at every member, whatever happens."""
+
+    def __init__(self, violations: list[str]) -> None:
+        self._violations = violations
+        self._sent: dict[tuple[Member, Member | None, Stream], list[bytes]] = {}
+        self._last: dict[tuple[Member, Member, int], int] = {}
+        self._away: set[tuple[Member, Member]] = set()
+
+    def sent(
+        self, me: Member, to: Member | None, stream: Stream, payloads: Sequence[bytes]
+    ) -> None:
+        self._sent.setdefault((me, to, stream), []).extend(payloads)
+
+    def installed(self, me: Member, event: ViewInstalled) -> None:
+        gone = {sender for reader, sender, _ in self._last if reader == me} - set(event.view)
+        self._away |= {(me, sender) for sender in gone}
+
+    def delivered(self, me: Member, event: Delivered) -> None:
+        sender, run = event.sender, event.run
+        key = (me, sender, event.epoch or -int(run.stream))
+        last = self._last.get(key)
+        may_skip = last is None or (me, sender) in self._away
+        if last is not None and run.first <= last:
+            self._violations.append(f"N2: {me} delivers {run.first} of {label(sender)} again")
+        elif last is not None and run.first != last + 1 and not may_skip:
+            self._violations.append(f"N1: {me} skips to {run.first} of {label(sender)}")
+        self._away.discard((me, sender))
+        self._last[key] = run.first + len(run.payloads) - 1
+        sent = self._sent.get((sender, me if event.epoch else None, run.stream), [])
+        if event.epoch:
+            is_same = all(payload in sent for payload in run.payloads)
+        else:
+            is_same = sent[run.first - 1 : run.first - 1 + len(run.payloads)] == run.payloads
+        if not is_same:
+            self._violations.append(f"G1: {label(me)} delivers what {label(sender)} has not sent")
+
+
+# In words
+
+
+def merged(happened: Sequence[Happened], *, keeps_order: bool) -> list[str]:
+    """Runs of numbers as one, and those together to whom the same happened; with `keeps_order`
+    only what happened one after the other."""
+    runs: list[tuple[str, str, list[int]]] = []
+    for who, what in happened:
+        found = re.fullmatch(r"(deliver \S+) (\d+)(.*)", what)
+        text, number = (what, 0) if found is None else (f"{found[1]} #{found[3]}", int(found[2]))
+        mine = [run for run in (runs[-1:] if keeps_order else runs) if run[:2] == (who, text)]
+        if number and mine and mine[-1][2][-1] + 1 == number:
+            mine[-1][2].append(number)
+        else:
+            runs.append((who, text, [number] * (number > 0)))
+    lines: list[tuple[str, list[str]]] = []
+    for who, text, numbers in runs:
+        what = text.replace("#", span(numbers))
+        same = [line for line in (lines[-1:] if keeps_order else lines) if line[0] == what]
+        if same and who not in same[-1][1]:
+            same[-1][1].append(who)
+        else:
+            lines.append((what, [who]))
+    return [f"{', '.join(sorted(names))}: {what}" for what, names in lines]
+
+
+def span(numbers: Sequence[int]) -> str:
+    if len(numbers) < 2:
+        return "".join(map(str, numbers))
+    return f"{numbers[0]}..{numbers[-1]}"
+
+
+def ranges(missing: Sequence[range]) -> str:
+    return " ".join(span([each.start, each.stop - 1][: len(each)]) for each in missing)
+
+
+def in_words(frame: Frame) -> str:
+    """As scripts name it; empty: scripts do not."""
+    way = " uniform" if getattr(frame, "stream", None) is Stream.UNIFORM else ""
+    match frame:
+        case Data():
+            return f"data {span(sorted({frame.first, frame.last}))}{way}"
+        case Nack(_, missing):
+            return f"nack {ranges(missing)}{way}"
+        case Ack(_, received):
+            return f"ack {received}{way}"
+        case Watermark(_, seqno):
+            return f"watermark {seqno}{way}"
+        case Commit(seqno):
+            return f"commit {seqno}"
+        case UnicastData():
+            return f"unicast {span(sorted({frame.first, frame.last}))}"
+        case UnicastAck():
+            return f"unicast-ack {frame.delivered}"
+        case UnicastNack():
+            return f"unicast-nack {ranges(frame.missing)}"
+        case _:
+            return ""
+
+
+def label(member: Member) -> str:
+    return member.name + "'" * (member.incarnation - 1)
+
+
+def address_of(name: str) -> Address:
+    return Address("10.0.0.1", 7800 + NAMES.index(name))
+
+
+def name_of(address: Address) -> str:
+    return NAMES[address.port - 7800]
+
+
+def milliseconds(text: str) -> float:
+    found = re.fullmatch(r"([\d.]+)(ms|s)", text)
+    assert found, f"{text!r} is no time: 500ms, 2s"
+    return float(found[1]) * UNITS[found[2]]
+
+
+# Files
+
+
+def run_script(text: str) -> tuple[str, list[str]]:
+    """The script with the answers that there are now, and what it violates."""
+    script = Script()
+    lines: list[str] = []
+    for block in re.split(r"\n\n+", text.strip()):
+        asked = block.partition("\n----")[0].splitlines()
+        commands = [line for line in asked if line and not line.startswith("#")]
+        if not commands:
+            lines += [*asked, ""]
+            continue
+        lines += [*asked, "----", *script.answer(commands), ""]
+    script.end()
+    return "\n".join(lines), script.violations

@@ -1,0 +1,307 @@
+"""Copies and canonical forms of state machines."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
+from ringcast.core.shared import Deadlines, GroupState
+from ringcast.events import Delivered
+from ringcast.explore.abstraction import LEFT_OUT, TOLD_BY, attributes, canonical, clone, left_out
+from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.node import Node
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.membership import Membership
+from ringcast.protocols.repair import Repair
+from support.cluster import cluster
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass
+class Machine:
+    name: str
+    count: int = 0
+    queue: deque[list[int]] = field(default_factory=deque)
+    table: dict[str, list[int]] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    bits: bytearray = field(default_factory=bytearray)
+
+
+class Slotted:
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items = [1]
+
+
+class SlottedChild(Slotted):
+    __slots__ = "extra"  # a single string is legal, so it must work
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = {2}
+
+
+@dataclass(frozen=True)
+class Noun:
+    parts: tuple[int, ...]
+
+
+def filled() -> Machine:
+    return Machine("m", 3, deque([[1]], maxlen=5), {"a": [1, 2]}, {7}, bytearray(b"\x01"))
+
+
+def test_a_clone_shares_nothing_that_changes() -> None:
+    original = filled()
+    copy = clone(original)
+    assert copy == original
+    copy.queue[0].append(9)
+    copy.queue.append([3])
+    copy.table["a"].append(9)
+    copy.table["b"] = []
+    copy.seen.add(8)
+    copy.bits[0] = 0
+    copy.count += 1
+    assert original == filled()
+    assert copy.queue.maxlen == 5
+
+
+def test_slots_of_all_classes_are_copied() -> None:
+    original = SlottedChild()
+    copy = clone(original)
+    copy.items.append(2)
+    copy.extra.add(3)
+    assert (original.items, original.extra) == ([1], {2})
+    assert (copy.items, copy.extra) == ([1, 2], {2, 3})
+    assert canonical(original) == canonical(SlottedChild())
+    assert canonical(original) != canonical(copy)
+
+
+@pytest.mark.parametrize(
+    "shared", [Noun((1,)), Colour.RED, (1, "x"), b"x", len, range(3), None, 2.5]
+)
+def test_what_cannot_change_is_shared(shared: object) -> None:
+    assert clone(shared) is shared
+    assert clone([shared])[0] is shared
+
+
+@pytest.mark.parametrize("container", [OrderedDict(a=1), type("L", (list,), {})([1])])
+def test_containers_with_more_to_them_are_refused(container: object) -> None:
+    with pytest.raises(TypeError, match="use the plain container"):
+        clone(container)
+
+
+def test_equal_machines_have_equal_canonical_forms() -> None:
+    one, other = filled(), filled()
+    assert canonical(one) == canonical(other)
+    assert hash(canonical(one)) == hash(canonical(other))
+
+
+def test_what_is_left_out_does_not_matter() -> None:
+    one, other = (Repair(0, 5), Repair(0, 5))
+    other._patience = 99
+    assert canonical(one) == canonical(other)
+    other.known = 1
+    assert canonical(one) != canonical(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.queue.append([]),
+        lambda m: m.queue[0].append(1),
+        lambda m: m.table["a"].append(3),
+        lambda m: m.seen.add(8),
+        lambda m: m.bits.append(0),
+        lambda m: setattr(m, "name", "n"),
+    ],
+)
+def test_every_difference_that_matters_shows(change: Any) -> None:
+    one, other = filled(), filled()
+    change(other)
+    assert canonical(one) != canonical(other)
+
+
+def test_the_order_of_keys_does_not_matter_and_that_of_items_does() -> None:
+    assert canonical({"a": 1, "b": [2]}) == canonical({"b": [2], "a": 1})
+    assert canonical([1, 2]) != canonical([2, 1])
+    assert canonical((1, [2])) == (1, (2,))
+
+
+TREES = st.recursive(
+    st.integers() | st.binary(max_size=3) | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=10,
+)
+
+
+@given(TREES)
+def test_a_clone_is_equal_in_every_way(tree: Any) -> None:
+    copy = clone(tree)
+    assert copy == tree
+    assert canonical(copy) == canonical(tree)
+    assert not isinstance(tree, list | dict) or copy is not tree
+
+
+def test_a_cloned_node_behaves_like_the_original_and_apart_from_it() -> None:
+    c = cluster(2, capacity=4, datagram_bytes=512, window_bytes=4096)
+    c.nodes["A"].send([b"1", b"2"], c.now)
+    c.collect()
+    c.nodes["A"].send([bytes(3000)], c.now)
+    c.hand_over(c.collect())  # B has a gap, A the rest of a large message
+    before = {name: canonical(node) for name, node in c.nodes.items()}
+    originals = dict(c.nodes)
+    now = c.now
+    outcomes = []
+    for _ in range(2):
+        c.nodes = {name: clone(node) for name, node in originals.items()}
+        assert {name: canonical(node) for name, node in c.nodes.items()} == before
+        c.now = now
+        c.events = {"A": [], "B": []}
+        c.run(3)
+        outcomes.append((c.events, {name: canonical(node) for name, node in c.nodes.items()}))
+    assert outcomes[0] == outcomes[1]
+    delivered = [event for event in outcomes[0][0]["B"] if isinstance(event, Delivered)]
+    assert [p for event in delivered for p in event.run.payloads] == [b"1", b"2", bytes(3000)]
+    assert {name: canonical(node) for name, node in originals.items()} == before
+    assert outcomes[0][1] != before
+
+
+def test_what_differs_in_behaviour_differs_in_form() -> None:
+    one, other = cluster(2), cluster(2)
+    assert canonical(one.nodes) == canonical(other.nodes)
+    other.nodes["A"].send([b"x"], other.now)
+    other.collect()
+    assert canonical(one.nodes["A"]) != canonical(other.nodes["A"])
+    assert canonical(one.nodes["B"]) == canonical(other.nodes["B"])
+    assert other.nodes["A"].multicast.ack_tables()[Stream.FIFO].min_received == 0
+
+
+def test_what_is_shared_is_copied_once() -> None:
+    shared = [1]
+    one = SlottedChild()
+    pair = clone([one, one, shared])
+    assert pair[0] is pair[1] is not one
+    node = clone(cluster(1).nodes["A"])
+    assert node.multicast is node._layers[0]
+    assert node.multicast.deadlines is node.unicast.deadlines is node.deadlines
+    assert node.multicast.group is node.group
+
+
+# Every attribute is classified
+
+STATE = {
+    "AckTable": "_delivered _held min_delivered min_received",
+    "AgreedMark": "_by_others _slowest members min_delivered",
+    "Assembler": "_continued _given_up _parts _retain _size max_bytes oversized",
+    "Discovery": "candidates is_expected_back incompatible_peer offers rivals",
+    "Effects": "events frames lone messages signals",
+    "FailureDetector": "_cases _counter _is_closed _timers _watched _watchers",
+    "Fragmenter": "_continued is_middle rest window",
+    "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _datagrams _is_acking"
+    " _is_repaired _later _delivered_bytes _timers assembler committed_in counter is_gated repair window",
+    "Membership": "_admission _coordinator _departed _highest _is_flushed _is_settled _joiners"
+    " _leavers _parts _diverged _timers change config discovery may_rejoin phase reunion suspects"
+    " view",
+    "Node": "_has_refused _has_said_goodbye _is_closed _layers _out config view",
+    "MulticastSender": "_agreed _allowances _config _heard_by_all _timers _view_id acks assembler"
+    " awaiting_start fragments is_blocked is_gated",
+    "Provider": "_numbers _timers asks events transfers",
+    "Receipts": "_pending",
+    "ReceiveWindow": "_ahead _ring ahead_bytes capacity capacity_max capacity_min delivered gate"
+    " high low max_bytes received retain",
+    "UnicastReceiver": "_acked _timers assembler conn repair state window",
+    "ReliableMulticast": "_early _receivers _is_closed _joiners _senders _promised _reunited"
+    " _timers _was_settled config retained rounds uniform",
+    "ReliableUnicast": "_epoch _is_closed _is_loopback_blocked _nonce _replaced _timers config"
+    " early loopback sync_requests receivers senders tombstones",
+    "Repair": "_marks announced known lost requests tau unasked",
+    "Reunion": "asked_with leader requests",
+    "Round": "not_open resolved standings",
+    "SendWindow": "_charges _ring bulk_bytes capacity capacity_max capacity_min ceiling charged"
+    " datagram_bytes delivered gate high low max_bytes",
+    "UnicastSender": "_answer _config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
+    " _is_heard _is_tail_off _quota _tail _tail_high _timers conn fragments is_blocked marked nonce"
+    " state",
+    "StabilityRounds": "_asked _datagrams _last _marks _marks_before _number _said _said_after"
+    " _delivered_bytes _delivered_of _threshold _timers _reported _reports _wanted is_due news",
+    "StateTransfer": "_attempt _departed _handover _is_full _is_repeated _is_settled _outside"
+    " _refusals _timers catch_up giving has_state held_up incoming is_behind is_catching_up phase"
+    " provider",
+    "ControlChannel": "_awaited _config _inner may_be_ready unicast waiting",
+    "Tail": "",
+    "Uniform": "_config _round _timers estates",
+    "_Ring": "_mask _slots",
+}
+"""By class: what tells its machines apart."""
+
+SHARED = {"group", "deadlines"}
+"""What every layer has from its node."""
+
+
+def machines(value: object, found: dict[int, object]) -> None:
+    """Every machine that is reachable from here and told by its attributes."""
+    if isinstance(value, dict):
+        for item in value.values():
+            machines(item, found)
+    elif isinstance(value, list | deque):
+        for item in value:
+            machines(item, found)
+    elif id(value) not in found and is_machine(value):
+        found[id(value)] = value
+        for attribute in attributes(value):
+            machines(getattr(value, attribute), found)
+
+
+def is_machine(value: object) -> bool:
+    is_ours = type(value).__module__.startswith("ringcast.") and clone(value) is not value
+    return is_ours and type(value) not in (Deadlines, GroupState, *TOLD_BY)
+
+
+def group_of_two() -> list[Node]:
+    """Two members with every layer, that have sent each other something of every kind."""
+    streams = (Stream.FIFO, Stream.UNIFORM)
+    members = [Member(Address("x", n), 1, name) for n, name in enumerate("AB", 1)]
+    config = GroupConfig(group="g", multicast=MulticastConfig(stability=StabilityConfig()))
+    nodes = []
+    for me in members:
+        layers = [Membership(me, config.membership), FailureDetector(me, config.membership)]
+        nodes.append(Node(me, config, layers=layers, state=True, streams=streams))
+    for node, other in zip(nodes, reversed(members), strict=True):
+        node.install_view(View(ViewId(members[0], 1), tuple(members)), 0)
+        node.install_digest(Digest({Origin(other, stream): 0 for stream in streams}), 0)
+        node.send([b"x"], 0, to=other)
+        node.send([b"x"], 0)
+    for node, other_node in zip(nodes, reversed(nodes), strict=True):
+        node.receive_datagrams([data for _, data in other_node.take_datagrams()], 0)
+    return nodes
+
+
+def test_every_attribute_is_state_or_left_out() -> None:
+    found: dict[int, object] = {}
+    machines(group_of_two(), found)
+    seen = {type(machine).__name__ for machine in found.values()}
+    assert seen == STATE.keys()
+    for machine in found.values():
+        state = set(STATE[type(machine).__name__].split())
+        names = set(attributes(machine)) - SHARED
+        assert names - left_out(type(machine)) == state, type(machine)
+        assert not state & left_out(type(machine)), type(machine)
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_what_is_left_out_exists(kind: type) -> None:
+    source = inspect.getsource(kind)
+    assert all(re.search(rf"\b{name}\b", source) for name in LEFT_OUT[kind].names)
