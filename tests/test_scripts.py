@@ -20,7 +20,7 @@ from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.unicast import ReliableUnicast
 from support.script import run_script
@@ -57,22 +57,23 @@ def silent(self: object, *arguments: object) -> None:
 def counts_received_as_delivered(
     self: MulticastSender, source: Member, ack: Ack, now: int, out: Effects
 ) -> None:
-    ON_ACK(self, source, replace(ack, delivered=ack.held), now, out)
+    ON_ACK(self, source, replace(ack, delivered=ack.received), now, out)
 
 
 def sends_nothing_on_a_late_timer(
     self: MulticastReceiver, now: int, allowance: int, out: Effects
 ) -> None:
-    is_late = (self.next_timeout() or now) < now
-    INBOX_TIMEOUT(self, now, allowance, Effects() if is_late else out)
+    is_late = any(self._timers.lateness(timer, now) for timer in Timer)
+    RECEIVER_TIMEOUT(self, now, allowance, Effects() if is_late else out)
 
 
 def asks_for_nothing(self: MulticastReceiver, now: int, out: Effects) -> None:
     ASK(self, now, Effects())
 
 
-def never(self: object) -> None:
-    """No deadline."""
+def suspects_nobody(self: FailureDetector, now: int, out: Effects) -> None:
+    for _ in self._timers.take_due(now):
+        self._arm_heartbeat(now)
 
 
 def opens_windows_at_the_start(self: ReliableMulticast) -> Digest:
@@ -87,21 +88,22 @@ def needs_no_commit(
     self: ReliableMulticast, limit: int, now: int, out: Effects, **options: bool
 ) -> list[Event]:
     for receiver in self._receivers.values():
-        receiver.window.open_gate(receiver.window.held)
+        receiver.window.open_gate(receiver.window.received)
+        self._note_ready(receiver)
     return TAKE_READY(self, limit, now, out, **options)
 
 
 ON_ACK = MulticastSender.on_ack
-INBOX_TIMEOUT = MulticastReceiver.handle_timeout
+RECEIVER_TIMEOUT = MulticastReceiver.handle_timeout
 ASK = MulticastReceiver._ask
 DIGEST = ReliableMulticast.digest
 TAKE_READY = ReliableMulticast.take_ready
 
 DEFECTS: dict[str, list[tuple[type, str, object]]] = {
-    "membership/crash.txt": [(FailureDetector, "next_timeout", never)],
+    "membership/crash.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
     "membership/join.txt": [(ReliableMulticast, "digest", opens_windows_at_the_start)],
     "membership/leave.txt": [(Node, "leave", closes_at_once)],
-    "membership/one_way_cut.txt": [(FailureDetector, "next_timeout", never)],
+    "membership/one_way_cut.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
     "membership/partition_and_heal.txt": [(Membership, "_on_merge_request", silent)],
     "membership/restart.txt": [(ReliableMulticast, "digest", opens_windows_at_the_start)],
     "multicast/backpressure.txt": [(MulticastSender, "_use_room", silent)],
@@ -113,7 +115,7 @@ DEFECTS: dict[str, list[tuple[type, str, object]]] = {
     "multicast/middle_message_lost.txt": [(MulticastSender, "on_nack", silent)],
     "multicast/slow_reader.txt": [(MulticastSender, "on_ack", counts_received_as_delivered)],
     "unicast/message_lost.txt": [(ReliableUnicast, "sender", SilentSender)],
-    "uniform/held_by_all.txt": [(ReliableMulticast, "take_ready", needs_no_commit)],
+    "uniform/received_by_all.txt": [(ReliableMulticast, "take_ready", needs_no_commit)],
 }
 
 

@@ -204,8 +204,10 @@ def _datagrams() -> Iterator[str]:
     for line in path.read_text().splitlines():
         datagram = bytes.fromhex(line)
         sender, frames = Codec("orders", reader, 512).unpack(datagram, overhear=True)
-        again = [b"".join(Codec("orders", sender, 512).pack(frames, to)) for to in (None, reader)]
-        yield (datagram if datagram in again else again[0]).hex()
+        again = b"".join(Codec("orders", sender, 512).pack(frames, reader))
+        if again != datagram:  # it is for everybody
+            again = b"".join(Codec("orders", sender, 512).pack(frames, None))
+        yield again.hex()
 
 
 def _help(command: click.Command, path: str) -> Iterator[str]:

@@ -74,12 +74,12 @@ LEFT_OUT: dict[type, LeftOut] = {
         "me codec _owner _places",
         "rejected _receipts_asked",
         "_few_since _turn",
-        "multicast unicast membership detector state _channel effects",
+        "multicast unicast membership detector state _channel effects observer",
     ),
     ReliableMulticast: LeftOut(
         "me streams inherited receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
         " _in_flight_bytes _slow_member_timeout_s _tau",
-        "generation refused early_dropped relayed _peer_repaired_to _last_sent _datagram",
+        "generation refused early_dropped peer_repaired _peer_repaired_to _last_sent _datagram",
         "_turn",
         "_left _ready",
     ),

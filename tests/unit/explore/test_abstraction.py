@@ -211,7 +211,8 @@ STATE = {
     "FailureDetector": "_cases _counter _is_closed _timers _watched _watchers",
     "Fragmenter": "_continued is_middle rest window",
     "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _datagrams _is_acking"
-    " _is_repaired _later _delivered_bytes _timers assembler committed_in counter is_gated repair window",
+    " _is_repaired _later _delivered_bytes _timers assembler committed_in counter is_gated repair"
+    " window",
     "Membership": "_admission _coordinator _departed _highest _is_flushed _is_settled _joiners"
     " _leavers _parts _diverged _timers change config discovery may_rejoin phase reunion suspects"
     " view",
@@ -238,7 +239,7 @@ STATE = {
     "StabilityRounds": "_asked _datagrams _last _marks _marks_before _number _said _said_after"
     " _delivered_bytes _delivered_of _threshold _timers _reported _reports _wanted is_due news",
     "StateTransfer": "_attempt _departed _handover _is_full _is_repeated _is_settled _outside"
-    " _refusals _timers catch_up giving has_state held_up incoming is_behind is_catching_up phase"
+    " _refusals _timers catch_up giving has_state blocked incoming is_behind is_catching_up phase"
     " provider",
     "ControlChannel": "_awaited _config _inner may_be_ready unicast waiting",
     "Tail": "",

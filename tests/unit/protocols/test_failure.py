@@ -57,7 +57,7 @@ class Watch:
             self.view(members)
 
     def view(self, members: Sequence[Member], counter: int = 1) -> None:
-        self.layer.group.change(view(members, counter), [self.layer], self.now, self.out)
+        self.layer.install_view(view(members, counter), self.now, self.out)
         self.layer.check_invariants()
 
     def receive(self, source: Member, *frames: Frame) -> None:

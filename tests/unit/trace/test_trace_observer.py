@@ -340,7 +340,7 @@ def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
     t.take()
     rows = t.rows("A")
     frames = [
-        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.held, row.hd, row.size)
+        (row.event, row.kind, row.peer, row.seqno, row.seqno2, row.received, row.hd, row.size)
         for row in rows
         if row.event in (TX, RX)
     ]
@@ -351,7 +351,9 @@ def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
     (ackmap,) = (row for row in rows if row.event == ACKMAP)
     assert ackmap.members == (member_key(a.me), member_key(b.me))
     windows = [
-        (row.peer, row.kind, row.low, row.hd, row.held, row.hr) for row in rows if row.event == WIN
+        (row.peer, row.kind, row.low, row.hd, row.received, row.hr)
+        for row in rows
+        if row.event == WIN
     ]
     assert windows == [
         ("A", "send", 0, 0, 0, 0),
