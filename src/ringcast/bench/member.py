@@ -69,6 +69,7 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,
         record_level=place["record_level"],
+        run_id=place.get("run_id", ""),
         lose=(lambda: generator.random() < loss) if loss else None,
     ) as group:
         say(_here(group))
