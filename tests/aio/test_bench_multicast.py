@@ -70,11 +70,11 @@ def test_acks_are_measured_alone() -> None:
     [
         (
             {"purge": "stability", "guarantee": "uniform"},
-            "what uniform costs and what voting costs: one at a time",
+            "what uniform costs and what stability costs: one at a time",
         ),
         (
             {"purge": "stability", "record": Path("traces")},
-            "what recording costs and what voting costs: one at a time",
+            "what recording costs and what stability costs: one at a time",
         ),
         (
             {"guarantee": "uniform", "record": Path("traces")},

@@ -283,7 +283,7 @@ def test_who_stops_reading_where_the_state_is_wanted_gives_it_when_reading_goes_
             for _ in range(3):
                 await cancelled(first.follow(a), turns)
                 # It stands at the place where the state is to be made, and may have begun with it.
-                cancellations += a._unread.marker is not None
+                cancellations += a._read_queue.marker is not None
             following = asyncio.create_task(first.follow(a))
             joiner = await joining
             asyncio.create_task(log.follow(joiner.group))  # noqa: RUF006 - ends with the process

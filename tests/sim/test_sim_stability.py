@@ -101,7 +101,7 @@ def test_the_seeds_cover_what_they_should() -> None:
     assert share([option.threshold_bytes is not None for option in options]) >= 0.3
     assert {*STABILITY_KINDS, *RETAINED_KINDS} <= {option.target for option in options}
     assert "ack" not in {option.target for option in options}
-    calls = [any(each.fault == "report" for each in option.incidents) for option in options]
+    calls = [any(each.fault == "stabilize" for each in option.incidents) for option in options]
     assert share(calls) >= 0.3
     crashes = [any(each.what == "sending plain" for each in item.incidents) for item in options]
     assert share(crashes) >= 0.4
@@ -162,7 +162,7 @@ def test_without_faults_every_message_is_delivered_and_let_go_of(retain: bool) -
     rows = result.trace.rows
     kinds = {row.kind for row in rows if row.event == trace.TX}
     assert "ack" not in kinds
-    assert {"report", "stable"} <= kinds
+    assert {"stability_report", "stable"} <= kinds
     for sender in "ABC":
         gone = [row for row in rows if row.event == trace.PURGE and row.node == sender]
         assert gone[-1].seqno == 22
@@ -364,7 +364,7 @@ class GrowsWithoutBound(MulticastSender):
 class ReportsWhatItHolds(ReliableMulticast):
     """Says that its application has taken what it has only received."""
 
-    def _taken(self, view: View) -> tuple[int, ...]:
+    def _delivered_by_me(self, view: View) -> tuple[int, ...]:
         windows = self._plain_windows(view)
         return tuple(0 if window is None else window.high for window in windows)
 

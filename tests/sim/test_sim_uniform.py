@@ -160,7 +160,7 @@ def test_who_is_out_in_the_middle_of_taking_has_held_what_it_committed() -> None
     """It leaves once the last fragment has found room, which taking the others makes."""
     alone = quiet(nodes=1, initial=1, capacities=(2,), tau_ms=(100.0,), senders=(0,))
     cluster = Cluster(alone)
-    harness = cluster.boot(0).harness
+    harness = cluster.boot(0).resident.harness
     now = 0
     harness.start(now)
     while harness.node.view is None:

@@ -107,7 +107,7 @@ class Workload:
         else:
             compared |= {
                 "uniform": self.guarantee == "uniform",
-                "stability rounds": self.purge != "acks",
+                "stability": self.purge != "acks",
             }
         if sum(compared.values()) > 1:
             costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
