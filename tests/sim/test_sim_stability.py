@@ -321,7 +321,7 @@ class VotesOnce(StabilityRounds):
     """A report, or a Stable, that was lost is lost."""
 
     def rest_or_go_on(self, known: Sequence[int], now: int) -> None:
-        self._timers.disarm(Timer.STABILITY_REPORT)
+        self._timers.disarm(Timer.REPORT)
 
 
 class LetsGoAtDelivery(MulticastReceiver):
