@@ -19,19 +19,19 @@ from ringcast.errors import UsageError
 from ringcast.trace.facts import facts_from_values, facts_to_values
 from ringcast.trace.rows import Row, TornTrace, Trace
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _MEMBERS = Row._fields.index("members")
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-class TooNew(UsageError):
+class OtherVersion(UsageError):
     """A file of a version that this reader does not know."""
 
-    def __init__(self, path: Path | str, version: int, known: int) -> None:
+    def __init__(self, path: Path | str, version: int) -> None:
         super().__init__(
-            f"{Path(path).name}: a trace of version {version}; this ringcast reads up to {known}: "
-            "use a newer one"
+            f"{Path(path).name}: a trace of version {version}; this ringcast reads version "
+            f"{SCHEMA_VERSION}: use the ringcast that wrote it"
         )
 
 
@@ -56,15 +56,12 @@ def read_trace(path: Path | str) -> Trace:
         raise UsageError(f"{path}: no whole line: not a trace, or its writer died at once")
     try:
         header = json.loads(lines[0])
-        if header["schema"] > SCHEMA_VERSION:
-            raise TooNew(path, header["schema"], SCHEMA_VERSION)
-        is_known = header["schema"] == SCHEMA_VERSION
+        if int(header["schema"]) != SCHEMA_VERSION:
+            raise OtherVersion(path, header["schema"])
         picks = _picks(header["columns"])
         facts = facts_from_values(header["facts"])
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: line 1 is not the header of a trace: {error}") from None
-    if not is_known:
-        raise UsageError(f"{path}: unknown schema {header['schema']}")
     rows = []
     for number, line in enumerate(lines[1:], start=2):
         try:
