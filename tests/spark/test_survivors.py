@@ -9,7 +9,7 @@ from cluster_traces import Cluster, members, read_traces
 
 from ringcast.model import Origin, Stream
 from ringcast.spark.audit import audit
-from ringcast.spark.recorded_run import Run
+from ringcast.spark.recorded_run import RecordedRun
 from ringcast.spark.summarize import summarize_segment
 from ringcast.spark.summary import SegmentState
 from ringcast.spark.survivors import compare_survivors
@@ -64,7 +64,7 @@ def compare(traces: Traces, directory: Path) -> Compared:
     for path in segment_paths(directory):
         with Segment(path) as segment:
             states.append(SegmentState(str(path), segment.info, summarize_segment(segment)))
-    return compare_survivors(Run(states, []))
+    return compare_survivors(RecordedRun(states, []))
 
 
 def lacking(traces: Traces, directory: Path) -> set[tuple[str, str, int, int]]:
