@@ -106,7 +106,7 @@ class Observer(Protocol):
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
         """The application was handed these; or (`buffered`) they left their windows, and the
-        application takes them after its state."""
+        application takes them after its state, or has them in it."""
         ...
 
     def after_input(self, now: int) -> None:
@@ -499,8 +499,8 @@ class Node:
             self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
             for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
                 ready = layer.take_ready(limit, now, self._out)
-                if is_behind and self.observer is not None:
-                    self.observer.took(ready, now, buffered=True)
+                if state is not None and self.observer is not None:
+                    self.observer.took(ready, now, buffered=True)  # some are in the state already
                 if ready:
                     limit -= sum(map(_count, ready))
                     events += ready if state is None else state.sift(ready)

@@ -67,7 +67,7 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     total = len(RECORDED) + len(UNDECIDABLE_IF_RECORDED)
     received = sum(verdict.status == "ok" for verdict in judged)
     assert report.summary.startswith(
-        f"{received} of {total} guarantees were judged and received, 6 of them in part; "
+        f"{received} of {total} guarantees were judged and held, 6 of them in part; "
         "bytes were compared of "
     )
     assert "not recorded" not in report.summary

@@ -72,7 +72,7 @@ def test_windows_that_grow_are_judged_by_what_they_may_grow_to(tmp_path: Path) -
     (a,) = members("a")
     cluster = Cluster(tmp_path, level="full", settings={"purge": "stability", "capacity": 8})
     cluster.install(a)
-    window = {"kind": "send", "low": 0, "hd": 0, "held": 0, "hr": 0, "cap": 16, "stream": 0}
+    window = {"kind": "send", "low": 0, "hd": 0, "received": 0, "hr": 0, "cap": 16, "stream": 0}
     cluster.recorders[a].write("win", cluster.now, peer="a", peer_inc=a.incarnation, **window)
     cluster.stop()
     report = audit(None, tmp_path)

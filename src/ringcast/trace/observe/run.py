@@ -135,12 +135,12 @@ class RunObserver:
         if not buffered:
             self._is_taking = False
             self._end_take(events, now)
-        elif self.transfers is not None:
-            taken = [event for event in events if _is_to_group(event)]
-            if self._is_taking or self._offer is not None:
-                self._taken += taken
-            else:
-                self._put_aside(taken, now)
+            return
+        taken = [event for event in events if _is_to_group(event)]
+        if self._is_taking or self._offer is not None:
+            self._taken += taken
+        else:
+            self._put_aside(taken, now)
 
     def after_input(self, now: int) -> None:
         self.wire.look_at_refusals(now)
