@@ -159,7 +159,7 @@ def test_who_gives_up_behind_another_sends_nothing() -> None:
         with pytest.raises(TimedOut) as caught:
             a.send_many(LARGE, timeout=0.01)
         assert caught.value.sent == 0
-        with pytest.raises(TimedOut, match=r"not everybody has taken all within 0.01 s"):
+        with pytest.raises(TimedOut, match=r"not everybody has delivered all within 0.01 s"):
             a.flush(timeout=0.01)
         reading = [pool.submit(read, group, 101) for group in (a, b)]
         first.result()

@@ -211,7 +211,7 @@ def test_after_leaving_nothing_is_left_that_nobody_wants(option: str) -> None:
     async def exchange(a: Group, b: Group) -> None:
         await asyncio.gather(a.send_many(numbered("A", 3)), read(b, 3))
         await a.leave()
-        unread = a.stats()["unread"]
+        unread = a.stats()["read_queue"]
         assert isinstance(unread, dict)
         assert unread["runs"] == 0
 

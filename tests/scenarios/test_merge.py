@@ -381,7 +381,7 @@ class WithoutCounter(ReliableMulticast):
     """To it one Begin is as good as another: the first that comes opens the window."""
 
     def _on_begin(self, source: Member, begin: Begin, now: int, out: Effects) -> None:
-        self._departed.pop(source, None)
+        self.group.departed.pop(source, None)
         receiver = self._receivers.get(Origin(source, begin.stream))
         known = begin if receiver is None else replace(begin, counter=receiver.counter)
         super()._on_begin(source, known, now, out)

@@ -55,7 +55,7 @@ def test_a_digest_before_the_freeze_leaves_the_joiner_stuck() -> None:
     # The sender lets go of a message when only the coordinator has acknowledged it, then gets
     # the view, then the joiner is told to begin before that message.
     told = "\n".join(witness)
-    release = told.index("arrives: A→B Ack held=1 delivered=1")
+    release = told.index("arrives: A→B Ack received=1 delivered=1")
     assert release < told.index("arrives: A→B ViewIs View 3: A, B, C")
     assert witness[-1].startswith(
         "arrives: A→C Welcome to View 3: A, B, C at {A/fifo: 0, B/fifo: 0"
