@@ -63,6 +63,12 @@ def test_fifteen_seeds_of_a_group_violate_nothing() -> None:
     check(seeds("group", 15), "group")
 
 
+def test_who_came_back_and_was_never_told_where_a_sender_goes_on_lacks_nothing_of_it() -> None:
+    """Cut off from C since before they merged, B has no window for it when C crashes."""
+    tally = tally_of(run_seeds([320], protocol="group", partitions=True, purge=PURGE))
+    check(tally, "group --partitions")
+
+
 def test_where_messages_are_not_retained_what_was_torn_is_missed() -> None:
     happened = seeds("multicast", 60).happenings
     assert happened[SOME_LACK_THEM] >= 0.9 * happened[TORN]

@@ -3,7 +3,9 @@ which nothing happened are noticed.
 
 A message is *torn* if its sender died when some of those who go on together had it without a gap,
 and others had not. Where they retain messages all of them must deliver it in the end; otherwise
-those who lacked it never will.
+those who lacked it never will. A member counts only if it has a window for the sender: one that
+parted from the sender and came back, but was never told where the sender's messages go on, lacks
+none of them.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class _Story:
         self.crashed: list[MemberKey] = []
         self.received: defaultdict[PairKey, Progress] = defaultdict(Progress)
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
+        self.opened: dict[PairKey, int] = {}
         self.lives = Lives()
         for row in rows:
             if row.event in Lives.EVENTS:
@@ -70,6 +73,7 @@ class _Story:
             elif row.stream != Stream.FIFO:
                 continue
             elif row.event == trace.OPEN:
+                self.opened[row.pair] = row.run_idx
                 self.received[row.pair].rise(row.run_idx, row.seqno, row)
                 self.delivered[row.pair].rise(row.run_idx, row.seqno, row)
             elif row.event == trace.WIN and row.kind == "receive":
@@ -101,8 +105,21 @@ class _Story:
             names = {f"{member[0]}#{member[1]}" for member in group}
             if all(names <= set(view.members) for since in group.values() for view in since):
                 pairs = {(*member, *origin): since[0] for member, since in group.items()}
-                heirs.append({pair: view for pair, view in pairs.items() if pair in self.received})
+                heirs.append(
+                    {pair: view for pair, view in pairs.items() if self._has_window(pair, view)}
+                )
         return heirs
+
+    def _has_window(self, pair: PairKey, departure: Row) -> bool:
+        """It received from the sender since it last was without it, before this departure."""
+        sender = f"{pair[2]}#{pair[3]}"
+        views = self.lives.views[pair[0], pair[1]]
+        apart = [
+            view.run_idx
+            for view in views
+            if view.run_idx < departure.run_idx and sender not in view.members
+        ]
+        return pair in self.received and self.opened.get(pair, -1) >= max(apart, default=-1)
 
 
 def _torn(run: Trace) -> tuple[int, int]:
