@@ -316,7 +316,7 @@ odd_node = build_node
 @pytest.mark.parametrize(
     ("factory", "rules", "first_seed"),
     [
-        (partial(odd_node, membership=DigestBeforeAcks), {"N9"}, 35),
+        (partial(odd_node, membership=DigestBeforeAcks), {"N9"}, 54),
         (partial(odd_node, multicast=WithoutFreeze), {"N5", "N9"}, 0),
         (partial(odd_node, membership=TurnsTheOrderRound), {"V1"}, 0),
         (partial(odd_node, membership=NeverMeets), {"V-L1"}, 0),

@@ -90,6 +90,9 @@ class Early:
         return {peer: kept.conn for peer, kept in self._kept.items()}
 
     def check_invariants(self) -> None:
+        if not self._kept:
+            assert self.runs == self.size == 0
+            return
         assert self.runs == sum(len(kept.runs) for kept in self._kept.values()) <= ALL_RUNS_MAX
         assert self.size == sum(kept.size for kept in self._kept.values()) <= ALL_BYTES_MAX
         assert all(0 < len(kept.runs) <= RUNS_MAX for kept in self._kept.values())
