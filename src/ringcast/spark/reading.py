@@ -8,6 +8,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +20,9 @@ from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
 
+    from numpy.typing import NDArray
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -136,26 +139,36 @@ def _rows_wanted(item: str) -> Iterator[str]:
     left = [want.limit for want in wants]
     with Segment(path) as segment:
         for group in segment.groups:
-            due = [at for at in _due(segment, group, wants) if left[at] > 0]
-            for batch in segment.batches(Row._fields, groups=[group]) if due else ():
-                for at in due:
-                    near = batch.filter(_is_within(batch, wants[at]))
-                    found = near.filter(_matches(near, wants[at])).slice(0, left[at])
-                    left[at] -= len(found)
-                    for row in found.to_pylist():
-                        yield json.dumps([wants[at].finding, list(row.values())])
+            near = {at: rows for at, rows in _near(segment, group, wants).items() if left[at] > 0}
+            if not near:
+                continue
+            whole = pa.Table.from_batches(segment.batches(Row._fields, groups=[group]))
+            for at, places in near.items():
+                rows = whole.take(places).combine_chunks().to_batches()[0]
+                found = rows.filter(_matches(rows, wants[at])).slice(0, left[at])
+                left[at] -= len(found)
+                for row in found.to_pylist():
+                    yield json.dumps([wants[at].finding, list(row.values())])
 
 
-def _due(segment: Segment, group: int, wants: list[Want]) -> list[int]:
-    """Which may be in this row group. Rows that are wanted are few, and have many columns: first it
-    is seen whether the footer excludes them, then whether the numbers do that choose them."""
+def _near(segment: Segment, group: int, wants: list[Want]) -> dict[int, NDArray[Any]]:
+    """Where in this row group the numbers are that choose rows, for each want that has some. Rows
+    that are wanted are few, and have many columns: these numbers are read first, and only where
+    the footer does not exclude them."""
     columns = sorted({name for want in wants for name in (want.column, want.upper)})
     bounds = segment.bounds(group, columns)
     likely = [at for at, want in enumerate(wants) if _may_hold(bounds, want)]
-    due = set()
-    for batch in segment.batches(columns, groups=[group]) if likely else ():
-        due |= {at for at in likely if pc.any(_is_within(batch, wants[at])).as_py()}
-    return sorted(due)
+    if not likely:
+        return {}
+    table = pa.Table.from_batches(segment.batches(columns, groups=[group]))
+    numbers = {name: table[name].to_numpy() for name in columns}
+    found = {}
+    for at in likely:
+        want = wants[at]
+        is_near = (numbers[want.column] <= want.last) & (numbers[want.upper] >= want.first)
+        if is_near.any():
+            found[at] = np.flatnonzero(is_near)
+    return found
 
 
 def _may_hold(bounds: dict[str, Bounds | None], want: Want) -> bool:
@@ -177,13 +190,6 @@ def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
             tests.append(_is_among(batch["peer"], (peer,)))
             tests.append(pc.equal(batch["peer_inc"], pa.scalar(inc, pa.uint64())))
     return reduce(pc.and_, tests)
-
-
-def _is_within(batch: pa.RecordBatch, want: Want) -> pa.Array:
-    return pc.and_(
-        pc.less_equal(batch[want.column], want.last),
-        pc.greater_equal(batch[want.upper], want.first),
-    )
 
 
 def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
