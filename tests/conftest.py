@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 settings.register_profile("commit", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None, max_examples=1000)
 settings.load_profile("commit")
+
+# A shell's background job ignores it, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
