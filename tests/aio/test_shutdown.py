@@ -22,7 +22,7 @@ from ringcast import MulticastConfig, blocking
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
-from ringcast.aio.termination import TERMINATION
+from ringcast.aio.termination import TERMINATION, Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -241,6 +241,22 @@ def test_other_threads_handle_no_signals(api: str) -> None:
     thread.start()
     thread.join()
     assert seen == [signal.SIG_DFL]
+
+
+def test_a_block_may_be_closed_by_another_thread() -> None:
+    block = Block()
+    TERMINATION.open(block)
+    try:
+        thread = threading.Thread(target=TERMINATION.close, args=(block,))
+        thread.start()
+        thread.join()
+        assert not TERMINATION._blocks
+        with pytest.raises(SystemExit) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.code == TERMINATED
+    finally:
+        TERMINATION._is_received = False
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def test_who_has_nobody_to_tell_ends_the_process_by_itself() -> None:

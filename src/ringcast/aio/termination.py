@@ -13,7 +13,8 @@ When all these tasks are done, with whatever they do after their blocks: SystemE
     loop. Whatever else runs there is cancelled, and what is registered with atexit still runs.
 On another SIGTERM: SystemExit at once, in whatever runs. That cancels those who are leaving for
     the second time, which ends it. The next one has the default action.
-On closing the last block: the default action is back.
+On closing the last block: the default action is back. Only the main thread can do that: if another
+    one closes it, the handler stays, and ends the process in the same way.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Termination:
         self._closed.open()
         if not self._blocks:
             self._is_received = bool(self._told)
-            if self._is_handling:
+            if self._is_handling and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     async def wait_for_others(self, block: Block) -> None:
