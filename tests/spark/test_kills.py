@@ -27,7 +27,11 @@ TRADE = {"op": "trade", "seconds": 5.0, "batch": 20, "rate": 2000}
 
 @pytest.mark.parametrize(
     ("seed", "kills"),
-    [(1, 3), *(pytest.param(seed, 3, marks=pytest.mark.proof) for seed in (2, 3)), (4, 1)],
+    [
+        (1, 3),
+        *(pytest.param(seed, 3, marks=pytest.mark.proof) for seed in (2, 3)),
+        pytest.param(4, 1, marks=pytest.mark.proof),
+    ],
 )
 def test_kills_leave_unknown_tails_and_no_violation(
     spark: SparkSession, tmp_path: Path, seed: int, kills: int

@@ -413,7 +413,7 @@ def check_exactly_once_in_order(kind: Kind, capacity: int, elements: int, adders
 
 
 @pytest.mark.usefixtures("_hectic_scheduler")
-@pytest.mark.parametrize(("capacity", "elements"), [(1024, 200_000), (7, 5_000), (1, 2_000)])
+@pytest.mark.parametrize(("capacity", "elements"), [(1024, 50_000), (7, 5_000), (1, 2_000)])
 def test_threads_with_duplicates_deliver_exactly_once_in_order(
     capacity: int, elements: int
 ) -> None:
