@@ -53,8 +53,17 @@ check: $(READY) ## format, lint, types, tidiness
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q tests/test_tidy.py
 
-proof: $(READY) ## the long runs: full seeds and explorations
-	@$(BIN)/pytest -q -m proof
+proof: $(READY) ## the long runs: many seeds, full explorations, kills (an hour)
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 proof-sim proof-spark proof-small
+
+# Two at a time, as above.
+.PHONY: proof-sim proof-spark proof-small
+proof-sim: $(READY)
+	@$(BIN)/pytest -q -m proof tests/sim
+proof-spark: $(READY)
+	@$(BIN)/pytest -q -m proof tests/spark
+proof-small: $(READY)
+	@$(BIN)/pytest -q -m proof $(addprefix --ignore=tests/,sim spark)
 	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
 
 golden: $(READY) ## is behaviour as recorded? RENEW="why" accepts it as it is, LIST=1 lists renewals, FIRST=3 runs few seeds

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from ringcast.sim.runner import Summary
 
+MANY = range(400)
+"""Seeds of a proof. A fleet judges others, and `make golden` compares 2000 with their records."""
 HASHES = """
 import sys
 from ringcast.sim.plan import expand

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from seeded import check_nothing_failed, share, tally_of
+from seeded import MANY, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay as replay_command
 from ringcast.cli.simulate import simulate
@@ -75,30 +75,12 @@ def test_where_messages_are_not_retained_what_was_torn_is_missed() -> None:
     assert happened[TORN_RETAINED] > 0
 
 
-JOINER_AND_ROUND_WAIT = {691, 701, 1080, 1097, 1280, 1392, 1452, 1721, 1827}
-"""Seeds of a group in which nobody can join any more: the coordinator lets the joiner in when all
-others have reported what was sent before, and their round of reports ends when the joiner has
-reported. A defect of joining, which goes with it; until then exactly these seeds show it."""
-
-
 @pytest.mark.proof
-@pytest.mark.parametrize(("protocol", "count"), [("multicast", 2000), ("uniform", 500)])
-def test_many_seeds_violate_nothing(protocol: str, count: int) -> None:
+@pytest.mark.parametrize("protocol", ["multicast", "group", "uniform"])
+def test_many_seeds_violate_nothing(protocol: str) -> None:
     jobs = os.cpu_count() or 1
-    tally = tally_of(run_seeds(range(count), protocol=protocol, purge=PURGE, jobs=jobs))
+    tally = tally_of(run_seeds(MANY, protocol=protocol, purge=PURGE, jobs=jobs))
     check(tally, protocol)
-    assert not tally.vacuous
-
-
-@pytest.mark.proof
-def test_many_seeds_of_a_group_violate_nothing_but_the_known_ones() -> None:
-    jobs = os.cpu_count() or 1
-    summaries = list(run_seeds(range(2000), protocol="group", purge=PURGE, jobs=jobs))
-    failed = {each.seed: {failure.rule for failure in each.failures} for each in summaries}
-    known = {seed: rules for seed, rules in failed.items() if seed in JOINER_AND_ROUND_WAIT}
-    assert all({"V-L2"} <= rules <= {"V-L1", "V-L2", "U-L2"} for rules in known.values())
-    tally = tally_of(each for each in summaries if each.seed not in JOINER_AND_ROUND_WAIT)
-    check(tally, "group")
     assert not tally.vacuous
 
 
@@ -106,9 +88,19 @@ def test_many_seeds_of_a_group_violate_nothing_but_the_known_ones() -> None:
 def test_many_seeds_with_partitions_violate_nothing() -> None:
     jobs = os.cpu_count() or 1
     tally = tally_of(
-        run_seeds(range(500), protocol="group", partitions=True, purge=PURGE, jobs=jobs)
+        run_seeds(MANY[:150], protocol="group", partitions=True, purge=PURGE, jobs=jobs)
     )
     check(tally, "group --partitions")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", [691, 701, 1080, 1097, 1280, 1392, 1452, 1721, 1827])
+def test_a_joiner_and_a_stability_round_wait_for_each_other(seed: int) -> None:
+    """A known defect of joining, the only one in seeds 0:2000: the coordinator lets a joiner in
+    when all others have reported what was sent before, and their round ends when the joiner has
+    reported. Nobody can join any more. This fails when that is repaired: then it goes."""
+    rules = {each.rule for each in run(expand(seed, "group", purge=PURGE)).failures}
+    assert {"V-L2"} <= rules <= {"V-L1", "V-L2", "U-L2"}
 
 
 # What the seeds cover

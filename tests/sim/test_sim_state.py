@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from seeded import MANY
 
 from ringcast.model import Digest
 from ringcast.protocols.catch_up import CatchUp
@@ -107,8 +108,9 @@ def test_the_runs_show_what_they_should() -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("partitions", [False, True])
-def test_a_thousand_seeds_violate_nothing(partitions: bool) -> None:
-    seeds = [seed for seed in range(2000) if has_state(seed, partitions=partitions)]
+def test_many_seeds_violate_nothing(partitions: bool) -> None:
+    many = MANY[:150] if partitions else MANY
+    seeds = [seed for seed in many if has_state(seed, partitions=partitions)]
     tally = Tally()
     jobs = os.cpu_count() or 1
     for summary in run_seeds(seeds, protocol="group", partitions=partitions, jobs=jobs):

@@ -50,15 +50,14 @@ def test_a_clean_simulation_raises_no_alarm(protocol: str, purge: str, partition
 
 @pytest.mark.proof
 @pytest.mark.parametrize(("protocol", "purge", "partitions"), RUNS)
-def test_a_thousand_clean_simulations_raise_no_alarm(
+def test_clean_simulations_of_a_fleet_raise_no_alarm(
     spark: SparkSession, protocol: str, purge: str, partitions: bool
 ) -> None:
-    fleet = Fleet(
-        seeds=range(1000), protocol=protocol, purge=purge, partitions=partitions, audit=True
-    )
+    seeds = range(400, 500 if partitions else 600)  # those after the ones that sim tests run
+    fleet = Fleet(seeds=seeds, protocol=protocol, purge=purge, partitions=partitions, audit=True)
     rows = fleet_rows(spark, fleet, tasks_for(spark, fleet)).select("seed", "judged", "failures")
     judged = rows.collect()
-    assert len(judged) == 1000
+    assert len(judged) == len(seeds)
     assert {row.seed: row.failures for row in judged if row.failures} == {}
     assert all(row.judged[AUDIT].premises > 50 for row in judged)
 
@@ -129,6 +128,6 @@ def sent(cluster: Cluster, at: int) -> int:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(25))
 def test_a_clean_real_run_raises_no_alarm(tmp_path: Path, seed: int) -> None:
     check_real_run(None, tmp_path, seed)
