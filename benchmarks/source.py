@@ -1,4 +1,4 @@
-"""What Spark gets out of an archive: rows per second in one go, and how long a small step takes.
+"""ringcast bench source: what Spark gets out of an archive, in one go and in small steps.
 
 Beside it in the same run: the same files read into Arrow by one plain process, without Spark; and
 as many rows that nobody has to read, which is as fast as Spark takes them from Python.
@@ -11,21 +11,33 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.bench.ready import ReadySource
-from ringcast.bench.spark_usage import Usage
+from benchmarks.printing import tell
+from benchmarks.usage import Usage
+from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.session import session
-from ringcast.spark.source import register
+from ringcast.spark.source import (
+    ArchiveReader,
+    MessagesPartition,
+    Options,
+    RingcastSource,
+    register,
+)
 from ringcast.trace.archive import Index
 from ringcast.trace.rows import DELIVER, Row
 from ringcast.trace.segments import Recording, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
+    from pyspark.sql.types import StructType
+
+    from benchmarks.printing import Row as Report
 
 SENDERS = 4
 RUN = 500
@@ -40,8 +52,11 @@ WARM_ROUNDS = 2
 """Before them, while Spark compiles what it runs."""
 
 
-def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, Any]:
+def bench_source(messages: int, size: int, step: int, master: str) -> list[Report]:
     """`messages` of `size` bytes, and micro-batches of `step`."""
+    if min(messages, size, step) < 1:
+        raise UsageError("--messages, --size and --step are at least 1")
+    tell("writing an archive, starting Spark …")
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as scratch:
         archive = Path(scratch, "archive")
         archive.mkdir()
@@ -55,7 +70,7 @@ def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, 
             steps_ms = _step_times(spark, Path(scratch), size, step)
         finally:
             spark.stop()
-    return {
+    report = {
         "messages": messages,
         "size": size,
         "rows_per_s": round(messages / whole.seconds),
@@ -68,6 +83,35 @@ def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, 
         "steps": len(steps_ms),
         "step_median_ms": statistics.median(steps_ms),
     }
+    return [report]
+
+
+class ReadySource(RingcastSource):
+    """What Spark takes at most from any source in Python: the archive's, but for the reading.
+
+    Each task hands over the first batch of its share, again and again, until there were as many
+    rows as it should have read. All that remains is Spark's own: to start the task, to get the
+    batches out of Python, to make rows of them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "ringcast-ready"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ReadyReader(Options.parse(self.options, is_stream=False))
+
+
+class ReadyReader(ArchiveReader):
+    """The same tasks, and batches that are there already."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, MessagesPartition)
+        left = sum(part.last - part.first + 1 for file in partition.files for part in file.wanted)
+        batch = next(read_messages(self._options.path, partition.files))
+        while left > 0:
+            yield batch.slice(0, left)
+            left -= len(batch)
 
 
 class Cost(NamedTuple):
@@ -140,16 +184,8 @@ def _read_plainly(archive: Path) -> float:
     index = Index(archive)
     index.refresh()
     plan = index.pieces({}, time.time())
-
-    def read() -> None:
-        for task in tasks_of(plan.pieces):
-            for _ in read_messages(str(archive), task):
-                pass
-
-    return _seconds(read)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    started = time.perf_counter()
+    for task in tasks_of(plan.pieces):
+        for _ in read_messages(str(archive), task):
+            pass
+    return time.perf_counter() - started

@@ -18,7 +18,7 @@ from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, ST
 from ringcast.trace.segments import ROW_GROUP_ROWS, Recording, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Any
 
@@ -54,11 +54,23 @@ _KEYS = tuple(f"{name}#{inc}" for name, inc in zip(_NAMES, _INCS, strict=True))
 class Written(NamedTuple):
     """What was made."""
 
+    directory: Path
     rows: int
     messages: int
     """Delivered, over all members."""
     bytes: int
     segments: int
+
+
+def batch_of(recording: Recording, filled: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
+    """Rows with these columns; the others are constant."""
+    arrays = []
+    for item in SCHEMA:
+        if item.name not in filled:
+            value = getattr(recording, item.name, Row._field_defaults.get(item.name, 0))
+            filled[item.name] = pa.repeat(pa.scalar(value, item.type), rows)
+        arrays.append(filled[item.name])
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 class Piece(NamedTuple):
@@ -70,14 +82,9 @@ class Piece(NamedTuple):
     last: int
 
 
-def write_traces(
-    directory: Path,
-    rows: int,
-    shares: Sequence[float] = EVEN,
-    *,
-    tell: Callable[[int], None] = lambda rows: None,
-) -> Written:
-    """About so many rows. `tell` hears how many there are so far."""
+def write_traces(directory: Path, rows: int, shares: Sequence[float] = EVEN) -> Written:
+    """About so many rows, in a new directory."""
+    directory.mkdir()
     rounds = max(3, round(rows / (ROUND_ROWS * (MEMBERS - 2 / 3))))
     views = [rounds // 3, rounds - rounds // 3]
     present = [
@@ -96,11 +103,11 @@ def write_traces(
         for at in members:
             is_end = number + 1 == rounds or at not in present[number + 1]
             writers[at].live(pieces, np.random.default_rng((number, at)), is_end=is_end)
-        tell(sum(writer.idx for writer in writers))
     for writer in writers:
         writer.close()
     paths = [path for writer in writers for path in writer.paths]
     return Written(
+        directory,
         sum(writer.idx for writer in writers),
         sum(writer.delivered for writer in writers),
         sum(path.stat().st_size for path in paths),
@@ -207,20 +214,8 @@ class _Member:
             "block_hash": pa.array(columns["block_hash"].view(np.uint64)),
             **{name: pa.array(columns[name]) for name in ("stream", "seqno", "seqno2", "block")},
         }
-        constant = self._recording
-        arrays = [
-            filled[item.name]
-            if item.name in filled
-            else pa.repeat(
-                pa.scalar(
-                    getattr(constant, item.name, Row._field_defaults.get(item.name)), item.type
-                ),
-                count,
-            )
-            for item in SCHEMA
-        ]
         self._now = int(mono_ns[-1]) + _STEP_NS
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        return batch_of(self._recording, filled, count)
 
     def _add_batch(self, batch: pa.RecordBatch) -> None:
         self._segment.add_batch(batch)

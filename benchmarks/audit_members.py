@@ -17,34 +17,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ringcast.bench.spark_usage import Usage, result_bytes
+from benchmarks.audit_traces import batch_of
+from benchmarks.printing import tell
+from benchmarks.usage import Usage, result_bytes
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session
-from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
 from ringcast.trace.rows import BLOCK, DELIVER, OPEN, PURGE, SEND, START, STOP, VIEW, Row
 from ringcast.trace.segments import Recording, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from benchmarks.printing import Row as Report
 
 MESSAGES = 100
 """Of each sender, in the time of one segment."""
 WRITERS = 32
+MASTER = "local[2]"
 
 
-def bench_members(
-    members: int, segments: int, *, master: str = "local[2]", tell: Callable[[str], None]
-) -> dict[str, Any]:
+def bench_members(members: int, segments: int) -> Report:
     """One line of figures."""
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         directory = Path(name)
         tell(f"{members} members, {segments} segments each: writing them …")
-        size = write_members(directory, members, segments, tell=tell)
+        size = write_members(directory, members, segments)
         tell("judging them …")
         before = _own_peak_mb()
-        spark = session("ringcast bench audit", master)
+        spark = session("ringcast bench audit", MASTER)
         try:
             with Usage() as usage:
                 report = audit(spark, directory)
@@ -71,13 +73,7 @@ def _own_peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def write_members(
-    directory: Path,
-    members: int,
-    segments: int,
-    *,
-    tell: Callable[[str], None] = lambda _: None,
-) -> int:
+def write_members(directory: Path, members: int, segments: int) -> int:
     """Their size in bytes. A segment waits for the disk before it is there: so do many at once."""
     size = 0
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -153,18 +149,7 @@ def _segment_rows(
         "block": pa.array(np.where(is_block, hashed, -1)),
         "block_hash": pa.array(np.where(is_block, block_last * (peers + 7), 0).astype(np.uint64)),
     }
-    arrays = [
-        filled[item.name]
-        if item.name in filled
-        else pa.repeat(
-            pa.scalar(
-                getattr(recording, item.name, Row._field_defaults.get(item.name, 0)), item.type
-            ),
-            len(peers),
-        )
-        for item in SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return batch_of(recording, filled, len(peers))
 
 
 def _texts(values: list[str], counts: list[int]) -> pa.Array:

@@ -9,19 +9,13 @@ flagged. The other rules are questions of their own: about views, content and mi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
 
-try:
-    import duckdb
-except ImportError as error:
-    raise UsageError('bench audit compares with DuckDB: pip install "ringcast[dev]"') from error
-
 if TYPE_CHECKING:
     from pathlib import Path
-
-ENGINE = f"DuckDB {duckdb.__version__}"
 
 CORE = ("N1", "N9", "G2 N2", "G1", "N11", "U1", "U6")
 """In order, without a gap, once, and the same everywhere: as far as was sent (G1), of the dead
@@ -171,11 +165,18 @@ _HOLES = """
 """
 
 
+def duckdb() -> Any:
+    try:
+        return import_module("duckdb")
+    except ImportError as error:
+        raise UsageError('bench audit compares with DuckDB: pip install "ringcast[dev]"') from error
+
+
 class Questions:
     """A DuckDB of its own over the segments of one directory."""
 
     def __init__(self, directory: Path, *, threads: int, memory: str, scratch: Path) -> None:
-        self._connection = duckdb.connect(
+        self._connection = duckdb().connect(
             config={
                 "threads": threads,
                 "memory_limit": memory,

@@ -1,39 +1,140 @@
-"""One member process whose application has a state: what it has read of everybody, and ballast.
+"""A process that benchmarks start beside plain members. Speaks JSON lines with its launcher.
 
-Speaks JSON lines with its launcher, as member.py does. The first line is its place, the second lets
-it join; it answers once it is in. If its place says `pause_at`, it says when so many bytes of the
-state have come, and waits for a line before it takes more. Then:
+`python -m benchmarks.worker ROLE`, with one of these roles:
 
-    {"op": "send", …}     send at a pace from now on, beside reading
-    {"op": "memory"}      the most memory it has had so far
-    {"op": "stop"}        send no more; how many were sent
-    {"op": "finish", …}   read on until so many of each sender's are known; everything it knows
-    {"op": "view", …}     wait for a view of just these names
-
-The end of the input ends the process.
+    ceiling     plain sockets that move the same bytes in the same pattern
+    echo        sends back what it gets, over a plain blocking socket
+    echo_loop   the same in an event loop: asyncio's own share of what a request takes
+    asker       a member: {"op": "reply"} lets it reply to every request from now on, {"op": "ask"}
+                lets it ask another so many times and say how long each took
+    state       a member whose application has a state: what it has read of everybody, and ballast.
+                If its place says `pause_at`, it says when so many bytes of the state have come, and
+                waits for a command before it takes more. Its commands: send at a pace, memory (the
+                most it has had), stop, finish (read until so many are known), view
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
+import sys
 import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.sockets import SPACE, TcpPump, UdpPump, Wire, move, open_socket
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
-from ringcast.bench.member import input_lines, say, view_of
 from ringcast.config import MembershipConfig, MulticastConfig
+from ringcast.model import Address
+from ringcast.sim.processes import say, serve, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from ringcast.aio.group import Group
     from ringcast.events import Delivered
+    from ringcast.sim.processes import Commands
+
+
+def _hear() -> Any:
+    """One line of the launcher, of those who have no event loop; None: there is no more."""
+    line = sys.stdin.readline()
+    return json.loads(line) if line else None
+
+
+# The raw ceiling
+
+
+def _ceiling() -> None:
+    task = _hear()
+    group = Address(*task["group"]) if task["transport"] == "multicast" else None
+    pump = TcpPump() if task["transport"] == "tcp" else UdpPump(group)
+    say({"listen": pump.address})
+    peers = _hear()
+    if peers is None:  # another process did not come so far
+        return
+    pump.connect([Address(*peer) for peer in peers["peers"]])
+    datagram = bytes(task["size"]) if task["is_sender"] else b""
+    rate = move(pump, datagram, task["seconds"], is_receiver=task["is_receiver"])
+    say({"bytes_per_s": rate})
+
+
+# Round trips
+
+
+def _meet() -> socket.socket:
+    """A connection to the one who asks, once it has come."""
+    transport = _hear()["transport"]
+    sock = open_socket(transport)
+    if transport == "tcp":
+        sock.listen()
+    say({"listen": sock.getsockname()})
+    if transport == "tcp":
+        link, _ = sock.accept()
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return link
+    _, source = sock.recvfrom(SPACE, socket.MSG_PEEK)
+    sock.connect(source)
+    return sock
+
+
+def _echo() -> None:
+    link = _meet()
+    while data := link.recv(SPACE):
+        link.send(data)
+
+
+async def _echo_in_loop(sock: socket.socket) -> None:
+    wire = Wire(sock)
+    while data := await wire.receive():
+        wire.send(data)
+    wire.close()
+
+
+async def _asker(place: dict[str, Any], commands: Commands) -> None:
+    async with join(
+        place["group"],
+        name=place["name"],
+        discovery=DirectorySource(place["meet"]),
+        transport=place["transport"],
+        spin_s=place["spin_s"],
+    ) as group:
+        say({"view": [member.name for member in group.view]})
+        async with asyncio.TaskGroup() as tasks:
+            replying: asyncio.Task[None] | None = None
+            async for command in commands:
+                match command["op"]:
+                    case "reply":
+                        replying = tasks.create_task(_reply(group))
+                    case "ask":
+                        say({"times_ns": await _ask(group, command)})
+            if replying is not None:
+                replying.cancel()
+
+
+async def _reply(group: Group) -> None:
+    async for request in group.requests():
+        request.reply(request.payload)
+
+
+async def _ask(group: Group, command: dict[str, Any]) -> list[int]:
+    other = group.view[command["to"]]
+    payload = bytes(command["size"])
+    times = []
+    for _ in range(command["count"]):
+        started = time.perf_counter_ns()
+        await group.request(other, payload)
+        times.append(time.perf_counter_ns() - started)
+    return times
+
+
+# A member with a state
+
 
 BLOCK_BYTES = 1 << 16
 SAMPLE_S = 0.02
@@ -59,7 +160,7 @@ def message(name: str, number: int, size: int) -> bytes:
 class Book:
     """The application: of each sender, how many messages it knows and a checksum over them."""
 
-    def __init__(self, size: int, pause_at: int, lines: asyncio.StreamReader) -> None:
+    def __init__(self, size: int, pause_at: int, commands: Commands) -> None:
         self.known: dict[str, tuple[int, int]] = {}
         self.calls = 0
         self.took_s = 0.0
@@ -69,7 +170,7 @@ class Book:
         self.progress = asyncio.Event()
         self._size = size
         self._pause_at = pause_at
-        self._lines = lines
+        self._commands = commands
 
     def read(self, batch: Delivered) -> None:
         name, payloads = batch.sender.name, batch.run.payloads
@@ -100,12 +201,12 @@ class Book:
         self.ended = time.monotonic_ns()
         self.took_s = (self.ended - started) / 1e9
         self.known = {name: (count, crc) for name, (count, crc) in known.items()}
-        self.is_ballast_right = size == self._size and checksum == _checksum(ballast(size))
+        self.is_ballast_right = size == self._size and checksum == checksum_of(ballast(size))
 
     async def _pause(self, size: int) -> None:
         self._pause_at = 0
         say({"came": size})
-        await self._lines.readline()
+        await self._commands.next()
 
 
 class Sender:
@@ -120,8 +221,8 @@ class Sender:
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, task: dict[str, Any]) -> None:
-        sending = self._send(task["rate"], task["size"])
+    def start(self, command: dict[str, Any]) -> None:
+        sending = self._send(command["rate"], command["size"])
         self._tasks = [asyncio.create_task(what) for what in (sending, self._sample())]
 
     async def stop(self) -> None:
@@ -147,9 +248,9 @@ class Sender:
             await asyncio.sleep(SAMPLE_S)
 
 
-async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
+async def _state(place: dict[str, Any], commands: Commands) -> None:
     before_mb = _peak_mb()
-    book = Book(place["state_bytes"], place.get("pause_at", 0), lines)
+    book = Book(place["state_bytes"], place.get("pause_at", 0), commands)
     started = time.monotonic_ns()
     async with join(
         place["group"],
@@ -175,20 +276,19 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
         )
         reading = asyncio.create_task(_read(group, book))
         sender = Sender(group, place["name"])
-        while line := await lines.readline():
-            task = json.loads(line)
-            match task["op"]:
+        async for command in commands:
+            match command["op"]:
                 case "send":
-                    sender.start(task)
+                    sender.start(command)
                 case "memory":
                     say({"memory_mb": _peak_mb()})
                 case "stop":
                     await sender.stop()
                     say({"sent": sender.sent, "samples": sender.samples})
                 case "finish":
-                    say(await _finish(group, book, task["expect"]))
+                    say(await _finish(group, book, command["expect"]))
                 case "view":
-                    say(await view_of(group, task["names"]))
+                    say(await view_of(group, command["names"]))
         reading.cancel()
 
 
@@ -205,7 +305,7 @@ async def _finish(group: Group, book: Book, expect: dict[str, int]) -> dict[str,
     return {"known": book.known, "memory_mb": _peak_mb()}
 
 
-def _checksum(blocks: Iterator[bytes]) -> int:
+def checksum_of(blocks: Iterable[bytes]) -> int:
     checksum = 0
     for block in blocks:
         checksum = zlib.crc32(block, checksum)
@@ -219,12 +319,13 @@ def _peak_mb() -> float:
     return int(peak) / 1024
 
 
-async def _main() -> None:
-    lines = await input_lines()
-    place = json.loads(await lines.readline())
-    if await lines.readline():
-        await _member(place, lines)
-
+ROLES: dict[str, Callable[[], None]] = {
+    "ceiling": _ceiling,
+    "echo": _echo,
+    "echo_loop": lambda: run(_echo_in_loop(_meet())),
+    "asker": lambda: run(serve(_asker)),
+    "state": lambda: run(serve(_state)),
+}
 
 if __name__ == "__main__":
-    run(_main())
+    ROLES[sys.argv[1]]()

@@ -1,4 +1,4 @@
-"""The concurrent ring buffer under threads, beside a dict behind one lock.
+"""ringcast bench ring: the concurrent ring buffer under threads, beside a dict behind one lock.
 
 Every element is added by two threads, so half of all adds are duplicates. Both buffers do the
 same work in the same process, by turns; the ratio holds on any machine, the times do not.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.window.threads import RingBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from benchmarks.printing import Row
 
 CAPACITY = 1024
 RUN_LIMIT = 256
@@ -25,45 +25,27 @@ class Removes(Protocol):
     def remove_run(self, limit: int) -> list[int]: ...
 
 
-def bench_ring(elements: int = 200_000, adders: int = 8) -> dict[str, object]:
-    """Nanoseconds per element of both, and how many times longer the comparison takes."""
-    ring_ns = _time_ring(elements, adders)
-    locked_ns = _time_locked(elements, adders)
-    return {
-        "elements": elements,
-        "adders": adders,
-        "ns_per_element": round(ring_ns / elements, 1),
-        "comparison_ns": round(locked_ns / elements, 1),
-        "ratio": round(locked_ns / ring_ns, 2),
-    }
+class Buffer(Protocol):
+    def add_waiting(self, seqno: int, item: int, timeout: float, /) -> bool: ...
+    def consumer(self) -> Removes: ...
 
 
-def stress(ring: RingBuffer[int], elements: int, adders: int) -> tuple[list[int], int]:
-    """Add 1, 2, 3… each from two threads: what came out, and how many adds succeeded."""
-    return _run(ring.add_waiting, ring.consumer(), elements, adders)
-
-
-def _time_ring(elements: int, adders: int) -> int:
+def bench_ring(elements: int, adders: int) -> list[Row]:
     ring: RingBuffer[int] = RingBuffer(CAPACITY)
-    start = perf_counter_ns()
-    removed, accepted = stress(ring, elements, adders)
-    elapsed = perf_counter_ns() - start
-    assert len(removed) == accepted == elements
-    return elapsed
+    times = []
+    for buffer in (ring, LockedBuffer(CAPACITY)):
+        started = perf_counter_ns()
+        removed, accepted = stress(buffer, elements, adders)
+        times.append((perf_counter_ns() - started) / elements)
+        assert len(removed) == accepted == elements
+    ring_ns, locked_ns = times
+    row = {"elements": elements, "adders": adders, "ns_per_element": round(ring_ns, 1)}
+    return [row | {"comparison_ns": round(locked_ns, 1), "ratio": round(locked_ns / ring_ns, 2)}]
 
 
-def _time_locked(elements: int, adders: int) -> int:
-    buffer = LockedBuffer(CAPACITY)
-    start = perf_counter_ns()
-    removed, accepted = _run(buffer.add_waiting, buffer, elements, adders)
-    elapsed = perf_counter_ns() - start
-    assert len(removed) == accepted == elements
-    return elapsed
-
-
-def _run(
-    add_waiting: Callable[[int, int, float], bool], consumer: Removes, elements: int, adders: int
-) -> tuple[list[int], int]:
+def stress(buffer: Buffer, elements: int, adders: int) -> tuple[list[int], int]:
+    """Add 1, 2, 3… each from two threads: what came out, and how many adds succeeded."""
+    consumer = buffer.consumer()
     accepted = [0] * adders
 
     def add_all(adder: int) -> None:
@@ -72,7 +54,7 @@ def _run(
         for first in range(1, elements + 1, adders):
             for seqno in (first + near, first + far):
                 if seqno <= elements:
-                    accepted[adder] += add_waiting(seqno, seqno, PATIENCE_S)
+                    accepted[adder] += buffer.add_waiting(seqno, seqno, PATIENCE_S)
 
     threads = [Thread(target=add_all, args=(adder,), daemon=True) for adder in range(adders)]
     for thread in threads:
@@ -94,7 +76,7 @@ def _run(
 
 
 class LockedBuffer:
-    """COMPARISON, not for use: the same contract with a dict, one lock and a condition."""
+    """COMPARISON: the same contract with a dict, one lock and a condition."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -110,6 +92,9 @@ class LockedBuffer:
                 return False
             self._items[seqno] = item
             return True
+
+    def consumer(self) -> LockedBuffer:
+        return self
 
     def remove_run(self, limit: int) -> list[int]:
         with self._room:

@@ -8,12 +8,16 @@ ceiling of the same run says how much there was to be had.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.bench.workload import size_label
+from benchmarks.workload import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from benchmarks.printing import Row
+
+    Rows = Sequence[Row]
 
 SOURCE = "JGroups 5.6, tuned, on the same kind of machine"
 
@@ -55,9 +59,7 @@ UNICAST = (
 GOODPUT = {0.01: 0.7, 0.1: 0.4}
 """By the share of datagrams that is lost: what is to remain of the rate without loss."""
 
-COLLAPSED_RATE = 25_000
-COLLAPSED_MB = 25.0
-COLLAPSED_RATIO = 0.05
+COLLAPSED = {"rate_per_member": 25_000, "mb_per_s": 25.0, "ceiling_ratio": 0.05}
 """A cell has collapsed if each member gets fewer messages and fewer megabytes a second than that,
 where untuned groups end up that repair by a slow timer, and a smaller share of what raw sockets
 move: a machine that is busy with other things is slow with both."""
@@ -89,17 +91,15 @@ AUDIT_SHUFFLED = 0.01
 AUDIT_SKEWED = 1.3
 
 
-def at_least(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
+def at_least(aim: str, wanted: float, measured: float, why: str = "") -> Row:
     return _aim(aim, "≥", wanted, measured, measured >= wanted, why)
 
 
-def at_most(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
+def at_most(aim: str, wanted: float, measured: float, why: str = "") -> Row:
     return _aim(aim, "≤", wanted, measured, measured <= wanted, why)
 
 
-def _aim(
-    aim: str, sign: str, wanted: float, measured: float, is_met: bool, why: str
-) -> dict[str, Any]:
+def _aim(aim: str, sign: str, wanted: float, measured: float, is_met: bool, why: str) -> Row:
     return {
         "aim": aim,
         "wanted": f"{sign} {_figure(wanted)}",
@@ -113,12 +113,13 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def rate_aims(rows: Sequence[dict[str, Any]], compared: Sequence[Compared]) -> list[dict[str, Any]]:
+def rate_aims(rows: Rows, compared: Sequence[Compared]) -> list[Row]:
     """Of the cells that were measured: rates and CPU time. The best transport counts, as it does
     in the compared figures; where it is not the default one, that is said too."""
     aims = []
     for cell in compared:
-        found = [row for row in _whole(rows) if _is_of(row, cell)]
+        place = (cell.shape, cell.size, False)
+        found = [row for row in _whole(rows) if _place(row)[1:] == place]
         if not found:
             continue
         best = max(found, key=lambda row: float(row["rate_per_member"]))
@@ -133,7 +134,7 @@ def rate_aims(rows: Sequence[dict[str, Any]], compared: Sequence[Compared]) -> l
     return aims
 
 
-def _circumstances(best: dict[str, Any], found: Sequence[dict[str, Any]], wanted: float) -> str:
+def _circumstances(best: Row, found: Rows, wanted: float) -> str:
     """By which transport, which share of its raw ceiling that is, and what the default gave."""
     rate, ratio = best["rate_per_member"], best["ceiling_ratio"]
     told = f"by {best['transport']} at {ratio:.2f} of raw sockets"
@@ -145,23 +146,47 @@ def _circumstances(best: dict[str, Any], found: Sequence[dict[str, Any]], wanted
     return told
 
 
-def matrix_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def unicast_aims(rows: Rows) -> list[Row]:
+    return rate_aims(rows, UNICAST)
+
+
+def matrix_aims(rows: Rows) -> list[Row]:
     """Every aim that these cells have to do with."""
     aims = rate_aims(rows, MULTICAST)
-    aims += goodput_aims(rows)
-    aims += buffer_aims(rows)
-    fallen = [row for row in rows if has_collapsed(row)]
-    named = ", ".join(
-        f"{row['transport']} {row['workload']} {size_label(row['size'], row['mixed'])} B"
-        for row in fallen
-    )
-    aims.append(
-        at_most("cells that collapsed, lost messages or did not end", 0, len(fallen), named)
-    )
-    return aims
+    for row in _whole(rows, lossy=True):
+        (whole,) = (other for other in _whole(rows) if _place(other) == _place(row))
+        ratio = row["rate_per_member"] / whole["rate_per_member"]
+        name = f"{row['workload']}, {row['size']} B: goodput with {row['loss']:.0%} lost"
+        aims.append(at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}"))
+    for row in rows:
+        if row["receive_buffer"] and not row["failed"]:
+            of = f"with a receive buffer of {row['receive_buffer']} B"
+            name = f"{row['workload']}, {row['size']} B: rate {of}"
+            aims.append(at_least(name, CRAMPED, row["buffer_ratio"], f"by {row['transport']}"))
+    fallen = [
+        f"{row['transport']} {row['workload']} {Size(row['size'], row['mixed'])} B"
+        for row in rows
+        if has_collapsed(row)
+    ]
+    name = "cells that collapsed, lost messages or did not end"
+    return [*aims, at_most(name, 0, len(fallen), ", ".join(fallen))]
 
 
-def rtt_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def has_collapsed(row: Row) -> bool:
+    return bool(row["failed"]) or all((row[name] or 0) < least for name, least in COLLAPSED.items())
+
+
+def _whole(rows: Rows, *, lossy: bool = False) -> list[Row]:
+    """Those that have figures, with or without datagrams lost on purpose, and usual buffers."""
+    found = (row for row in rows if not row.get("failed") and not row.get("receive_buffer"))
+    return [row for row in found if bool(row["loss"]) == lossy]
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return row["transport"], row["workload"], row["size"], row["mixed"]
+
+
+def rtt_aims(rows: Rows) -> list[Row]:
     aims = []
     for row in rows:
         by = f"by {row['transport']}" + (", spinning" if row["spin_ms"] else "")
@@ -180,8 +205,15 @@ def rtt_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return aims
 
 
-def time_aims(rows: Sequence[dict[str, Any]], wanted_s: float) -> list[dict[str, Any]]:
-    """Of joins, or of crashes."""
+def join_aims(rows: Rows) -> list[Row]:
+    return _time_aims(rows, JOIN_S)
+
+
+def crash_aims(rows: Rows) -> list[Row]:
+    return _time_aims(rows, CRASH_S)
+
+
+def _time_aims(rows: Rows, wanted_s: float) -> list[Row]:
     return [
         at_most(f"by {row['transport']}: {row['what']}, s", wanted_s, row["median_s"])
         for row in rows
@@ -189,39 +221,37 @@ def time_aims(rows: Sequence[dict[str, Any]], wanted_s: float) -> list[dict[str,
     ]
 
 
-def memory_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    aims = []
-    for row in rows:
-        by = f"by {row['transport']}"
-        growth = row["flat_mb_per_minute"]
-        aims += [
-            at_most(f"{by}: idle, MB", IDLE_MB, row["idle_mb"]),
-            at_most(f"{by}: under load, MB", LOADED_MB, row["most_mb"]),
-            at_most(f"{by}: growth, MB per minute", growth, row["mb_per_minute"]),
-        ]
-    return aims
+def memory_aims(rows: Rows) -> list[Row]:
+    (row,) = rows
+    by, growth = f"by {row['transport']}", row["flat_mb_per_minute"]
+    return [
+        at_most(f"{by}: idle, MB", IDLE_MB, row["idle_mb"]),
+        at_most(f"{by}: under load, MB", LOADED_MB, row["most_mb"]),
+        at_most(f"{by}: growth, MB per minute", growth, row["mb_per_minute"]),
+    ]
 
 
-def source_aims(row: dict[str, Any]) -> list[dict[str, Any]]:
+def source_aims(rows: Rows) -> list[Row]:
     """Of an archive that Spark reads."""
+    (row,) = rows
     why = f"{row['ceiling_ratio']:.2f} of what Spark takes from Python if nothing is read"
     if row["ceiling_rows_per_s"] < SOURCE_ROWS:
         why += ", which is less than is wanted"
     return [at_least("rows/s into Spark", SOURCE_ROWS, row["rows_per_s"], why)]
 
 
-def audit_aims(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def audit_aims(lines: Rows) -> list[Row]:
     """Of the audit on Spark: beside DuckDB, and with more rows, more executors, uneven senders."""
     aims = []
     here = [line for line in lines if line["core_ratio"] is not None]
     even = [line for line in here if line["senders"] == "even"]
     for line in even:
         name = f"{line['rows']:,} rows"
+        core = f"{name}: order, gaps, repeats, agreement to DuckDB"
         aims += [
-            at_least(f"{name}: order, gaps, repeats, agreement to DuckDB", AUDIT_CORE_RATIO,
-                     line["core_ratio"]),
+            at_least(core, AUDIT_CORE_RATIO, line["core_ratio"]),
             at_least(f"{name}: all rules to DuckDB", AUDIT_ALL_RATIO, line["all_ratio"]),
-        ]  # fmt: skip
+        ]
     least, most = even[0], even[-1]
     if most is not least:
         rows = most["rows"] / least["rows"]
@@ -238,52 +268,3 @@ def audit_aims(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         one, two = clustered
         aims.append(at_least("two executors to one", AUDIT_EXECUTORS, one / two))
     return aims
-
-
-def goodput_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    aims = []
-    for row in _whole(rows, lossy=True):
-        (whole,) = (other for other in _whole(rows) if _place(other) == _place(row))
-        ratio = row["rate_per_member"] / whole["rate_per_member"]
-        name = f"{row['workload']}, {row['size']} B: goodput with {row['loss']:.0%} lost"
-        aims.append(at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}"))
-    return aims
-
-
-def buffer_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        at_least(
-            f"{row['workload']}, {row['size']} B: rate with a receive buffer of "
-            f"{row['receive_buffer']} B",
-            CRAMPED,
-            row["buffer_ratio"],
-            f"by {row['transport']}",
-        )
-        for row in rows
-        if row.get("receive_buffer") and not row.get("failed")
-    ]
-
-
-def has_collapsed(row: dict[str, Any]) -> bool:
-    if row.get("failed"):
-        return True
-    figures = {
-        "rate_per_member": COLLAPSED_RATE,
-        "mb_per_s": COLLAPSED_MB,
-        "ceiling_ratio": COLLAPSED_RATIO,
-    }
-    return all((row[name] or 0) < least for name, least in figures.items())
-
-
-def _whole(rows: Sequence[dict[str, Any]], *, lossy: bool = False) -> Iterator[dict[str, Any]]:
-    """Those that have figures, with or without datagrams lost on purpose, and usual buffers."""
-    found = (row for row in rows if not row.get("failed") and not row.get("receive_buffer"))
-    return (row for row in found if bool(row["loss"]) == lossy)
-
-
-def _place(row: dict[str, Any]) -> tuple[object, ...]:
-    return row["transport"], row["workload"], row["size"], row["mixed"]
-
-
-def _is_of(row: dict[str, Any], cell: Compared) -> bool:
-    return (row["workload"], row["size"], row["mixed"]) == (cell.shape, cell.size, False)
