@@ -67,28 +67,20 @@ move: a machine that is busy with other things is slow with both."""
 CRAMPED = 0.25
 """What is to remain of the rate with the receive buffer that most machines grant."""
 
-RTT_RAW_FACTOR = 2.5
-RTT_TAIL_FACTOR = 10.0
-RTT_P50_US = 1.5 * 46
-RTT_P99_US = 0.5 * 800
+RTT = {
+    "p50 to raw sockets": ("p50_to_raw", 2.5),
+    "p99 to p50": ("p99_to_p50", 10.0),
+    "p50 in µs": ("p50_us", 1.5 * 46),
+    "p99 in µs": ("p99_us", 0.5 * 800),
+}
+MEMORY = {"idle, MB": ("idle_mb", 60.0), "under load, MB": ("most_mb", 0.5 * 435)}
+"""Columns and what they are to be at most."""
 
 JOIN_S = 0.4 * 1.1
 CRASH_S = 0.4 * 2.0
 
 SOURCE_ROWS = 2_000_000
 """A second, out of an archive into Spark, on two cores."""
-
-IDLE_MB = 60.0
-LOADED_MB = 0.5 * 435
-
-AUDIT_CORE_RATIO = 0.4
-AUDIT_ALL_RATIO = 0.25
-"""Of DuckDB's speed on the same files in the same run."""
-AUDIT_GROWTH = 1.1
-"""Of the time, for each row more."""
-AUDIT_EXECUTORS = 1.7
-AUDIT_SHUFFLED = 0.01
-AUDIT_SKEWED = 1.3
 
 
 def at_least(aim: str, wanted: float, measured: float, why: str = "") -> Row:
@@ -146,10 +138,6 @@ def _circumstances(best: Row, found: Rows, wanted: float) -> str:
     return told
 
 
-def unicast_aims(rows: Rows) -> list[Row]:
-    return rate_aims(rows, UNICAST)
-
-
 def matrix_aims(rows: Rows) -> list[Row]:
     """Every aim that these cells have to do with."""
     aims = rate_aims(rows, MULTICAST)
@@ -192,28 +180,16 @@ def rtt_aims(rows: Rows) -> list[Row]:
         by = f"by {row['transport']}" + (", spinning" if row["spin_ms"] else "")
         bare = row["asyncio_p50_us"] / row["raw_p50_us"]
         least, most = row["raw_p50_least_us"], row["raw_p50_most_us"]
-        why = (
+        first, *others = (at_most(f"{by}: {aim}", w, row[at]) for aim, (at, w) in RTT.items())
+        first["why"] = (
             f"the same sockets in event loops, with no protocol: {bare:.1f}; raw ones took "
             f"{least:.0f} to {most:.0f} µs from run to run"
         )
-        aims += [
-            at_most(f"{by}: p50 to raw sockets", RTT_RAW_FACTOR, row["p50_to_raw"], why),
-            at_most(f"{by}: p99 to p50", RTT_TAIL_FACTOR, row["p99_to_p50"]),
-            at_most(f"{by}: p50 in µs", RTT_P50_US, row["p50_us"]),
-            at_most(f"{by}: p99 in µs", RTT_P99_US, row["p99_us"]),
-        ]
+        aims += [first, *others]
     return aims
 
 
-def join_aims(rows: Rows) -> list[Row]:
-    return _time_aims(rows, JOIN_S)
-
-
-def crash_aims(rows: Rows) -> list[Row]:
-    return _time_aims(rows, CRASH_S)
-
-
-def _time_aims(rows: Rows, wanted_s: float) -> list[Row]:
+def time_aims(rows: Rows, wanted_s: float) -> list[Row]:
     return [
         at_most(f"by {row['transport']}: {row['what']}, s", wanted_s, row["median_s"])
         for row in rows
@@ -223,12 +199,9 @@ def _time_aims(rows: Rows, wanted_s: float) -> list[Row]:
 
 def memory_aims(rows: Rows) -> list[Row]:
     (row,) = rows
-    by, growth = f"by {row['transport']}", row["flat_mb_per_minute"]
-    return [
-        at_most(f"{by}: idle, MB", IDLE_MB, row["idle_mb"]),
-        at_most(f"{by}: under load, MB", LOADED_MB, row["most_mb"]),
-        at_most(f"{by}: growth, MB per minute", growth, row["mb_per_minute"]),
-    ]
+    by = f"by {row['transport']}"
+    limits = MEMORY | {"growth, MB per minute": ("mb_per_minute", row["flat_mb_per_minute"])}
+    return [at_most(f"{by}: {aim}", most, row[column]) for aim, (column, most) in limits.items()]
 
 
 def source_aims(rows: Rows) -> list[Row]:
@@ -248,23 +221,21 @@ def audit_aims(lines: Rows) -> list[Row]:
     for line in even:
         name = f"{line['rows']:,} rows"
         core = f"{name}: order, gaps, repeats, agreement to DuckDB"
-        aims += [
-            at_least(core, AUDIT_CORE_RATIO, line["core_ratio"]),
-            at_least(f"{name}: all rules to DuckDB", AUDIT_ALL_RATIO, line["all_ratio"]),
-        ]
+        aims.append(at_least(core, 0.4, line["core_ratio"]))
+        aims.append(at_least(f"{name}: all rules to DuckDB", 0.25, line["all_ratio"]))
     least, most = even[0], even[-1]
     if most is not least:
         rows = most["rows"] / least["rows"]
         grown = most["seconds"] / least["seconds"]
-        aims.append(at_most(f"time for {rows:.3g} × the rows", AUDIT_GROWTH * rows, grown))
+        aims.append(at_most(f"time for {rows:.3g} × the rows", 1.1 * rows, grown))
     shuffled = max(line["shuffled_share"] for line in lines)
-    aims.append(at_most("shuffled share of the input", AUDIT_SHUFFLED, shuffled))
+    aims.append(at_most("shuffled share of the input", 0.01, shuffled))
     for line in here:
         if line["senders"] != "even":
             slower = line["seconds"] / least["seconds"]
-            aims.append(at_most("time where one sender has 99 % of the rows", AUDIT_SKEWED, slower))
+            aims.append(at_most("time where one sender has 99 % of the rows", 1.3, slower))
     clustered = [line["seconds"] for line in lines if line["core_ratio"] is None]
     if clustered:
         one, two = clustered
-        aims.append(at_least("two executors to one", AUDIT_EXECUTORS, one / two))
+        aims.append(at_least("two executors to one", 1.7, one / two))
     return aims

@@ -11,10 +11,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -38,9 +36,9 @@ if TYPE_CHECKING:
     from benchmarks.audit_traces import Written
     from benchmarks.printing import Row
 
+APP = "ringcast bench audit"
 CORES = 2
-DUCKDB_MEMORY = "4GB"
-"""Spark takes less."""
+ASKED = ("core", "all", "sums")
 PLANT_ROWS = 4000
 WARM_UPS_MAX = 6
 SENDERS = {"even": EVEN, "one sender": SKEWED}
@@ -66,7 +64,7 @@ def bench_audit(
     even: list[Written] = []
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         scratch = Path(name)
-        with _session(f"local[{CORES}]") as spark:
+        with session(APP, f"local[{CORES}]", is_long=True) as spark:
             tell("planting violations in small traces …")
             check_plants(spark, scratch)
             for kind, size in cases:
@@ -84,7 +82,7 @@ def bench_audit(
             tell(f"{even[-1].rows} rows on a cluster of processes, executors: {count} …")
             with (
                 start_standalone(workers=count, cores=1) as cluster,  # each in its own process
-                _session(cluster.url) as spark,
+                session(APP, cluster.url, is_long=True) as spark,
             ):
                 line = measure(spark, even[-1], runs, beside=False)
             on = f"executors: {count}"
@@ -97,7 +95,7 @@ def measure(spark: SparkSession, written: Written, runs: int, *, beside: bool = 
     _warm_up(spark, directory)
     shuffled = -shuffled_bytes(spark)
     used: list[Usage] = []
-    asked: list[Asked] = []
+    asked: list[list[float]] = []
     for _ in range(runs):
         with Usage() as usage:
             violated = violated_by_audit(spark, directory)
@@ -119,10 +117,10 @@ def measure(spark: SparkSession, written: Written, runs: int, *, beside: bool = 
         "shuffled_bytes": shuffled // runs,
         "shuffled_share": shuffled / runs / written.bytes,
     }
-    for name in Asked._fields:
-        best = min((getattr(each, name) for each in asked), default=None)
-        line[f"duckdb_{name}"] = None if best is None else round(best, 3)
-        line[f"{name.removesuffix('_s')}_ratio"] = best and round(best / seconds, 3)
+    for name, *times in zip(ASKED, *asked, strict=True):
+        best = min(times, default=None)
+        line[f"duckdb_{name}_s"] = best and round(best, 3)
+        line[f"{name}_ratio"] = best and round(best / seconds, 3)
     return line
 
 
@@ -137,31 +135,23 @@ def _warm_up(spark: SparkSession, directory: Path) -> None:
         best = usage.cpu_s
 
 
-class Asked(NamedTuple):
-    """How long DuckDB took over each question."""
-
-    core_s: float
-    all_s: float
-    sums_s: float
-
-
-def ask(directory: Path, violated: set[str]) -> Asked:
-    """It must say what Spark says."""
-    with _questions(directory) as questions:
-        marks = [time.perf_counter()]
-        core = questions.core()
-        marks.append(time.perf_counter())
-        everything = questions.all()
-        marks.append(time.perf_counter())
-        questions.sums()
-        marks.append(time.perf_counter())
+def ask(directory: Path, violated: set[str]) -> list[float]:
+    """How long DuckDB takes over each of ASKED. It must say what Spark says."""
+    answers: list[Any] = []
+    times = []
+    with Questions(directory) as questions:
+        for question in (questions.core, questions.all, questions.sums):
+            started = time.perf_counter()
+            answers.append(question())
+            times.append(time.perf_counter() - started)
+    core, everything, _ = answers
     for found, audited in ((core, violated & set(CORE)), (everything, violated)):
         if found != audited:
             raise Disagreement(
                 f"Spark finds {_listed(audited)} violated and DuckDB {_listed(found)} in the same "
                 "files: please report it"
             )
-    return Asked(*(end - start for start, end in pairwise(marks)))
+    return times
 
 
 # What both must find
@@ -223,11 +213,8 @@ def check_plants(spark: SparkSession, scratch: Path) -> None:
 
 
 def _check(spark: SparkSession, directory: Path, planted: str, violated: set[str]) -> None:
-    with _questions(directory) as questions:
-        said = {
-            "Spark": violated_by_audit(spark, directory),
-            "DuckDB": questions.all(),
-        }
+    with Questions(directory) as questions:
+        said = {"Spark": violated_by_audit(spark, directory), "DuckDB": questions.all()}
     for who, found in said.items():
         if found != violated:
             raise Disagreement(
@@ -247,26 +234,3 @@ def violated_by_audit(spark: SparkSession, directory: Path) -> set[str]:
 
 def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
-
-
-# Around the measurements
-
-
-@contextmanager
-def _session(master: str) -> Iterator[SparkSession]:
-    spark = session("ringcast bench audit", master, is_long=True)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _questions(directory: Path) -> Iterator[Questions]:
-    spill = directory.with_name("spill")
-    questions = Questions(directory, threads=CORES, memory=DUCKDB_MEMORY, scratch=spill)
-    try:
-        yield questions
-    finally:
-        questions.close()
-        shutil.rmtree(spill, ignore_errors=True)

@@ -12,25 +12,22 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from benchmarks.audit_traces import batch_of
+from benchmarks.audit_traces import EVENTS, KINDS, Member
 from benchmarks.printing import tell
 from benchmarks.usage import Usage, result_bytes
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
-from ringcast.trace.rows import BLOCK, DELIVER, OPEN, PURGE, SEND, START, STOP, VIEW, Row
-from ringcast.trace.segments import Recording, SegmentWriter
+from ringcast.trace.rows import BLOCK, DELIVER, PURGE, SEND, STOP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.printing import Row as Report
+    from benchmarks.audit_traces import Numbers
+    from benchmarks.printing import Row
 
 MESSAGES = 100
 """Of each sender, in the time of one segment."""
@@ -38,7 +35,7 @@ WRITERS = 32
 MASTER = "local[2]"
 
 
-def bench_members(members: int, segments: int) -> Report:
+def bench_members(members: int, segments: int) -> Row:
     """One line of figures."""
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         directory = Path(name)
@@ -46,13 +43,10 @@ def bench_members(members: int, segments: int) -> Report:
         size = write_members(directory, members, segments)
         tell("judging them …")
         before = _own_peak_mb()
-        spark = session("ringcast bench audit", MASTER)
-        try:
+        with session("ringcast bench audit", MASTER) as spark:
             with Usage() as usage:
                 report = audit(spark, directory)
             returned = result_bytes(spark)
-        finally:
-            spark.stop()
     if report.exit_status:
         raise RingcastError(f"clean traces are not found so: {report.summary}")
     return {
@@ -86,71 +80,44 @@ def write_members(directory: Path, members: int, segments: int) -> int:
 
 
 def _write_member(directory: Path, members: int, segments: int, at: int) -> int:
-    keys = tuple(f"m{peer}#{peer + 1}" for peer in range(members))
-    settings = {"purge": "acks", "capacity": 4096}
-    recording = Recording(run_id="bench", node=f"m{at}", inc=at + 1, settings=settings)
-    size = idx = 0
+    member = Member(directory, at, 1, settings={"purge": "acks", "capacity": 4096})
+    member.install(1, range(members), np.zeros((members, 1), np.int64))
     for number in range(segments):
-        writer = SegmentWriter(directory, recording)
-        if not number:
-            rows = list(_first_rows(at, keys))
-            writer.add(rows)
-            idx += len(rows)
-        batch = _segment_rows(recording, at, number, members, idx)
-        writer.add_batch(batch)
-        idx += len(batch)
-        is_last = number + 1 == segments
-        if is_last:
-            purged = _row(PURGE, at, idx, stream=0, seqno=segments * MESSAGES)
-            writer.add([purged, _row(STOP, at, idx + 1)])
-        size += writer.finish(is_last=is_last).stat().st_size
-    return size
+        member.add(_segment_rows(at, number, members))
+        if number + 1 < segments:
+            member.finish()
+    member.add_row(PURGE, stream=0, seqno=segments * MESSAGES)
+    member.add_row(STOP)
+    member.finish(is_last=True)
+    return sum(path.stat().st_size for path in member.paths)
 
 
-def _first_rows(at: int, keys: tuple[str, ...]) -> Iterator[Row]:
-    yield _row(START, at, 0)
-    yield _row(VIEW, at, 1, view=1, view_creator=keys[0], members=keys)
-    others = (peer for peer in range(len(keys)) if peer != at)
-    for idx, peer in enumerate(others, 2):
-        yield _row(OPEN, at, idx, peer=f"m{peer}", peer_inc=peer + 1, stream=0)
-
-
-def _row(event: str, at: int, idx: int, **columns: Any) -> Row:
-    return Row(event, f"m{at}", at + 1, idx)._replace(**columns)
-
-
-def _segment_rows(
-    recording: Recording, at: int, number: int, members: int, idx: int
-) -> pa.RecordBatch:
+def _segment_rows(at: int, number: int, members: int) -> dict[str, Numbers]:
     """What is sent, then what is delivered of each sender, then the blocks that end with that."""
     first, last = number * MESSAGES + 1, (number + 1) * MESSAGES
     ended = last // BLOCK_MESSAGES if last // BLOCK_MESSAGES > (first - 1) // BLOCK_MESSAGES else 0
-    hashed = ended - 1 if ended and (ended - 1) % HASHED_EVERY == 0 else -1
-    senders = np.arange(members)
-    parts = [(SEND, "", np.array([at])), (DELIVER, "", senders)]
-    if hashed >= 0:
-        parts += [(BLOCK, "sent", np.array([at])), (BLOCK, "delivered", senders)]
-    counts = [len(peers) for _, _, peers in parts]
-    peers = np.concatenate([peers for _, _, peers in parts])
-    is_block = np.repeat([event == BLOCK for event, _, _ in parts], counts)
-    is_delivery = np.repeat([event == DELIVER for event, _, _ in parts], counts)
-    block_last = (hashed + 1) * BLOCK_MESSAGES
-    filled = {
-        "event": _texts([event for event, _, _ in parts], counts),
-        "kind": _texts([kind for _, kind, _ in parts], counts),
-        "idx": pa.array(np.arange(idx, idx + len(peers))),
-        "peer": pa.array([f"m{peer}" for peer in peers.tolist()]).dictionary_encode(),
-        "peer_inc": pa.array((peers + 1).astype(np.uint64)),
-        "stream": pa.array(np.zeros(len(peers), np.int64)),
-        "seqno": pa.array(np.where(is_block, block_last - BLOCK_MESSAGES + 1, first)),
-        "seqno2": pa.array(np.where(is_block, block_last, last)),
-        "view": pa.array(is_delivery.astype(np.int64)),
-        "view_creator": _texts(["m0#1" * (event == DELIVER) for event, _, _ in parts], counts),
-        "block": pa.array(np.where(is_block, hashed, -1)),
-        "block_hash": pa.array(np.where(is_block, block_last * (peers + 7), 0).astype(np.uint64)),
+    block = ended - 1 if ended and (ended - 1) % HASHED_EVERY == 0 else -1
+    block_last = (block + 1) * BLOCK_MESSAGES
+    peers = np.append(at, np.arange(members))
+    is_own = np.arange(members + 1) == 0
+    runs = {
+        "event": np.where(is_own, EVENTS.index(SEND), EVENTS.index(DELIVER)),
+        "kind": np.zeros_like(peers),
+        "peer": peers,
+        "stream": np.zeros_like(peers),
+        "seqno": np.full_like(peers, first),
+        "seqno2": np.full_like(peers, last),
+        "block": np.full_like(peers, -1),
+        "block_hash": np.zeros_like(peers),
     }
-    return batch_of(recording, filled, len(peers))
-
-
-def _texts(values: list[str], counts: list[int]) -> pa.Array:
-    return pa.array(np.repeat(values, counts).tolist(), pa.string()).dictionary_encode()
+    if block < 0:
+        return runs
+    blocks = runs | {
+        "event": np.full_like(peers, EVENTS.index(BLOCK)),
+        "kind": np.where(is_own, KINDS.index("sent"), KINDS.index("delivered")),
+        "seqno": np.full_like(peers, block_last - BLOCK_MESSAGES + 1),
+        "seqno2": np.full_like(peers, block_last),
+        "block": np.full_like(peers, block),
+        "block_hash": block_last * (peers + 7),
+    }
+    return {name: np.append(runs[name], blocks[name]) for name in runs}

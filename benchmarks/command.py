@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from json import dumps
+from typing import Any, NamedTuple, TypeAlias
 
 import click
 
 from benchmarks.aims import SOURCE
-from benchmarks.printing import print_table
+from benchmarks.printing import Row, print_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchmarks.printing import Row
-
-Rows: TypeAlias = "Sequence[Row]"
-
-_JSON = click.Option(["--json"], is_flag=True, help="Print JSON instead of a table.")
+Rows: TypeAlias = Sequence[Row]
 
 
 class Benchmark(NamedTuple):
-    """A command of `ringcast bench`. What it does not say is as usual."""
+    """What a command does not say is as usual."""
 
     module: str
     help: str
-    options: tuple[click.Option, ...] = ()
+    options: Sequence[click.Option]
     aims: Callable[[Rows], Rows] | None = None
     has_aims: Callable[[dict[str, Any]], bool] = lambda options: True
     """Whether figures with these options are held against the aims."""
@@ -34,45 +29,50 @@ class Benchmark(NamedTuple):
     """Where the aims come from; None: they are our own, and stand in their row."""
     layout: Callable[[Rows], Rows] = lambda rows: rows
     """What people see of the rows."""
-    remark: Callable[[Rows], str] | None = None
+    remark: Callable[[Rows], str] = lambda rows: ""
     """A last line for people."""
-    failure: Callable[[Rows], str | None] = lambda rows: None
+    failure: Callable[[Rows], str] = lambda rows: ""
     """Why the command fails, though it has measured."""
-    json: Any = None
-    """The option, where it is not the usual flag."""
 
+    def command(self, name: str) -> click.Command:
+        return click.Command(
+            name, callback=partial(self._run, name), params=[*self.options], help=self.help
+        )
 
-def command(name: str, benchmark: Benchmark) -> click.Command:
-    def measure(json: Any, **options: Any) -> None:
-        module = import_module(f"benchmarks.{benchmark.module}")
-        rows = list(getattr(module, f"bench_{name}")(**options))
-        held = benchmark.aims(rows) if benchmark.aims and benchmark.has_aims(options) else None
+    def _run(self, name: str, /, *, json: Any, **options: Any) -> None:
+        measure = getattr(import_module(f"benchmarks.{self.module}"), f"bench_{name}")
+        rows = list(measure(**options))
+        aims = self.aims(rows) if self.aims and self.has_aims(options) else None
         if json:
-            click.echo(_to_json(benchmark, rows, held), file=None if json is True else json)
+            click.echo(self._to_json(rows, aims), file=None if json is True else json)
         else:
-            _print(benchmark, rows, held)
-        failure = benchmark.failure(rows)
-        if failure:
+            self._print(rows, aims)
+        if failure := self.failure(rows):
             raise click.ClickException(failure)
 
-    params = [*benchmark.options, benchmark.json or _JSON]
-    return click.Command(name, callback=measure, params=[*params], help=benchmark.help)
+    def _to_json(self, rows: Rows, aims: Rows | None) -> str:
+        about: object = rows
+        if aims is not None:
+            about = [row | {"aims": aims} for row in rows]
+            if compared_with := self.compared_with():
+                about = {"rows": rows, "aims": aims, "compared_with": compared_with}
+        return dumps(about, indent=2)
+
+    def _print(self, rows: Rows, aims: Rows | None) -> None:
+        print_table(self.layout(rows))
+        if aims is not None:
+            if compared_with := self.compared_with():
+                click.echo(f"\naims; compared figures: {compared_with}")
+            print_table(aims)
+        if remark := self.remark(rows):
+            click.echo(f"\n{remark}")
 
 
-def _to_json(benchmark: Benchmark, rows: Rows, held: Rows | None) -> str:
-    about: object = rows
-    if held is not None:
-        about = [row | {"aims": held} for row in rows]
-        if compared_with := benchmark.compared_with():
-            about = {"rows": rows, "aims": held, "compared_with": compared_with}
-    return json.dumps(about, indent=2)
+JSON = click.Option(["--json"], is_flag=True, help="Print JSON instead of a table.")
 
 
-def _print(benchmark: Benchmark, rows: Rows, held: Rows | None) -> None:
-    print_table(benchmark.layout(rows))
-    if held is not None:
-        if compared_with := benchmark.compared_with():
-            click.echo(f"\naims; compared figures: {compared_with}")
-        print_table(held)
-    if benchmark.remark is not None:
-        click.echo(benchmark.remark(rows))
+def benchmark(
+    module: str, help: str, *options: click.Option, json: click.Option = JSON, **more: Any
+) -> Benchmark:
+    """The function `bench_NAME` of the module, with these options."""
+    return Benchmark(module, help, [*options, json], **more)

@@ -30,16 +30,13 @@ def bench_fleet(seeds: int, protocol: str) -> list[Row]:
     }
     plain_s = perf_counter() - started
     started = perf_counter()
-    spark = session("ringcast bench fleet", f"local[{CORES}]")
-    try:
+    with session("ringcast bench fleet", f"local[{CORES}]") as spark:
         start_s = perf_counter() - started
         started = perf_counter()
         fleet = Fleet(seeds=range(seeds), protocol=protocol)
         tasks = tasks_for(spark, fleet)
         rows = fleet_rows(spark, fleet, tasks).select("seed", "trace_hash").collect()
         spark_s = perf_counter() - started
-    finally:
-        spark.stop()
     assert {row.seed: row.trace_hash for row in rows} == plain
     row = {
         "protocol": protocol,

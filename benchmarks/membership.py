@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.printing import tell
-from benchmarks.workload import check_members, check_runs, group_name
+from benchmarks.workload import MEMBERS_MAX, RUNS_MAX, check, group_name
 from ringcast.sim.processes import Cluster
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def bench_crash(*, members: int, runs: int, transports: Sequence[str]) -> Iterat
 def _clusters(
     members: int, runs: int, transports: Sequence[str], *, fewest: int
 ) -> Iterator[tuple[str, Cluster]]:
-    check_members(members, fewest=fewest)
-    check_runs(runs)
+    check("members", members, fewest, MEMBERS_MAX)
+    check("runs", runs, 1, RUNS_MAX)
     for transport in transports:
         tell(f"measuring {transport}")
         group = group_name(transport)

@@ -7,14 +7,13 @@ samples, by least squares; the first tenth of the time, a minute at the most, is
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.printing import tell
 from benchmarks.rounds import Rounds
+from benchmarks.usage import processes
 from benchmarks.workload import Size, Workload, check_duration
 from ringcast.errors import UsageError
 
@@ -72,8 +71,8 @@ def bench_memory(
         "size": size,
         "idle_mb": round(max(idle), 1),
         **_drift(samples, minutes),
-        "rate_per_member": round(figures.rate),
-        "lost": figures.lost,
+        "rate_per_member": figures["rate_per_member"],
+        "lost": figures["lost"],
         "minutes": round(elapsed / 60, 2),
         "samples": [
             {"minute": round(minute, 3), "resident_mb": [round(value, 2) for value in resident]}
@@ -111,9 +110,6 @@ def slope_of(at: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _resident_mb(cluster: Cluster) -> list[float]:
-    """Of each process; only Linux tells it of others."""
-    files = [Path(f"/proc/{process.pid}/statm") for process in cluster.processes]
-    if not files[0].exists():
-        raise UsageError("resident memory of other processes is read from /proc: use Linux")
-    page_mb = resource.getpagesize() / 2**20
-    return [int(file.read_text().split()[1]) * page_mb for file in files]
+    """Of each process."""
+    running = processes()
+    return [running[process.pid].resident_mb for process in cluster.processes]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.printing import tell
 from benchmarks.rounds import Rounds, ceiling_ratio, raw_ceiling
-from benchmarks.workload import SIZE, TRANSPORTS, Size, Workload, versions
+from benchmarks.workload import RATIOS, SIZE, TRANSPORTS, Size, Workload, versions
 from ringcast.errors import RingcastError, UsageError
 
 if TYPE_CHECKING:
@@ -43,9 +43,13 @@ RECEIVE_BUFFER = 212_992
 
 DEADLINE_S = 30.0
 
-RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio", "buffer_ratio")
-"""Beside what a workload is measured, if anything."""
-
+COLUMNS = (
+    *("transport", "workload", "size", "mixed", "guarantee", "purge", "loss", "receive_buffer"),
+    *("rate_per_member", "deliveries_per_s", "mb_per_s", "cpu_us_per_delivery", "retransmitted"),
+    *("reports_per_1000", "lost", "rss_mb", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
+    *("messages", "recorded", *RATIOS, "plain_rates", "plain_rate_per_member"),
+    *("plain_cpu_us_per_delivery", "plain_reports_per_1000", "versions"),
+)
 UNICAST_COLUMNS = (
     *("transport", "workload", "size", "mixed", "loss", "rate_per_member", "mb_per_s"),
     *("cpu_us_per_delivery", "retransmitted", "lost", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
@@ -185,37 +189,20 @@ def measure(workload: Workload, cluster: Cluster) -> Row:
             for group in groups if turn % 2 == 0 else reversed(groups):
                 group.measure()
     measured, *others = (group.figures() for group in groups)
-    rate = measured.rate
-    plain = others[0] if others else None
-    ratios: Row = dict.fromkeys(RATIOS)
-    if plain is not None:
-        ratios[f"{workload.beside}_ratio"] = round(rate / plain.rate, 3)
-    return {
-        "transport": workload.transport,
-        "workload": workload.shape,
-        "size": workload.size.size,
-        "mixed": workload.size.is_mixed,
+    row = _heading(workload) | measured
+    rate = row["rate_per_member"]
+    for plain in others:
+        row |= {f"plain_{name}": figure for name, figure in plain.items()}
+        row[f"{workload.beside}_ratio"] = round(rate / plain["rate_per_member"], 3)
+        row["lost"] += plain["lost"]
+    row |= {
         "guarantee": workload.guarantee,
         "purge": workload.purge,
-        "loss": workload.loss,
-        "receive_buffer": workload.receive_buffer,
-        "rate_per_member": round(rate),
-        "deliveries_per_s": round(rate * workload.members),
+        "deliveries_per_s": rate * workload.members,
         "mb_per_s": round(rate * workload.size.size / 1e6, 1),
-        "cpu_us_per_delivery": round(measured.cpu_us_per_delivery, 3),
-        "retransmitted": measured.retransmitted,
-        "reports_per_1000": round(measured.reports_per_1000, 2),
-        "lost": measured.lost + (plain.lost if plain else 0),
-        "rss_mb": round(measured.rss_mb, 1),
         "ceiling_mb_per_s": round(ceiling / 1e6, 1),
         "ceiling_ratio": ceiling_ratio(workload, rate, ceiling),
-        "rates": [round(value) for value in measured.rates],
-        "messages": measured.messages,
         "recorded": workload.record_level if workload.record is not None else None,
-        **ratios,
-        "plain_rates": [round(value) for value in plain.rates] if plain else None,
-        "plain_rate_per_member": round(plain.rate) if plain else None,
-        "plain_cpu_us_per_delivery": round(plain.cpu_us_per_delivery, 3) if plain else None,
-        "plain_reports_per_1000": round(plain.reports_per_1000, 2) if plain else None,
         "versions": versions(),
     }
+    return {column: row.get(column) for column in COLUMNS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from threading import Condition, Thread
 from time import perf_counter_ns, sleep
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.window.threads import RingBuffer
 
@@ -19,15 +19,6 @@ CAPACITY = 1024
 RUN_LIMIT = 256
 PATIENCE_S = 60.0
 """An adder that waits longer than this for room gives up: a run that is stuck ends."""
-
-
-class Removes(Protocol):
-    def remove_run(self, limit: int) -> list[int]: ...
-
-
-class Buffer(Protocol):
-    def add_waiting(self, seqno: int, item: int, timeout: float, /) -> bool: ...
-    def consumer(self) -> Removes: ...
 
 
 def bench_ring(elements: int, adders: int) -> list[Row]:
@@ -43,7 +34,9 @@ def bench_ring(elements: int, adders: int) -> list[Row]:
     return [row | {"comparison_ns": round(locked_ns, 1), "ratio": round(locked_ns / ring_ns, 2)}]
 
 
-def stress(buffer: Buffer, elements: int, adders: int) -> tuple[list[int], int]:
+def stress(
+    buffer: RingBuffer[int] | LockedBuffer, elements: int, adders: int
+) -> tuple[list[int], int]:
     """Add 1, 2, 3… each from two threads: what came out, and how many adds succeeded."""
     consumer = buffer.consumer()
     accepted = [0] * adders

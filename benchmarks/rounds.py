@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.workload import group_name
 from ringcast.aio.multicast_socket import group_address
@@ -17,10 +17,11 @@ from ringcast.errors import RingcastError
 from ringcast.sim.processes import child, hear, tell
 
 if TYPE_CHECKING:
+    from benchmarks.printing import Row
     from benchmarks.workload import Workload
     from ringcast.sim.processes import Cluster
 
-    Answers = list[dict[str, Any]]
+    Answers = list[Row]
 
 DATAGRAM_BYTES = 60_000
 
@@ -37,24 +38,6 @@ CEILING_S_MAX = 0.5
 
 GRACE_S = 10.0
 """After its deadline a member says why it is stuck. One that does not is killed."""
-
-
-class Figures(NamedTuple):
-    """Of all rounds of a group, without the warm-up."""
-
-    rates: list[float]
-    """Messages per second delivered by the median member, of each round."""
-    rate: float
-    cpu_us_per_delivery: float
-    """Of all members together, those that only send too."""
-    messages: int
-    """How many were sent."""
-    retransmitted: int
-    reports_per_1000: float
-    """Acks, reports and what comes of reports, for each thousand messages that were sent."""
-    lost: int
-    """Messages that did not come, whether or not others came in their place."""
-    rss_mb: float
 
 
 class Rounds:
@@ -75,7 +58,10 @@ class Rounds:
     def measure(self) -> None:
         self._rounds.append(self._round(self._per_sender))
 
-    def figures(self) -> Figures:
+    def figures(self) -> Row:
+        """Of all rounds: messages per second delivered by the median member, CPU time of all
+        members together, acks and reports for each thousand messages that were sent, and messages
+        that did not come, whether or not others came in their place."""
         rates = [
             statistics.median(
                 answer["delivered"] / answer["seconds"] for answer in answers if answer["delivered"]
@@ -83,19 +69,19 @@ class Rounds:
             for answers in self._rounds
         ]
         costs = [_sum("cpu_s", answers) / _sum("delivered", answers) for answers in self._rounds]
-        last = self._rounds[-1]
+        last, warm = self._rounds[-1], self._warm
         messages = self._per_sender * self._workload.sender_count * len(self._rounds)
-        reports = _sum("reports", last) - _sum("reports", self._warm)
-        return Figures(
-            rates=rates,
-            rate=statistics.median(rates),
-            cpu_us_per_delivery=statistics.median(costs) * 1e6,
-            messages=messages,
-            retransmitted=_sum("retransmitted", last) - _sum("retransmitted", self._warm),
-            reports_per_1000=1000 * reports / messages,
-            lost=sum(_sum("lost", answers) for answers in self._rounds),
-            rss_mb=max(answer["rss_mb"] for answer in last),
-        )
+        reports = _sum("reports", last) - _sum("reports", warm)
+        return {
+            "rates": [round(rate) for rate in rates],
+            "rate_per_member": round(statistics.median(rates)),
+            "cpu_us_per_delivery": round(statistics.median(costs) * 1e6, 3),
+            "messages": messages,
+            "retransmitted": _sum("retransmitted", last) - _sum("retransmitted", warm),
+            "reports_per_1000": round(1000 * reports / messages, 2),
+            "lost": sum(_sum("lost", answers) for answers in self._rounds),
+            "rss_mb": round(max(answer["rss_mb"] for answer in last), 1),
+        }
 
     def _round(self, per_sender: int) -> Answers:
         """Everybody sends and reads one round; everybody's answer."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.printing import tell as announce
 from benchmarks.sockets import SPACE, Wire, open_socket
-from benchmarks.workload import check, check_runs, group_name, versions
+from benchmarks.workload import RUNS_MAX, check, group_name, versions
 from ringcast.aio.loop import run
 from ringcast.sim.processes import Cluster, child, hear, tell
 
@@ -41,7 +41,7 @@ SPIN_S = 0.001
 
 
 def bench_rtt(*, transports: Sequence[str], size: int, count: int, runs: int) -> Iterator[Row]:
-    check_runs(runs)
+    check("runs", runs, 1, RUNS_MAX)
     check("size", size, 1, SIZE_MAX, " bytes")
     check("count", count, 100, 1_000_000)
     for transport in transports:

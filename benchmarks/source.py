@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from benchmarks.printing import tell
 from benchmarks.usage import Usage
@@ -62,22 +62,20 @@ def bench_source(messages: int, size: int, step: int, master: str) -> list[Repor
         archive.mkdir()
         messages = _write(archive, messages, size)
         plain_s = min(_read_plainly(archive) for _ in range(ROUNDS))
-        spark = session("ringcast bench source", master, is_long=True)
-        try:
+        with session("ringcast bench source", master, is_long=True) as spark:
             register(spark)
             spark.dataSource.register(ReadySource)
             whole, ready = _whole_usage(spark, archive)
             steps_ms = _step_times(spark, Path(scratch), size, step)
-        finally:
-            spark.stop()
+    seconds, ready_s = (min(usage.seconds for usage in each) for each in (whole, ready))
     report = {
         "messages": messages,
         "size": size,
-        "rows_per_s": round(messages / whole.seconds),
-        "mb_per_s": round(messages * size / whole.seconds / 1e6, 1),
-        "cpu_s": round(whole.cpu_s, 2),
-        "ceiling_rows_per_s": round(messages / ready.seconds),
-        "ceiling_ratio": round(ready.seconds / whole.seconds, 2),
+        "rows_per_s": round(messages / seconds),
+        "mb_per_s": round(messages * size / seconds / 1e6, 1),
+        "cpu_s": round(min(usage.cpu_s for usage in whole), 2),
+        "ceiling_rows_per_s": round(messages / ready_s),
+        "ceiling_ratio": round(ready_s / seconds, 2),
         "plain_rows_per_s": round(messages / plain_s),
         "step_messages": step,
         "steps": len(steps_ms),
@@ -114,31 +112,19 @@ class ReadyReader(ArchiveReader):
             left -= len(batch)
 
 
-class Cost(NamedTuple):
-    """The least of each, over some rounds."""
-
-    seconds: float
-    cpu_s: float
-
-
-def _whole_usage(spark: SparkSession, archive: Path) -> tuple[Cost, Cost]:
+def _whole_usage(spark: SparkSession, archive: Path) -> list[list[Usage]]:
     """What it takes to get every column of every message: out of the archive, and of what is ready.
     In turns, so that both meet the same machine."""
-    tables = [
-        spark.read.format(name).load(str(archive)) for name in ("ringcast", ReadySource.name())
-    ]
-    rounds: list[list[Cost]] = []
-    for _ in range(WARM_ROUNDS + ROUNDS):
-        rounds.append([])
-        for table in tables:
-            with Usage() as used:
+    names = ("ringcast", ReadySource.name())
+    tables = [spark.read.format(name).load(str(archive)) for name in names]
+    used: list[list[Usage]] = [[], []]
+    for turn in range(WARM_ROUNDS + ROUNDS):
+        for table, usages in zip(tables, used, strict=True):
+            with Usage() as usage:
                 table.write.format("noop").mode("overwrite").save()
-            rounds[-1].append(Cost(used.seconds, used.cpu_s))
-    whole, ready = (
-        Cost(*map(min, zip(*costs, strict=True)))
-        for costs in zip(*rounds[WARM_ROUNDS:], strict=True)
-    )
-    return whole, ready
+            if turn >= WARM_ROUNDS:
+                usages.append(usage)
+    return used
 
 
 def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> list[int]:

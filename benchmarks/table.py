@@ -7,18 +7,19 @@ command fails, stands in the entry (command.py).
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks import aims
-from benchmarks.command import Benchmark, command
-from benchmarks.workload import TRANSPORTS, Size
+from benchmarks.command import benchmark
+from benchmarks.workload import RATIOS, TRANSPORTS, Size
 from ringcast.sim.options import PROTOCOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from benchmarks.command import Rows
 
@@ -35,18 +36,21 @@ class SizeType(click.ParamType[Any]):
         return Size(int(number), rest == "mixed")
 
 
-def _option(names: str, help: str, default: Any, **more: Any) -> click.Option:
-    """One with a default that its help shows."""
-    return click.Option(names.split(), default=default, show_default=True, help=help, **more)
+def option(names: str, help: str, default: Any = None, **more: Any) -> click.Option:
+    """One whose help shows the default, if there is one."""
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    return click.Option(names.split(), help=help, **more)
 
 
-def _several(names: str, help: str, **more: Any) -> click.Option:
+def word(names: str, help: str, words: Sequence[str]) -> click.Option:
+    """One of these; the first by default."""
+    return option(names, help, words[0], type=click.Choice(words))
+
+
+def several(names: str, help: str, kind: Any, **more: Any) -> click.Option:
     """One that may be repeated. Its help names the default."""
-    return click.Option(names.split(), multiple=True, help=help, **more)
-
-
-def _choice(*words: str) -> click.Choice[str]:
-    return click.Choice(words)
+    return click.Option(names.split(), help=help, type=kind, multiple=True, **more)
 
 
 def without(*columns: str) -> Callable[[Rows], Rows]:
@@ -56,8 +60,6 @@ def without(*columns: str) -> Callable[[Rows], Rows]:
 
 def _cells(rows: Rows) -> Rows:
     """Those that people compare, and a ratio or a condition only if some cell has it."""
-    from benchmarks.multicast import RATIOS
-
     ratios = [name for name in RATIOS if any(row.get(name) is not None for row in rows)]
     columns = [
         *("transport", "workload", "size"),
@@ -66,37 +68,28 @@ def _cells(rows: Rows) -> Rows:
         *("reports_per_1000", "lost", "rss_mb", "ceiling_ratio"),
         *(("plain_rate_per_member", *ratios) if ratios else ()),
     ]
-    return [
-        {column: row.get(column) for column in columns}
-        | {"size": str(Size(row["size"], row["mixed"]))}
-        for row in rows
-    ]
+    labels = [row | {"size": str(Size(row["size"], row["mixed"]))} for row in rows]
+    return [{column: row.get(column) for column in columns} for row in labels]
 
 
-def _failed_cells(rows: Rows) -> str | None:
+def _failed_cells(rows: Rows) -> str:
     failures = [row["failed"] for row in rows if row["failed"]]
-    if not failures:
-        return None
-    return (
-        f"{len(failures)} of {len(rows)} cells failed, which must never happen; please report "
-        f"it: {' | '.join(failures)}"
-    )
+    text = f"{len(failures)} of {len(rows)} cells failed, which must never happen; please report it"
+    return f"{text}: {' | '.join(failures)}" if failures else ""
 
 
-def _lost_messages(rows: Rows) -> str | None:
-    if any(row["lost"] for row in rows):
-        return "messages were lost: this must never happen; please report it"
-    return None
+def _lost_messages(rows: Rows) -> str:
+    is_lost = any(row["lost"] for row in rows)
+    return "messages were lost: this must never happen; please report it" if is_lost else ""
 
 
 def _flat_or_not(rows: Rows) -> str:
-    return f"\nmemory under load is {'flat' if rows[0]['is_flat'] else 'not flat: it grows'}"
+    return f"memory under load is {'flat' if rows[0]['is_flat'] else 'not flat: it grows'}"
 
 
 def _audited(rows: Rows) -> Rows:
-    if "cold" not in rows[0]:  # that of many members
-        return rows
-    return without("shuffled_share", "segments", "cold")(rows)
+    is_of_many = "cold" not in rows[0]
+    return rows if is_of_many else without("shuffled_share", "segments", "cold")(rows)
 
 
 def _duckdb() -> str:
@@ -105,41 +98,39 @@ def _duckdb() -> str:
     return f"DuckDB {duckdb().__version__} in this run"
 
 
-_SECONDS = _option("--seconds", "Length of a round, about.", 1.0)
-_TRANSPORTS = _several(
+_SECONDS = option("--seconds", "Length of a round, about.", 1.0)
+_TRANSPORTS = several(
     "--transport transports",
     "How datagrams travel; may be repeated.  [default: every one]",
-    type=_choice(*TRANSPORTS),
+    click.Choice(TRANSPORTS),
     default=TRANSPORTS,
 )
 
 BENCHMARKS = {
-    "codec": Benchmark(
+    "codec": benchmark(
         "parts",
         """Nanoseconds per message to encode and decode runs, beside a per-message format.
 
         Example: ringcast bench codec --json
         """,
     ),
-    "window": Benchmark(
+    "window": benchmark(
         "parts",
         """Nanoseconds per message through the windows, beside a dict-and-loop window.
 
         Example: ringcast bench window --json
         """,
     ),
-    "ring": Benchmark(
+    "ring": benchmark(
         "ring",
         """The concurrent ring buffer under threads, beside a lock and a dict.
 
         Example: ringcast bench ring --adders 4
         """,
-        (
-            _option("--elements", "How many to pass through.", 200_000, type=click.IntRange(1)),
-            _option("--adders", "Threads that add.", 8, type=click.IntRange(1, 256)),
-        ),
+        option("--elements", "How many to pass through.", 200_000, type=click.IntRange(1)),
+        option("--adders", "Threads that add.", 8, type=click.IntRange(1, 256)),
     ),
-    "multicast": Benchmark(
+    "multicast": benchmark(
         "multicast",
         """Real processes on loopback: messages per second, beside a raw-socket ceiling.
 
@@ -151,98 +142,84 @@ BENCHMARKS = {
           ringcast bench multicast --receive-buffer 212992 --size 1000 --size 10000
           ringcast bench multicast --matrix --transport tcp --size 100 --size 100-mixed
         """,
-        (
-            _several("--members", "Processes in the group.  [default: 3]", type=int),
-            _several("--senders", "Who sends.  [default: all]", type=_choice("1", "all")),
-            _several(
-                "--size sizes",
-                "Bytes per message; 100-mixed: that on average.  [default: 1000]",
-                type=SizeType(),
-            ),
-            _option("--loss", "Share of datagrams to lose.", 0.0),
-            _SECONDS,
-            _option("--runs", "Rounds; medians are reported.", 3),
-            _option("--seed", "Which datagrams are lost.", 1),
-            click.Option(
-                ["--record"],
-                type=click.Path(file_okay=False, path_type=Path),
-                help="Record the members' traces in this directory, and measure what that costs.",
-            ),
-            _option(
-                "--record-level",
-                "How much to record.",
-                "deliveries",
-                type=_choice("deliveries", "full"),
-            ),
-            _option(
-                "--guarantee",
-                "What messages are sent with; uniform is measured beside fifo.",
-                "fifo",
-                type=_choice("fifo", "uniform"),
-            ),
-            _option(
-                "--purge",
-                "How senders learn what everybody has; stability (reports) is measured beside "
-                "acks.",
-                "acks",
-                type=_choice("acks", "stability"),
-            ),
-            click.Option(
-                ["--retain/--no-retain"],
-                default=None,
-                help="With stability: receivers keep messages until everybody has them.  "
-                "[default: retain]",
-            ),
-            _several(
-                "--transport transports",
-                "How datagrams travel; the ceiling is that of the same sockets.  [default: udp]",
-                type=_choice(*TRANSPORTS),
-            ),
-            click.Option(
-                ["--receive-buffer"],
-                type=int,
-                metavar="BYTES",
-                help="Ask the kernel for so much, 212992 being what most machines grant; measured "
-                "beside groups with the buffer that they get by themselves.",
-            ),
-            click.Option(
-                ["--matrix"],
-                is_flag=True,
-                help="Every transport with 1 → 2, 1 → 3, 3, 4 and 8 all, from 0 bytes to 1 MB, "
-                "some with loss or a small receive buffer, and the aims; or what of it "
-                "--transport, --members, --senders and --size say.",
-            ),
+        several("--members", "Processes in the group.  [default: 3]", int),
+        several("--senders", "Who sends.  [default: all]", click.Choice(["1", "all"])),
+        several(
+            "--size sizes",
+            "Bytes per message; 100-mixed: that on average.  [default: 1000]",
+            SizeType(),
         ),
+        option("--loss", "Share of datagrams to lose.", 0.0),
+        _SECONDS,
+        option("--runs", "Rounds; medians are reported.", 3),
+        option("--seed", "Which datagrams are lost.", 1),
+        option(
+            "--record",
+            "Record the members' traces in this directory, and measure what that costs.",
+            type=click.Path(file_okay=False, path_type=Path),
+        ),
+        word("--record-level", "How much to record.", ["deliveries", "full"]),
+        word(
+            "--guarantee",
+            "What messages are sent with; uniform is measured beside fifo.",
+            ["fifo", "uniform"],
+        ),
+        word(
+            "--purge",
+            "How senders learn what everybody has; stability (reports) is measured beside acks.",
+            ["acks", "stability"],
+        ),
+        click.Option(
+            ["--retain/--no-retain"],
+            default=None,
+            help="With stability: receivers keep messages until everybody has them.  "
+            "[default: retain]",
+        ),
+        several(
+            "--transport transports",
+            "How datagrams travel; the ceiling is that of the same sockets.  [default: udp]",
+            click.Choice(TRANSPORTS),
+        ),
+        option(
+            "--receive-buffer",
+            "Ask the kernel for so much, 212992 being what most machines grant; measured beside "
+            "groups with the buffer that they get by themselves.",
+            type=int,
+            metavar="BYTES",
+        ),
+        option(
+            "--matrix",
+            "Every transport with 1 → 2, 1 → 3, 3, 4 and 8 all, from 0 bytes to 1 MB, some with "
+            "loss or a small receive buffer, and the aims; or what of it --transport, --members, "
+            "--senders and --size say.",
+            is_flag=True,
+        ),
+        json=option("--json", "Write JSON here; - is the screen.", type=click.File("w")),
         aims=aims.matrix_aims,
         has_aims=lambda options: bool(options["matrix"]),
         layout=_cells,
         failure=_failed_cells,
-        json=click.Option(
-            ["--json"], type=click.File("w"), help="Write JSON here; - is the screen."
-        ),
     ),
-    "unicast": Benchmark(
+    "unicast": benchmark(
         "multicast",
         """One process sends to another: messages per second, beside a raw-socket ceiling.
 
         Example: ringcast bench unicast --transport udp --size 1000
         """,
-        (
-            _several(
-                "--size sizes",
-                "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
-                type=int,
-                default=(100, 1000, 10_000),
-            ),
-            _SECONDS,
-            _option("--runs", "Medians of so many.", 3),
-            _TRANSPORTS,
+        several(
+            "--size sizes",
+            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
+            int,
+            default=(100, 1000, 10_000),
         ),
-        aims=aims.unicast_aims,
+        _SECONDS,
+        option("--runs", "Medians of so many.", 3),
+        _TRANSPORTS,
+        aims=partial(aims.rate_aims, compared=aims.UNICAST),
         layout=without("rates", "loss", "mixed"),
         failure=_lost_messages,
     ),
-    "rtt": Benchmark(
+    "rtt": benchmark(
         "rtt",
         """A request and its reply between two processes, beside plain blocking sockets.
 
@@ -253,42 +230,36 @@ BENCHMARKS = {
 
         Example: ringcast bench rtt --transport tcp --runs 5
         """,
-        (
-            _option("--size", "Bytes asked, and replied.", 100),
-            _option("--count", "Round trips of a run.", 1000),
-            _option("--runs", "Take the medians of so many.", 9),
-            _TRANSPORTS,
-        ),
+        option("--size", "Bytes asked, and replied.", 100),
+        option("--count", "Round trips of a run.", 1000),
+        option("--runs", "Take the medians of so many.", 9),
+        _TRANSPORTS,
         aims=aims.rtt_aims,
         layout=without("versions"),
     ),
-    "join": Benchmark(
+    "join": benchmark(
         "membership",
         """From the start of a process until it is in the view, beside what Python itself takes.
 
         Example: ringcast bench join --runs 9
         """,
-        (
-            _option("--members", "Processes in the group before.", 3),
-            _option("--runs", "Joins; the median is reported.", 5),
-            _TRANSPORTS,
-        ),
-        aims=aims.join_aims,
+        option("--members", "Processes in the group before.", 3),
+        option("--runs", "Joins; the median is reported.", 5),
+        _TRANSPORTS,
+        aims=partial(aims.time_aims, wanted_s=aims.JOIN_S),
     ),
-    "crash": Benchmark(
+    "crash": benchmark(
         "membership",
         """From kill -9 until all survivors have the view without the victim.
 
         Example: ringcast bench crash --members 4 --json
         """,
-        (
-            _option("--members", "Processes in the group.", 3),
-            _option("--runs", "Kills of each kind; medians.", 5),
-            _TRANSPORTS,
-        ),
-        aims=aims.crash_aims,
+        option("--members", "Processes in the group.", 3),
+        option("--runs", "Kills of each kind; medians.", 5),
+        _TRANSPORTS,
+        aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
     ),
-    "memory": Benchmark(
+    "memory": benchmark(
         "memory",
         """Resident memory of a member that is idle, and whether it grows under load.
 
@@ -297,18 +268,16 @@ BENCHMARKS = {
 
         Example: ringcast bench memory --minutes 2
         """,
-        (
-            _option("--members", "Processes in the group.", 3),
-            _option("--size", "Bytes per message.", 1000),
-            _option("--minutes", "How long all of them send.", 10.0),
-            _option("--every", "Seconds between two samples.", 5.0),
-            _option("--transport", "How datagrams travel.", "udp", type=_choice(*TRANSPORTS)),
-        ),
+        option("--members", "Processes in the group.", 3),
+        option("--size", "Bytes per message.", 1000),
+        option("--minutes", "How long all of them send.", 10.0),
+        option("--every", "Seconds between two samples.", 5.0),
+        word("--transport", "How datagrams travel.", TRANSPORTS),
         aims=aims.memory_aims,
         layout=without("samples", "flat_mb_per_minute"),
         remark=_flat_or_not,
     ),
-    "state": Benchmark(
+    "state": benchmark(
         "state",
         """A joiner gets its state while the group goes on: how fast, and what the others notice.
 
@@ -318,17 +287,15 @@ BENCHMARKS = {
 
         Example: ringcast bench state --size 100000000 --kill 0.5
         """,
-        (
-            _option("--size", "Bytes of the state.", 100_000_000),
-            _option("--kill", "Kill -9 the provider when this share of it has come.", 0.0),
-            _option(
-                "--rate",
-                "Messages of 1000 B a second from each of three members; 0: as many as they can.",
-                2000,
-            ),
+        option("--size", "Bytes of the state.", 100_000_000),
+        option("--kill", "Kill -9 the provider when this share of it has come.", 0.0),
+        option(
+            "--rate",
+            "Messages of 1000 B a second from each of three members; 0: as many as they can.",
+            2000,
         ),
     ),
-    "source": Benchmark(
+    "source": benchmark(
         "source",
         """An archive read by Spark: rows a second, and how long a micro-batch takes.
 
@@ -339,27 +306,23 @@ BENCHMARKS = {
 
         Example: ringcast bench source --messages 1000000 --json
         """,
-        (
-            _option("--messages", "How many are archived.", 4_000_000),
-            _option("--size", "Bytes in each.", 100),
-            _option("--step", "Messages to a micro-batch.", 20_000),
-            _option("--master", "Where Spark runs.", "local[*]"),
-        ),
+        option("--messages", "How many are archived.", 4_000_000),
+        option("--size", "Bytes in each.", 100),
+        option("--step", "Messages to a micro-batch.", 20_000),
+        option("--master", "Where Spark runs.", "local[*]"),
         aims=aims.source_aims,
         compared_with=lambda: None,
     ),
-    "fleet": Benchmark(
+    "fleet": benchmark(
         "fleet",
         """Simulations on Spark over two cores, beside the same seeds in two plain processes.
 
         Example: ringcast bench fleet --seeds 400
         """,
-        (
-            _option("--seeds", "How many to simulate.", 400, type=click.IntRange(2)),
-            _option("--protocol", "Whose.", "multicast", type=_choice(*PROTOCOLS)),
-        ),
+        option("--seeds", "How many to simulate.", 400, type=click.IntRange(2)),
+        word("--protocol", "Whose.", PROTOCOLS),
     ),
-    "audit": Benchmark(
+    "audit": benchmark(
         "audit",
         """Judge large traces on two cores: rows and messages a second, memory, and DuckDB beside
         it.
@@ -376,33 +339,24 @@ BENCHMARKS = {
           ringcast bench audit --rows 5000000 --rows 50000000 --json
           ringcast bench audit --members 200 --segments 300
         """,
-        (
-            _several(
-                "--rows sizes",
-                "Rows of the traces; may be repeated, to see how the time grows.  "
-                "[default: 5000000]",
-                type=click.IntRange(10_000, 500_000_000),
-                default=(5_000_000,),
-            ),
-            _option(
-                "--runs",
-                "The best of so many counts, on both sides.",
-                3,
-                type=click.IntRange(1),
-            ),
-            _option(
-                "--executors/--no-executors",
-                "Also on a cluster of processes with one executor, and with two.",
-                True,
-            ),
-            click.Option(
-                ["--members"],
-                type=click.IntRange(2, 1000),
-                help="Instead: one audit of so many members with small segments, and what the "
-                "driver gets.",
-            ),
-            _option("--segments", "With --members: of each.", 300, type=click.IntRange(1, 100_000)),
+        several(
+            "--rows sizes",
+            "Rows of the traces; may be repeated, to see how the time grows.  [default: 5000000]",
+            click.IntRange(10_000, 500_000_000),
+            default=(5_000_000,),
         ),
+        option("--runs", "The best of so many counts, on both sides.", 3, type=click.IntRange(1)),
+        option(
+            "--executors/--no-executors",
+            "Also on a cluster of processes with one executor, and with two.",
+            True,
+        ),
+        option(
+            "--members",
+            "Instead: one audit of so many members with small segments, and what the driver gets.",
+            type=click.IntRange(2, 1000),
+        ),
+        option("--segments", "With --members: of each.", 300, type=click.IntRange(1, 100_000)),
         aims=aims.audit_aims,
         has_aims=lambda options: options["members"] is None,
         compared_with=_duckdb,
@@ -410,5 +364,4 @@ BENCHMARKS = {
     ),
 }
 
-
-COMMANDS = {name: command(name, benchmark) for name, benchmark in BENCHMARKS.items()}
+COMMANDS = {name: entry.command(name) for name, entry in BENCHMARKS.items()}

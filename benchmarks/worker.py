@@ -30,14 +30,13 @@ from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.config import MembershipConfig, MulticastConfig
-from ringcast.model import Address
-from ringcast.sim.processes import say, serve, view_of
+from ringcast.model import Address, Stream
+from ringcast.sim.processes import Reader, say, serve, view_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from ringcast.aio.group import Group
-    from ringcast.events import Delivered
     from ringcast.sim.processes import Commands
 
 
@@ -158,29 +157,21 @@ def message(name: str, number: int, size: int) -> bytes:
 
 
 class Book:
-    """The application: of each sender, how many messages it knows and a checksum over them."""
+    """The application's state: what is known of each sender, and ballast."""
 
     def __init__(self, size: int, pause_at: int, commands: Commands) -> None:
-        self.known: dict[str, tuple[int, int]] = {}
+        self.reader = Reader()
         self.calls = 0
         self.took_s = 0.0
         """Of the last call."""
         self.began = self.ended = 0
         self.is_ballast_right = False
-        self.progress = asyncio.Event()
         self._size = size
         self._pause_at = pause_at
         self._commands = commands
 
-    def read(self, batch: Delivered) -> None:
-        name, payloads = batch.sender.name, batch.run.payloads
-        count, checksum = self.known.get(name, (0, 0))
-        checksum = zlib.crc32(b"".join(payloads), checksum)
-        self.known[name] = (count + len(payloads), checksum)
-        self.progress.set()
-
     def give(self) -> Iterator[bytes]:
-        known = json.dumps(self.known).encode()
+        known = json.dumps(self.reader.known[Stream.FIFO]).encode()
         yield HEADING.pack(len(known)) + known
         yield from ballast(self._size)
 
@@ -197,16 +188,13 @@ class Book:
             size += len(chunk)
             checksum = zlib.crc32(chunk, checksum)
             if self._pause_at and size >= self._pause_at:
-                await self._pause(size)
+                self._pause_at = 0
+                say({"came": size})
+                await self._commands.next()
         self.ended = time.monotonic_ns()
         self.took_s = (self.ended - started) / 1e9
-        self.known = {name: (count, crc) for name, (count, crc) in known.items()}
+        self.reader.known[Stream.FIFO] = {name: (*each,) for name, each in known.items()}
         self.is_ballast_right = size == self._size and checksum == checksum_of(ballast(size))
-
-    async def _pause(self, size: int) -> None:
-        self._pause_at = 0
-        say({"came": size})
-        await self._commands.next()
 
 
 class Sender:
@@ -221,9 +209,9 @@ class Sender:
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, command: dict[str, Any]) -> None:
-        sending = self._send(command["rate"], command["size"])
-        self._tasks = [asyncio.create_task(what) for what in (sending, self._sample())]
+    def start(self, rate: int, size: int) -> None:
+        self._tasks = [asyncio.create_task(self._send(rate, size))]
+        self._tasks.append(asyncio.create_task(self._sample()))
 
     async def stop(self) -> None:
         self._is_stopping = True
@@ -274,35 +262,24 @@ async def _state(place: dict[str, Any], commands: Commands) -> None:
                 "memory_mb": _peak_mb(),
             }
         )
-        reading = asyncio.create_task(_read(group, book))
+        reading = asyncio.create_task(book.reader.read(group))
         sender = Sender(group, place["name"])
         async for command in commands:
             match command["op"]:
                 case "send":
-                    sender.start(command)
+                    sender.start(command["rate"], command["size"])
                 case "memory":
                     say({"memory_mb": _peak_mb()})
                 case "stop":
                     await sender.stop()
                     say({"sent": sender.sent, "samples": sender.samples})
                 case "finish":
-                    say(await _finish(group, book, command["expect"]))
+                    await book.reader.finish(group, command["expect"])
+                    known = book.reader.known[Stream.FIFO]
+                    say({"known": known, "memory_mb": _peak_mb()})
                 case "view":
                     say(await view_of(group, command["names"]))
         reading.cancel()
-
-
-async def _read(group: Group, book: Book) -> None:
-    async for batch in group.batches():
-        book.read(batch)
-
-
-async def _finish(group: Group, book: Book, expect: dict[str, int]) -> dict[str, Any]:
-    while any(book.known.get(name, (0, 0))[0] < count for name, count in expect.items()):
-        book.progress.clear()
-        await book.progress.wait()
-    await group.flush()
-    return {"known": book.known, "memory_mb": _peak_mb()}
 
 
 def checksum_of(blocks: Iterable[bytes]) -> int:

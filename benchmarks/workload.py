@@ -32,6 +32,11 @@ class Size(NamedTuple):
 
 
 SIZE = Size(1000)
+MEMBERS_MAX = 16
+RUNS_MAX = 1000
+
+RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio", "buffer_ratio")
+"""Beside what a workload is measured, if anything."""
 
 
 def check(name: str, value: float, least: float, most: float, unit: str = "") -> None:
@@ -42,14 +47,6 @@ def check(name: str, value: float, least: float, most: float, unit: str = "") ->
 def check_duration(name: str, value: float, most: int) -> None:
     if not 0 < value <= most:
         raise UsageError(f"{name} = {value}: must be more than 0, at most {most}")
-
-
-def check_runs(runs: int) -> None:
-    check("runs", runs, 1, 1000)
-
-
-def check_members(members: int, *, fewest: int) -> None:
-    check("members", members, fewest, 16)
 
 
 def versions() -> dict[str, str]:
@@ -89,8 +86,8 @@ class Workload:
     """How long a round may take before it counts as stuck."""
 
     def __post_init__(self) -> None:
-        check_members(self.members, fewest=2)
-        check_runs(self.runs)
+        check("members", self.members, 2, MEMBERS_MAX)
+        check("runs", self.runs, 1, RUNS_MAX)
         check("size", self.size.size, 0, 1 << 20, " bytes")
         check("loss", self.loss, 0, 0.5)
         check_duration("seconds", self.seconds, 3600)
@@ -100,15 +97,8 @@ class Workload:
                 raise UsageError("receive_buffer: datagrams have one; with tcp nothing is to set")
         if self.retain is not None and self.purge == "acks":
             raise UsageError("retain: groups that acknowledge keep nothing; add purge = stability")
-        has_buffer = self.receive_buffer is not None
-        compared = {
-            "recording": self.record is not None,
-            "a receive buffer": has_buffer,
-            "uniform": self.guarantee == "uniform" and not has_buffer,
-            "stability": self.purge != "acks" and not has_buffer,
-        }
-        if sum(compared.values()) > 1:
-            costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
+        if len(self._compared) > 1:
+            costs = " and ".join(f"what {cost} costs" for cost in self._compared.values())
             raise UsageError(f"{costs}: one at a time")
 
     @property
@@ -118,13 +108,19 @@ class Workload:
     @property
     def beside(self) -> str | None:
         """What the ratio is of: to the same without this."""
-        if self.receive_buffer is not None:
-            return "buffer"
-        if self.guarantee != "fifo":
-            return "uniform"
-        if self.record is not None:
-            return "record"
-        return "stability" if self.purge != "acks" else None
+        return next(iter(self._compared), None)
+
+    @property
+    def _compared(self) -> dict[str, str]:
+        """What is measured beside the same without it; with a buffer, both sides have the rest."""
+        has_buffer = self.receive_buffer is not None
+        costs = {
+            "record": ("recording", self.record is not None),
+            "buffer": ("a receive buffer", has_buffer),
+            "uniform": ("uniform", self.guarantee == "uniform" and not has_buffer),
+            "stability": ("stability", self.purge != "acks" and not has_buffer),
+        }
+        return {name: cost for name, (cost, is_on) in costs.items() if is_on}
 
     @property
     def stability(self) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 import zlib
+from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
@@ -290,34 +291,50 @@ def _here(group: Group) -> dict[str, Any]:
     }
 
 
+class Reader:
+    """Of each sender, by stream: how many messages were read, and a checksum of them all."""
+
+    def __init__(self) -> None:
+        self.known: dict[object, dict[str, tuple[int, int]]] = {stream: {} for stream in Stream}
+        self._progress = asyncio.Event()
+
+    @property
+    def counts(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for known in self.known.values():
+            counts.update({name: count for name, (count, _) in known.items()})
+        return counts
+
+    async def read(self, group: Group) -> None:
+        async for batch in group.batches():
+            known, name = self.known[batch.run.stream], batch.sender.name
+            count, checksum = known.get(name, (0, 0))
+            checksum = zlib.crc32(b"".join(batch.run.payloads), checksum)
+            known[name] = count + len(batch.run.payloads), checksum
+            self._progress.set()
+
+    async def finish(self, group: Group, expect: dict[str, int]) -> None:
+        """Return when so many of each sender's have come, and everybody has what we sent."""
+        while any(self.counts[name] < count for name, count in expect.items()):
+            self._progress.clear()
+            await self._progress.wait()
+        await group.flush()
+
+
 class Trade:
     """Orders out at a pace, everybody's orders in. Runs beside the launcher's other commands."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._read: dict[str, int] = {}
-        self._uniform: dict[str, tuple[int, int]] = {}
-        """Of each sender: how many uniform messages were read, and a checksum of them all."""
+        self._reader = Reader()
         self._tasks: list[asyncio.Task[None]] = []
-        self._progress = asyncio.Event()
 
     def start(self, command: dict[str, Any]) -> None:
-        self._tasks.append(asyncio.create_task(self._reading()))
+        self._tasks.append(asyncio.create_task(self._reader.read(self._group)))
         self._tasks.append(asyncio.create_task(self._sending(command)))
 
     def finish(self, command: dict[str, Any]) -> None:
         self._tasks.append(asyncio.create_task(self._finishing(command["expect"])))
-
-    async def _reading(self) -> None:
-        async for batch in self._group.batches():
-            name = batch.sender.name
-            payloads = batch.run.payloads
-            self._read[name] = self._read.get(name, 0) + len(payloads)
-            if batch.run.stream is Stream.UNIFORM:
-                count, checksum = self._uniform.get(name, (0, 0))
-                checksum = zlib.crc32(b"".join(payloads), checksum)
-                self._uniform[name] = count + len(payloads), checksum
-            self._progress.set()
 
     async def _sending(self, command: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
@@ -336,11 +353,9 @@ class Trade:
         say({"sent": sent})
 
     async def _finishing(self, expect: dict[str, int]) -> None:
-        while any(self._read.get(name, 0) < count for name, count in expect.items()):
-            self._progress.clear()
-            await self._progress.wait()
-        await self._group.flush()
-        say({**_here(self._group), "read": self._read, "uniform": self._uniform})
+        await self._reader.finish(self._group, expect)
+        uniform = self._reader.known[Stream.UNIFORM]
+        say({**_here(self._group), "read": self._reader.counts, "uniform": uniform})
 
 
 async def _round(group: Group, batches: Any, command: dict[str, Any]) -> dict[str, Any]:
