@@ -8,6 +8,7 @@ verdicts, on two cores. What a first audit takes, with all that, is measured apa
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 import time
@@ -17,11 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from benchmarks.audit_cold import measure_cold
-from benchmarks.audit_members import bench_members
 from benchmarks.audit_sql import ALL, CORE, Questions, duckdb
-from benchmarks.audit_traces import EVEN, SKEWED, write_traces
+from benchmarks.audit_traces import EVEN, SKEWED, write_members, write_traces
 from benchmarks.printing import tell
-from benchmarks.usage import Usage, shuffled_bytes
+from benchmarks.usage import Usage, result_bytes, shuffled_bytes
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session, start_standalone
@@ -55,7 +55,7 @@ def bench_audit(
     and two for the largest on one executor and on two. The best of so many runs counts. With
     `members`, one line of another kind."""
     if members is not None:
-        yield bench_members(members, segments)
+        yield _bench_members(members, segments)
         return
     duckdb()
     ascending = sorted(set(sizes))
@@ -87,6 +87,39 @@ def bench_audit(
                 line = measure(spark, even[-1], runs, beside=False)
             on = f"executors: {count}"
             yield {"senders": "even", "on": on, **line, "cold_cpu_s": None, "cold": None}
+
+
+def _bench_members(members: int, segments: int) -> Row:
+    """One audit of many small segments in a new session, with Spark's own bound on what tasks may
+    return: what the driver gets, and what it needs."""
+    with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
+        directory = Path(name)
+        tell(f"{members} members, {segments} segments each: writing them …")
+        size = write_members(directory, members, segments)
+        tell("judging them …")
+        before = _own_peak_mb()
+        with session(APP, f"local[{CORES}]") as spark:
+            with Usage() as usage:
+                report = audit(spark, directory)
+            returned = result_bytes(spark)
+    if report.exit_status:
+        raise RingcastError(f"clean traces are not found so: {report.summary}")
+    return {
+        "members": members,
+        "segments": report.segments,
+        "rows": report.rows,
+        "mb": round(size / 1e6, 1),
+        "seconds": round(usage.seconds, 1),
+        "cpu_s": round(usage.cpu_s, 1),
+        "returned_mb": round(returned / 1e6, 2),
+        "driver_mb": round(_own_peak_mb() - before),
+        "peak_mb": round(usage.peak_mb),
+    }
+
+
+def _own_peak_mb() -> float:
+    """Of this process, which is the driver's Python half."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(spark: SparkSession, written: Written, runs: int, *, beside: bool = True) -> Row:

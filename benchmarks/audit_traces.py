@@ -3,18 +3,36 @@
 Members m0 to m3 start together, m4 joins when a third is over, and m3 is killed after two thirds:
 the last of its rows are lost. All send plain and uniform messages, in runs of uneven length that
 every receiver cuts elsewhere, and all but m3 stop in good order. A row is a run of messages.
+
+Another kind is that of a large group at its usual pace: all members send all the time, and each
+writes a segment every two seconds, with a row for what each sender's messages did in that time.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.printing import tell
 from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
-from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, START, STOP, VIEW, Row
+from ringcast.trace.rows import (
+    BLOCK,
+    DELIVER,
+    ESTATE,
+    OPEN,
+    PURGE,
+    RESOLVED,
+    SEND,
+    START,
+    STOP,
+    VIEW,
+    Row,
+)
 from ringcast.trace.segments import ROW_GROUP_ROWS, Recording, SegmentWriter
 
 if TYPE_CHECKING:
@@ -301,3 +319,66 @@ def _texts(codes: NDArray[Any], values: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(
         pa.array(indices.astype(np.int32)), pa.array([values[int(at)] for at in used], pa.string())
     )
+
+
+# Many members with many small segments
+
+MESSAGES = 100
+"""Of each sender, in the time of one segment."""
+WRITERS = 32
+
+
+def write_members(directory: Path, members: int, segments: int) -> int:
+    """Their size in bytes. A segment waits for the disk before it is there: so do many at once."""
+    size = 0
+    with ThreadPoolExecutor(WRITERS) as pool:
+        write = partial(_write_member, directory, members, segments)
+        for at, written in enumerate(pool.map(write, range(members)), 1):
+            size += written
+            if at % 20 == 0:
+                tell(f"{at} of {members} members …")
+    return size
+
+
+def _write_member(directory: Path, members: int, segments: int, at: int) -> int:
+    member = Member(directory, at, 1, settings={"purge": "acks", "capacity": 4096})
+    member.install(1, range(members), np.zeros((members, 1), np.int64))
+    for number in range(segments):
+        member.add(_segment_rows(at, number, members))
+        if number + 1 < segments:
+            member.finish()
+    member.add_row(PURGE, stream=0, seqno=segments * MESSAGES)
+    member.add_row(STOP)
+    member.finish(is_last=True)
+    return sum(path.stat().st_size for path in member.paths)
+
+
+def _segment_rows(at: int, number: int, members: int) -> dict[str, Numbers]:
+    """What is sent, then what is delivered of each sender, then the blocks that end with that."""
+    first, last = number * MESSAGES + 1, (number + 1) * MESSAGES
+    ended = last // BLOCK_MESSAGES if last // BLOCK_MESSAGES > (first - 1) // BLOCK_MESSAGES else 0
+    block = ended - 1 if ended and (ended - 1) % HASHED_EVERY == 0 else -1
+    block_last = (block + 1) * BLOCK_MESSAGES
+    peers = np.append(at, np.arange(members))
+    is_own = np.arange(members + 1) == 0
+    runs = {
+        "event": np.where(is_own, EVENTS.index(SEND), EVENTS.index(DELIVER)),
+        "kind": np.zeros_like(peers),
+        "peer": peers,
+        "stream": np.zeros_like(peers),
+        "seqno": np.full_like(peers, first),
+        "seqno2": np.full_like(peers, last),
+        "block": np.full_like(peers, -1),
+        "block_hash": np.zeros_like(peers),
+    }
+    if block < 0:
+        return runs
+    blocks = runs | {
+        "event": np.full_like(peers, EVENTS.index(BLOCK)),
+        "kind": np.where(is_own, KINDS.index("sent"), KINDS.index("delivered")),
+        "seqno": np.full_like(peers, block_last - BLOCK_MESSAGES + 1),
+        "seqno2": np.full_like(peers, block_last),
+        "block": np.full_like(peers, block),
+        "block_hash": block_last * (peers + 7),
+    }
+    return {name: np.append(runs[name], blocks[name]) for name in runs}

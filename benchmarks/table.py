@@ -122,7 +122,7 @@ BENCHMARKS = {
         """,
     ),
     "ring": benchmark(
-        "ring",
+        "parts",
         """The concurrent ring buffer under threads, beside a lock and a dict.
 
         Example: ringcast bench ring --adders 4

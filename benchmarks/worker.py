@@ -190,7 +190,7 @@ class Book:
             if self._pause_at and size >= self._pause_at:
                 self._pause_at = 0
                 say({"came": size})
-                await self._commands.next()
+                await anext(self._commands, None)
         self.ended = time.monotonic_ns()
         self.took_s = (self.ended - started) / 1e9
         self.reader.known[Stream.FIFO] = {name: (*each,) for name, each in known.items()}

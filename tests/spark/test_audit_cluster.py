@@ -13,7 +13,7 @@ MEMBERS, SEGMENTS, TASKS = 40, 25, 16
 ON_A_CLUSTER = f"""
 import json, tempfile, threading, time
 from pathlib import Path
-from benchmarks.audit_members import write_members
+from benchmarks.audit_traces import write_members
 from benchmarks.usage import result_bytes
 from ringcast.spark import reading, states
 from ringcast.spark.audit import audit

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from ringcast.aio.group import Group
 
+    Commands = AsyncIterator[dict[str, Any]]
+
 SEND_BATCH = 512
 
 STRIDE = 197
@@ -203,31 +205,21 @@ def hear(process: subprocess.Popen[str]) -> dict[str, Any]:
 # In a member process
 
 
-class Commands:
+async def _commands() -> Commands:
     """What the launcher says, line by line."""
-
-    def __init__(self, lines: asyncio.StreamReader) -> None:
-        self._lines = lines
-
-    async def next(self) -> dict[str, Any] | None:
-        """None: it says no more."""
-        line = await self._lines.readline()
-        return json.loads(line) if line else None
-
-    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        while (command := await self.next()) is not None:
-            yield command
-
-
-async def serve(member: Callable[[dict[str, Any], Commands], Awaitable[None]]) -> None:
-    """The whole life of a member process: its place, then, when it is let in, its commands."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
-    commands = Commands(reader)
-    place = await commands.next()
-    if place is not None and await commands.next() is not None:
+    while line := await reader.readline():
+        yield json.loads(line)
+
+
+async def serve(member: Callable[[dict[str, Any], Commands], Awaitable[None]]) -> None:
+    """The whole life of a member process: its place, then, when it is let in, its commands."""
+    commands = _commands()
+    place = await anext(commands, None)
+    if place is not None and await anext(commands, None) is not None:
         await member(place, commands)
 
 

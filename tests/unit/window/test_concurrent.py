@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from benchmarks.ring import bench_ring, stress
+from benchmarks.parts import bench_ring, stress
 from ringcast.errors import ConfigError, GroupClosed, UsageError
 from ringcast.window import threads
 from ringcast.window.concurrent import Bell, GilRingBuffer
