@@ -111,22 +111,19 @@ BENCHMARKS = {
         "parts",
         """Nanoseconds per message to encode and decode runs, beside a per-message format.
 
-        Example: ringcast bench codec --json
-        """,
+        Example: ringcast bench codec --json""",
     ),
     "window": benchmark(
         "parts",
         """Nanoseconds per message through the windows, beside a dict-and-loop window.
 
-        Example: ringcast bench window --json
-        """,
+        Example: ringcast bench window --json""",
     ),
     "ring": benchmark(
         "parts",
         """The concurrent ring buffer under threads, beside a lock and a dict.
 
-        Example: ringcast bench ring --adders 4
-        """,
+        Example: ringcast bench ring --adders 4""",
         option("--elements", "How many to pass through.", 200_000, type=click.IntRange(1)),
         option("--adders", "Threads that add.", 8, type=click.IntRange(1, 256)),
     ),
@@ -140,8 +137,7 @@ BENCHMARKS = {
         Examples:
           ringcast bench multicast --members 3 --senders all --size 1000 --json -
           ringcast bench multicast --receive-buffer 212992 --size 1000 --size 10000
-          ringcast bench multicast --matrix --transport tcp --size 100 --size 100-mixed
-        """,
+          ringcast bench multicast --matrix --transport tcp --size 100 --size 100-mixed""",
         several("--members", "Processes in the group.  [default: 3]", int),
         several("--senders", "Who sends.  [default: all]", click.Choice(["1", "all"])),
         several(
@@ -204,8 +200,7 @@ BENCHMARKS = {
         "multicast",
         """One process sends to another: messages per second, beside a raw-socket ceiling.
 
-        Example: ringcast bench unicast --transport udp --size 1000
-        """,
+        Example: ringcast bench unicast --transport udp --size 1000""",
         several(
             "--size sizes",
             "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
@@ -228,8 +223,7 @@ BENCHMARKS = {
         are by themselves, and with spin_s, which keeps them awake between two datagrams; plain
         sockets sleep.
 
-        Example: ringcast bench rtt --transport tcp --runs 5
-        """,
+        Example: ringcast bench rtt --transport tcp --runs 5""",
         option("--size", "Bytes asked, and replied.", 100),
         option("--count", "Round trips of a run.", 1000),
         option("--runs", "Take the medians of so many.", 9),
@@ -241,8 +235,7 @@ BENCHMARKS = {
         "membership",
         """From the start of a process until it is in the view, beside what Python itself takes.
 
-        Example: ringcast bench join --runs 9
-        """,
+        Example: ringcast bench join --runs 9""",
         option("--members", "Processes in the group before.", 3),
         option("--runs", "Joins; the median is reported.", 5),
         _TRANSPORTS,
@@ -252,8 +245,7 @@ BENCHMARKS = {
         "membership",
         """From kill -9 until all survivors have the view without the victim.
 
-        Example: ringcast bench crash --members 4 --json
-        """,
+        Example: ringcast bench crash --members 4 --json""",
         option("--members", "Processes in the group.", 3),
         option("--runs", "Kills of each kind; medians.", 5),
         _TRANSPORTS,
@@ -266,8 +258,7 @@ BENCHMARKS = {
         Growth is that of the member that grows most: MB per minute, by least squares over the
         samples after the first minute.
 
-        Example: ringcast bench memory --minutes 2
-        """,
+        Example: ringcast bench memory --minutes 2""",
         option("--members", "Processes in the group.", 3),
         option("--size", "Bytes per message.", 1000),
         option("--minutes", "How long all of them send.", 10.0),
@@ -285,8 +276,7 @@ BENCHMARKS = {
         share of the time in which the joiner could keep no more messages, so that senders had to
         wait.
 
-        Example: ringcast bench state --size 100000000 --kill 0.5
-        """,
+        Example: ringcast bench state --size 100000000 --kill 0.5""",
         option("--size", "Bytes of the state.", 100_000_000),
         option("--kill", "Kill -9 the provider when this share of it has come.", 0.0),
         option(
@@ -304,8 +294,7 @@ BENCHMARKS = {
         `ceiling_rows_per_s` is as many rows from a source that reads nothing, `plain_rows_per_s`
         the same files read into Arrow by one process without Spark.
 
-        Example: ringcast bench source --messages 1000000 --json
-        """,
+        Example: ringcast bench source --messages 1000000 --json""",
         option("--messages", "How many are archived.", 4_000_000),
         option("--size", "Bytes in each.", 100),
         option("--step", "Messages to a micro-batch.", 20_000),
@@ -317,8 +306,7 @@ BENCHMARKS = {
         "fleet",
         """Simulations on Spark over two cores, beside the same seeds in two plain processes.
 
-        Example: ringcast bench fleet --seeds 400
-        """,
+        Example: ringcast bench fleet --seeds 400""",
         option("--seeds", "How many to simulate.", 400, type=click.IntRange(2)),
         word("--protocol", "Whose.", PROTOCOLS),
     ),
@@ -337,8 +325,7 @@ BENCHMARKS = {
         Examples:
           ringcast bench audit
           ringcast bench audit --rows 5000000 --rows 50000000 --json
-          ringcast bench audit --members 200 --segments 300
-        """,
+          ringcast bench audit --members 200 --segments 300""",
         several(
             "--rows sizes",
             "Rows of the traces; may be repeated, to see how the time grows.  [default: 5000000]",
