@@ -259,7 +259,6 @@ async def _state(place: dict[str, Any], commands: Commands) -> None:
                 "is_ballast_right": book.is_ballast_right,
                 "state_lost": group.state_lost,
                 "memory_before_mb": before_mb,
-                "memory_mb": _peak_mb(),
             }
         )
         reading = asyncio.create_task(book.reader.read(group))

@@ -211,7 +211,7 @@ def test_files_are_short(path: str) -> None:
     assert lines > 450 or path not in LONG, "it is short now: take it out of the list"
 
 
-CEILINGS = {"benchmarks": 3940}
+CEILINGS = {"benchmarks": 3925}
 """Lines that a package may have. They only shrink."""
 
 
