@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 
+import benchmarks  # noqa: F401 (programs that tests start find it then)
+
 if TYPE_CHECKING:
     import pytest
 

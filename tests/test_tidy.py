@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ringcast"
+BENCHMARKS = ROOT / "benchmarks"
 
 LEVELS = [
     {"errors", "model"},
@@ -22,7 +23,7 @@ LEVELS = [
     {"trace", "rules"},
     {"aio", "sim"},
     {"blocking"},
-    {"explore", "bench", "spark", "testing"},
+    {"explore", "spark", "testing"},
     {"cli", "__main__"},
 ]
 """Who may import whom: a package imports its own level and those before it, never a later one."""
@@ -70,6 +71,8 @@ def complaints(path: str, source: str) -> list[str]:
             other = rest.split(".")[0]
             if level_of(other) > level_of(package):
                 found.append(f"{path} imports {name}: {package} comes before {other}")
+        if top == "benchmarks" and path != "cli/bench.py":
+            found.append(f"{path} imports {name}: it is not installed with the library")
         if package in PURE and top in FORBIDDEN and (path, top) not in ALLOWED:
             found.append(f"{path} imports {name}: bytes, time and randomness come as arguments")
         if top in UNSAFE:
@@ -91,6 +94,7 @@ def test_the_check_finds_what_it_is_for() -> None:
     assert complaints("window/windows.py", "from ringcast.protocols import multicast")
     assert complaints("node.py", "from ringcast.trace.observe.run import RunObserver")
     assert complaints("wire/codec.py", "import pickle")
+    assert complaints("sim/processes.py", "from benchmarks.workload import Workload")
     assert complaints("wire/codec.py", "from ringcast.model import View") == []
 
 
@@ -145,7 +149,7 @@ RETIRED = {
 """Words that the project no longer uses, and those that took their place (docs/glossary.md)."""
 PAGES = sorted(
     path
-    for folder in ("src", "docs")
+    for folder in ("src", "benchmarks", "docs")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".md")
 )
@@ -205,3 +209,13 @@ def test_files_are_short(path: str) -> None:
     lines = len((SOURCE / path).read_text().splitlines())
     assert lines <= (LONG[path][0] if path in LONG else 450)
     assert lines > 450 or path not in LONG, "it is short now: take it out of the list"
+
+
+CEILINGS = {"benchmarks": 3925}
+"""Lines that a package may have. They only shrink."""
+
+
+def test_the_benchmarks_fit() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in BENCHMARKS.glob("*.py")}
+    assert [path.name for path in lines if lines[path] > 450] == []
+    assert sum(lines.values()) <= CEILINGS["benchmarks"]

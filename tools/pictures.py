@@ -146,7 +146,7 @@ def _plant_duplicate(trace: Path, planted: Path) -> None:
 
 
 def _run_cluster(trace: Path) -> None:
-    from ringcast.bench.cluster import Cluster
+    from ringcast.sim.processes import Cluster
 
     with Cluster(
         members=4, group="orders", loss=0.05, record=trace, record_level="full"

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ringcast.bench import matrix
-from ringcast.bench.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
-from ringcast.bench.cluster import Cluster
-from ringcast.bench.matrix import SHAPES, SIZES, Size, bench_matrix, matrix_cells
-from ringcast.bench.member import SEND_BATCH, lost, payloads_of
-from ringcast.bench.memory import slope_of
-from ringcast.bench.workload import TRANSPORTS, Workload
+from benchmarks import multicast
+from benchmarks.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
+from benchmarks.memory import slope_of
+from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
+from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
 from ringcast.errors import RingcastError, UsageError
+from ringcast.sim.processes import SEND_BATCH, Cluster, lost, payloads_of
 
 SHORT = ["--seconds", "0.02", "--runs", "1"]
 
@@ -111,11 +110,11 @@ def test_a_cell_that_does_not_end_is_named_and_the_next_one_goes_on(
 ) -> None:
     stuck = Workload(members=2, seconds=0.02, runs=1, deadline_s=0.001)
     whole = Workload(members=2, seconds=0.02, runs=1)
-    first, second = bench_matrix([stuck, whole], tell=lambda cell: None)
+    first, second = measure_cells([stuck, whole])
     assert first["failed"].startswith("udp, 2 all, 1000 B: m")
     assert "messages after 0.001 s: " in first["failed"]
     assert second["failed"] is None
-    monkeypatch.setattr(matrix, "DEADLINE_S", 0.001)
+    monkeypatch.setattr(multicast, "DEADLINE_S", 0.001)
     part = ["--transport", "udp", "--members", "3", "--senders", "1", "--size", "1000"]
     _, told = run("multicast", "--matrix", *part, *SHORT, status=1)
     assert "1 of 1 cells failed" in told

@@ -40,7 +40,7 @@ from ringcast import (
     join,
 )
 from ringcast.aio.loop import run
-from ringcast.bench.cluster import Cluster, hear, tell
+from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -30,7 +30,7 @@ from ringcast import (
     ViewInstalled,
     join,
 )
-from ringcast.bench.cluster import free_ports
+from ringcast.sim.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.bench.cluster import Cluster, hear, tell
-from ringcast.bench.state import bench_state, check_known
+from benchmarks.state import PROGRAM, bench_state, check_known
 from ringcast.errors import RingcastError, UsageError
+from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,7 @@ MESSAGE_BYTES = 1000
 
 
 def test_two_joiners_get_their_state_though_the_provider_is_killed() -> None:
-    module = "ringcast.bench.state_member"
-    with Cluster(members=3, module=module, state_bytes=SIZE) as cluster:
+    with Cluster(members=3, program=PROGRAM, state_bytes=SIZE) as cluster:
         cluster.tell_all({"op": "send", "rate": 1000, "size": MESSAGE_BYTES})
         newcomers = [cluster.start(pause_at=SIZE // 2) for _ in range(2)]
         for newcomer in newcomers:
@@ -57,7 +56,7 @@ def test_two_joiners_get_their_state_though_the_provider_is_killed() -> None:
 
 @pytest.mark.parametrize("kill", [0.0, 0.5])
 def test_the_bench_says_how_it_went(kill: float) -> None:
-    report = bench_state(SIZE, kill=kill, rate=500)
+    (report,) = bench_state(size=SIZE, kill=kill, rate=500)
     assert report["providers"] == 1 + (kill > 0)
     assert report["messages"] > 500
     assert report["mb_per_s"] > 0

@@ -26,15 +26,15 @@ from loopback_groups import (
 )
 from stream_proxy import StreamProxy
 
+from benchmarks.multicast import measure
+from benchmarks.workload import Workload
 from ringcast import ConfigError, JoinTimeout, MulticastConfig, UsageError, join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
-from ringcast.bench.cluster import Cluster, hear, tell
-from ringcast.bench.multicast import bench_multicast
-from ringcast.bench.workload import Workload
 from ringcast.cli import main as command_line
 from ringcast.config import DISCOVERY_WAIT_MIN_S
 from ringcast.protocols import failure
+from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -426,12 +426,11 @@ def test_a_process_that_restarts_on_its_port_is_let_in_again() -> None:
 
 
 def test_the_bench_measures_it() -> None:
-    workload = Workload(members=2, size=1000, seconds=0.1, runs=1, transport="tcp")
-    report = bench_multicast(workload)
+    workload = Workload(members=2, seconds=0.1, runs=1, transport="tcp")
+    with workload.cluster() as cluster:
+        report = measure(workload, cluster)
     assert (report["transport"], report["lost"]) == ("tcp", 0)
     assert report["rate_per_member"] > 0
-    with pytest.raises(UsageError, match="transport = 'pigeon': must be udp, multicast, tcp"):
-        Workload(transport="pigeon")
     result = CliRunner().invoke(command_line, ["bench", "multicast", "--transport", "pigeon"])
     assert result.exit_code == 2
     assert "'udp', 'multicast', 'tcp'" in result.output

@@ -15,8 +15,8 @@ from ringcast import Address, GroupConfig, Member, View
 from ringcast.aio import udp
 from ringcast.aio.sources import ListSource
 from ringcast.aio.udp import UdpSocket
-from ringcast.bench.cluster import free_ports
 from ringcast.model import ViewId
+from ringcast.sim.processes import free_ports
 from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ringcast.bench.cluster import Cluster
+from ringcast.sim.processes import Cluster
 
 DISK_BYTES = 512 * 1024
 ROUND = {"op": "round", "send": 2000, "expect": 6000, "size": 100}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from test_kills import PATIENT, TRADE, await_trading
 
-from ringcast.bench.cluster import Cluster
+from ringcast.sim.processes import Cluster
 from ringcast.spark.audit import audit
 from ringcast.trace.archive import Index
 

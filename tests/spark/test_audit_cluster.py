@@ -13,8 +13,8 @@ MEMBERS, SEGMENTS, TASKS = 40, 25, 16
 ON_A_CLUSTER = f"""
 import json, tempfile, threading, time
 from pathlib import Path
-from ringcast.bench.audit_members import write_members
-from ringcast.bench.spark_usage import result_bytes
+from benchmarks.audit_traces import write_members
+from benchmarks.usage import result_bytes
 from ringcast.spark import reading, states
 from ringcast.spark.audit import audit
 from ringcast.spark.session import context, session, start_standalone, stop_group

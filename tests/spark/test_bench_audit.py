@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from ringcast.bench.audit import Disagreement, ask, check_plants, make_traces, measure
-from ringcast.bench.audit_sql import ALL
-from ringcast.bench.audit_traces import SKEWED
+from benchmarks.audit import Disagreement, ask, check_plants, measure
+from benchmarks.audit_sql import ALL
+from benchmarks.audit_traces import SKEWED, write_traces
 from ringcast.cli import main
 from ringcast.trace.segments import Segment, segment_paths
 
@@ -32,7 +32,7 @@ def test_spark_and_duckdb_find_what_is_planted(spark: SparkSession, tmp_path: Pa
 
 
 def test_what_is_measured_is_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
-    traces = make_traces(tmp_path / "traces", 30_000)
+    traces = write_traces(tmp_path / "traces", 30_000)
     line = measure(spark, traces, runs=1)
     assert line["rows"] == pytest.approx(30_000, rel=0.05)
     assert line["messages"] > 50 * line["rows"]
@@ -45,7 +45,7 @@ def test_what_is_measured_is_what_was_written(spark: SparkSession, tmp_path: Pat
 
 
 def test_another_answer_is_told(tmp_path: Path) -> None:
-    traces = make_traces(tmp_path / "traces", 4000)
+    traces = write_traces(tmp_path / "traces", 4000)
     ask(traces.directory, set())
     with pytest.raises(Disagreement, match="Spark finds G4 violated and DuckDB nothing"):
         ask(traces.directory, {"G4"})
@@ -53,7 +53,7 @@ def test_another_answer_is_told(tmp_path: Path) -> None:
 
 
 def test_one_sender_has_nearly_all_rows(tmp_path: Path) -> None:
-    make_traces(tmp_path / "traces", 40_000, SKEWED)
+    write_traces(tmp_path / "traces", 40_000, SKEWED)
     peers: Counter[str] = Counter()
     for path in segment_paths(tmp_path / "traces"):
         with Segment(path) as segment:
@@ -63,8 +63,6 @@ def test_one_sender_has_nearly_all_rows(tmp_path: Path) -> None:
 
 def test_without_duckdb_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    for name in ("ringcast.bench.audit", "ringcast.bench.audit_sql"):
-        monkeypatch.delitem(sys.modules, name)
     result = CliRunner().invoke(main, ["bench", "audit"])
     assert result.exit_code == 2
     assert result.output.splitlines() == [

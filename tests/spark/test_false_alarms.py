@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.bench.cluster import Cluster, hear, tell
 from ringcast.sim.plan import expand
+from ringcast.sim.processes import Cluster, hear, tell
 from ringcast.sim.runner import run
 from ringcast.spark.audit import audit
 from ringcast.spark.fleet import AUDIT, Fleet, fleet_rows, tasks_for

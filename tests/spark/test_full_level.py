@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cluster_traces import read_traces
 
-from ringcast.bench.cluster import Cluster
+from ringcast.sim.processes import Cluster
 from ringcast.spark.audit import audit
 from ringcast.spark.report import NEED_FULL, RECORDED
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringcast.bench.cluster import Cluster, hear, tell
+from ringcast.sim.processes import Cluster, hear, tell
 from ringcast.spark.audit import audit
 from ringcast.spark.report import RECORDED
 from ringcast.trace.segments import Segment, segment_paths

@@ -18,9 +18,9 @@ import pytest
 from cluster_traces import Cluster, read_traces
 from cluster_traces import members as cluster_members
 
-from ringcast.bench.cluster import hear, tell
 from ringcast.model import Origin, Stream
 from ringcast.rules.table import audit as audit_in_process
+from ringcast.sim.processes import hear, tell
 from ringcast.spark.audit import audit
 from ringcast.spark.report import IF_ANY, NEED_FULL, RECORDED
 from ringcast.trace.rows import DELIVER, OPEN, SEND, VIEW, Facts, Trace, split_key

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.bench.cluster import Cluster, hear, tell
+from ringcast.sim.processes import Cluster, hear, tell
 from ringcast.spark.audit import audit
 
 if TYPE_CHECKING:

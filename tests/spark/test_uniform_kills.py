@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.bench.cluster import Cluster, hear, tell
 from ringcast.model import Stream
+from ringcast.sim.processes import Cluster, hear, tell
 from ringcast.spark.audit import audit
 from ringcast.spark.report import NEED_FULL
 from ringcast.trace.rows import ESTATE

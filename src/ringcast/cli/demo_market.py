@@ -8,8 +8,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ringcast.bench.cluster import Cluster, hear, tell
 from ringcast.errors import RingcastError
+from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class Market:
             loss=loss,
             seed=seed,
             record=trace,
-            module="ringcast.cli.demo_trader",
+            program=("ringcast.cli.demo_trader",),
             settings=str(self._settings),
             uniform=f"m{UNIFORM_VICTIM}",
         )

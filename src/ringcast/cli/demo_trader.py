@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import ringcast
 from ringcast.aio.loop import run
-from ringcast.bench.member import input_lines, say
+from ringcast.sim.processes import say, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ringcast.sim.processes import Commands
 
 PRICES = {"apples": 349, "bread": 420, "coffee": 1190, "olive oil": 1499, "pasta": 215, "tea": 680}
 """In cents."""
@@ -101,7 +103,7 @@ class Trader:
         await self._group.wait_for_view(lambda view: {member.name for member in view} == wanted)
 
 
-async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
+async def _member(place: dict[str, Any], commands: Commands) -> None:
     dice, faults = random.Random(place["seed"]), random.Random(-place["seed"] - 1)
     name, loss = place["name"], place["loss"]
     async with ringcast.join(
@@ -112,38 +114,30 @@ async def _member(place: dict[str, Any], lines: asyncio.StreamReader) -> None:
     ) as group:
         say({"view": [member.name for member in group.view]})
         trader = Trader(group, dice, is_uniform=name == place["uniform"])
-        await _obey(trader, group, lines)
+        await _obey(trader, group, commands)
 
 
-async def _obey(trader: Trader, group: ringcast.Group, lines: asyncio.StreamReader) -> None:
+async def _obey(trader: Trader, group: ringcast.Group, commands: Commands) -> None:
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(trader.read())
         sending: asyncio.Task[int] | None = None
-        while line := await lines.readline():
-            task = json.loads(line)
-            match task["op"]:
+        async for command in commands:
+            match command["op"]:
                 case "address":
                     say({"address": str(group.me.address)})
                 case "trade":
-                    sending = tasks.create_task(trader.send(task["names"]))
+                    sending = tasks.create_task(trader.send(command["names"]))
                 case "stop" if sending is not None:
                     trader.stop()
                     say({"sent": await sending})
                 case "totals":
-                    await trader.gathered(task["names"])
+                    await trader.gathered(command["names"])
                     say({"waits": group.explain(), "totals": trader.ledger.rows()})
         reading.cancel()
         if sending is not None:
             sending.cancel()
 
 
-async def _main() -> None:
-    lines = await input_lines()
-    place = json.loads(await lines.readline())
-    if await lines.readline():
-        await _member(place, lines)
-
-
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):  # a terminal's Ctrl-C is the demo's, and so is the word on it
-        run(_main())
+        run(serve(_member))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from ringcast.bench.audit_traces import write_traces
+from benchmarks.audit_traces import write_traces
 from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.reading import NOT_READ
@@ -116,7 +116,6 @@ def main() -> None:
     dice = random.Random(int(seed))
     archive, traces = Path(directory, "archive"), Path(directory, "traces")
     write_archive(archive, dice)
-    traces.mkdir()
     write_traces(traces, ROWS)
     if how == "unsealed":
         read_unsealed()

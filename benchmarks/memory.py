@@ -7,20 +7,23 @@ samples, by least squares; the first tenth of the time, a minute at the most, is
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ringcast.bench.rounds import Rounds
-from ringcast.bench.workload import Workload, check_transport
+from benchmarks.printing import tell
+from benchmarks.rounds import Rounds
+from benchmarks.usage import processes
+from benchmarks.workload import Size, Workload, check_duration
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from ringcast.bench.cluster import Cluster
+    from benchmarks.printing import Row
+    from ringcast.sim.processes import Cluster
+
+    Sample = tuple[float, list[float]]
 
 IDLE_S = 2.0
 """How long a group is left alone before it counts as idle: heartbeats have been sent, and all that
@@ -39,65 +42,57 @@ ROUND_S = 1.0
 
 
 def bench_memory(
-    transport: str,
-    *,
-    members: int = 3,
-    size: int = 1000,
-    minutes: float = 10.0,
-    every_s: float = 5.0,
-    tell: Callable[[float, float], None],
-) -> dict[str, Any]:
-    """The member that has most, or grows most, counts. `tell` gets the minutes as they
-    pass, and what a member has."""
-    check_transport(transport)
-    if not 0 < minutes <= 1440:
-        raise UsageError(f"minutes = {minutes}: must be more than 0, at most 1440")
-    if not 0.05 <= every_s <= 60 * minutes / SAMPLES_MIN:
-        raise UsageError(f"every = {every_s}: must be from 0.05 to a third of the time, in seconds")
-    round_s = min(ROUND_S, every_s)
-    workload = Workload(members=members, size=size, transport=transport, seconds=round_s)
+    *, transport: str, members: int, size: int, minutes: float, every: float
+) -> list[Row]:
+    """The member that has most, or grows most, counts. A sample every so many seconds."""
+    check_duration("minutes", minutes, 1440)
+    if not 0.05 <= every <= 60 * minutes / SAMPLES_MIN:
+        raise UsageError(f"every = {every}: must be from 0.05 to a third of the time, in seconds")
+    seconds = min(ROUND_S, every)
+    workload = Workload(members=members, size=Size(size), transport=transport, seconds=seconds)
     with workload.cluster() as cluster:
         time.sleep(IDLE_S)
         idle = _resident_mb(cluster)
         rounds = Rounds(cluster, workload)
         started = time.monotonic()
         due = 0.0
-        samples: list[tuple[float, list[float]]] = []
+        samples: list[Sample] = []
         while (elapsed := time.monotonic() - started) < 60 * minutes or len(samples) < SAMPLES_MIN:
             rounds.measure()
             if elapsed >= due:
-                due = elapsed + every_s
+                due = elapsed + every
                 resident = _resident_mb(cluster)
                 samples.append((elapsed / 60, resident))
-                tell(elapsed / 60, max(resident))
-    return {
+                tell(f"minute {elapsed / 60:.1f} of {minutes:g}: {max(resident):.1f} MB")
+    figures = rounds.figures()
+    row = {
         "transport": transport,
         "members": members,
         "size": size,
         "idle_mb": round(max(idle), 1),
         **_drift(samples, minutes),
-        "rate_per_member": round(rounds.rate),
-        "lost": rounds.lost,
+        "rate_per_member": figures["rate_per_member"],
+        "lost": figures["lost"],
         "minutes": round(elapsed / 60, 2),
         "samples": [
             {"minute": round(minute, 3), "resident_mb": [round(value, 2) for value in resident]}
             for minute, resident in samples
         ],
     }
+    return [row]
 
 
-def _drift(samples: Sequence[tuple[float, Sequence[float]]], minutes: float) -> dict[str, Any]:
+def _drift(samples: Sequence[Sample], minutes: float) -> Row:
     """Of the member that grows most, once all have settled."""
     settled_at = min(SETTLING_S / 60, SETTLING_SHARE * minutes)
     settled = [sample for sample in samples if sample[0] >= settled_at]
     if len(settled) < SAMPLES_MIN:  # of so short a time there is no telling
         settled = list(samples)
     at = [minute for minute, _ in settled]
-    lines = [
+    slope, first, last = max(
         (slope_of(at, resident), resident[0], resident[-1])
         for resident in zip(*(resident for _, resident in settled), strict=True)
-    ]
-    slope, first, last = max(lines)
+    )
     flat = FLAT_SHARE * first / (at[-1] - at[0])
     return {
         "first_mb": round(first, 1),
@@ -111,21 +106,10 @@ def _drift(samples: Sequence[tuple[float, Sequence[float]]], minutes: float) -> 
 
 def slope_of(at: Sequence[float], values: Sequence[float]) -> float:
     """Of the line through these points that fits best; 0 if all are at one place."""
-    if len(set(at)) < 2:
-        return 0.0
-    return statistics.linear_regression(at, values).slope
+    return statistics.linear_regression(at, values).slope if len(set(at)) > 1 else 0.0
 
 
 def _resident_mb(cluster: Cluster) -> list[float]:
-    """Of each process; only Linux tells it of others."""
-    page = resource.getpagesize()
-    try:
-        pages = [
-            int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-            for process in cluster.processes
-        ]
-    except OSError:
-        raise UsageError(
-            "resident memory of other processes is read from /proc: use Linux"
-        ) from None
-    return [count * page / 2**20 for count in pages]
+    """Of each process."""
+    running = processes()
+    return [running[process.pid].resident_mb for process in cluster.processes]

@@ -13,17 +13,21 @@ import socket
 import statistics
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchmarks.printing import tell as announce
+from benchmarks.sockets import SPACE, Wire, open_socket
+from benchmarks.workload import RUNS_MAX, check, group_name, versions
 from ringcast.aio.loop import run
-from ringcast.bench.cluster import Cluster, child, hear, tell
-from ringcast.bench.echo import exchange, open_socket
-from ringcast.bench.echo_loop import exchange_times
-from ringcast.bench.workload import check_runs, check_transport, group_name, versions
-from ringcast.errors import UsageError
+from ringcast.sim.processes import Cluster, child, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from benchmarks.printing import Row
+
+    Times = list[int]
+    """Nanoseconds of each round trip of a run."""
 
 WARM_UP = 200
 SIZE_MAX = 60_000
@@ -36,25 +40,27 @@ SPIN_S = 0.001
 """Longer than a round trip, and short enough that members sleep while others are measured."""
 
 
-def bench_rtt(
-    transport: str, *, size: int = 100, count: int = 1000, runs: int = 9, spin_s: float = 0.0
-) -> dict[str, Any]:
+def bench_rtt(*, transports: Sequence[str], size: int, count: int, runs: int) -> Iterator[Row]:
+    check("runs", runs, 1, RUNS_MAX)
+    check("size", size, 1, SIZE_MAX, " bytes")
+    check("count", count, 100, 1_000_000)
+    for transport in transports:
+        for spin_s, how in ((0.0, ""), (SPIN_S, ", spinning")):
+            announce(f"measuring {transport}{how}")
+            yield _measure(transport, size, count, runs, spin_s)
+
+
+def _measure(transport: str, size: int, count: int, runs: int, spin_s: float) -> Row:
     """Medians over the runs of what half of the round trips take at most, and 99 of 100; and of
     how these compare within a run, as the machine may be slower in the next."""
-    check_transport(transport)
-    check_runs(runs)
-    if not 1 <= size <= SIZE_MAX:
-        raise UsageError(f"size = {size}: must be from 1 to {SIZE_MAX} bytes")
-    if not 100 <= count <= 1_000_000:
-        raise UsageError(f"count = {count}: must be from 100 to 1000000")
-    asked: list[list[int]] = []
-    raw: list[list[int]] = []
-    bare: list[list[int]] = []
+    asked: list[Times] = []
+    raw: list[Times] = []
+    bare: list[Times] = []
     while len(asked) < runs:
         with Cluster(
             members=2,
             group=group_name(transport),
-            module="ringcast.bench.rtt_member",
+            program=("benchmarks.worker", "asker"),
             transport=transport,
             spin_s=spin_s,
         ) as cluster:
@@ -67,8 +73,6 @@ def bench_rtt(
                 with _apart(first.pid, second.pid):
                     asked.append(_ask(cluster, size, count))
     p50, p99 = _percentile(asked, 50), _percentile(asked, 99)
-    raw_p50, raw_p99 = _percentile(raw, 50), _percentile(raw, 99)
-    bare_p50 = _percentile(bare, 50)
     raw_each = [_percentile([times], 50) for times in raw]
     return {
         "transport": transport,
@@ -77,11 +81,11 @@ def bench_rtt(
         "size": size,
         "p50_us": round(p50, 1),
         "p99_us": round(p99, 1),
-        "raw_p50_us": round(raw_p50, 1),
-        "raw_p99_us": round(raw_p99, 1),
+        "raw_p50_us": round(_percentile(raw, 50), 1),
+        "raw_p99_us": round(_percentile(raw, 99), 1),
         "raw_p50_least_us": round(min(raw_each), 1),
         "raw_p50_most_us": round(max(raw_each), 1),
-        "asyncio_p50_us": round(bare_p50, 1),
+        "asyncio_p50_us": round(_percentile(bare, 50), 1),
         "p50_to_raw": _ratio(asked, raw),
         "p50_to_asyncio": _ratio(asked, bare),
         "p99_to_p50": round(p99 / p50, 2),
@@ -91,38 +95,55 @@ def bench_rtt(
     }
 
 
-def _ask(cluster: Cluster, size: int, count: int) -> list[int]:
+def _ask(cluster: Cluster, size: int, count: int) -> Times:
     """The first member asks the second."""
     first, _ = cluster.processes
     with cluster.within(DEADLINE_S):
         tell(first, {"op": "ask", "to": cluster.names[1], "size": size, "count": count})
-        times: list[int] = hear(first)["times_ns"]
+        times: Times = hear(first)["times_ns"]
     return times
 
 
-def _raw_times(transport: str, size: int, count: int) -> list[int]:
+def _raw_times(transport: str, size: int, count: int) -> Times:
     """Over plain blocking sockets."""
     payload = bytes(size)
     times = []
-    with _echoed("ringcast.bench.echo", transport) as sock:
+    with _echoed("echo", transport) as sock:
         for _ in range(WARM_UP + count):
             started = time.perf_counter_ns()
-            exchange(sock, payload)
+            sock.send(payload)
+            missing = size
+            while missing > 0:
+                missing -= len(sock.recv(SPACE))
             times.append(time.perf_counter_ns() - started)
     return times[WARM_UP:]
 
 
-def _bare_times(transport: str, size: int, count: int) -> list[int]:
+def _bare_times(transport: str, size: int, count: int) -> Times:
     """The same sockets in an event loop on both sides."""
-    with _echoed("ringcast.bench.echo_loop", transport) as sock:
-        return run(exchange_times(sock, bytes(size), WARM_UP + count))[WARM_UP:]
+    with _echoed("echo_loop", transport) as sock:
+        return run(_exchange(sock, bytes(size), WARM_UP + count))[WARM_UP:]
+
+
+async def _exchange(sock: socket.socket, payload: bytes, count: int) -> Times:
+    wire = Wire(sock)
+    times = []
+    for _ in range(count):
+        started = time.perf_counter_ns()
+        wire.send(payload)
+        missing = len(payload)
+        while missing > 0:
+            missing -= len(await wire.receive())
+        times.append(time.perf_counter_ns() - started)
+    wire.close()
+    return times
 
 
 @contextmanager
-def _echoed(module: str, transport: str) -> Iterator[socket.socket]:
-    """A socket to a process of this module, which sends back what it gets."""
+def _echoed(role: str, transport: str) -> Iterator[socket.socket]:
+    """A socket to a worker of this role, which sends back what it gets."""
     with ExitStack() as stack:
-        process = stack.enter_context(child(module))
+        process = stack.enter_context(child("benchmarks.worker", role))
         stack.enter_context(_apart(os.getpid(), process.pid))
         tell(process, {"transport": transport})
         sock = stack.enter_context(open_socket(transport))
@@ -153,12 +174,12 @@ def _pin(process: int, cores: Sequence[int]) -> None:
         os.sched_setaffinity(process, cores)
 
 
-def _percentile(runs: Sequence[Sequence[int]], share: int) -> float:
+def _percentile(runs: Sequence[Times], share: int) -> float:
     """In microseconds: the median of the runs."""
     return statistics.median(sorted(times)[len(times) * share // 100] for times in runs) / 1e3
 
 
-def _ratio(runs: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
+def _ratio(runs: Sequence[Times], others: Sequence[Times]) -> float:
     """How much longer these took than the others of the same run; the median of the runs."""
     ratios = [
         _percentile([a], 50) / _percentile([b], 50) for a, b in zip(runs, others, strict=True)

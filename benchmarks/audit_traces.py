@@ -3,22 +3,40 @@
 Members m0 to m3 start together, m4 joins when a third is over, and m3 is killed after two thirds:
 the last of its rows are lost. All send plain and uniform messages, in runs of uneven length that
 every receiver cuts elsewhere, and all but m3 stop in good order. A row is a run of messages.
+
+Another kind is that of a large group at its usual pace: all members send all the time, and each
+writes a segment every two seconds, with a row for what each sender's messages did in that time.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.printing import tell
 from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
-from ringcast.trace.rows import BLOCK, DELIVER, ESTATE, OPEN, RESOLVED, SEND, START, STOP, VIEW, Row
+from ringcast.trace.rows import (
+    BLOCK,
+    DELIVER,
+    ESTATE,
+    OPEN,
+    PURGE,
+    RESOLVED,
+    SEND,
+    START,
+    STOP,
+    VIEW,
+    Row,
+)
 from ringcast.trace.segments import ROW_GROUP_ROWS, Recording, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Any
 
@@ -40,25 +58,31 @@ SEGMENT_ROWS = 100_000
 """Where a recorder begins another file."""
 ROUND_ROWS = 50_000
 """Rows of a member that are made at once."""
-ROWS_MIN = 1000
 
 _STEP_NS = 10_000
 _HASHED = BLOCK_MESSAGES * HASHED_EVERY
-_EVENTS = (START, VIEW, OPEN, SEND, DELIVER, BLOCK, ESTATE, STOP)
-_KINDS = ("", "sent", "delivered", RESOLVED)
-_NAMES = tuple(f"m{at}" for at in range(MEMBERS))
-_INCS = tuple(0x9E3779B97F4A7C15 * (at + 1) % 2**64 for at in range(MEMBERS))
-_KEYS = tuple(f"{name}#{inc}" for name, inc in zip(_NAMES, _INCS, strict=True))
+EVENTS = (SEND, DELIVER, BLOCK)
+KINDS = ("", "sent", "delivered")
+"""Of rows that are made in columns: these have their places here."""
 
 
 class Written(NamedTuple):
     """What was made."""
 
+    directory: Path
     rows: int
     messages: int
     """Delivered, over all members."""
     bytes: int
     segments: int
+
+
+def _inc(at: int) -> int:
+    return 0x9E3779B97F4A7C15 * (at + 1) % 2**64
+
+
+def _key(at: int) -> str:
+    return f"m{at}#{_inc(at)}"
 
 
 class Piece(NamedTuple):
@@ -70,21 +94,17 @@ class Piece(NamedTuple):
     last: int
 
 
-def write_traces(
-    directory: Path,
-    rows: int,
-    shares: Sequence[float] = EVEN,
-    *,
-    tell: Callable[[int], None] = lambda rows: None,
-) -> Written:
-    """About so many rows. `tell` hears how many there are so far."""
+def write_traces(directory: Path, rows: int, shares: Sequence[float] = EVEN) -> Written:
+    """About so many rows, in a new directory."""
+    directory.mkdir()
     rounds = max(3, round(rows / (ROUND_ROWS * (MEMBERS - 2 / 3))))
     views = [rounds // 3, rounds - rounds // 3]
     present = [
         [at for at in range(MEMBERS) if _is_in(at, number, views)] for number in range(rounds)
     ]
     due = rows / sum(map(len, present))
-    writers = [_Member(directory, at) for at in range(MEMBERS)]
+    machine = {"host": "bench", "boot_id": "bench"}
+    writers = [Member(directory, at, len(STREAM_SHARES), **machine) for at in range(MEMBERS)]
     sent = np.zeros((MEMBERS, len(STREAM_SHARES)), dtype=np.int64)
     counter = 0
     for number, members in enumerate(present):
@@ -95,12 +115,12 @@ def write_traces(
         pieces = _pieces(members, shares, due, sent)
         for at in members:
             is_end = number + 1 == rounds or at not in present[number + 1]
-            writers[at].live(pieces, np.random.default_rng((number, at)), is_end=is_end)
-        tell(sum(writer.idx for writer in writers))
-    for writer in writers:
-        writer.close()
+            _live(writers[at], pieces, np.random.default_rng((number, at)), is_end=is_end)
+    for at, writer in enumerate(writers):
+        writer.finish(is_last=at != KILLED)
     paths = [path for writer in writers for path in writer.paths]
     return Written(
+        directory,
         sum(writer.idx for writer in writers),
         sum(writer.delivered for writer in writers),
         sum(path.stat().st_size for path in paths),
@@ -129,124 +149,111 @@ def _pieces(
     return pieces
 
 
-class _Member:
-    """One member's rows, from its first to its last."""
+class Member:
+    """One member's rows, from its first to its last, in segments."""
 
-    def __init__(self, directory: Path, at: int) -> None:
+    def __init__(self, directory: Path, at: int, streams: int, **about: Any) -> None:
+        self.at = at
         self.idx = 0
         self.delivered = 0
         self.paths: list[Path] = []
-        self._at = at
+        self.offsets: dict[tuple[int, int], int] = {}
+        """Of each sender and stream: where the window opened."""
+        self._streams = range(streams)
         self._now = 1 + at
         self._directory = directory
-        self._recording = Recording(
-            run_id="bench", node=_NAMES[at], inc=_INCS[at], host="bench", boot_id="bench"
-        )
+        self._recording = Recording(run_id="bench", node=f"m{at}", inc=_inc(at), **about)
         self._view, self._creator = 0, ""
         self._members: set[int] = set()
-        self._offsets: dict[tuple[int, int], int] = {}
         self._segment = SegmentWriter(directory, self._recording)
 
     def install(self, counter: int, members: Sequence[int], sent: Numbers) -> None:
         """A view, windows for those who are new in it, and the estates of those who have left."""
         if not self._members:
-            self._add_row(START)
-        self._view, self._creator = counter, _KEYS[members[0]]
-        self._add_row(VIEW, members=tuple(_KEYS[at] for at in members))
+            self.add_row(START)
+        self._view, self._creator = counter, _key(members[0])
+        keys = tuple(_key(at) for at in members)
+        self.add_row(VIEW, members=keys, view=counter, view_creator=self._creator)
         for peer in sorted(set(members) - self._members):
-            for stream in range(len(STREAM_SHARES)):
-                offset = int(sent[peer, stream]) if self._at != peer else 0
-                self._offsets[peer, stream] = offset
-                if self._at != peer:
-                    self._add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset)
+            for stream in self._streams:
+                offset = int(sent[peer, stream]) if self.at != peer else 0
+                self.offsets[peer, stream] = offset
+                if self.at != peer:
+                    self.add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset)
         for peer in sorted(self._members - set(members)):
             last = int(sent[peer, 1])
-            self._add_row(ESTATE, peer, stream=1, seqno=last, hd=last, received=last, kind=RESOLVED)
+            self.add_row(ESTATE, peer, stream=1, seqno=last, hd=last, received=last, kind=RESOLVED)
         self._members = set(members)
 
-    def live(self, pieces: Sequence[Piece], dice: np.random.Generator, *, is_end: bool) -> None:
-        """Send one's own pieces and take all of them."""
-        parts = [
-            _rows_of(piece, is_sent, self._offsets[piece.sender, piece.stream], is_end, dice)
-            for piece in pieces
-            for is_sent in ((True, False) if piece.sender == self._at else (False,))
-        ]
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        order = np.argsort(columns.pop("when"), kind="stable")
-        columns = {name: column[order] for name, column in columns.items()}
-        if is_end and self._at == KILLED:  # and some rows with it
-            columns = {name: column[: -1 - len(order) // 50] for name, column in columns.items()}
-        is_delivery = columns["event"] == _EVENTS.index(DELIVER)
-        self.delivered += int((columns["seqno2"] - columns["seqno"] + 1)[is_delivery].sum())
-        for start in range(0, len(is_delivery), ROW_GROUP_ROWS):
-            piece = {
-                name: column[start : start + ROW_GROUP_ROWS] for name, column in columns.items()
-            }
-            self._add_batch(self._batch(piece))
-        if is_end and self._at != KILLED:
-            self._add_row(STOP)
-
-    def close(self) -> None:
-        self._finish(is_last=self._at != KILLED)
-
-    def _batch(self, columns: dict[str, Numbers]) -> pa.RecordBatch:
+    def add(self, columns: dict[str, Numbers]) -> None:
+        """Rows in columns: event and kind as places in EVENTS and KINDS, peers as numbers."""
         count = len(columns["event"])
-        is_delivery = columns["event"] == _EVENTS.index(DELIVER)
+        is_delivery = columns["event"] == EVENTS.index(DELIVER)
+        self.delivered += int((columns["seqno2"] - columns["seqno"] + 1)[is_delivery].sum())
         mono_ns = self._now + _STEP_NS * np.arange(count)
-        peers = columns["peer"]
+        peers = range(int(columns["peer"].max()) + 1)
         filled = {
             "wall_ns": pa.array(mono_ns),
-            "event": _texts(columns["event"], _EVENTS),
+            "event": _texts(columns["event"], EVENTS),
             "idx": pa.array(self.idx + np.arange(count)),
             "mono_ns": pa.array(mono_ns),
-            "peer": _texts(peers, _NAMES),
-            "peer_inc": pa.array(np.array(_INCS, np.uint64)[peers]),
+            "peer": _texts(columns["peer"], [f"m{peer}" for peer in peers]),
+            "peer_inc": pa.array(np.array([_inc(at) for at in peers], np.uint64)[columns["peer"]]),
             "view": pa.array(np.where(is_delivery, self._view, 0)),
             "view_creator": _texts(is_delivery, ("", self._creator)),
-            "kind": _texts(columns["kind"], _KINDS),
+            "kind": _texts(columns["kind"], KINDS),
             "block_hash": pa.array(columns["block_hash"].view(np.uint64)),
             **{name: pa.array(columns[name]) for name in ("stream", "seqno", "seqno2", "block")},
         }
-        constant = self._recording
-        arrays = [
-            filled[item.name]
-            if item.name in filled
-            else pa.repeat(
-                pa.scalar(
-                    getattr(constant, item.name, Row._field_defaults.get(item.name)), item.type
-                ),
-                count,
-            )
-            for item in SCHEMA
-        ]
+        for item in SCHEMA:
+            if item.name not in filled:
+                default = Row._field_defaults.get(item.name)
+                value = getattr(self._recording, item.name, default)
+                filled[item.name] = pa.repeat(pa.scalar(value, item.type), count)
+        arrays = [filled[item.name] for item in SCHEMA]
+        self._segment.add_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
         self._now = int(mono_ns[-1]) + _STEP_NS
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        self._count(count)
 
-    def _add_batch(self, batch: pa.RecordBatch) -> None:
-        self._segment.add_batch(batch)
-        self._count(len(batch))
-
-    def _add_row(self, event: str, peer: int | None = None, **columns: Any) -> None:
+    def add_row(self, event: str, peer: int | None = None, **columns: Any) -> None:
         """A row that there are few of."""
         if peer is not None:
-            columns |= {"peer": _NAMES[peer], "peer_inc": _INCS[peer]}
-        if event == VIEW:
-            columns |= {"view": self._view, "view_creator": self._creator}
-        values = {"mono_ns": self._now, **columns}
-        row = Row(event, _NAMES[self._at], _INCS[self._at], self.idx)._replace(**values)
-        self._segment.add([row])
+            columns |= {"peer": f"m{peer}", "peer_inc": _inc(peer)}
+        row = Row(event, f"m{self.at}", _inc(self.at), self.idx)
+        self._segment.add([row._replace(mono_ns=self._now, **columns)])
         self._now += _STEP_NS
         self._count(1)
 
     def _count(self, rows: int) -> None:
         self.idx += rows
         if self._segment.rows >= SEGMENT_ROWS:
-            self._finish()
+            self.finish()
 
-    def _finish(self, *, is_last: bool = False) -> None:
+    def finish(self, *, is_last: bool = False) -> None:
+        """End a segment."""
         if self._segment.rows:
             self.paths.append(self._segment.finish(is_last=is_last))
         self._segment = SegmentWriter(self._directory, self._recording)
+
+
+def _live(
+    member: Member, pieces: Sequence[Piece], dice: np.random.Generator, *, is_end: bool
+) -> None:
+    """Send one's own pieces and take all of them."""
+    parts = [
+        _rows_of(piece, is_sent, member.offsets[piece.sender, piece.stream], is_end, dice)
+        for piece in pieces
+        for is_sent in ((True, False) if piece.sender == member.at else (False,))
+    ]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(columns.pop("when"), kind="stable")
+    if is_end and member.at == KILLED:  # and some rows with it
+        order = order[: -1 - len(order) // 50]
+    for start in range(0, len(order), ROW_GROUP_ROWS):
+        chosen = order[start : start + ROW_GROUP_ROWS]
+        member.add({name: column[chosen] for name, column in columns.items()})
+    if is_end and member.at != KILLED:
+        member.add_row(STOP)
 
 
 def _rows_of(
@@ -265,13 +272,13 @@ def _rows_of(
     return {
         "when": np.append(when, when[ended_in]),
         "event": np.append(
-            of_runs + _EVENTS.index(SEND if is_sent else DELIVER), of_blocks * _EVENTS.index(BLOCK)
+            of_runs + EVENTS.index(SEND if is_sent else DELIVER), of_blocks * EVENTS.index(BLOCK)
         ),
         "peer": np.full(len(firsts) + len(blocks), piece.sender),
         "stream": np.full(len(firsts) + len(blocks), piece.stream),
         "seqno": np.append(firsts, block_firsts),
         "seqno2": np.append(lasts, block_lasts),
-        "kind": np.append(of_runs, of_blocks * _KINDS.index("sent" if is_sent else "delivered")),
+        "kind": np.append(of_runs, of_blocks * KINDS.index("sent" if is_sent else "delivered")),
         "block": np.append(of_runs - 1, blocks),
         "block_hash": np.append(of_runs, _hash(piece, block_lasts)),
     }
@@ -302,7 +309,7 @@ def _blocks(piece: Piece, offset: int, is_end: bool) -> tuple[Numbers, Numbers, 
 def _hash(piece: Piece, lasts: Numbers) -> Numbers:
     """Of a block's bytes: the same wherever it is taken."""
     mixed = lasts.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93)
-    mixed ^= np.uint64(_INCS[piece.sender] >> piece.stream)
+    mixed ^= np.uint64(_inc(piece.sender) >> piece.stream)
     return (mixed ^ mixed >> np.uint64(29)).view(np.int64)
 
 
@@ -312,3 +319,66 @@ def _texts(codes: NDArray[Any], values: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(
         pa.array(indices.astype(np.int32)), pa.array([values[int(at)] for at in used], pa.string())
     )
+
+
+# Many members with many small segments
+
+MESSAGES = 100
+"""Of each sender, in the time of one segment."""
+WRITERS = 32
+
+
+def write_members(directory: Path, members: int, segments: int) -> int:
+    """Their size in bytes. A segment waits for the disk before it is there: so do many at once."""
+    size = 0
+    with ThreadPoolExecutor(WRITERS) as pool:
+        write = partial(_write_member, directory, members, segments)
+        for at, written in enumerate(pool.map(write, range(members)), 1):
+            size += written
+            if at % 20 == 0:
+                tell(f"{at} of {members} members …")
+    return size
+
+
+def _write_member(directory: Path, members: int, segments: int, at: int) -> int:
+    member = Member(directory, at, 1, settings={"purge": "acks", "capacity": 4096})
+    member.install(1, range(members), np.zeros((members, 1), np.int64))
+    for number in range(segments):
+        member.add(_segment_rows(at, number, members))
+        if number + 1 < segments:
+            member.finish()
+    member.add_row(PURGE, stream=0, seqno=segments * MESSAGES)
+    member.add_row(STOP)
+    member.finish(is_last=True)
+    return sum(path.stat().st_size for path in member.paths)
+
+
+def _segment_rows(at: int, number: int, members: int) -> dict[str, Numbers]:
+    """What is sent, then what is delivered of each sender, then the blocks that end with that."""
+    first, last = number * MESSAGES + 1, (number + 1) * MESSAGES
+    ended = last // BLOCK_MESSAGES if last // BLOCK_MESSAGES > (first - 1) // BLOCK_MESSAGES else 0
+    block = ended - 1 if ended and (ended - 1) % HASHED_EVERY == 0 else -1
+    block_last = (block + 1) * BLOCK_MESSAGES
+    peers = np.append(at, np.arange(members))
+    is_own = np.arange(members + 1) == 0
+    runs = {
+        "event": np.where(is_own, EVENTS.index(SEND), EVENTS.index(DELIVER)),
+        "kind": np.zeros_like(peers),
+        "peer": peers,
+        "stream": np.zeros_like(peers),
+        "seqno": np.full_like(peers, first),
+        "seqno2": np.full_like(peers, last),
+        "block": np.full_like(peers, -1),
+        "block_hash": np.zeros_like(peers),
+    }
+    if block < 0:
+        return runs
+    blocks = runs | {
+        "event": np.full_like(peers, EVENTS.index(BLOCK)),
+        "kind": np.where(is_own, KINDS.index("sent"), KINDS.index("delivered")),
+        "seqno": np.full_like(peers, block_last - BLOCK_MESSAGES + 1),
+        "seqno2": np.full_like(peers, block_last),
+        "block": np.full_like(peers, block),
+        "block_hash": block_last * (peers + 7),
+    }
+    return {name: np.append(runs[name], blocks[name]) for name in runs}

@@ -1,4 +1,4 @@
-"""A fleet on Spark beside the same seeds in as many plain processes, in one run.
+"""ringcast bench fleet: a fleet on Spark, beside the same seeds in as many plain processes.
 
 Spark's own start is told apart: it is paid once, for however many seeds. The start of its Python
 workers is part of its time, as the start of the plain processes is part of theirs.
@@ -7,16 +7,22 @@ workers is part of its time, as the start of the plain processes is part of thei
 from __future__ import annotations
 
 from time import perf_counter
+from typing import TYPE_CHECKING
 
+from benchmarks.printing import tell
 from ringcast.sim.fleet import run_seeds
 from ringcast.spark.fleet import Fleet, fleet_rows, tasks_for
 from ringcast.spark.session import session
 
+if TYPE_CHECKING:
+    from benchmarks.printing import Row
+
 CORES = 2
 
 
-def bench_fleet(seeds: int, protocol: str) -> dict[str, object]:
+def bench_fleet(seeds: int, protocol: str) -> list[Row]:
     """Seeds 0 to `seeds` - 1. Both ways must give the same traces."""
+    tell(f"{seeds} seeds in plain processes, then on Spark …")
     started = perf_counter()
     plain = {
         summary.seed: summary.hash
@@ -24,18 +30,15 @@ def bench_fleet(seeds: int, protocol: str) -> dict[str, object]:
     }
     plain_s = perf_counter() - started
     started = perf_counter()
-    spark = session("ringcast bench fleet", f"local[{CORES}]")
-    try:
+    with session("ringcast bench fleet", f"local[{CORES}]") as spark:
         start_s = perf_counter() - started
         started = perf_counter()
         fleet = Fleet(seeds=range(seeds), protocol=protocol)
         tasks = tasks_for(spark, fleet)
         rows = fleet_rows(spark, fleet, tasks).select("seed", "trace_hash").collect()
         spark_s = perf_counter() - started
-    finally:
-        spark.stop()
     assert {row.seed: row.trace_hash for row in rows} == plain
-    return {
+    row = {
         "protocol": protocol,
         "seeds": seeds,
         "tasks": tasks,
@@ -45,3 +48,4 @@ def bench_fleet(seeds: int, protocol: str) -> dict[str, object]:
         "aim": 0.75,
         "spark_start_s": start_s,
     }
+    return [row]

@@ -11,57 +11,62 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ringcast.bench.cluster import Cluster
-from ringcast.bench.workload import check_members, check_runs, check_transport, group_name
+from benchmarks.printing import tell
+from benchmarks.workload import MEMBERS_MAX, RUNS_MAX, check, group_name
+from ringcast.sim.processes import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.printing import Row
 
 CALM_S = (0.5, 1.0)
 """How long a group is left alone before a kill: what follows a join is over by then, and the kill
 falls anywhere between two heartbeats."""
 
+PYTHON = {
+    "start of python": "pass",
+    "import asyncio": "import asyncio",
+    "import ringcast": "import ringcast",
+}
+"""What of a join the interpreter takes by itself, with asyncio, and with us."""
 
-def bench_join(members: int, runs: int, transport: str = "udp") -> list[dict[str, Any]]:
+
+def bench_join(*, members: int, runs: int, transports: Sequence[str]) -> Iterator[Row]:
     """From the start of a process until it is in the view of a running group."""
-    _check(members, runs, transport, fewest=1)
-    joined = []
-    with _cluster(members, transport) as cluster:
+    for transport, cluster in _clusters(members, runs, transports, fewest=1):
+        joined = []
         for _ in range(runs):
             started = time.monotonic_ns()
             answer = cluster.enter(cluster.start())
             joined.append(answer["at"] - started)
             cluster.leave(members)
             cluster.await_view()
-    return [_row(transport, f"join {members} members", joined)]
+        yield _row(transport, f"join {members} members", joined)
+    for what, code in PYTHON.items():
+        yield _row(None, what, [_time_of(code) for _ in range(runs)])
 
 
-def bench_python(runs: int) -> list[dict[str, Any]]:
-    """What of a join the interpreter takes by itself, with asyncio, and with us."""
-    check_runs(runs)
-    codes = {
-        "start of python": "pass",
-        "import asyncio": "import asyncio",
-        "import ringcast": "import ringcast",
-    }
-    return [_row(None, what, [_time_of(code) for _ in range(runs)]) for what, code in codes.items()]
-
-
-def bench_crash(members: int, runs: int, transport: str = "udp") -> list[dict[str, Any]]:
+def bench_crash(*, members: int, runs: int, transports: Sequence[str]) -> Iterator[Row]:
     """From kill -9 until all survivors have the view without the victim."""
-    _check(members, runs, transport, fewest=2)
     dice = random.Random(1)
-    with _cluster(members, transport) as cluster:
-        return [
-            _row(transport, what, [_kill(cluster, at, dice) for _ in range(runs)])
-            for what, at in (("kill a member", members - 1), ("kill the coordinator", 0))
-        ]
+    for transport, cluster in _clusters(members, runs, transports, fewest=2):
+        for what, at in (("kill a member", members - 1), ("kill the coordinator", 0)):
+            yield _row(transport, what, [_kill(cluster, at, dice) for _ in range(runs)])
 
 
-def _cluster(members: int, transport: str) -> Cluster:
-    return Cluster(members=members, group=group_name(transport), transport=transport)
+def _clusters(
+    members: int, runs: int, transports: Sequence[str], *, fewest: int
+) -> Iterator[tuple[str, Cluster]]:
+    check("members", members, fewest, MEMBERS_MAX)
+    check("runs", runs, 1, RUNS_MAX)
+    for transport in transports:
+        tell(f"measuring {transport}")
+        group = group_name(transport)
+        with Cluster(members=members, group=group, transport=transport) as cluster:
+            yield transport, cluster
 
 
 def _kill(cluster: Cluster, at: int, dice: random.Random) -> int:
@@ -80,7 +85,7 @@ def _time_of(code: str) -> int:
     return time.monotonic_ns() - started
 
 
-def _row(transport: str | None, what: str, times_ns: Sequence[int]) -> dict[str, Any]:
+def _row(transport: str | None, what: str, times_ns: Sequence[int]) -> Row:
     return {
         "transport": transport,
         "what": what,
@@ -89,9 +94,3 @@ def _row(transport: str | None, what: str, times_ns: Sequence[int]) -> dict[str,
         "most_s": round(max(times_ns) / 1e9, 3),
         "runs": len(times_ns),
     }
-
-
-def _check(members: int, runs: int, transport: str, *, fewest: int) -> None:
-    check_members(members, fewest=fewest)
-    check_runs(runs)
-    check_transport(transport)

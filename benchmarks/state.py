@@ -10,35 +10,36 @@ from __future__ import annotations
 
 import statistics
 import time
-import zlib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ringcast.bench.cluster import Cluster, hear, tell
-from ringcast.bench.state_member import message
+from benchmarks.worker import checksum_of, message
+from benchmarks.workload import check
 from ringcast.errors import RingcastError, UsageError
 from ringcast.protocols.state_provider import CHUNK_BYTES_MAX, WINDOW
+from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from benchmarks.printing import Row
+
     Sample = tuple[int, int, bool]
 
 MEMBERS = 3
+PROGRAM = ("benchmarks.worker", "state")
 UNDISTURBED_NS = 1_200_000_000
 SETTLING_NS = 200_000_000
 """How long the group is left alone before somebody joins, and what of it does not count."""
 
 
 def bench_state(
-    size: int, *, kill: float = 0.0, rate: int = 2000, message_bytes: int = 1000
-) -> dict[str, Any]:
+    *, size: int, kill: float = 0.0, rate: int = 2000, message_bytes: int = 1000
+) -> list[Row]:
     """Let a fourth member get a state of `size` bytes from one of three. `kill`: at which share of
     it the provider is killed. `rate`: messages a second of each of the three; 0: all they can."""
     _check(size, kill, rate, message_bytes)
-    with Cluster(
-        members=MEMBERS, module="ringcast.bench.state_member", state_bytes=size
-    ) as cluster:
+    with Cluster(members=MEMBERS, program=PROGRAM, state_bytes=size) as cluster:
         cluster.tell_all({"op": "send", "rate": rate, "size": message_bytes})
         calm = (time.monotonic_ns() + SETTLING_NS, time.monotonic_ns() + UNDISTURBED_NS)
         time.sleep(UNDISTURBED_NS / 1e9)
@@ -57,7 +58,7 @@ def bench_state(
     before = statistics.median(_rate(_within(of_one, *calm)) for of_one in samples)
     meanwhile = statistics.median(_rate(_within(of_one, *transfer)) for of_one in samples)
     blocked = [is_blocked for of_one in samples for *_, is_blocked in _within(of_one, *transfer)]
-    return {
+    row = {
         "size_mb": round(size / 1e6, 1),
         "join_s": round(joined["join_s"], 3),
         "transfer_s": round((joined["ended"] - joined["began"]) / 1e9, 3),
@@ -71,6 +72,7 @@ def bench_state(
         "joiner_grew_mb": round(ends[joiner]["memory_mb"] - joined["memory_before_mb"], 1),
         "messages": sum(count for count, _ in ends[joiner]["known"].values()),
     }
+    return [row]
 
 
 def _let_in(cluster: Cluster, kill_at: int) -> dict[str, Any]:
@@ -119,21 +121,14 @@ def check_known(
 ) -> None:
     """Of those who live everything; of who was killed, all up to some place."""
     for sender, (count, checksum) in known.items():
-        if count != sent.get(sender, count) or checksum != _checksum(sender, count, size):
+        right = checksum_of(message(sender, number, size) for number in range(count))
+        if count != sent.get(sender, count) or checksum != right:
             what = f"{count} messages of {sender}, which sent {sent.get(sender, 'no one knows')}"
             raise RingcastError(f"{member} does not know what it must: it has {what}")
 
 
-def _checksum(sender: str, count: int, size: int) -> int:
-    checksum = 0
-    for number in range(count):
-        checksum = zlib.crc32(message(sender, number, size), checksum)
-    return checksum
-
-
 def _check(size: int, kill: float, rate: int, message_bytes: int) -> None:
-    if not 0 <= size <= 1 << 40:
-        raise UsageError(f"size = {size}: must be from 0 to {1 << 40} bytes")
+    check("size", size, 0, 1 << 40, " bytes")
     if not 0 <= kill < 1:
         raise UsageError(f"kill = {kill}: must be a share of the state, from 0 to 1")
     left = WINDOW + CHUNK_BYTES_MAX
@@ -142,7 +137,5 @@ def _check(size: int, kill: float, rate: int, message_bytes: int) -> None:
             f"kill = {kill}: when it happens more than {left} bytes must be on their way; "
             f"of a state of {size} bytes there are not"
         )
-    if not 0 <= rate <= 1_000_000:
-        raise UsageError(f"rate = {rate}: must be from 0 to 1000000 messages a second")
-    if not 32 <= message_bytes <= 1 << 20:
-        raise UsageError(f"message size = {message_bytes}: must be from 32 to {1 << 20} bytes")
+    check("rate", rate, 0, 1_000_000, " messages a second")
+    check("message size", message_bytes, 32, 1 << 20, " bytes")

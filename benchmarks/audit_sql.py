@@ -9,19 +9,18 @@ flagged. The other rules are questions of their own: about views, content and mi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 from ringcast.errors import UsageError
-
-try:
-    import duckdb
-except ImportError as error:
-    raise UsageError('bench audit compares with DuckDB: pip install "ringcast[dev]"') from error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENGINE = f"DuckDB {duckdb.__version__}"
+THREADS = 2
+MEMORY = "4GB"
+"""Spark takes less."""
 
 CORE = ("N1", "N9", "G2 N2", "G1", "N11", "U1", "U6")
 """In order, without a gap, once, and the same everywhere: as far as was sent (G1), of the dead
@@ -171,24 +170,35 @@ _HOLES = """
 """
 
 
+def duckdb() -> Any:
+    try:
+        return import_module("duckdb")
+    except ImportError as error:
+        raise UsageError('bench audit compares with DuckDB: pip install "ringcast[dev]"') from error
+
+
 class Questions:
-    """A DuckDB of its own over the segments of one directory."""
+    """A DuckDB of its own over the segments of one directory, while the block lasts."""
 
-    def __init__(self, directory: Path, *, threads: int, memory: str, scratch: Path) -> None:
-        self._connection = duckdb.connect(
-            config={
-                "threads": threads,
-                "memory_limit": memory,
-                "temp_directory": str(scratch),
-                "preserve_insertion_order": False,
-            }
-        )
+    def __init__(self, directory: Path) -> None:
+        self._files = str(directory / "*.parquet").replace("'", "''")
+        self._spill = directory.with_name("spill")
+
+    def __enter__(self) -> Self:
+        config = {
+            "threads": THREADS,
+            "memory_limit": MEMORY,
+            "temp_directory": str(self._spill),
+            "preserve_insertion_order": False,
+        }
+        self._connection = duckdb().connect(config=config)
         self._connection.execute("SET enable_progress_bar = false")
-        files = str(directory / "*.parquet").replace("'", "''")
-        self._connection.execute(f"CREATE VIEW rows AS FROM read_parquet('{files}')")
+        self._connection.execute(f"CREATE VIEW rows AS FROM read_parquet('{self._files}')")
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
+        shutil.rmtree(self._spill, ignore_errors=True)
 
     def core(self) -> set[str]:
         """Which of `CORE` are violated."""

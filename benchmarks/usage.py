@@ -28,7 +28,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_MB = resource.getpagesize() / 2**20
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
     parent: int
     cpu_s: float
     resident_mb: float
@@ -40,24 +40,20 @@ class Usage:
     Memory is resident memory, looked at ten times a second: what processes share counts for each.
     """
 
-    def __init__(self) -> None:
+    def __enter__(self) -> Self:
         self.peak_mb = 0.0
-        self.cpu_s = 0.0
-        self.seconds = 0.0
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._cpu_s = -cpu_s()
-        self._started = time.perf_counter()
+        self.cpu_s = -cpu_s()
+        self.seconds = -time.perf_counter()
         self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._started
+        self.seconds += time.perf_counter()
         self._is_over.set()
         self._watcher.join()
-        self.cpu_s = self._cpu_s + cpu_s()
+        self.cpu_s += cpu_s()
 
     def _watch(self) -> None:
         is_over = False
@@ -93,23 +89,29 @@ def cpu_s() -> float:
     return time.process_time() + sum(process.cpu_s for process in _descendants())
 
 
-def _descendants() -> list[_Process]:
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    processes: dict[int, _Process] = {}
+def processes() -> dict[int, Process]:
+    """All of the machine, by their number."""
+    found: dict[int, Process] = {}
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # It may have ended meanwhile.
             # The name in parentheses may have spaces.
             fields = Path(place, "stat").read_text().rpartition(")")[2].split()
             parent, user, system, pages = (int(fields[at]) for at in (1, 11, 12, 21))
-            pid = int(place.name)
             cpu_s = (user + system) / _TICKS_PER_S
-            processes[pid] = _Process(parent, cpu_s, pages * _PAGE_MB)
-            children[parent].append(pid)
-    if not processes:
+            found[int(place.name)] = Process(parent, cpu_s, pages * _PAGE_MB)
+    if not found:
         raise UsageError("memory of other processes is read from /proc: use Linux")
+    return found
+
+
+def _descendants() -> list[Process]:
+    running = processes()
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid, process in running.items():
+        children[process.parent].append(pid)
     found, waiting = [], list(children[os.getpid()])
     while waiting:
         pid = waiting.pop()
-        found.append(processes[pid])
+        found.append(running[pid])
         waiting += children[pid]
     return found

@@ -8,12 +8,16 @@ ceiling of the same run says how much there was to be had.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.bench.workload import size_label
+from benchmarks.workload import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from benchmarks.printing import Row
+
+    Rows = Sequence[Row]
 
 SOURCE = "JGroups 5.6, tuned, on the same kind of machine"
 
@@ -55,9 +59,7 @@ UNICAST = (
 GOODPUT = {0.01: 0.7, 0.1: 0.4}
 """By the share of datagrams that is lost: what is to remain of the rate without loss."""
 
-COLLAPSED_RATE = 25_000
-COLLAPSED_MB = 25.0
-COLLAPSED_RATIO = 0.05
+COLLAPSED = {"rate_per_member": 25_000, "mb_per_s": 25.0, "ceiling_ratio": 0.05}
 """A cell has collapsed if each member gets fewer messages and fewer megabytes a second than that,
 where untuned groups end up that repair by a slow timer, and a smaller share of what raw sockets
 move: a machine that is busy with other things is slow with both."""
@@ -65,10 +67,14 @@ move: a machine that is busy with other things is slow with both."""
 CRAMPED = 0.25
 """What is to remain of the rate with the receive buffer that most machines grant."""
 
-RTT_RAW_FACTOR = 2.5
-RTT_TAIL_FACTOR = 10.0
-RTT_P50_US = 1.5 * 46
-RTT_P99_US = 0.5 * 800
+RTT = {
+    "p50 to raw sockets": ("p50_to_raw", 2.5),
+    "p99 to p50": ("p99_to_p50", 10.0),
+    "p50 in µs": ("p50_us", 1.5 * 46),
+    "p99 in µs": ("p99_us", 0.5 * 800),
+}
+MEMORY = {"idle, MB": ("idle_mb", 60.0), "under load, MB": ("most_mb", 0.5 * 435)}
+"""Columns and what they are to be at most."""
 
 JOIN_S = 0.4 * 1.1
 CRASH_S = 0.4 * 2.0
@@ -76,30 +82,16 @@ CRASH_S = 0.4 * 2.0
 SOURCE_ROWS = 2_000_000
 """A second, out of an archive into Spark, on two cores."""
 
-IDLE_MB = 60.0
-LOADED_MB = 0.5 * 435
 
-AUDIT_CORE_RATIO = 0.4
-AUDIT_ALL_RATIO = 0.25
-"""Of DuckDB's speed on the same files in the same run."""
-AUDIT_GROWTH = 1.1
-"""Of the time, for each row more."""
-AUDIT_EXECUTORS = 1.7
-AUDIT_SHUFFLED = 0.01
-AUDIT_SKEWED = 1.3
-
-
-def at_least(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
+def at_least(aim: str, wanted: float, measured: float, why: str = "") -> Row:
     return _aim(aim, "≥", wanted, measured, measured >= wanted, why)
 
 
-def at_most(aim: str, wanted: float, measured: float, why: str = "") -> dict[str, Any]:
+def at_most(aim: str, wanted: float, measured: float, why: str = "") -> Row:
     return _aim(aim, "≤", wanted, measured, measured <= wanted, why)
 
 
-def _aim(
-    aim: str, sign: str, wanted: float, measured: float, is_met: bool, why: str
-) -> dict[str, Any]:
+def _aim(aim: str, sign: str, wanted: float, measured: float, is_met: bool, why: str) -> Row:
     return {
         "aim": aim,
         "wanted": f"{sign} {_figure(wanted)}",
@@ -113,12 +105,13 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def rate_aims(rows: Sequence[dict[str, Any]], compared: Sequence[Compared]) -> list[dict[str, Any]]:
+def rate_aims(rows: Rows, compared: Sequence[Compared]) -> list[Row]:
     """Of the cells that were measured: rates and CPU time. The best transport counts, as it does
     in the compared figures; where it is not the default one, that is said too."""
     aims = []
     for cell in compared:
-        found = [row for row in _whole(rows) if _is_of(row, cell)]
+        place = (cell.shape, cell.size, False)
+        found = [row for row in _whole(rows) if _place(row)[1:] == place]
         if not found:
             continue
         best = max(found, key=lambda row: float(row["rate_per_member"]))
@@ -133,7 +126,7 @@ def rate_aims(rows: Sequence[dict[str, Any]], compared: Sequence[Compared]) -> l
     return aims
 
 
-def _circumstances(best: dict[str, Any], found: Sequence[dict[str, Any]], wanted: float) -> str:
+def _circumstances(best: Row, found: Rows, wanted: float) -> str:
     """By which transport, which share of its raw ceiling that is, and what the default gave."""
     rate, ratio = best["rate_per_member"], best["ceiling_ratio"]
     told = f"by {best['transport']} at {ratio:.2f} of raw sockets"
@@ -145,43 +138,58 @@ def _circumstances(best: dict[str, Any], found: Sequence[dict[str, Any]], wanted
     return told
 
 
-def matrix_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def matrix_aims(rows: Rows) -> list[Row]:
     """Every aim that these cells have to do with."""
     aims = rate_aims(rows, MULTICAST)
-    aims += goodput_aims(rows)
-    aims += buffer_aims(rows)
-    fallen = [row for row in rows if has_collapsed(row)]
-    named = ", ".join(
-        f"{row['transport']} {row['workload']} {size_label(row['size'], row['mixed'])} B"
-        for row in fallen
-    )
-    aims.append(
-        at_most("cells that collapsed, lost messages or did not end", 0, len(fallen), named)
-    )
-    return aims
+    for row in _whole(rows, lossy=True):
+        (whole,) = (other for other in _whole(rows) if _place(other) == _place(row))
+        ratio = row["rate_per_member"] / whole["rate_per_member"]
+        name = f"{row['workload']}, {row['size']} B: goodput with {row['loss']:.0%} lost"
+        aims.append(at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}"))
+    for row in rows:
+        if row["receive_buffer"] and not row["failed"]:
+            of = f"with a receive buffer of {row['receive_buffer']} B"
+            name = f"{row['workload']}, {row['size']} B: rate {of}"
+            aims.append(at_least(name, CRAMPED, row["buffer_ratio"], f"by {row['transport']}"))
+    fallen = [
+        f"{row['transport']} {row['workload']} {Size(row['size'], row['mixed'])} B"
+        for row in rows
+        if has_collapsed(row)
+    ]
+    name = "cells that collapsed, lost messages or did not end"
+    return [*aims, at_most(name, 0, len(fallen), ", ".join(fallen))]
 
 
-def rtt_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def has_collapsed(row: Row) -> bool:
+    return bool(row["failed"]) or all((row[name] or 0) < least for name, least in COLLAPSED.items())
+
+
+def _whole(rows: Rows, *, lossy: bool = False) -> list[Row]:
+    """Those that have figures, with or without datagrams lost on purpose, and usual buffers."""
+    found = (row for row in rows if not row.get("failed") and not row.get("receive_buffer"))
+    return [row for row in found if bool(row["loss"]) == lossy]
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return row["transport"], row["workload"], row["size"], row["mixed"]
+
+
+def rtt_aims(rows: Rows) -> list[Row]:
     aims = []
     for row in rows:
         by = f"by {row['transport']}" + (", spinning" if row["spin_ms"] else "")
         bare = row["asyncio_p50_us"] / row["raw_p50_us"]
         least, most = row["raw_p50_least_us"], row["raw_p50_most_us"]
-        why = (
+        first, *others = (at_most(f"{by}: {aim}", w, row[at]) for aim, (at, w) in RTT.items())
+        first["why"] = (
             f"the same sockets in event loops, with no protocol: {bare:.1f}; raw ones took "
             f"{least:.0f} to {most:.0f} µs from run to run"
         )
-        aims += [
-            at_most(f"{by}: p50 to raw sockets", RTT_RAW_FACTOR, row["p50_to_raw"], why),
-            at_most(f"{by}: p99 to p50", RTT_TAIL_FACTOR, row["p99_to_p50"]),
-            at_most(f"{by}: p50 in µs", RTT_P50_US, row["p50_us"]),
-            at_most(f"{by}: p99 in µs", RTT_P99_US, row["p99_us"]),
-        ]
+        aims += [first, *others]
     return aims
 
 
-def time_aims(rows: Sequence[dict[str, Any]], wanted_s: float) -> list[dict[str, Any]]:
-    """Of joins, or of crashes."""
+def time_aims(rows: Rows, wanted_s: float) -> list[Row]:
     return [
         at_most(f"by {row['transport']}: {row['what']}, s", wanted_s, row["median_s"])
         for row in rows
@@ -189,101 +197,45 @@ def time_aims(rows: Sequence[dict[str, Any]], wanted_s: float) -> list[dict[str,
     ]
 
 
-def memory_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    aims = []
-    for row in rows:
-        by = f"by {row['transport']}"
-        growth = row["flat_mb_per_minute"]
-        aims += [
-            at_most(f"{by}: idle, MB", IDLE_MB, row["idle_mb"]),
-            at_most(f"{by}: under load, MB", LOADED_MB, row["most_mb"]),
-            at_most(f"{by}: growth, MB per minute", growth, row["mb_per_minute"]),
-        ]
-    return aims
+def memory_aims(rows: Rows) -> list[Row]:
+    (row,) = rows
+    by = f"by {row['transport']}"
+    limits = MEMORY | {"growth, MB per minute": ("mb_per_minute", row["flat_mb_per_minute"])}
+    return [at_most(f"{by}: {aim}", most, row[column]) for aim, (column, most) in limits.items()]
 
 
-def source_aims(row: dict[str, Any]) -> list[dict[str, Any]]:
+def source_aims(rows: Rows) -> list[Row]:
     """Of an archive that Spark reads."""
+    (row,) = rows
     why = f"{row['ceiling_ratio']:.2f} of what Spark takes from Python if nothing is read"
     if row["ceiling_rows_per_s"] < SOURCE_ROWS:
         why += ", which is less than is wanted"
     return [at_least("rows/s into Spark", SOURCE_ROWS, row["rows_per_s"], why)]
 
 
-def audit_aims(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def audit_aims(lines: Rows) -> list[Row]:
     """Of the audit on Spark: beside DuckDB, and with more rows, more executors, uneven senders."""
     aims = []
     here = [line for line in lines if line["core_ratio"] is not None]
     even = [line for line in here if line["senders"] == "even"]
     for line in even:
         name = f"{line['rows']:,} rows"
-        aims += [
-            at_least(f"{name}: order, gaps, repeats, agreement to DuckDB", AUDIT_CORE_RATIO,
-                     line["core_ratio"]),
-            at_least(f"{name}: all rules to DuckDB", AUDIT_ALL_RATIO, line["all_ratio"]),
-        ]  # fmt: skip
+        core = f"{name}: order, gaps, repeats, agreement to DuckDB"
+        aims.append(at_least(core, 0.4, line["core_ratio"]))
+        aims.append(at_least(f"{name}: all rules to DuckDB", 0.25, line["all_ratio"]))
     least, most = even[0], even[-1]
     if most is not least:
         rows = most["rows"] / least["rows"]
         grown = most["seconds"] / least["seconds"]
-        aims.append(at_most(f"time for {rows:.3g} × the rows", AUDIT_GROWTH * rows, grown))
+        aims.append(at_most(f"time for {rows:.3g} × the rows", 1.1 * rows, grown))
     shuffled = max(line["shuffled_share"] for line in lines)
-    aims.append(at_most("shuffled share of the input", AUDIT_SHUFFLED, shuffled))
+    aims.append(at_most("shuffled share of the input", 0.01, shuffled))
     for line in here:
         if line["senders"] != "even":
             slower = line["seconds"] / least["seconds"]
-            aims.append(at_most("time where one sender has 99 % of the rows", AUDIT_SKEWED, slower))
+            aims.append(at_most("time where one sender has 99 % of the rows", 1.3, slower))
     clustered = [line["seconds"] for line in lines if line["core_ratio"] is None]
     if clustered:
         one, two = clustered
-        aims.append(at_least("two executors to one", AUDIT_EXECUTORS, one / two))
+        aims.append(at_least("two executors to one", 1.7, one / two))
     return aims
-
-
-def goodput_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    aims = []
-    for row in _whole(rows, lossy=True):
-        (whole,) = (other for other in _whole(rows) if _place(other) == _place(row))
-        ratio = row["rate_per_member"] / whole["rate_per_member"]
-        name = f"{row['workload']}, {row['size']} B: goodput with {row['loss']:.0%} lost"
-        aims.append(at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}"))
-    return aims
-
-
-def buffer_aims(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        at_least(
-            f"{row['workload']}, {row['size']} B: rate with a receive buffer of "
-            f"{row['receive_buffer']} B",
-            CRAMPED,
-            row["buffer_ratio"],
-            f"by {row['transport']}",
-        )
-        for row in rows
-        if row.get("receive_buffer") and not row.get("failed")
-    ]
-
-
-def has_collapsed(row: dict[str, Any]) -> bool:
-    if row.get("failed"):
-        return True
-    figures = {
-        "rate_per_member": COLLAPSED_RATE,
-        "mb_per_s": COLLAPSED_MB,
-        "ceiling_ratio": COLLAPSED_RATIO,
-    }
-    return all((row[name] or 0) < least for name, least in figures.items())
-
-
-def _whole(rows: Sequence[dict[str, Any]], *, lossy: bool = False) -> Iterator[dict[str, Any]]:
-    """Those that have figures, with or without datagrams lost on purpose, and usual buffers."""
-    found = (row for row in rows if not row.get("failed") and not row.get("receive_buffer"))
-    return (row for row in found if bool(row["loss"]) == lossy)
-
-
-def _place(row: dict[str, Any]) -> tuple[object, ...]:
-    return row["transport"], row["workload"], row["size"], row["mixed"]
-
-
-def _is_of(row: dict[str, Any], cell: Compared) -> bool:
-    return (row["workload"], row["size"], row["mixed"]) == (cell.shape, cell.size, False)

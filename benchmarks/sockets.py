@@ -1,19 +1,18 @@
-"""One process of the raw ceiling: plain sockets moving the same bytes in the same pattern.
+"""Plain sockets, to be measured beside ours: what they move and how soon they answer.
 
-No group, no order, no repair. With UDP each sender keeps a few datagrams in flight towards each
-receiver, which returns a one-byte credit for every few that arrive; multicast datagrams leave once
-for all; TCP blocks its senders by itself. What this moves is what the machine can move; the
-rest is our own cost.
+Pumps move bytes in the pattern of a group, with no order and no repair. With UDP each sender keeps
+a few datagrams in flight towards each receiver, which returns a one-byte credit for every few that
+arrive; multicast datagrams leave once for all; TCP blocks its senders by itself. What they move is
+what the machine can move; the rest is our own cost.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import asyncio
 import select
 import socket
-import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringcast.aio.multicast_socket import leave_out
@@ -23,6 +22,9 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+SPACE = 1 << 16
+"""Bytes of one read."""
 
 ANY = ("127.0.0.1", 0)
 
@@ -51,7 +53,7 @@ class UdpPump:
             interface = socket.inet_aton(self.address.host)
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)
-        self._space = bytearray(1 << 16)
+        self._space = bytearray(SPACE)
         self._peers: list[Address] = []
         self._in_flight = 0
         self._credit: dict[Address, int] = {}
@@ -75,7 +77,7 @@ class UdpPump:
         for peer in ready:
             self._credit[peer] -= 1
         for dest in ready if self._group is None else [self._group]:
-            with contextlib.suppress(OSError):  # dropped, like what overflows at a receiver
+            with suppress(OSError):  # dropped, like what overflows at a receiver
                 self._socket.sendto(datagram, dest)
         return bool(ready)
 
@@ -104,7 +106,7 @@ class UdpPump:
         self._owed[source] += 1
         if self._owed[source] == CREDIT_EVERY:
             self._owed[source] = 0
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._socket.sendto(b"+", source)
 
     def _listen(self, group: Address) -> socket.socket:
@@ -161,7 +163,7 @@ class TcpPump:
         moved = 0
         for link in self._links:
             # It is full or empty; or the other end, which began earlier, is done.
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 moved += use(link)
         return moved
 
@@ -183,24 +185,36 @@ def move(pump: UdpPump | TcpPump, datagram: bytes, seconds: float, *, is_receive
     return pump.received / elapsed
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+# Round trips
 
 
-def _main() -> None:
-    task = json.loads(sys.stdin.readline())
-    group = Address(*task["group"]) if task["transport"] == "multicast" else None
-    pump = TcpPump() if task["transport"] == "tcp" else UdpPump(group)
-    _say({"listen": pump.address})
-    line = sys.stdin.readline()
-    if not line:  # another process did not come so far
-        return
-    pump.connect([Address(*peer) for peer in json.loads(line)["peers"]])
-    datagram = bytes(task["size"]) if task["is_sender"] else b""
-    rate = move(pump, datagram, task["seconds"], is_receiver=task["is_receiver"])
-    _say({"bytes_per_s": rate})
+def open_socket(transport: str) -> socket.socket:
+    """Bound to a free port of loopback. Requests never travel by multicast: that is UDP here."""
+    kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
+    sock = socket.socket(socket.AF_INET, kind)
+    sock.bind(("127.0.0.1", 0))
+    return sock
 
 
-if __name__ == "__main__":
-    _main()
+class Wire:
+    """A connected socket in the loop that runs."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.send = sock.send
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Future[bytes] | None = None
+        self._loop.add_reader(sock, self._on_readable)
+
+    async def receive(self) -> bytes:
+        """What has come, or comes next; nothing at the end."""
+        self._arrived = self._loop.create_future()
+        return await self._arrived
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+
+    def _on_readable(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(self._socket.recv(SPACE))

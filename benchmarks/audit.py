@@ -1,4 +1,4 @@
-"""The audit on Spark beside DuckDB, over the same files in one run: how fast, with how much memory.
+"""ringcast bench audit: the audit on Spark beside DuckDB, over the same files in one run.
 
 Before anything is measured both must find what is planted in small copies, and nothing in clean
 ones; and in every run that is measured both must say the same. The start of Spark and first audits,
@@ -8,20 +8,20 @@ verdicts, on two cores. What a first audit takes, with all that, is measured apa
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from ringcast.bench.audit_cold import measure_cold
-from ringcast.bench.audit_sql import ALL, CORE, Questions
-from ringcast.bench.audit_traces import EVEN, SKEWED, write_traces
-from ringcast.bench.spark_usage import Usage, shuffled_bytes
+from benchmarks.audit_cold import measure_cold
+from benchmarks.audit_sql import ALL, CORE, Questions, duckdb
+from benchmarks.audit_traces import EVEN, SKEWED, write_members, write_traces
+from benchmarks.printing import tell
+from benchmarks.usage import Usage, result_bytes, shuffled_bytes
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session, start_standalone
@@ -30,20 +30,18 @@ from ringcast.trace.segments import Segment, SegmentWriter, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
 
     from pyspark.sql import SparkSession
 
-    from ringcast.bench.audit_traces import Written
+    from benchmarks.audit_traces import Written
+    from benchmarks.printing import Row
 
+APP = "ringcast bench audit"
 CORES = 2
-DUCKDB_MEMORY = "4GB"
-"""Spark takes less."""
+ASKED = ("core", "all", "sums")
 PLANT_ROWS = 4000
 WARM_UPS_MAX = 6
 SENDERS = {"even": EVEN, "one sender": SKEWED}
-
-_APP = "ringcast bench audit"
 
 
 class Disagreement(RingcastError):
@@ -51,61 +49,86 @@ class Disagreement(RingcastError):
 
 
 def bench_audit(
-    sizes: Sequence[int],
-    *,
-    runs: int = 3,
-    with_executors: bool = True,
-    tell: Callable[[str], None],
-) -> list[dict[str, Any]]:
+    *, sizes: Sequence[int], runs: int, executors: bool, members: int | None, segments: int
+) -> Iterator[Row]:
     """A line for each size, one more for the smallest with one sender that has 99 % of the rows,
-    and two for the largest on one executor and on two. The best of so many runs counts."""
+    and two for the largest on one executor and on two. The best of so many runs counts. With
+    `members`, one line of another kind."""
+    if members is not None:
+        yield _bench_members(members, segments)
+        return
+    duckdb()
     ascending = sorted(set(sizes))
     cases = [("even", size) for size in ascending]
     cases.insert(1, ("one sender", ascending[0]))
-    made: dict[tuple[str, int], Traces] = {}
-    lines = []
+    even: list[Written] = []
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         scratch = Path(name)
-        spark = session(_APP, f"local[{CORES}]", is_long=True)
-        try:
+        with session(APP, f"local[{CORES}]", is_long=True) as spark:
             tell("planting violations in small traces …")
             check_plants(spark, scratch)
             for kind, size in cases:
                 tell(f"{size} rows, {kind}: writing them …")
-                traces = make_traces(scratch / f"{kind} {size}", size, SENDERS[kind])
+                written = write_traces(scratch / f"{kind} {size}", size, SENDERS[kind])
                 tell(f"{size} rows, {kind}: judging them with Spark and DuckDB, {runs} times …")
-                line = measure(spark, traces, runs)
-                made[kind, size] = traces
+                line = measure(spark, written, runs)
                 tell(f"{size} rows, {kind}: judging them in a new process …")
-                cold = measure_cold(traces.directory)
+                cold = measure_cold(written.directory)
                 line |= {"cold_cpu_s": cold["cold_cpu_s"], "cold": cold}
-                lines.append({"senders": kind, "on": f"local[{CORES}]", **line})
-        finally:
-            spark.stop()
-        if with_executors:
-            lines += _on_executors(made["even", ascending[-1]], runs, tell)
-    return lines
+                yield {"senders": kind, "on": f"local[{CORES}]", **line}
+                if kind == "even":
+                    even.append(written)
+        for count in (1, 2) if executors else ():
+            tell(f"{even[-1].rows} rows on a cluster of processes, executors: {count} …")
+            with (
+                start_standalone(workers=count, cores=1) as cluster,  # each in its own process
+                session(APP, cluster.url, is_long=True) as spark,
+            ):
+                line = measure(spark, even[-1], runs, beside=False)
+            on = f"executors: {count}"
+            yield {"senders": "even", "on": on, **line, "cold_cpu_s": None, "cold": None}
 
 
-class Traces(NamedTuple):
-    directory: Path
-    written: Written
+def _bench_members(members: int, segments: int) -> Row:
+    """One audit of many small segments in a new session, with Spark's own bound on what tasks may
+    return: what the driver gets, and what it needs."""
+    with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
+        directory = Path(name)
+        tell(f"{members} members, {segments} segments each: writing them …")
+        size = write_members(directory, members, segments)
+        tell("judging them …")
+        before = _own_peak_mb()
+        with session(APP, f"local[{CORES}]") as spark:
+            with Usage() as usage:
+                report = audit(spark, directory)
+            returned = result_bytes(spark)
+    if report.exit_status:
+        raise RingcastError(f"clean traces are not found so: {report.summary}")
+    return {
+        "members": members,
+        "segments": report.segments,
+        "rows": report.rows,
+        "mb": round(size / 1e6, 1),
+        "seconds": round(usage.seconds, 1),
+        "cpu_s": round(usage.cpu_s, 1),
+        "returned_mb": round(returned / 1e6, 2),
+        "driver_mb": round(_own_peak_mb() - before),
+        "peak_mb": round(usage.peak_mb),
+    }
 
 
-def make_traces(directory: Path, rows: int, shares: Sequence[float] = EVEN) -> Traces:
-    directory.mkdir()
-    return Traces(directory, write_traces(directory, rows, shares))
+def _own_peak_mb() -> float:
+    """Of this process, which is the driver's Python half."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(
-    spark: SparkSession, traces: Traces, runs: int, *, beside: bool = True
-) -> dict[str, Any]:
+def measure(spark: SparkSession, written: Written, runs: int, *, beside: bool = True) -> Row:
     """Spark's figures, and DuckDB's beside them: by turns, so that both have the same machine."""
-    directory, written = traces
+    directory = written.directory
     _warm_up(spark, directory)
     shuffled = -shuffled_bytes(spark)
     used: list[Usage] = []
-    asked: list[Asked] = []
+    asked: list[list[float]] = []
     for _ in range(runs):
         with Usage() as usage:
             violated = violated_by_audit(spark, directory)
@@ -114,7 +137,7 @@ def measure(
             asked.append(ask(directory, violated))
     shuffled += shuffled_bytes(spark)
     seconds = min(usage.seconds for usage in used)
-    line: dict[str, Any] = {
+    line: Row = {
         "rows": written.rows,
         "messages": written.messages,
         "mb": round(written.bytes / 1e6, 1),
@@ -127,10 +150,10 @@ def measure(
         "shuffled_bytes": shuffled // runs,
         "shuffled_share": shuffled / runs / written.bytes,
     }
-    for name in Asked._fields:
-        best = min((getattr(each, name) for each in asked), default=None)
-        line[f"duckdb_{name}"] = None if best is None else round(best, 3)
-        line[f"{name.removesuffix('_s')}_ratio"] = best and round(best / seconds, 3)
+    for name, *times in zip(ASKED, *asked, strict=True):
+        best = min(times, default=None)
+        line[f"duckdb_{name}_s"] = best and round(best, 3)
+        line[f"{name}_ratio"] = best and round(best / seconds, 3)
     return line
 
 
@@ -145,117 +168,72 @@ def _warm_up(spark: SparkSession, directory: Path) -> None:
         best = usage.cpu_s
 
 
-class Asked(NamedTuple):
-    """How long DuckDB took over each question."""
-
-    core_s: float
-    all_s: float
-    sums_s: float
-
-
-def ask(directory: Path, violated: set[str]) -> Asked:
-    """It must say what Spark says."""
-    with _questions(directory) as questions:
-        marks = [time.perf_counter()]
-        core = questions.core()
-        marks.append(time.perf_counter())
-        everything = questions.all()
-        marks.append(time.perf_counter())
-        questions.sums()
-        marks.append(time.perf_counter())
+def ask(directory: Path, violated: set[str]) -> list[float]:
+    """How long DuckDB takes over each of ASKED. It must say what Spark says."""
+    answers: list[Any] = []
+    times = []
+    with Questions(directory) as questions:
+        for question in (questions.core, questions.all, questions.sums):
+            started = time.perf_counter()
+            answers.append(question())
+            times.append(time.perf_counter() - started)
+    core, everything, _ = answers
     for found, audited in ((core, violated & set(CORE)), (everything, violated)):
         if found != audited:
             raise Disagreement(
                 f"Spark finds {_listed(audited)} violated and DuckDB {_listed(found)} in the same "
                 "files: please report it"
             )
-    return Asked(*(end - start for start, end in pairwise(marks)))
-
-
-def _on_executors(
-    traces: Traces, runs: int, tell: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
-    """One core each, in processes of their own: a standalone cluster."""
-    for count in (1, 2):
-        tell(f"{traces.written.rows} rows on a cluster of processes, executors: {count} …")
-        with start_standalone(workers=count, cores=1) as cluster:
-            spark = session(_APP, cluster.url, is_long=True)
-            try:
-                line = measure(spark, traces, runs, beside=False)
-            finally:
-                spark.stop()
-        yield {
-            "senders": "even",
-            "on": f"executors: {count}",
-            **line,
-            "cold_cpu_s": None,
-            "cold": None,
-        }
+    return times
 
 
 # What both must find
 
 
 class Plant(NamedTuple):
-    """A change of one member's rows, and which rules it violates."""
+    """A change of what one member has delivered of another, and which rules it violates."""
 
     node: str
-    change: Callable[[pa.Table], pa.Table]
+    origin: tuple[str, int]
+    """Sender and stream."""
+    change: Callable[[range, list[int]], list[int]]
+    """From the places of all rows, and of these deliveries, to those of the rows that remain."""
     violated: set[str]
 
 
-def _places(rows: pa.Table, peer: str, stream: int) -> list[int]:
-    wanted = (DELIVER, peer, stream)
-    columns = (rows[name].to_pylist() for name in ("event", "peer", "stream"))
-    return [at for at, found in enumerate(zip(*columns, strict=True)) if found == wanted]
+def _without(at: int) -> Callable[[range, list[int]], list[int]]:
+    return lambda rows, found: [place for place in rows if place != found[at]]
 
 
-def _again(rows: pa.Table) -> pa.Table:
-    at = _places(rows, "m1", 0)[5]
-    return pa.concat_tables([rows[: at + 1], rows[at : at + 1], rows[at + 1 :]])
-
-
-def _left_out(rows: pa.Table) -> pa.Table:
-    at = _places(rows, "m1", 0)[5]
-    return pa.concat_tables([rows[:at], rows[at + 1 :]])
-
-
-def _swapped(rows: pa.Table) -> pa.Table:
-    order = list(range(len(rows)))
-    one, two = _places(rows, "m1", 0)[5:7]
-    order[one], order[two] = two, one
-    return rows.take(order)
-
-
-def _without_the_last(rows: pa.Table) -> pa.Table:
-    """Of the uniform messages that the killed member left."""
-    at = _places(rows, "m3", 1)[-1]
-    return pa.concat_tables([rows[:at], rows[at + 1 :]])
+def _swapped(rows: range, found: list[int]) -> list[int]:
+    one, two = found[5:7]
+    return [{one: two, two: one}.get(place, place) for place in rows]
 
 
 PLANTS = {
-    "a repeat": Plant("m0", _again, {"G2 N2"}),
-    "a gap": Plant("m0", _left_out, {"N1", "N9"}),
-    "a swap": Plant("m0", _swapped, {"N1"}),
-    "a survivor that lacks the end": Plant("m2", _without_the_last, {"U1", "U6"}),
+    "a repeat": Plant("m0", ("m1", 0), lambda rows, found: sorted([*rows, found[5]]), {"G2 N2"}),
+    "a gap": Plant("m0", ("m1", 0), _without(5), {"N1", "N9"}),
+    "a swap": Plant("m0", ("m1", 0), _swapped, {"N1"}),
+    "a survivor that lacks the end": Plant("m2", ("m3", 1), _without(-1), {"U1", "U6"}),
 }
 
 
 def check_plants(spark: SparkSession, scratch: Path) -> None:
     """Both find each plant, and nothing where there is none."""
-    clean = scratch / "clean"
-    clean.mkdir()
+    clean, planted = scratch / "clean", scratch / "planted"
     write_traces(clean, PLANT_ROWS)
     _check(spark, clean, "nothing", set())
     for name, plant in PLANTS.items():
-        planted = scratch / "planted"
         shutil.copytree(clean, planted)
         for path in segment_paths(planted):
             with Segment(path) as segment:
                 info, rows = segment.info, pa.Table.from_batches(list(segment.batches()))
             if info.node == plant.node:
                 path.unlink()
-                changed = plant.change(rows)
+                columns = (rows[column].to_pylist() for column in ("event", "peer", "stream"))
+                wanted = (DELIVER, *plant.origin)
+                found = [at for at, row in enumerate(zip(*columns, strict=True)) if row == wanted]
+                changed = rows.take(plant.change(range(len(rows)), found))
                 at = changed.schema.get_field_index("idx")
                 changed = changed.set_column(at, "idx", pa.array(range(len(changed)), pa.int64()))
                 writer = SegmentWriter(planted, info.recording)
@@ -268,11 +246,8 @@ def check_plants(spark: SparkSession, scratch: Path) -> None:
 
 
 def _check(spark: SparkSession, directory: Path, planted: str, violated: set[str]) -> None:
-    with _questions(directory) as questions:
-        said = {
-            "Spark": violated_by_audit(spark, directory),
-            "DuckDB": questions.all(),
-        }
+    with Questions(directory) as questions:
+        said = {"Spark": violated_by_audit(spark, directory), "DuckDB": questions.all()}
     for who, found in said.items():
         if found != violated:
             raise Disagreement(
@@ -292,17 +267,3 @@ def violated_by_audit(spark: SparkSession, directory: Path) -> set[str]:
 
 def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
-
-
-# Around the measurements
-
-
-@contextmanager
-def _questions(directory: Path) -> Iterator[Questions]:
-    spill = directory.with_name("spill")
-    questions = Questions(directory, threads=CORES, memory=DUCKDB_MEMORY, scratch=spill)
-    try:
-        yield questions
-    finally:
-        questions.close()
-        shutil.rmtree(spill, ignore_errors=True)

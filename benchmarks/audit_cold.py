@@ -32,7 +32,7 @@ def measure_cold(directory: Path) -> dict[str, Any]:
 
 def _measure(directory: str) -> dict[str, float]:
     started = time.perf_counter()
-    from ringcast.bench.spark_usage import cpu_s
+    from benchmarks.usage import cpu_s
     from ringcast.spark.audit import audit
     from ringcast.spark.session import context, start_gateway
 

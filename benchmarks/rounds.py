@@ -11,14 +11,17 @@ import statistics
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.workload import group_name
 from ringcast.aio.multicast_socket import group_address
-from ringcast.bench.cluster import child, hear, tell
-from ringcast.bench.workload import group_name
 from ringcast.errors import RingcastError
+from ringcast.sim.processes import child, hear, tell
 
 if TYPE_CHECKING:
-    from ringcast.bench.cluster import Cluster
-    from ringcast.bench.workload import Workload
+    from benchmarks.printing import Row
+    from benchmarks.workload import Workload
+    from ringcast.sim.processes import Cluster
+
+    Answers = list[Row]
 
 DATAGRAM_BYTES = 60_000
 
@@ -44,70 +47,43 @@ class Rounds:
         self._cluster = cluster
         self._workload = workload
         self._guarantee = guarantee
-        self._rounds: list[list[dict[str, Any]]] = []
-        messages = min(WARM_UP_MESSAGES, WARM_UP_BYTES // max(1, workload.size))
+        self._rounds: list[Answers] = []
+        messages = min(WARM_UP_MESSAGES, WARM_UP_BYTES // max(1, workload.size.size))
         share = min(1.0, workload.seconds) / workload.sender_count
         warm_up = max(MESSAGES_MIN, int(messages * share))
         self._warm = self._round(warm_up)
         scale = workload.seconds / max(answer["seconds"] for answer in self._warm)
-        self.per_sender = max(MESSAGES_MIN, int(warm_up * scale))
+        self._per_sender = max(MESSAGES_MIN, int(warm_up * scale))
 
     def measure(self) -> None:
-        self._rounds.append(self._round(self.per_sender))
+        self._rounds.append(self._round(self._per_sender))
 
-    @property
-    def rates(self) -> list[float]:
-        """Messages per second delivered by the median member, of each round."""
-        return [
-            float(statistics.median(answer["delivered"] / answer["seconds"] for answer in readers))
-            for readers in map(_readers, self._rounds)
-        ]
-
-    @property
-    def rate(self) -> float:
-        return statistics.median(self.rates)
-
-    @property
-    def cpu_us_per_delivery(self) -> float:
-        """Of all members together, those that only send too."""
-        costs = (
-            sum(answer["cpu_s"] for answer in answers)
-            / sum(answer["delivered"] for answer in answers)
+    def figures(self) -> Row:
+        """Of all rounds: messages per second delivered by the median member, CPU time of all
+        members together, acks and reports for each thousand messages that were sent, and messages
+        that did not come, whether or not others came in their place."""
+        rates = [
+            statistics.median(
+                answer["delivered"] / answer["seconds"] for answer in answers if answer["delivered"]
+            )
             for answers in self._rounds
-        )
-        return float(statistics.median(costs)) * 1e6
+        ]
+        costs = [_sum("cpu_s", answers) / _sum("delivered", answers) for answers in self._rounds]
+        last, warm = self._rounds[-1], self._warm
+        messages = self._per_sender * self._workload.sender_count * len(self._rounds)
+        reports = _sum("reports", last) - _sum("reports", warm)
+        return {
+            "rates": [round(rate) for rate in rates],
+            "rate_per_member": round(statistics.median(rates)),
+            "cpu_us_per_delivery": round(statistics.median(costs) * 1e6, 3),
+            "messages": messages,
+            "retransmitted": _sum("retransmitted", last) - _sum("retransmitted", warm),
+            "reports_per_1000": round(1000 * reports / messages, 2),
+            "lost": sum(_sum("lost", answers) for answers in self._rounds),
+            "rss_mb": round(max(answer["rss_mb"] for answer in last), 1),
+        }
 
-    @property
-    def retransmitted(self) -> int:
-        return self._since_warm_up("retransmitted")
-
-    @property
-    def reports_per_1000(self) -> float:
-        """Acks, reports and what comes of reports, for each thousand messages that were sent."""
-        return 1000 * self._since_warm_up("reports") / self.messages
-
-    @property
-    def messages(self) -> int:
-        """How many were sent in these rounds."""
-        return self.per_sender * self._workload.sender_count * len(self._rounds)
-
-    @property
-    def lost(self) -> int:
-        """Messages that did not come, whether or not others came in their place."""
-        return sum(int(answer["lost"]) for answers in self._rounds for answer in answers)
-
-    @property
-    def rss_mb(self) -> float:
-        return max(float(answer["rss_mb"]) for answer in self._rounds[-1])
-
-    def _since_warm_up(self, counter: str) -> int:
-        last, warm = (
-            sum(int(answer[counter]) for answer in answers)
-            for answers in (self._rounds[-1], self._warm)
-        )
-        return last - warm
-
-    def _round(self, per_sender: int) -> list[dict[str, Any]]:
+    def _round(self, per_sender: int) -> Answers:
         """Everybody sends and reads one round; everybody's answer."""
         cluster, workload = self._cluster, self._workload
         tasks = workload.tasks(per_sender, self._guarantee)
@@ -121,42 +97,39 @@ class Rounds:
         return answers
 
 
-def _readers(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [answer for answer in answers if answer["delivered"]]
+def _sum(counter: str, answers: Answers) -> Any:
+    return sum(answer[counter] for answer in answers)
 
 
 def raw_ceiling(workload: Workload) -> float:
     """Bytes per second that reach a receiver through plain sockets in the same pattern."""
-    size = max(1, workload.size)
-    datagram = DATAGRAM_BYTES // size * size or DATAGRAM_BYTES  # as full of messages as ours
+    size = max(1, workload.size.size)
     task = {
         "transport": workload.transport,
         "group": group_address(group_name(workload.transport)),
-        "size": datagram,
+        "size": DATAGRAM_BYTES // size * size or DATAGRAM_BYTES,  # as full of messages as ours
         "seconds": max(CEILING_S_MIN, min(CEILING_S_MAX, workload.seconds)),
     }
+    first_receiver = 0 if workload.senders == "all" else 1
     with ExitStack() as stack:
         processes = [
-            stack.enter_context(child("ringcast.bench.ceiling")) for _ in range(workload.members)
+            stack.enter_context(child("benchmarks.worker", "ceiling"))
+            for _ in range(workload.members)
         ]
         for at, process in enumerate(processes):
-            roles = {
-                "is_sender": at < workload.sender_count,
-                "is_receiver": at > 0 or workload.senders == "all",
-            }
+            roles = {"is_sender": at < workload.sender_count, "is_receiver": at >= first_receiver}
             tell(process, {**task, **roles})
         addresses = [hear(process)["listen"] for process in processes]
         for address, process in zip(addresses, processes, strict=True):
             tell(process, {"peers": [other for other in addresses if other != address]})
         rates = [hear(process)["bytes_per_s"] for process in processes]
-    receivers = rates if workload.senders == "all" else rates[1:]
-    return float(statistics.median(receivers))
+    return float(statistics.median(rates[first_receiver:]))
 
 
 def ceiling_ratio(workload: Workload, rate: float, ceiling: float) -> float | None:
     """Which share of what raw sockets move a group delivers. Messages of no bytes have none."""
-    if not workload.size:
+    if not workload.size.size:
         return None
     # A member does not send to itself over the network; the ceiling does not either.
     foreign = (workload.sender_count - (workload.senders == "all")) / workload.sender_count
-    return round(rate * foreign * workload.size / ceiling, 3)
+    return round(rate * foreign * workload.size.size / ceiling, 3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.aio.loop import loop_name
-from ringcast.bench.cluster import Cluster
 from ringcast.config import RECEIVE_BUFFER_MIN, check_whole
 from ringcast.errors import UsageError
+from ringcast.sim.processes import Cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,24 +21,32 @@ DEADLINE_S = 60.0
 """What a round may take; those that are measured are far shorter."""
 
 
-def size_label(size: int, is_mixed: bool) -> str:
-    """As it is written on the command line."""
-    return f"{size}-mixed" if is_mixed else str(size)
+class Size(NamedTuple):
+    """Bytes of a message; `is_mixed`: on average, from 0 to twice as many."""
+
+    size: int
+    is_mixed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.size}{'-mixed' * self.is_mixed}"
 
 
-def check_transport(transport: str) -> None:
-    if transport not in TRANSPORTS:
-        raise UsageError(f"transport = {transport!r}: must be {', '.join(TRANSPORTS)}")
+SIZE = Size(1000)
+MEMBERS_MAX = 16
+RUNS_MAX = 1000
+
+RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio", "buffer_ratio")
+"""Beside what a workload is measured, if anything."""
 
 
-def check_runs(runs: int) -> None:
-    if not 1 <= runs <= 1000:
-        raise UsageError(f"runs = {runs}: must be from 1 to 1000")
+def check(name: str, value: float, least: float, most: float, unit: str = "") -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{name} = {value}: must be from {least} to {most}{unit}")
 
 
-def check_members(members: int, *, fewest: int) -> None:
-    if not fewest <= members <= 16:
-        raise UsageError(f"members = {members}: must be from {fewest} to 16")
+def check_duration(name: str, value: float, most: int) -> None:
+    if not 0 < value <= most:
+        raise UsageError(f"{name} = {value}: must be more than 0, at most {most}")
 
 
 def versions() -> dict[str, str]:
@@ -58,9 +66,7 @@ class Workload:
 
     members: int = 3
     senders: str = "all"
-    size: int = 1000
-    mixed: bool = False
-    """Sizes from 0 to twice `size`, which is what they are on average."""
+    size: Size = SIZE
     is_unicast: bool = False
     loss: float = 0.0
     seconds: float = 1.0
@@ -80,37 +86,19 @@ class Workload:
     """How long a round may take before it counts as stuck."""
 
     def __post_init__(self) -> None:
-        check_members(self.members, fewest=2)
-        check_runs(self.runs)
-        check_transport(self.transport)
-        if self.senders not in ("1", "all"):
-            raise UsageError(f"senders = {self.senders!r}: must be 1 or all")
-        if not 0 <= self.size <= 1 << 20:
-            raise UsageError(f"size = {self.size}: must be from 0 to 1048576 bytes")
-        if not 0 <= self.loss <= 0.5:
-            raise UsageError(f"loss = {self.loss}: must be from 0 to 0.5")
-        if not 0 < self.seconds <= 3600:
-            raise UsageError(f"seconds = {self.seconds}: must be more than 0, at most 3600")
-        if self.guarantee not in ("fifo", "uniform"):
-            raise UsageError(f"guarantee = {self.guarantee!r}: must be fifo or uniform")
-        if self.purge not in ("acks", "stability"):
-            raise UsageError(f"purge = {self.purge!r}: must be acks or stability")
+        check("members", self.members, 2, MEMBERS_MAX)
+        check("runs", self.runs, 1, RUNS_MAX)
+        check("size", self.size.size, 0, 1 << 20, " bytes")
+        check("loss", self.loss, 0, 0.5)
+        check_duration("seconds", self.seconds, 3600)
         if self.receive_buffer is not None:
             check_whole("receive_buffer", self.receive_buffer, RECEIVE_BUFFER_MIN, 1 << 30)
             if self.transport == "tcp":
                 raise UsageError("receive_buffer: datagrams have one; with tcp nothing is to set")
         if self.retain is not None and self.purge == "acks":
             raise UsageError("retain: groups that acknowledge keep nothing; add purge = stability")
-        compared = {"recording": self.record is not None}
-        if self.receive_buffer is not None:
-            compared |= {"a receive buffer": True}
-        else:
-            compared |= {
-                "uniform": self.guarantee == "uniform",
-                "stability": self.purge != "acks",
-            }
-        if sum(compared.values()) > 1:
-            costs = " and ".join(f"what {name} costs" for name, is_on in compared.items() if is_on)
+        if len(self._compared) > 1:
+            costs = " and ".join(f"what {cost} costs" for cost in self._compared.values())
             raise UsageError(f"{costs}: one at a time")
 
     @property
@@ -120,13 +108,19 @@ class Workload:
     @property
     def beside(self) -> str | None:
         """What the ratio is of: to the same without this."""
-        if self.receive_buffer is not None:
-            return "buffer"
-        if self.guarantee != "fifo":
-            return "uniform"
-        if self.record is not None:
-            return "record"
-        return "stability" if self.purge != "acks" else None
+        return next(iter(self._compared), None)
+
+    @property
+    def _compared(self) -> dict[str, str]:
+        """What is measured beside the same without it; with a buffer, both sides have the rest."""
+        has_buffer = self.receive_buffer is not None
+        costs = {
+            "record": ("recording", self.record is not None),
+            "buffer": ("a receive buffer", has_buffer),
+            "uniform": ("uniform", self.guarantee == "uniform" and not has_buffer),
+            "stability": ("stability", self.purge != "acks" and not has_buffer),
+        }
+        return {name: cost for name, (cost, is_on) in costs.items() if is_on}
 
     @property
     def stability(self) -> dict[str, Any] | None:
@@ -138,18 +132,12 @@ class Workload:
     @property
     def shape(self) -> str:
         """Who sends to whom."""
-        if self.senders == "all":
-            return f"{self.members} all"
-        return f"1 → {self.members - 1}"
-
-    @property
-    def bytes_label(self) -> str:
-        return size_label(self.size, self.mixed)
+        return f"{self.members} all" if self.senders == "all" else f"1 → {self.members - 1}"
 
     def __str__(self) -> str:
         loss = f", {self.loss:.0%} lost" if self.loss else ""
         buffer = f", receive buffer {self.receive_buffer} B" if self.receive_buffer else ""
-        return f"{self.transport}, {self.shape}, {self.bytes_label} B{loss}{buffer}"
+        return f"{self.transport}, {self.shape}, {self.size} B{loss}{buffer}"
 
     def cluster(self) -> Cluster:
         """The group to measure; not started yet."""
@@ -169,8 +157,8 @@ class Workload:
         """What each member is to do in a round in which each sender sends so many."""
         task = {
             "op": "round",
-            "size": self.size,
-            "mixed": self.mixed,
+            "size": self.size.size,
+            "mixed": self.size.is_mixed,
             "guarantee": guarantee,
             "deadline_s": self.deadline_s,
             "senders": self.sender_count,

@@ -1,4 +1,4 @@
-"""What Spark gets out of an archive: rows per second in one go, and how long a small step takes.
+"""ringcast bench source: what Spark gets out of an archive, in one go and in small steps.
 
 Beside it in the same run: the same files read into Arrow by one plain process, without Spark; and
 as many rows that nobody has to read, which is as fast as Spark takes them from Python.
@@ -11,21 +11,33 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from ringcast.bench.ready import ReadySource
-from ringcast.bench.spark_usage import Usage
+from benchmarks.printing import tell
+from benchmarks.usage import Usage
+from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.session import session
-from ringcast.spark.source import register
+from ringcast.spark.source import (
+    ArchiveReader,
+    MessagesPartition,
+    Options,
+    RingcastSource,
+    register,
+)
 from ringcast.trace.archive import Index
 from ringcast.trace.rows import DELIVER, Row
 from ringcast.trace.segments import Recording, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
+    from pyspark.sql.types import StructType
+
+    from benchmarks.printing import Row as Report
 
 SENDERS = 4
 RUN = 500
@@ -40,61 +52,79 @@ WARM_ROUNDS = 2
 """Before them, while Spark compiles what it runs."""
 
 
-def bench_source(messages: int, size: int, step: int, master: str) -> dict[str, Any]:
+def bench_source(messages: int, size: int, step: int, master: str) -> list[Report]:
     """`messages` of `size` bytes, and micro-batches of `step`."""
+    if min(messages, size, step) < 1:
+        raise UsageError("--messages, --size and --step are at least 1")
+    tell("writing an archive, starting Spark …")
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as scratch:
         archive = Path(scratch, "archive")
         archive.mkdir()
         messages = _write(archive, messages, size)
         plain_s = min(_read_plainly(archive) for _ in range(ROUNDS))
-        spark = session("ringcast bench source", master, is_long=True)
-        try:
+        with session("ringcast bench source", master, is_long=True) as spark:
             register(spark)
             spark.dataSource.register(ReadySource)
             whole, ready = _whole_usage(spark, archive)
             steps_ms = _step_times(spark, Path(scratch), size, step)
-        finally:
-            spark.stop()
-    return {
+    seconds, ready_s = (min(usage.seconds for usage in each) for each in (whole, ready))
+    report = {
         "messages": messages,
         "size": size,
-        "rows_per_s": round(messages / whole.seconds),
-        "mb_per_s": round(messages * size / whole.seconds / 1e6, 1),
-        "cpu_s": round(whole.cpu_s, 2),
-        "ceiling_rows_per_s": round(messages / ready.seconds),
-        "ceiling_ratio": round(ready.seconds / whole.seconds, 2),
+        "rows_per_s": round(messages / seconds),
+        "mb_per_s": round(messages * size / seconds / 1e6, 1),
+        "cpu_s": round(min(usage.cpu_s for usage in whole), 2),
+        "ceiling_rows_per_s": round(messages / ready_s),
+        "ceiling_ratio": round(ready_s / seconds, 2),
         "plain_rows_per_s": round(messages / plain_s),
         "step_messages": step,
         "steps": len(steps_ms),
         "step_median_ms": statistics.median(steps_ms),
     }
+    return [report]
 
 
-class Cost(NamedTuple):
-    """The least of each, over some rounds."""
+class ReadySource(RingcastSource):
+    """What Spark takes at most from any source in Python: the archive's, but for the reading.
 
-    seconds: float
-    cpu_s: float
+    Each task hands over the first batch of its share, again and again, until there were as many
+    rows as it should have read. All that remains is Spark's own: to start the task, to get the
+    batches out of Python, to make rows of them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "ringcast-ready"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ReadyReader(Options.parse(self.options, is_stream=False))
 
 
-def _whole_usage(spark: SparkSession, archive: Path) -> tuple[Cost, Cost]:
+class ReadyReader(ArchiveReader):
+    """The same tasks, and batches that are there already."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, MessagesPartition)
+        left = sum(part.last - part.first + 1 for file in partition.files for part in file.wanted)
+        batch = next(read_messages(self._options.path, partition.files))
+        while left > 0:
+            yield batch.slice(0, left)
+            left -= len(batch)
+
+
+def _whole_usage(spark: SparkSession, archive: Path) -> list[list[Usage]]:
     """What it takes to get every column of every message: out of the archive, and of what is ready.
     In turns, so that both meet the same machine."""
-    tables = [
-        spark.read.format(name).load(str(archive)) for name in ("ringcast", ReadySource.name())
-    ]
-    rounds: list[list[Cost]] = []
-    for _ in range(WARM_ROUNDS + ROUNDS):
-        rounds.append([])
-        for table in tables:
-            with Usage() as used:
+    names = ("ringcast", ReadySource.name())
+    tables = [spark.read.format(name).load(str(archive)) for name in names]
+    used: list[list[Usage]] = [[], []]
+    for turn in range(WARM_ROUNDS + ROUNDS):
+        for table, usages in zip(tables, used, strict=True):
+            with Usage() as usage:
                 table.write.format("noop").mode("overwrite").save()
-            rounds[-1].append(Cost(used.seconds, used.cpu_s))
-    whole, ready = (
-        Cost(*map(min, zip(*costs, strict=True)))
-        for costs in zip(*rounds[WARM_ROUNDS:], strict=True)
-    )
-    return whole, ready
+            if turn >= WARM_ROUNDS:
+                usages.append(usage)
+    return used
 
 
 def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> list[int]:
@@ -140,16 +170,8 @@ def _read_plainly(archive: Path) -> float:
     index = Index(archive)
     index.refresh()
     plan = index.pieces({}, time.time())
-
-    def read() -> None:
-        for task in tasks_of(plan.pieces):
-            for _ in read_messages(str(archive), task):
-                pass
-
-    return _seconds(read)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    started = time.perf_counter()
+    for task in tasks_of(plan.pieces):
+        for _ in read_messages(str(archive), task):
+            pass
+    return time.perf_counter() - started

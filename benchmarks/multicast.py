@@ -1,0 +1,208 @@
+"""ringcast bench multicast and unicast: real processes on loopback, beside the raw ceiling.
+
+What recording costs is measured by a second group that does not record and takes turns with the
+first, and so is what reports cost, by one that acknowledges, and what a small receive buffer costs,
+by one with that of everybody; what uniform delivery costs, by plain rounds of the same group in
+turn with uniform ones.
+
+The matrix is every transport, shape and size of message. One group is kept for all sizes of a
+transport and a shape. A cell that loses messages or does not end is named, and the next one has a
+new group. Beside the cells there are some of three members whose datagrams are lost on purpose, or
+that have the receive buffer of most machines.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.printing import tell
+from benchmarks.rounds import Rounds, ceiling_ratio, raw_ceiling
+from benchmarks.workload import RATIOS, SIZE, TRANSPORTS, Size, Workload, versions
+from ringcast.errors import RingcastError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from benchmarks.printing import Row
+    from ringcast.sim.processes import Cluster
+
+SHAPES = ((3, "1"), (4, "1"), (3, "all"), (4, "all"), (8, "all"))
+"""Members, and who of them sends."""
+SIZES = (Size(0), Size(100), Size(100, is_mixed=True), Size(1000), Size(10_000), Size(1_000_000))
+
+LOSSY = ("udp", "3 all", Size(1000))
+LOSSES = (0.01, 0.1)
+"""What is lost on purpose, if that workload is among the cells: goodput is compared with it."""
+
+CRAMPED = (LOSSY, ("udp", "3 all", Size(10_000)))
+RECEIVE_BUFFER = 212_992
+"""What unprivileged processes get on most machines: net.core.rmem_max."""
+
+DEADLINE_S = 30.0
+
+COLUMNS = (
+    *("transport", "workload", "size", "mixed", "guarantee", "purge", "loss", "receive_buffer"),
+    *("rate_per_member", "deliveries_per_s", "mb_per_s", "cpu_us_per_delivery", "retransmitted"),
+    *("reports_per_1000", "lost", "rss_mb", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
+    *("messages", "recorded", *RATIOS, "plain_rates", "plain_rate_per_member"),
+    *("plain_cpu_us_per_delivery", "plain_reports_per_1000", "versions"),
+)
+UNICAST_COLUMNS = (
+    *("transport", "workload", "size", "mixed", "loss", "rate_per_member", "mb_per_s"),
+    *("cpu_us_per_delivery", "retransmitted", "lost", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
+)
+
+
+def bench_multicast(
+    *,
+    transports: Sequence[str],
+    members: Sequence[int],
+    senders: Sequence[str],
+    sizes: Sequence[Size],
+    matrix: bool,
+    **options: Any,
+) -> list[Row]:
+    """A report of each cell, with `failed` if it has no figures or has lost messages."""
+    if matrix:
+        workload = Workload(deadline_s=DEADLINE_S, **options)
+        cells = matrix_cells(workload, transports, members, senders, sizes)
+    else:
+        shapes = product(members or (3,), senders or ("all",))
+        cells = _cells(Workload(**options), transports or ("udp",), [*shapes], sizes or [SIZE])
+    rows = []
+    for row in measure_cells(cells):
+        rows.append(row)
+        if row["failed"]:
+            tell(f"failed: {row['failed']}")
+    return rows
+
+
+def bench_unicast(
+    *, transports: Sequence[str], sizes: Sequence[int], **options: Any
+) -> Iterator[Row]:
+    """A report for each transport and size; those of a transport through one group of two."""
+    for transport in transports:
+        tell(f"measuring {transport}")
+        pair = Workload(members=2, senders="1", is_unicast=True, transport=transport, **options)
+        workloads = [replace(pair, size=Size(size)) for size in sizes]
+        with pair.cluster() as cluster:
+            for workload in workloads:
+                report = measure(workload, cluster)
+                yield {column: report[column] for column in UNICAST_COLUMNS}
+
+
+def _cells(
+    workload: Workload,
+    transports: Iterable[str],
+    shapes: Sequence[tuple[int, str]],
+    sizes: Sequence[Size],
+) -> list[Workload]:
+    """Those of one group follow each other."""
+    return [
+        replace(workload, transport=transport, members=members, senders=senders, size=size)
+        for transport in transports
+        for members, senders in shapes
+        for size in sizes
+    ]
+
+
+def matrix_cells(
+    workload: Workload,
+    transports: Sequence[str] = (),
+    members: Sequence[int] = (),
+    senders: Sequence[str] = (),
+    sizes: Sequence[Size] = (),
+) -> list[Workload]:
+    """The cells that are wanted, all if nothing is said, with whatever else the workload says."""
+    shapes = [
+        shape
+        for shape in SHAPES
+        if (not members or shape[0] in members) and (not senders or shape[1] in senders)
+    ]
+    if not shapes:
+        known = ", ".join(f"{count} {who}" for count, who in SHAPES)
+        raise UsageError(f"no such cell: the members and senders of the matrix are {known}")
+    cells = _cells(workload, transports or TRANSPORTS, shapes, sizes or SIZES)
+    lossy = [cell for cell in cells if _place(cell) == LOSSY]
+    cramped = []
+    if workload.beside is None:  # one thing is compared at a time
+        cramped = [cell for cell in cells if _place(cell) in CRAMPED]
+    return [
+        *cells,
+        *(replace(cell, loss=loss) for cell in lossy for loss in LOSSES),
+        *(replace(cell, receive_buffer=RECEIVE_BUFFER) for cell in cramped),
+    ]
+
+
+def _place(cell: Workload) -> tuple[str, str, Size]:
+    return cell.transport, cell.shape, cell.size
+
+
+def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
+    with ExitStack() as stack:
+        kept: Cluster | None = None
+        group: object = None
+        for at, cell in enumerate(cells, 1):
+            tell(f"measuring {at} of {len(cells)}: {cell}")
+            wanted = (cell.transport, cell.shape, cell.loss, cell.receive_buffer)
+            if kept is None or wanted != group:
+                stack.close()
+                kept, group = stack.enter_context(cell.cluster()), wanted
+            try:
+                report = measure(cell, kept)
+            except RingcastError as error:
+                kept = None
+                yield _heading(cell) | {"failed": str(error)}
+                continue
+            failed = f"{cell}: {report['lost']} messages were lost" if report["lost"] else None
+            yield report | {"failed": failed}
+
+
+def _heading(cell: Workload) -> Row:
+    return {
+        "transport": cell.transport,
+        "workload": cell.shape,
+        "size": cell.size.size,
+        "mixed": cell.size.is_mixed,
+        "loss": cell.loss,
+        "receive_buffer": cell.receive_buffer,
+    }
+
+
+def measure(workload: Workload, cluster: Cluster) -> Row:
+    """Measure one workload in this group; a flat report."""
+    ceiling = raw_ceiling(workload)
+    with ExitStack() as stack:
+        groups = [Rounds(cluster, workload, workload.guarantee)]
+        if workload.beside == "uniform":
+            groups.append(Rounds(cluster, workload, "fifo"))
+        elif workload.beside is not None:
+            without: Row = {"receive_buffer": None}
+            if workload.beside != "buffer":
+                without = {"record": None, "purge": "acks", "retain": None}
+            simple = replace(workload, **without)
+            groups.append(Rounds(stack.enter_context(simple.cluster()), simple, simple.guarantee))
+        for turn in range(workload.runs):
+            for group in groups if turn % 2 == 0 else reversed(groups):
+                group.measure()
+    measured, *others = (group.figures() for group in groups)
+    row = _heading(workload) | measured
+    rate = row["rate_per_member"]
+    for plain in others:
+        row |= {f"plain_{name}": figure for name, figure in plain.items()}
+        row[f"{workload.beside}_ratio"] = round(rate / plain["rate_per_member"], 3)
+        row["lost"] += plain["lost"]
+    row |= {
+        "guarantee": workload.guarantee,
+        "purge": workload.purge,
+        "deliveries_per_s": rate * workload.members,
+        "mb_per_s": round(rate * workload.size.size / 1e6, 1),
+        "ceiling_mb_per_s": round(ceiling / 1e6, 1),
+        "ceiling_ratio": ceiling_ratio(workload, rate, ceiling),
+        "recorded": workload.record_level if workload.record is not None else None,
+        "versions": versions(),
+    }
+    return {column: row.get(column) for column in COLUMNS}

@@ -1,0 +1,354 @@
+"""The table of benchmarks: the commands of `ringcast bench`, their options, help and aims.
+
+A benchmark is a function `bench_NAME` in the module that its entry names; it gets the options by
+name and returns rows. What is printed of them, which aims they are held against, and when the
+command fails, stands in the entry (command.py).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks import aims
+from benchmarks.command import benchmark
+from benchmarks.workload import RATIOS, TRANSPORTS, Size
+from ringcast.sim.options import PROTOCOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.command import Rows
+
+
+class SizeType(click.ParamType[Any]):
+    """`1000`, or `100-mixed`: sizes from 0 to 200."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        number, _, rest = str(value).partition("-")
+        if not (number.isascii() and number.isdigit()) or rest not in ("", "mixed"):
+            self.fail(f"{value!r} is not a size: write 1000, or 100-mixed", param, ctx)
+        return Size(int(number), rest == "mixed")
+
+
+def option(names: str, help: str, default: Any = None, **more: Any) -> click.Option:
+    """One whose help shows the default, if there is one."""
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    return click.Option(names.split(), help=help, **more)
+
+
+def word(names: str, help: str, words: Sequence[str]) -> click.Option:
+    """One of these; the first by default."""
+    return option(names, help, words[0], type=click.Choice(words))
+
+
+def several(names: str, help: str, kind: Any, **more: Any) -> click.Option:
+    """One that may be repeated. Its help names the default."""
+    return click.Option(names.split(), help=help, type=kind, multiple=True, **more)
+
+
+def without(*columns: str) -> Callable[[Rows], Rows]:
+    """All columns but those for machines."""
+    return lambda rows: [{key: row[key] for key in row if key not in columns} for row in rows]
+
+
+def _cells(rows: Rows) -> Rows:
+    """Those that people compare, and a ratio or a condition only if some cell has it."""
+    ratios = [name for name in RATIOS if any(row.get(name) is not None for row in rows)]
+    columns = [
+        *("transport", "workload", "size"),
+        *(name for name in ("loss", "receive_buffer") if any(row[name] for row in rows)),
+        *("rate_per_member", "mb_per_s", "cpu_us_per_delivery", "retransmitted"),
+        *("reports_per_1000", "lost", "rss_mb", "ceiling_ratio"),
+        *(("plain_rate_per_member", *ratios) if ratios else ()),
+    ]
+    labels = [row | {"size": str(Size(row["size"], row["mixed"]))} for row in rows]
+    return [{column: row.get(column) for column in columns} for row in labels]
+
+
+def _failed_cells(rows: Rows) -> str:
+    failures = [row["failed"] for row in rows if row["failed"]]
+    text = f"{len(failures)} of {len(rows)} cells failed, which must never happen; please report it"
+    return f"{text}: {' | '.join(failures)}" if failures else ""
+
+
+def _lost_messages(rows: Rows) -> str:
+    is_lost = any(row["lost"] for row in rows)
+    return "messages were lost: this must never happen; please report it" if is_lost else ""
+
+
+def _flat_or_not(rows: Rows) -> str:
+    return f"memory under load is {'flat' if rows[0]['is_flat'] else 'not flat: it grows'}"
+
+
+def _audited(rows: Rows) -> Rows:
+    is_of_many = "cold" not in rows[0]
+    return rows if is_of_many else without("shuffled_share", "segments", "cold")(rows)
+
+
+def _duckdb() -> str:
+    from benchmarks.audit_sql import duckdb
+
+    return f"DuckDB {duckdb().__version__} in this run"
+
+
+_SECONDS = option("--seconds", "Length of a round, about.", 1.0)
+_TRANSPORTS = several(
+    "--transport transports",
+    "How datagrams travel; may be repeated.  [default: every one]",
+    click.Choice(TRANSPORTS),
+    default=TRANSPORTS,
+)
+
+BENCHMARKS = {
+    "codec": benchmark(
+        "parts",
+        """Nanoseconds per message to encode and decode runs, beside a per-message format.
+
+        Example: ringcast bench codec --json""",
+    ),
+    "window": benchmark(
+        "parts",
+        """Nanoseconds per message through the windows, beside a dict-and-loop window.
+
+        Example: ringcast bench window --json""",
+    ),
+    "ring": benchmark(
+        "parts",
+        """The concurrent ring buffer under threads, beside a lock and a dict.
+
+        Example: ringcast bench ring --adders 4""",
+        option("--elements", "How many to pass through.", 200_000, type=click.IntRange(1)),
+        option("--adders", "Threads that add.", 8, type=click.IntRange(1, 256)),
+    ),
+    "multicast": benchmark(
+        "multicast",
+        """Real processes on loopback: messages per second, beside a raw-socket ceiling.
+
+        --members, --senders, --size and --transport may be repeated: all combinations are measured.
+
+        \b
+        Examples:
+          ringcast bench multicast --members 3 --senders all --size 1000 --json -
+          ringcast bench multicast --receive-buffer 212992 --size 1000 --size 10000
+          ringcast bench multicast --matrix --transport tcp --size 100 --size 100-mixed""",
+        several("--members", "Processes in the group.  [default: 3]", int),
+        several("--senders", "Who sends.  [default: all]", click.Choice(["1", "all"])),
+        several(
+            "--size sizes",
+            "Bytes per message; 100-mixed: that on average.  [default: 1000]",
+            SizeType(),
+        ),
+        option("--loss", "Share of datagrams to lose.", 0.0),
+        _SECONDS,
+        option("--runs", "Rounds; medians are reported.", 3),
+        option("--seed", "Which datagrams are lost.", 1),
+        option(
+            "--record",
+            "Record the members' traces in this directory, and measure what that costs.",
+            type=click.Path(file_okay=False, path_type=Path),
+        ),
+        word("--record-level", "How much to record.", ["deliveries", "full"]),
+        word(
+            "--guarantee",
+            "What messages are sent with; uniform is measured beside fifo.",
+            ["fifo", "uniform"],
+        ),
+        word(
+            "--purge",
+            "How senders learn what everybody has; stability (reports) is measured beside acks.",
+            ["acks", "stability"],
+        ),
+        click.Option(
+            ["--retain/--no-retain"],
+            default=None,
+            help="With stability: receivers keep messages until everybody has them.  "
+            "[default: retain]",
+        ),
+        several(
+            "--transport transports",
+            "How datagrams travel; the ceiling is that of the same sockets.  [default: udp]",
+            click.Choice(TRANSPORTS),
+        ),
+        option(
+            "--receive-buffer",
+            "Ask the kernel for so much, 212992 being what most machines grant; measured beside "
+            "groups with the buffer that they get by themselves.",
+            type=int,
+            metavar="BYTES",
+        ),
+        option(
+            "--matrix",
+            "Every transport with 1 → 2, 1 → 3, 3, 4 and 8 all, from 0 bytes to 1 MB, some with "
+            "loss or a small receive buffer, and the aims; or what of it --transport, --members, "
+            "--senders and --size say.",
+            is_flag=True,
+        ),
+        json=option("--json", "Write JSON here; - is the screen.", type=click.File("w")),
+        aims=aims.matrix_aims,
+        has_aims=lambda options: bool(options["matrix"]),
+        layout=_cells,
+        failure=_failed_cells,
+    ),
+    "unicast": benchmark(
+        "multicast",
+        """One process sends to another: messages per second, beside a raw-socket ceiling.
+
+        Example: ringcast bench unicast --transport udp --size 1000""",
+        several(
+            "--size sizes",
+            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
+            int,
+            default=(100, 1000, 10_000),
+        ),
+        _SECONDS,
+        option("--runs", "Medians of so many.", 3),
+        _TRANSPORTS,
+        aims=partial(aims.rate_aims, compared=aims.UNICAST),
+        layout=without("rates", "loss", "mixed"),
+        failure=_lost_messages,
+    ),
+    "rtt": benchmark(
+        "rtt",
+        """A request and its reply between two processes, beside plain blocking sockets.
+
+        p50 is what half of the round trips take at most, p99 what 99 of 100 do; asyncio is the same
+        sockets in event loops, with no protocol. Ratios are taken within a run. Measured as members
+        are by themselves, and with spin_s, which keeps them awake between two datagrams; plain
+        sockets sleep.
+
+        Example: ringcast bench rtt --transport tcp --runs 5""",
+        option("--size", "Bytes asked, and replied.", 100),
+        option("--count", "Round trips of a run.", 1000),
+        option("--runs", "Take the medians of so many.", 9),
+        _TRANSPORTS,
+        aims=aims.rtt_aims,
+        layout=without("versions"),
+    ),
+    "join": benchmark(
+        "membership",
+        """From the start of a process until it is in the view, beside what Python itself takes.
+
+        Example: ringcast bench join --runs 9""",
+        option("--members", "Processes in the group before.", 3),
+        option("--runs", "Joins; the median is reported.", 5),
+        _TRANSPORTS,
+        aims=partial(aims.time_aims, wanted_s=aims.JOIN_S),
+    ),
+    "crash": benchmark(
+        "membership",
+        """From kill -9 until all survivors have the view without the victim.
+
+        Example: ringcast bench crash --members 4 --json""",
+        option("--members", "Processes in the group.", 3),
+        option("--runs", "Kills of each kind; medians.", 5),
+        _TRANSPORTS,
+        aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
+    ),
+    "memory": benchmark(
+        "memory",
+        """Resident memory of a member that is idle, and whether it grows under load.
+
+        Growth is that of the member that grows most: MB per minute, by least squares over the
+        samples after the first minute.
+
+        Example: ringcast bench memory --minutes 2""",
+        option("--members", "Processes in the group.", 3),
+        option("--size", "Bytes per message.", 1000),
+        option("--minutes", "How long all of them send.", 10.0),
+        option("--every", "Seconds between two samples.", 5.0),
+        word("--transport", "How datagrams travel.", TRANSPORTS),
+        aims=aims.memory_aims,
+        layout=without("samples", "flat_mb_per_minute"),
+        remark=_flat_or_not,
+    ),
+    "state": benchmark(
+        "state",
+        """A joiner gets its state while the group goes on: how fast, and what the others notice.
+
+        What a sender gets through meanwhile is counted while nobody is held up: `blocked` is the
+        share of the time in which the joiner could keep no more messages, so that senders had to
+        wait.
+
+        Example: ringcast bench state --size 100000000 --kill 0.5""",
+        option("--size", "Bytes of the state.", 100_000_000),
+        option("--kill", "Kill -9 the provider when this share of it has come.", 0.0),
+        option(
+            "--rate",
+            "Messages of 1000 B a second from each of three members; 0: as many as they can.",
+            2000,
+        ),
+    ),
+    "source": benchmark(
+        "source",
+        """An archive read by Spark: rows a second, and how long a micro-batch takes.
+
+        Every column of every row reaches Spark, for `cpu_s` of CPU time of all its processes. The
+        best of 3 rounds counts, after 2 to warm up, and of micro-batches the median after 5.
+        `ceiling_rows_per_s` is as many rows from a source that reads nothing, `plain_rows_per_s`
+        the same files read into Arrow by one process without Spark.
+
+        Example: ringcast bench source --messages 1000000 --json""",
+        option("--messages", "How many are archived.", 4_000_000),
+        option("--size", "Bytes in each.", 100),
+        option("--step", "Messages to a micro-batch.", 20_000),
+        option("--master", "Where Spark runs.", "local[*]"),
+        aims=aims.source_aims,
+        compared_with=lambda: None,
+    ),
+    "fleet": benchmark(
+        "fleet",
+        """Simulations on Spark over two cores, beside the same seeds in two plain processes.
+
+        Example: ringcast bench fleet --seeds 400""",
+        option("--seeds", "How many to simulate.", 400, type=click.IntRange(2)),
+        word("--protocol", "Whose.", PROTOCOLS),
+    ),
+    "audit": benchmark(
+        "audit",
+        """Judge large traces on two cores: rows and messages a second, memory, and DuckDB beside
+        it.
+
+        A row is a run of messages. `core` are the questions whether messages come in order, without
+        a gap, once, and the same everywhere; `all` are those and all others that members' traces
+        answer at level "deliveries". `sums` only counts and adds, which shows no order: no audit
+        could do with less. Spark judges everything in each case. Its start and first audits do not
+        count.
+
+        \b
+        Examples:
+          ringcast bench audit
+          ringcast bench audit --rows 5000000 --rows 50000000 --json
+          ringcast bench audit --members 200 --segments 300""",
+        several(
+            "--rows sizes",
+            "Rows of the traces; may be repeated, to see how the time grows.  [default: 5000000]",
+            click.IntRange(10_000, 500_000_000),
+            default=(5_000_000,),
+        ),
+        option("--runs", "The best of so many counts, on both sides.", 3, type=click.IntRange(1)),
+        option(
+            "--executors/--no-executors",
+            "Also on a cluster of processes with one executor, and with two.",
+            True,
+        ),
+        option(
+            "--members",
+            "Instead: one audit of so many members with small segments, and what the driver gets.",
+            type=click.IntRange(2, 1000),
+        ),
+        option("--segments", "With --members: of each.", 300, type=click.IntRange(1, 100_000)),
+        aims=aims.audit_aims,
+        has_aims=lambda options: options["members"] is None,
+        compared_with=_duckdb,
+        layout=_audited,
+    ),
+}
+
+COMMANDS = {name: entry.command(name) for name, entry in BENCHMARKS.items()}
