@@ -653,7 +653,7 @@ class Node:
         out = self._out
         if out.signals:
             self._drain(now)
-        # After the view that these may have brought: whoever received us up may not be in it.
+        # After the view that these may have brought: whoever held us up may not be in it.
         if self._has_said_goodbye and self._is_leaving and self.is_flushed:
             out.signal(Flushed())
             self._drain(now)

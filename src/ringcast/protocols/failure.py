@@ -12,13 +12,14 @@ the first of them would be missed by nobody until the second is out of the view.
 WATCHERS - 1 of a member's watchers may die with it. If more do, the last of the dead in ring order
 is still watched by somebody who lives; the view without it moves the ring on to the others.
 
-On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted. On
-Ping: answer Pong, also before there is a view, also to strangers. On Heartbeat of somebody who is
-not in the view, or in an older one: NonMember; it does not know yet. Every heartbeat: Heartbeat to
-the watchers. Whoever is watched and has been silent for suspect_after_s
-    is verified. Suspects are asked on, so that a mistake comes out even where no beats pass.
-    A tick that is more than one beat late proves that it was we who slept (a stopped process, a
-    suspended machine): all count as heard now, and verifications under way are dropped.
+On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted.
+On Ping: answer Pong, also before there is a view, also to strangers.
+On Heartbeat of somebody who is not in the view, or in an older one: NonMember; it does not know
+    yet.
+Every heartbeat: Heartbeat to the watchers. Whoever is watched and has been silent for
+    suspect_after_s is verified. Suspects are asked on, so that a mistake comes out even where no
+    beats pass. A tick that is more than one beat late proves that it was we who slept (a stopped
+    process, a suspended machine): all count as heard now, and verifications under way are dropped.
 To verify: PINGS times Ping, the first at once, spread over verify_s. Nothing heard: Suspected.
     Probes are counted, not only time: a late step leaves an answer its time all the same.
 On a hint of the transport (a refused port): verify. Refused again, after the probe: Suspected.

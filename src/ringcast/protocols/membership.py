@@ -12,9 +12,9 @@ are answered, and none waits for a window (N-L4).
 Looking (discovery.py)  until somebody names a coordinator, or it is on us to start alone.
 Joining                 Join to the coordinator, again and again. Its Welcome says where windows
                         open: then we are in. Silence for too long: look again.
-On Discover or DiscoverReply of somebody who purges otherwise (Purge): let it know how we do. Groups
-that
-    do not agree on that never come together, so who finds one while it is looking gives up.
+On Discover or DiscoverReply of somebody who purges otherwise (Purge): let it know how we do.
+    Groups that do not agree on that never come together, so who finds one while it is looking
+    gives up.
 On Join, as coordinator: note it, and make a view as soon as none is being made: several joiners
     may share one. A joiner with the address of a member is that one, restarted: the old one goes.
 Making a view: install it; send ViewIs to its old members and to those it leaves out; wait until
@@ -39,13 +39,12 @@ On Suspected: leave that member out, or tell whoever acts as coordinator. On Sus
 On leave: once everything sent is taken, Leave to the coordinator until a view leaves us out. A
     coordinator makes that view itself. After `leave_timeout` we are gone all the same.
 A coordinator keeps looking, slowly (reunion.py). On DiscoverReply of another group: the lesser of
-the two
-    coordinators asks the other with MergeRequest, as long as it makes no view itself.
+    the two coordinators asks the other with MergeRequest, as long as it makes no view itself.
 On MergeRequest, as coordinator, when no view is being made: make one of both groups, above both,
-and tell
-    everybody in it with Merged. The parts must have nobody in common: of whoever is in both, the
-    older view gives way first. If the asker's group changes meanwhile, so does the merged view; but
-    one of my own part who asks has parted from us, and is left out as who does not acknowledge.
+    and tell everybody in it with Merged. The parts must have nobody in common: of whoever is in
+    both, the older view gives way first. If the asker's group changes meanwhile, so does the merged
+    view; but one of my own part who asks has parted from us, and is left out as who does not
+    acknowledge.
 On Merged, if it was made from the view that I am in: install it and acknowledge. Each member keeps
     the windows it has; for those that are new to it but not new, each sender itself says where
     they begin (multicast.py). So nothing depends on who dies in between: the next coordinator

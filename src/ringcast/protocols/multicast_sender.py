@@ -18,11 +18,11 @@ On new members: the departed are forgotten; new ones count at once, at `low`: no
     purged without them, which makes a digest taken later safe to open windows at (N9). Those with
     whom we are reunited are told where to begin, again and again until they have a window: after
     what was sent before they counted. What they may have had of it in earlier days lies below.
-On Begun: that member has a window. On whatever tells how far others have come, and on new members:
-receipts that are due (receipts.py). Where members report instead of acknowledging (stability.py),
-on Stable: what everybody has delivered
-    is purged. Receivers that retain messages may have missed the last Stable of an earlier view, so
-    the window has room for no more than two windows above what all are known to have heard.
+On Begun: that member has a window. On acks and on new members: receipts that are due (receipts.py).
+On Stable, where members report instead of acknowledging (stability.py): what everybody has
+    delivered is purged. Receivers that retain messages may have missed the last Stable of an
+    earlier view, so the window has room for no more than two windows above what all are known to
+    have heard.
 On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
     delivers more of it than that, the sender included. Commit tells the group, and is told again
     with every probe and in every new view, since it counts only in the one it names.

@@ -1,8 +1,7 @@
 """The audit: every rule of docs/properties.md that a trace can decide, in one pass.
 
-Each rule is a rule (`rules/findings.py` says what that is). An audit hands each row to
-the rules that asked for its event. Rules can also be fed apart, one per member or per segment,
-and merged.
+`rules/findings.py` says what a rule is. An audit hands each row to the rules that asked for its
+event. Rules can also be fed apart, one per member or per segment, and merged.
 """
 
 from __future__ import annotations

@@ -800,6 +800,3 @@ def _cut_mixed(view: memoryview, start: int, stop: int, lengths: array[int]) -> 
 @lru_cache(_STRUCTS_MAX)
 def _struct_of(size: int, count: int) -> Struct:
     return Struct("<" + f"{size}s" * count)
-
-
-# The system's own messages: payloads of connections that are not the application's

@@ -305,7 +305,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """To a coordinator: I take this member of our view for dead; or, `is_slow`, it has received me
+    """To a coordinator: I take this member of our view for dead; or, `is_slow`, it has held me
     up for longer than we agreed to bear."""
 
     member: Member
@@ -379,7 +379,7 @@ class Stage(IntEnum):
     COMMIT = 2
     """All hold them: deliver."""
     RESOLVED = 3
-    """All have delivered them: purged what is left."""
+    """All have delivered them: purge what is left."""
 
 
 class RecoveryTarget(NamedTuple):
