@@ -11,27 +11,18 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import click
 
 from ringcast.explore.ablations import ABLATIONS
-from ringcast.explore.join import SCENARIOS as JOINS
-from ringcast.explore.join import WithoutFreeze, explore_join
-from ringcast.explore.multicast import SCENARIOS as GROUPS
-from ringcast.explore.multicast import explore_multicast
-from ringcast.explore.ring import COMPLETE, SCENARIOS, UNGUARDED_E, VARIANTS, explore_ring
-from ringcast.explore.unicast import SYNC_SCENARIOS, UNICAST_SCENARIOS, explore_unicast
-from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
-from ringcast.explore.uniform import SCENARIOS as UNIFORM
-from ringcast.explore.uniform import explore_uniform
-from ringcast.explore.uniform_ablations import UNIFORM_ABLATIONS
-from ringcast.protocols.membership import Membership
-from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
+from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.system import explore_scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ringcast.explore.explorer import Report
-    from ringcast.explore.multicast import Scenario as Group
-    from ringcast.explore.ring import Scenario
-    from ringcast.explore.unicast import Scenario as Connection
+    from ringcast.explore.ring import Scenario as RingScenario
+    from ringcast.explore.system import Scenario
+
+INCOMPLETE = "NOT COMPLETE: silence proves nothing"
 
 
 class Described(Protocol):
@@ -44,7 +35,6 @@ class Described(Protocol):
     def description(self) -> str: ...
 
 
-D = TypeVar("D", bound=Described)
 F = TypeVar("F", bound="Callable[..., object]")
 
 
@@ -83,7 +73,7 @@ def explore() -> None:
 
 
 @explore.command()
-@_scenario_option(SCENARIOS, "Which threads run at the same time; each is described in the output.")
+@_scenario_option(RINGS, "Which threads run at the same time; each is described in the output.")
 @click.option(
     "--variant",
     type=click.Choice(list(VARIANTS)),
@@ -106,7 +96,7 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
       ringcast explore ring --variant note --scenario B
       ringcast explore ring --scenario E --unguarded
     """
-    scenarios = _chosen(name, variant, unguarded)
+    scenarios = _chosen_rings(name, variant, unguarded)
     reports = []
     for scenario in scenarios:
         # Without its lock it goes wrong in thousands of ways: the first is enough.
@@ -116,27 +106,26 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
         if not as_json:
             _print_report(scenario, report)
     if as_json:
-        rows = [_as_row(*pair) for pair in zip(scenarios, reports, strict=True)]
-        click.echo(json.dumps({"variant": variant, "scenarios": rows}, indent=2))
+        _print_json({"variant": variant}, scenarios, reports, {})
     if any(report.violations or not report.complete for report in reports):
         sys.exit(1)
 
 
-def _chosen(name: str, variant: str, unguarded: bool) -> list[Scenario]:
+def _chosen_rings(name: str, variant: str, unguarded: bool) -> list[RingScenario]:
     if unguarded:
         if name != "E":
             raise click.UsageError("--unguarded is for --scenario E only")
         return [UNGUARDED_E]
     if variant in COMPLETE:
-        return list(SCENARIOS.values()) if name == "all" else [SCENARIOS[name]]
+        return list(RINGS.values()) if name == "all" else [RINGS[name]]
     if name == "all":
-        comparable = SCENARIOS.values()
+        comparable = RINGS.values()
         return [s for s in comparable if s.name != "E" and not s.real_only]
     if name == "E":
         raise click.UsageError(f"the {variant} variant refuses nobody: add --unguarded")
-    if SCENARIOS[name].real_only:
+    if RINGS[name].real_only:
         raise click.UsageError(f"scenario {name} needs operations the {variant} variant lacks")
-    return [SCENARIOS[name]]
+    return [RINGS[name]]
 
 
 @explore.command()
@@ -155,7 +144,7 @@ def _chosen(name: str, variant: str, unguarded: bool) -> list[Scenario]:
     help="How many are sent, by all senders together.",
 )
 @click.option("--joiner/--no-joiner", default=None, help="Only with, or only without a join.")
-@_without_option([*ABLATIONS, "freeze"])
+@_without_option(ABLATIONS["multicast"])
 @_seconds_option
 @_json_option
 def multicast(
@@ -176,34 +165,18 @@ def multicast(
       ringcast explore multicast --no-joiner --capacity 2 --seconds 3600
       ringcast explore multicast --without reack
     """
-    groups = [
-        replace(group, capacity=capacity, messages=messages)
-        for group in _chosen_groups(joiner, without)
-    ]
-    protocol = ABLATIONS.get(without or "", ReliableMulticast)
-    _explore_all(
-        groups,
-        lambda group, left: explore_multicast(group, protocol, max_seconds=left),
-        without=without,
-        seconds=seconds,
-        as_json=as_json,
-    )
-
-
-def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
-    """A rule taken away is missed in one scenario; nothing is learned from the others."""
-    if without is None:
-        is_wanted = (True, False) if joiner is None else (joiner,)
-        return [group for group in GROUPS.values() if group.has_joiner in is_wanted]
-    if joiner is not None and joiner != (without == "freeze"):
+    if without and joiner not in (None, without == "freeze"):
         raise click.UsageError(f"--without {without} needs the opposite of that joiner option")
-    if without == "freeze":
-        return [replace(GROUPS["join"], digest_first=True)]
-    return [GROUPS["loss"]]
+    chosen = [
+        replace(group, capacity=capacity, messages=messages // len(group.senders))
+        for group in _chosen("multicast", "all", without)
+        if joiner in (None, bool(group.joiners))
+    ]
+    _explore_all("multicast", chosen, without, seconds, as_json)
 
 
 @explore.command()
-@_scenario_option(JOINS)
+@_scenario_option(SCENARIOS["join"])
 @click.option(
     "--messages",
     type=click.IntRange(1, 4),
@@ -211,7 +184,9 @@ def _chosen_groups(joiner: bool | None, without: str | None) -> list[Group]:
     show_default=True,
     help="How many are sent meanwhile. Each more takes several times longer.",
 )
-@_without_option(["freeze"], "Take the digest before all have the view, to see what that does.")
+@_without_option(
+    ABLATIONS["join"], "Take the digest before all have the view, to see what that does."
+)
 @_seconds_option
 @_json_option
 def join(name: str, messages: int, without: str | None, seconds: float, as_json: bool) -> None:
@@ -225,23 +200,14 @@ def join(name: str, messages: int, without: str | None, seconds: float, as_json:
       ringcast explore join --scenario coordinator --messages 1
       ringcast explore join --without freeze
     """
-    if name == "all" and without:
-        name = "quiet"  # it goes wrong even then
-    chosen = list(JOINS.values()) if name == "all" else [JOINS[name]]
-    protocol = WithoutFreeze if without else Membership
-    _explore_all(
-        [replace(scenario, messages=messages) for scenario in chosen],
-        lambda scenario, left: explore_join(scenario, protocol, max_seconds=left),
-        without=without,
-        seconds=seconds,
-        as_json=as_json,
-    )
+    chosen = [replace(each, messages=messages) for each in _chosen("join", name, without)]
+    _explore_all("join", chosen, without, seconds, as_json)
 
 
 @explore.command()
-@_scenario_option(UNICAST_SCENARIOS)
+@_scenario_option(SCENARIOS["unicast"])
 @_window_option
-@_without_option(UNICAST_ABLATIONS)
+@_without_option(ABLATIONS["unicast"])
 @_seconds_option
 @_json_option
 def unicast(
@@ -257,13 +223,13 @@ def unicast(
       ringcast explore unicast --scenario restart
       ringcast explore unicast --without ack-conn
     """
-    _explore_ends(UNICAST_SCENARIOS, name, capacity, without, seconds, as_json)
+    _explore_pair("unicast", name, capacity, without, seconds, as_json)
 
 
 @explore.command()
-@_scenario_option(SYNC_SCENARIOS)
+@_scenario_option(SCENARIOS["sync"])
 @_window_option
-@_without_option(UNICAST_ABLATIONS)
+@_without_option(ABLATIONS["unicast"])
 @_seconds_option
 @_json_option
 def sync(
@@ -279,41 +245,26 @@ def sync(
       ringcast explore sync --scenario operator
       ringcast explore sync --without tombstone
     """
-    _explore_ends(SYNC_SCENARIOS, name, capacity, without, seconds, as_json)
+    _explore_pair("sync", name, capacity, without, seconds, as_json)
 
 
-def _explore_ends(
-    scenarios: Mapping[str, Connection],
+def _explore_pair(
+    command: str,
     name: str,
     capacity: int | None,
     without: str | None,
     seconds: float,
     as_json: bool,
 ) -> None:
-    """A rule taken away is missed in one scenario, unless another is asked for."""
-    protocol = ReliableUnicast
-    chosen = list(scenarios.values()) if name == "all" else [scenarios[name]]
-    if without is not None:
-        ablation = UNICAST_ABLATIONS[without]
-        protocol = ablation.unicast
-        if name == "all":
-            chosen = [ablation.scenario]
+    chosen = _chosen(command, name, without)
     if capacity is not None:
         chosen = [replace(scenario, capacity=capacity) for scenario in chosen]
-    _explore_all(
-        chosen,
-        lambda scenario, left: explore_unicast(
-            scenario, protocol, max_seconds=left, stop_at_violation=without is not None
-        ),
-        without=without,
-        seconds=seconds,
-        as_json=as_json,
-    )
+    _explore_all(command, chosen, without, seconds, as_json)
 
 
 @explore.command()
-@_scenario_option(UNIFORM)
-@_without_option(UNIFORM_ABLATIONS)
+@_scenario_option(SCENARIOS["uniform"])
+@_without_option(ABLATIONS["uniform"])
 @_seconds_option
 @_json_option
 def uniform(name: str, without: str | None, seconds: float, as_json: bool) -> None:
@@ -327,48 +278,38 @@ def uniform(name: str, without: str | None, seconds: float, as_json: bool) -> No
       ringcast explore uniform --scenario "two crashes"
       ringcast explore uniform --without restart
     """
-    protocol = ReliableMulticast
-    chosen = list(UNIFORM.values()) if name == "all" else [UNIFORM[name]]
-    if without is not None:
-        protocol, scenario = UNIFORM_ABLATIONS[without]
-        if name == "all":
-            chosen = [scenario]  # it is missed in one scenario; nothing is learned from the others
-    _explore_all(
-        chosen,
-        lambda scenario, left: explore_uniform(
-            scenario, protocol, max_seconds=left, stop_at_violation=without is not None
-        ),
-        without=without,
-        seconds=seconds,
-        as_json=as_json,
-    )
+    _explore_all("uniform", _chosen("uniform", name, without), without, seconds, as_json)
+
+
+def _chosen(command: str, name: str, without: str | None) -> list[Scenario]:
+    """A rule taken away is missed in one scenario, unless another is asked for."""
+    if name != "all":
+        return [SCENARIOS[command][name]]
+    return [ABLATIONS[command][without].scenario] if without else [*SCENARIOS[command].values()]
 
 
 def _explore_all(
-    scenarios: Sequence[D],
-    explore_one: Callable[[D, float], Report],
-    *,
-    without: str | None,
-    seconds: float,
-    as_json: bool,
+    command: str, scenarios: Sequence[Scenario], without: str | None, seconds: float, as_json: bool
 ) -> None:
     """One after the other, as long as there is time; then the total, and the exit status."""
     ends_at = monotonic() + seconds
+    protocol = ABLATIONS[command][without].protocol if without else None
     reports = []
     for scenario in scenarios:
-        report = explore_one(scenario, max(0.0, ends_at - monotonic()))
+        left = max(0.0, ends_at - monotonic())
+        is_enough = without is not None
+        report = explore_scenario(scenario, protocol, max_seconds=left, stop_at_violation=is_enough)
         reports.append(report)
         if not as_json:
             _print_report(scenario, report)
     total = _total(reports)
     if as_json:
-        rows = [_as_row(*pair) for pair in zip(scenarios, reports, strict=True)]
-        click.echo(json.dumps({"without": without, "scenarios": rows, **total}, indent=2))
+        _print_json({"without": without}, scenarios, reports, total)
     else:
         click.echo(
             f"total: {total['states']} states, {total['states_per_s']} states/s; "
             f"violations: {total['violations']}; "
-            + ("complete" if total["complete"] else "NOT COMPLETE: silence proves nothing")
+            + ("complete" if total["complete"] else INCOMPLETE)
         )
     if total["violations"] or not total["complete"]:
         sys.exit(1)
@@ -387,7 +328,7 @@ def _total(reports: Sequence[Report]) -> dict[str, int | bool]:
 
 def _print_report(scenario: Described, report: Report) -> None:
     click.echo(f"{scenario.name}  {scenario.description}")
-    verdict = "no violation" if report.complete else "NOT COMPLETE: silence proves nothing"
+    verdict = "no violation" if report.complete else INCOMPLETE
     if report.violations:
         verdict = f"kinds of violation: {len(report.violations)}"
     counts = f"{report.states} states, {report.transitions} transitions"
@@ -396,6 +337,16 @@ def _print_report(scenario: Described, report: Report) -> None:
         click.echo(f"   VIOLATION {violation.kind}")
         for number, label in enumerate(violation.witness, 1):
             click.echo(f"   {number:4}  {label}")
+
+
+def _print_json(
+    what: dict[str, object],
+    scenarios: Sequence[Described],
+    reports: Sequence[Report],
+    total: dict[str, int | bool],
+) -> None:
+    rows = [_as_row(*pair) for pair in zip(scenarios, reports, strict=True)]
+    click.echo(json.dumps({**what, "scenarios": rows, **total}, indent=2))
 
 
 def _as_row(scenario: Described, report: Report) -> dict[str, object]:

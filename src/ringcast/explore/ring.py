@@ -47,7 +47,7 @@ class Scenario:
     """The comparisons cannot run it: they have no blocking add, no stable, no missing."""
 
 
-SCENARIOS = {
+RINGS = {
     scenario.name: scenario
     for scenario in (
         Scenario(
