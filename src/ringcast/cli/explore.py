@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -35,33 +35,18 @@ class Described(Protocol):
     def description(self) -> str: ...
 
 
-F = TypeVar("F", bound="Callable[..., object]")
-
-
-_seconds_option = click.option(
-    "--seconds", type=click.FloatRange(min=0), default=300, show_default=True, help="For all."
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_window_option = click.option(
-    "--capacity",
-    type=click.IntRange(1, 2),
-    help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
-)
+def _option(*names: str, **terms: Any) -> Callable[[Any], Any]:
+    return click.option(*names, show_default="default" in terms, **terms)
 
 
 def _scenario_option(
     names: Iterable[str], help_text: str = "What may happen; each is described in the output."
-) -> Callable[[F], F]:
+) -> Callable[[Any], Any]:
     choice = click.Choice([*names, "all"])
-    return click.option(
-        "--scenario", "name", type=choice, default="all", show_default=True, help=help_text
-    )
+    return _option("--scenario", "name", type=choice, default="all", help=help_text)
 
 
-def _without_option(
-    rules: Iterable[str], help_text: str = "Take a rule away on purpose, to see what it prevents."
-) -> Callable[[F], F]:
-    return click.option("--without", type=click.Choice(list(rules)), help=help_text)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group()
@@ -74,11 +59,10 @@ def explore() -> None:
 
 @explore.command()
 @_scenario_option(RINGS, "Which threads run at the same time; each is described in the output.")
-@click.option(
+@_option(
     "--variant",
     type=click.Choice(list(VARIANTS)),
     default="real",
-    show_default=True,
     help="The buffer ringcast uses; with the steps that a Python without a GIL may divide, behind "
     "its lock or without one; or, to compare, the RingBuffer note's, or a naive one.",
 )
@@ -97,14 +81,13 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
       ringcast explore ring --scenario E --unguarded
     """
     scenarios = _chosen_rings(name, variant, unguarded)
-    reports = []
-    for scenario in scenarios:
-        # Without its lock it goes wrong in thousands of ways: the first is enough.
-        is_unlocked = variant == "unlocked"
-        report = explore_ring(scenario, VARIANTS[variant], stop_at_violation=is_unlocked)
-        reports.append(report)
-        if not as_json:
-            _print_report(scenario, report)
+    # Without its lock it goes wrong in thousands of ways: the first is enough.
+    is_unlocked = variant == "unlocked"
+    reports = _explore_each(
+        scenarios,
+        lambda scenario: explore_ring(scenario, VARIANTS[variant], stop_at_violation=is_unlocked),
+        as_json,
+    )
     if as_json:
         _print_json({"variant": variant}, scenarios, reports, {})
     if any(report.violations or not report.complete for report in reports):
@@ -128,164 +111,133 @@ def _chosen_rings(name: str, variant: str, unguarded: bool) -> list[RingScenario
     return [RINGS[name]]
 
 
-@explore.command()
-@click.option(
+_capacity_option = _option(
     "--capacity",
     type=click.IntRange(1, 2),
-    default=1,
-    show_default=True,
-    help="Messages in a window. Two take many times longer: raise --seconds.",
+    help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
 )
-@click.option(
-    "--messages",
-    type=click.IntRange(2, 4),
-    default=2,
-    show_default=True,
-    help="How many are sent, by all senders together.",
-)
-@click.option("--joiner/--no-joiner", default=None, help="Only with, or only without a join.")
-@_without_option(ABLATIONS["multicast"])
-@_seconds_option
-@_json_option
-def multicast(
-    capacity: int,
-    messages: int,
-    joiner: bool | None,
+
+_COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
+    "multicast": (
+        "Explore reliable multicast: small groups of real members, every order of events.",
+        "; --no-joiner --capacity 2 --seconds 3600; --without reack",
+        [
+            _option(
+                "--capacity",
+                type=click.IntRange(1, 2),
+                default=1,
+                help="Messages in a window. Two take many times longer: raise --seconds.",
+            ),
+            _option(
+                "--messages",
+                type=click.IntRange(2, 4),
+                default=2,
+                help="How many are sent, by all senders together.",
+            ),
+            click.option(
+                "--joiner/--no-joiner", default=None, help="Only with, or only without a join."
+            ),
+        ],
+    ),
+    "join": (
+        "Explore how a member joins: views made by real members, every order of events.",
+        "; --scenario coordinator --messages 1; --without freeze",
+        [
+            _scenario_option(SCENARIOS["join"]),
+            _option(
+                "--messages",
+                type=click.IntRange(1, 4),
+                default=2,
+                help="How many are sent meanwhile. Each more takes several times longer.",
+            ),
+        ],
+    ),
+    "unicast": (
+        "Explore reliable unicast: two real members, every order of events.",
+        "; --scenario restart; --without ack-conn",
+        [_scenario_option(SCENARIOS["unicast"]), _capacity_option],
+    ),
+    "sync": (
+        "Explore what happens when a receiver has lost its window and asks the sender.",
+        "; --scenario operator; --without tombstone",
+        [_scenario_option(SCENARIOS["sync"]), _capacity_option],
+    ),
+    "uniform": (
+        "Explore uniform delivery: members that crash, join and leave at any step.",
+        '; --scenario "two crashes"; --without restart',
+        [_scenario_option(SCENARIOS["uniform"])],
+    ),
+}
+"""What each is for, arguments for examples, and its own options."""
+
+
+def _add_command(command: str) -> None:
+    summary, examples, options = _COMMANDS[command]
+    without_help = "Take a rule away on purpose, to see what it prevents."
+    if command == "join":
+        without_help = "Take the digest before all have the view, to see what that does."
+
+    def run(without: str | None, seconds: float, as_json: bool, **terms: Any) -> None:
+        _explore_all(command, _chosen(command, without, **terms), without, seconds, as_json)
+
+    run.__doc__ = (
+        f"{summary}\n\nExits with 1 if a violation was found or an exploration was not completed."
+        "\n\n\b\nExamples:"
+        + "".join(f"\n  ringcast explore {command}{each}" for each in examples.split(";"))
+    )
+    for option in reversed(
+        [
+            *options,
+            _option("--without", type=click.Choice([*ABLATIONS[command]]), help=without_help),
+            _option("--seconds", type=click.FloatRange(min=0), default=300, help="For all."),
+            _json_option,
+        ]
+    ):
+        run = option(run)
+    explore.command(command)(run)
+
+
+for _command in _COMMANDS:
+    _add_command(_command)
+
+
+def _chosen(
+    command: str,
     without: str | None,
-    seconds: float,
-    as_json: bool,
-) -> None:
-    """Explore reliable multicast: small groups of real members, every order of events.
-
-    Exits with 1 if a violation was found or an exploration was not completed.
-
-    \b
-    Examples:
-      ringcast explore multicast
-      ringcast explore multicast --no-joiner --capacity 2 --seconds 3600
-      ringcast explore multicast --without reack
-    """
+    name: str = "all",
+    capacity: int | None = None,
+    messages: int | None = None,
+    joiner: bool | None = None,
+) -> list[Scenario]:
+    """A rule taken away is missed in one scenario, unless another is asked for."""
     if without and joiner not in (None, without == "freeze"):
         raise click.UsageError(f"--without {without} needs the opposite of that joiner option")
-    chosen = [
-        replace(group, capacity=capacity, messages=messages // len(group.senders))
-        for group in _chosen("multicast", "all", without)
-        if joiner in (None, bool(group.joiners))
-    ]
-    _explore_all("multicast", chosen, without, seconds, as_json)
-
-
-@explore.command()
-@_scenario_option(SCENARIOS["join"])
-@click.option(
-    "--messages",
-    type=click.IntRange(1, 4),
-    default=2,
-    show_default=True,
-    help="How many are sent meanwhile. Each more takes several times longer.",
-)
-@_without_option(
-    ABLATIONS["join"], "Take the digest before all have the view, to see what that does."
-)
-@_seconds_option
-@_json_option
-def join(name: str, messages: int, without: str | None, seconds: float, as_json: bool) -> None:
-    """Explore how a member joins: views made by real members, every order of events.
-
-    Exits with 1 if a violation was found or an exploration was not completed.
-
-    \b
-    Examples:
-      ringcast explore join
-      ringcast explore join --scenario coordinator --messages 1
-      ringcast explore join --without freeze
-    """
-    chosen = [replace(each, messages=messages) for each in _chosen("join", name, without)]
-    _explore_all("join", chosen, without, seconds, as_json)
-
-
-@explore.command()
-@_scenario_option(SCENARIOS["unicast"])
-@_window_option
-@_without_option(ABLATIONS["unicast"])
-@_seconds_option
-@_json_option
-def unicast(
-    name: str, capacity: int | None, without: str | None, seconds: float, as_json: bool
-) -> None:
-    """Explore reliable unicast: two real members, every order of events.
-
-    Exits with 1 if a violation was found or an exploration was not completed.
-
-    \b
-    Examples:
-      ringcast explore unicast
-      ringcast explore unicast --scenario restart
-      ringcast explore unicast --without ack-conn
-    """
-    _explore_pair("unicast", name, capacity, without, seconds, as_json)
-
-
-@explore.command()
-@_scenario_option(SCENARIOS["sync"])
-@_window_option
-@_without_option(ABLATIONS["unicast"])
-@_seconds_option
-@_json_option
-def sync(
-    name: str, capacity: int | None, without: str | None, seconds: float, as_json: bool
-) -> None:
-    """Explore what happens when a receiver has lost its window and asks the sender.
-
-    Exits with 1 if a violation was found or an exploration was not completed.
-
-    \b
-    Examples:
-      ringcast explore sync
-      ringcast explore sync --scenario operator
-      ringcast explore sync --without tombstone
-    """
-    _explore_pair("sync", name, capacity, without, seconds, as_json)
-
-
-def _explore_pair(
-    command: str,
-    name: str,
-    capacity: int | None,
-    without: str | None,
-    seconds: float,
-    as_json: bool,
-) -> None:
-    chosen = _chosen(command, name, without)
-    if capacity is not None:
-        chosen = [replace(scenario, capacity=capacity) for scenario in chosen]
-    _explore_all(command, chosen, without, seconds, as_json)
-
-
-@explore.command()
-@_scenario_option(SCENARIOS["uniform"])
-@_without_option(ABLATIONS["uniform"])
-@_seconds_option
-@_json_option
-def uniform(name: str, without: str | None, seconds: float, as_json: bool) -> None:
-    """Explore uniform delivery: members that crash, join and leave at any step.
-
-    Exits with 1 if a violation was found or an exploration was not completed.
-
-    \b
-    Examples:
-      ringcast explore uniform
-      ringcast explore uniform --scenario "two crashes"
-      ringcast explore uniform --without restart
-    """
-    _explore_all("uniform", _chosen("uniform", name, without), without, seconds, as_json)
-
-
-def _chosen(command: str, name: str, without: str | None) -> list[Scenario]:
-    """A rule taken away is missed in one scenario, unless another is asked for."""
     if name != "all":
-        return [SCENARIOS[command][name]]
-    return [ABLATIONS[command][without].scenario] if without else [*SCENARIOS[command].values()]
+        chosen = [SCENARIOS[command][name]]
+    elif without:
+        chosen = [ABLATIONS[command][without].scenario]
+    else:
+        chosen = [*SCENARIOS[command].values()]
+    return [
+        replace(
+            each,
+            capacity=capacity or each.capacity,
+            messages=messages // len(each.senders) if messages else each.messages,
+        )
+        for each in chosen
+        if joiner in (None, bool(each.joiners))
+    ]
+
+
+def _explore_each(
+    scenarios: Sequence[Any], explore_one: Callable[[Any], Report], as_json: bool
+) -> list[Report]:
+    reports = []
+    for scenario in scenarios:
+        reports.append(explore_one(scenario))
+        if not as_json:
+            _print_report(scenario, reports[-1])
+    return reports
 
 
 def _explore_all(
@@ -294,36 +246,32 @@ def _explore_all(
     """One after the other, as long as there is time; then the total, and the exit status."""
     ends_at = monotonic() + seconds
     protocol = ABLATIONS[command][without].protocol if without else None
-    reports = []
-    for scenario in scenarios:
-        left = max(0.0, ends_at - monotonic())
-        is_enough = without is not None
-        report = explore_scenario(scenario, protocol, max_seconds=left, stop_at_violation=is_enough)
-        reports.append(report)
-        if not as_json:
-            _print_report(scenario, report)
-    total = _total(reports)
+    reports = _explore_each(
+        scenarios,
+        lambda scenario: explore_scenario(
+            scenario,
+            protocol,
+            max_seconds=max(0.0, ends_at - monotonic()),
+            stop_at_violation=without is not None,
+        ),
+        as_json,
+    )
+    states = sum(report.states for report in reports)
+    total = {
+        "states": states,
+        "states_per_s": round(states / max(sum(report.seconds for report in reports), 1e-9)),
+        "violations": sum(len(report.violations) for report in reports),
+        "complete": all(report.complete for report in reports),
+    }
     if as_json:
         _print_json({"without": without}, scenarios, reports, total)
     else:
         click.echo(
-            f"total: {total['states']} states, {total['states_per_s']} states/s; "
-            f"violations: {total['violations']}; "
-            + ("complete" if total["complete"] else INCOMPLETE)
+            f"total: {states} states, {total['states_per_s']} states/s; violations: "
+            f"{total['violations']}; {'complete' if total['complete'] else INCOMPLETE}"
         )
     if total["violations"] or not total["complete"]:
         sys.exit(1)
-
-
-def _total(reports: Sequence[Report]) -> dict[str, int | bool]:
-    states = sum(report.states for report in reports)
-    seconds = sum(report.seconds for report in reports)
-    return {
-        "states": states,
-        "states_per_s": round(states / max(seconds, 1e-9)),
-        "violations": sum(len(report.violations) for report in reports),
-        "complete": all(report.complete for report in reports),
-    }
 
 
 def _print_report(scenario: Described, report: Report) -> None:
@@ -345,18 +293,17 @@ def _print_json(
     reports: Sequence[Report],
     total: dict[str, int | bool],
 ) -> None:
-    rows = [_as_row(*pair) for pair in zip(scenarios, reports, strict=True)]
+    rows = [
+        {
+            "scenario": scenario.name,
+            "description": scenario.description,
+            "states": report.states,
+            "transitions": report.transitions,
+            "seconds": round(report.seconds, 3),
+            "states_per_s": round(report.states_per_s),
+            "complete": report.complete,
+            "violations": [{"kind": v.kind, "witness": v.witness} for v in report.violations],
+        }
+        for scenario, report in zip(scenarios, reports, strict=True)
+    ]
     click.echo(json.dumps({**what, "scenarios": rows, **total}, indent=2))
-
-
-def _as_row(scenario: Described, report: Report) -> dict[str, object]:
-    return {
-        "scenario": scenario.name,
-        "description": scenario.description,
-        "states": report.states,
-        "transitions": report.transitions,
-        "seconds": round(report.seconds, 3),
-        "states_per_s": round(report.states_per_s),
-        "complete": report.complete,
-        "violations": [{"kind": v.kind, "witness": v.witness} for v in report.violations],
-    }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias,
 from ringcast.config import GroupConfig, MulticastConfig, UnicastConfig
 from ringcast.errors import Reject
 from ringcast.explore.abstraction import canonical, clone
-from ringcast.explore.words import event_in_words, frame_in_words
+from ringcast.explore.words import in_words
 from ringcast.model import Address, Member, View, ViewId
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Automata(ABC, Generic[F]):
         ]
         datagrams = sent if self.keeps_order else sorted(set(sent))
         told = [f"sends {self.told[number]}" for number in datagrams]
-        told += map(event_in_words, events)
+        told += map(in_words, events)
         return Step(
             after=self.number(node, now),
             datagrams=tuple(datagrams),
@@ -220,5 +220,5 @@ class Automata(ABC, Generic[F]):
             self.frames.append(frames)
             self.kinds.append(set(map(type, frames)))
             way = f"{NAMES[datagram.source]}→{NAMES[datagram.dest]}"
-            self.told.append(f"{way} {' + '.join(map(frame_in_words, frames))}")
+            self.told.append(f"{way} {' + '.join(map(in_words, frames))}")
         return number

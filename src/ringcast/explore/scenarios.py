@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ringcast.explore.join import JoinSystem
 from ringcast.explore.multicast import MulticastSystem
@@ -13,107 +13,100 @@ from ringcast.explore.uniform import UniformSystem
 if TYPE_CHECKING:
     from ringcast.explore.system import NodeSystem
 
-Row: TypeAlias = dict[str, Any]
 
-TWO: Row = {"founders": 2}
-JOINED: Row = {"founders": 2, "joiners": 1}
-LOSS: Row = {"faults": {Fault.LOSS: 1}}
-CRASH: Row = {"faults": {Fault.CRASH: 1}}
-PAIR: Row = {"founders": 2, "senders": (0,), "mortals": (1,)}
-WIDE: Row = PAIR | {"capacity": 2}
-BOTH_WAYS: Row = WIDE | {"senders": (0, 1), "messages": 1}
-LASTING: Row = PAIR | {"lasting": True}
-ONE: Row = {"messages": 1, "capacity": 2}
+def row(faults: str = "", **terms: Any) -> dict[str, Any]:
+    """Terms of a scenario. A fault that is named twice may strike twice."""
+    names = faults.split()
+    return {"faults": {Fault[name]: names.count(name) for name in names}, **terms}
 
-TABLE: dict[str, tuple[type[NodeSystem[Any, Any]], dict[str, Row]]] = {
-    "multicast": (
-        MulticastSystem,
-        {
-            "any timer": LOSS | TWO | {"patient": False},
-            "two senders": LOSS | TWO | {"senders": (0, 1), "messages": 1},
-            "crash": CRASH,
-            "duplicate": {"faults": {Fault.DUPLICATE: 1}},
-            "haste": {"faults": {Fault.HASTE: 1}},
-            "loss": LOSS,
-            "join": JOINED | {"faults": {Fault.JOIN: 1}},
-        },
-    ),
-    "join": (
-        JoinSystem,
-        {
-            "quiet": JOINED,
-            "loss": JOINED | LOSS,
-            "haste": JOINED | {"faults": {Fault.HASTE: 1}},
-            "joiner": JOINED | CRASH | {"mortals": (2,)},
-            "sender": JOINED | CRASH | {"mortals": (1,)},
-            "coordinator": JOINED | CRASH | {"mortals": (0,)},
-        },
-    ),
-    "unicast": (
-        UnicastSystem,
-        {
-            "any timer": PAIR | LOSS | {"patient": False},
-            "two ways": BOTH_WAYS | LOSS,
-            "loss": WIDE | LOSS,
-            "duplicate": WIDE | {"faults": {Fault.DUPLICATE: 1}},
-            "restart": PAIR | {"faults": {Fault.RESTART: 1}},
-            "crash": WIDE | CRASH,
-            "closing": PAIR | {"faults": {Fault.CLOSE: 1, Fault.IDLE: 2, Fault.LOSS: 1}},
-            "expiry": PAIR | {"faults": {Fault.IDLE: 4}},
-            "stale": LASTING | {"faults": {Fault.IDLE: 4}},
-        },
-    ),
-    "sync": (
-        UnicastSystem,
-        {
-            "drop": LASTING | {"faults": {Fault.DROP: 2}},
-            "operator": LASTING | {"faults": {Fault.SYNC: 1, Fault.DROP: 1}},
-            "give up": LASTING | {"faults": {Fault.DROP: 1, Fault.GIVE_UP: 1}},
-            "drop and loss": PAIR | {"faults": {Fault.DROP: 1, Fault.LOSS: 1}},
-            "drop and duplicate": PAIR | {"faults": {Fault.DROP: 1, Fault.DUPLICATE: 1}},
-            "drop two ways": BOTH_WAYS | {"faults": {Fault.DROP: 2}},
-        },
-    ),
-    "uniform": (
-        UniformSystem,
-        {
-            "crash": ONE | CRASH,
-            "two messages": ONE | CRASH | {"messages": 2},
-            "two crashes": ONE | {"faults": {Fault.CRASH: 2}},
-            "coordinator sends": ONE | {"senders": (0,), "faults": {Fault.CRASH: 2}},
-            "loss": ONE | {"faults": {Fault.CRASH: 1, Fault.LOSS: 1}},
-            "leave": ONE | {"faults": {Fault.CRASH: 1, Fault.LEAVE: 1}, "leaver": 1},
-            "coordinator leaves": ONE
-            | {"senders": (0,), "faults": {Fault.CRASH: 1, Fault.LEAVE: 1}},
-            "late": ONE
-            | {
-                "founders": 4,
-                "faults": {Fault.CRASH: 2},
-                "mortals": (1, 3),
-                "opening": ("B: sends #1", "CRASH of B", *(f"{name}: installs" for name in "ACD")),
-            },
-            "two senders": ONE | CRASH | {"senders": (0, 1)},
-            "alone": JOINED
-            | {
-                "founders": 1,
-                "senders": (0,),
-                "capacity": 2,
-                "faults": {Fault.CRASH: 1, Fault.JOIN: 1},
-            },
-            "join": ONE | JOINED | {"faults": {Fault.CRASH: 1, Fault.JOIN: 1}},
-            "last survivor": ONE | JOINED | {"faults": {Fault.CRASH: 2, Fault.JOIN: 1}},
-            "four": ONE
-            | {
-                "founders": 4,
-                "faults": {Fault.CRASH: 2},
-                "opening": ("B: sends #1", "CRASH of B"),
-            },
-        },
-    ),
-}
+
+def table(
+    system: type[NodeSystem[Any, Any]], rows: dict[str, dict[str, Any]], **terms: Any
+) -> dict[str, Scenario]:
+    """By name. `terms` are for all rows that do not say otherwise."""
+    return {name: Scenario(system=system, name=name, **{**terms, **rows[name]}) for name in rows}
+
 
 SCENARIOS = {
-    command: {name: Scenario(system=system, name=name, **row) for name, row in rows.items()}
-    for command, (system, rows) in TABLE.items()
+    "multicast": table(
+        MulticastSystem,
+        {
+            "any timer": row("LOSS", founders=2, patient=False),
+            "two senders": row("LOSS", founders=2, senders=(0, 1), messages=1),
+            "crash": row("CRASH"),
+            "duplicate": row("DUPLICATE"),
+            "haste": row("HASTE"),
+            "loss": row("LOSS"),
+            "join": row("JOIN", founders=2, joiners=1),
+        },
+    ),
+    "join": table(
+        JoinSystem,
+        {
+            "quiet": row(),
+            "loss": row("LOSS"),
+            "haste": row("HASTE"),
+            "joiner": row("CRASH", mortals=(2,)),
+            "sender": row("CRASH", mortals=(1,)),
+            "coordinator": row("CRASH", mortals=(0,)),
+        },
+        founders=2,
+        joiners=1,
+    ),
+    "unicast": table(
+        UnicastSystem,
+        {
+            "any timer": row("LOSS", patient=False),
+            "two ways": row("LOSS", senders=(0, 1), messages=1, capacity=2),
+            "loss": row("LOSS", capacity=2),
+            "duplicate": row("DUPLICATE", capacity=2),
+            "restart": row("RESTART"),
+            "crash": row("CRASH", capacity=2),
+            "closing": row("CLOSE IDLE IDLE LOSS"),
+            "expiry": row("IDLE IDLE IDLE IDLE"),
+            "stale": row("IDLE IDLE IDLE IDLE", lasting=True),
+        },
+        founders=2,
+        senders=(0,),
+        mortals=(1,),
+    ),
+    "sync": table(
+        UnicastSystem,
+        {
+            "drop": row("DROP DROP", lasting=True),
+            "operator": row("SYNC DROP", lasting=True),
+            "give up": row("DROP GIVE_UP", lasting=True),
+            "drop and loss": row("DROP LOSS"),
+            "drop and duplicate": row("DROP DUPLICATE"),
+            "drop two ways": row("DROP DROP", senders=(0, 1), messages=1, capacity=2),
+        },
+        founders=2,
+        senders=(0,),
+    ),
+    "uniform": table(
+        UniformSystem,
+        {
+            "crash": row("CRASH"),
+            "two messages": row("CRASH", messages=2),
+            "two crashes": row("CRASH CRASH"),
+            "coordinator sends": row("CRASH CRASH", senders=(0,)),
+            "loss": row("CRASH LOSS"),
+            "leave": row("CRASH LEAVE", leaver=1),
+            "coordinator leaves": row("CRASH LEAVE", senders=(0,)),
+            "late": row(
+                "CRASH CRASH",
+                founders=4,
+                mortals=(1, 3),
+                opening=("B: sends #1", "CRASH of B", *(f"{name}: installs" for name in "ACD")),
+            ),
+            "two senders": row("CRASH", senders=(0, 1)),
+            "alone": row("CRASH JOIN", founders=1, joiners=1, senders=(0,), messages=2),
+            "join": row("CRASH JOIN", founders=2, joiners=1),
+            "last survivor": row("CRASH CRASH JOIN", founders=2, joiners=1),
+            "four": row("CRASH CRASH", founders=4, opening=("B: sends #1", "CRASH of B")),
+        },
+        messages=1,
+        capacity=2,
+    ),
 }
 """By command, by name."""

@@ -34,73 +34,59 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable
     from enum import Enum
 
 
-def frame_in_words(frame: object) -> str:
-    name = type(frame).__name__.removeprefix("Unicast")
-    match frame:
-        case Data():
-            return f"{name} {frame.first}..{frame.last}"
-        case Ack():
-            return f"{name} received={frame.received} delivered={frame.delivered}"
-        case Nack():
-            return f"{name} {_ranges(frame.missing)}"
-        case Watermark():
-            return f"{name} {frame.seqno}"
-        case UnicastData():
-            return f"{name}({frame.conn}) {frame.first}..{frame.last}"
-        case UnicastAck():
-            return f"{name}({frame.conn}) {frame.delivered}"
-        case UnicastNack():
-            return f"{name}({frame.conn}) {_ranges(frame.missing)}"
-        case Close():
-            return f"{name}({frame.conn})"
-        case SyncOk():
-            return f"{name}({frame.conn}) nonce {frame.nonce}, low {frame.low}"
-        case Sync() | SyncAck():
-            return f"{name}({frame.conn}) nonce {frame.nonce}"
-        case DiscoverReply(coordinator):
-            return f"{name} {coordinator}"
-        case ViewIs(view):
-            return f"{name} {view}"
-        case ViewAck(view_id):
-            return f"{name} {view_id.counter}"
-        case Welcome(view, digest):
-            return f"{name} to {view} at {digest}"
-        case Suspect(member):
-            return f"{name} {member}"
-        case Discover() | Join() | Leave():
-            return name
-        case Commit():
-            return f"{name} {frame.seqno} in view {frame.view_id.counter}"
-        case CommitWanted():
-            return f"{name} in view {frame.view_id.counter}"
-        case Takeover():
-            claims = [f"{who} {stage.name} {high}" for who, stage, high in frame.claims]
-            return f"{name} in view {frame.view_id.counter}: {', '.join(claims) or 'nobody'}"
-        case Standing():
-            shares = [f"{each.sender} {each.delivered}/{each.received}" for each in frame.shares]
-            told = ", ".join(shares) or "nobody" if frame.is_open else "not open"
-            return f"{name} in view {frame.view_id.counter}: {told}"
-        case EstateWanted():
-            return f"{name} {frame.sender}#{frame.first}..{frame.last}"
-        case EstateRun():
-            return f"{name} {frame.sender}#{frame.first}..{frame.first + len(frame.payloads) - 1}"
-    return str(frame)
+IN_WORDS: dict[type, str] = {
+    Data: "Data {0.first}..{0.last}",
+    Ack: "Ack received={0.received} delivered={0.delivered}",
+    Nack: "Nack {missing}",
+    Watermark: "Watermark {0.seqno}",
+    UnicastData: "Data({0.conn}) {0.first}..{0.last}",
+    UnicastAck: "Ack({0.conn}) {0.delivered}",
+    UnicastNack: "Nack({0.conn}) {missing}",
+    Close: "Close({0.conn})",
+    Sync: "Sync({0.conn}) nonce {0.nonce}",
+    SyncOk: "SyncOk({0.conn}) nonce {0.nonce}, low {0.low}",
+    SyncAck: "SyncAck({0.conn}) nonce {0.nonce}",
+    Discover: "Discover",
+    DiscoverReply: "DiscoverReply {0.coordinator}",
+    Join: "Join",
+    Leave: "Leave",
+    ViewIs: "ViewIs {0.view}",
+    ViewAck: "ViewAck {0.view_id.counter}",
+    Welcome: "Welcome to {0.view} at {0.digest}",
+    Suspect: "Suspect {0.member}",
+    Commit: "Commit {0.seqno} in view {0.view_id.counter}",
+    CommitWanted: "CommitWanted in view {0.view_id.counter}",
+    Takeover: "Takeover in view {0.view_id.counter}: {claims}",
+    Standing: "Standing in view {0.view_id.counter}: {shares}",
+    EstateWanted: "EstateWanted {0.sender}#{0.first}..{0.last}",
+    EstateRun: "EstateRun {0.sender}#{0.first}",
+    GapSkipped: "GapSkipped {0.epoch}:{0.first}..{0.last}",
+    Undeliverable: "Undeliverable {0.epoch}:{0.first}..{0.last}: {0.reason}",
+}
 
 
-def event_in_words(event: object) -> str:
-    match event:
+def in_words(what: object) -> str:
+    """A frame or an event, as witnesses name it."""
+    lists: dict[str, list[str]] = {}
+    match what:
         case Delivered():
-            epoch = f"{event.epoch}:" if event.epoch else ""
-            return f"gets {event.sender}#{epoch}{event.run.first}"
-        case Undeliverable():
-            return f"Undeliverable {event.epoch}:{event.first}..{event.last}: {event.reason}"
-        case GapSkipped():
-            return f"GapSkipped {event.epoch}:{event.first}..{event.last}"
-    return type(event).__name__
+            epoch = f"{what.epoch}:" if what.epoch else ""
+            return f"gets {what.sender}#{epoch}{what.run.first}"
+        case Nack() | UnicastNack():
+            lists["missing"] = [f"{each.start}..{each.stop - 1}" for each in what.missing]
+        case Takeover():
+            lists["claims"] = [f"{who} {stage.name} {high}" for who, stage, high in what.claims]
+        case Standing(is_open=False):
+            lists["shares"] = ["not open"]
+        case Standing():
+            shares = what.shares
+            lists["shares"] = [f"{s.sender} {s.delivered}/{s.received}" for s in shares]
+    joined = {name: ", ".join(each) or "nobody" for name, each in lists.items()}
+    return IN_WORDS.get(type(what), type(what).__name__).format(what, **joined)
 
 
 def timer_in_words(owner: Hashable, timer: Enum) -> str:
@@ -110,7 +96,3 @@ def timer_in_words(owner: Hashable, timer: Enum) -> str:
         case ("unicast", "from", peer):
             return f"{timer.name} for what comes from {peer}"
     return timer.name
-
-
-def _ranges(ranges: Sequence[range]) -> str:
-    return ", ".join(f"{seqnos.start}..{seqnos.stop - 1}" for seqnos in ranges)
