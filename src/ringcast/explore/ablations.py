@@ -133,14 +133,6 @@ class AnyAnswer(ReliableUnicast):
         return True
 
 
-class WithoutTombstone(ReliableUnicast):
-    """A dropped window takes with it how far it was: what was not acknowledged is delivered
-    again."""
-
-    def _delivered_before(self, source: Member, epoch: int) -> int | None:
-        return None
-
-
 class AnyClose(ReliableUnicast):
     """A Close counts whatever connection it speaks of."""
 
@@ -158,13 +150,6 @@ class AnyFirst(ReliableUnicast):
         super()._on_data(source, data, now, out)
 
 
-class AnyOrder(ReliableUnicast):
-    """Another connection than the one at hand is taken for a newer one."""
-
-    def _known(self, peer: Member) -> Conn | None:
-        return None
-
-
 class ConfirmingOnce(ReliableUnicast):
     """A SyncOk that comes again is not confirmed again: it comes for ever."""
 
@@ -174,13 +159,6 @@ class ConfirmingOnce(ReliableUnicast):
 
 
 # Uniform delivery
-
-
-class Admitting(ReliableMulticast):
-    """A joiner is let in at once, below what others have committed and delivered."""
-
-    def _unsettled(self) -> list[str]:
-        return []
 
 
 class Forgetful(Uniform):
@@ -319,70 +297,64 @@ class Ablation(NamedTuple):
     """What is found there."""
 
 
-def _multicast(**parts: type) -> type:
-    return type("BrokenMulticast", (ReliableMulticast,), parts)
+def _multicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
+    """Reliable multicast with these parts in place of its own."""
+    return Ablation(type("BrokenMulticast", (ReliableMulticast,), parts), scenario, finding)
 
 
-def _unicast(**parts: type) -> type:
-    return type("BrokenUnicast", (ReliableUnicast,), parts)
+def _unicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
+    return Ablation(type("BrokenUnicast", (ReliableUnicast,), parts), scenario, finding)
 
 
 _GROUP, _JOIN, _PAIR, _SYNC, _UNIFORM = SCENARIOS.values()
 _PURGED = "a sender purged what a member of its view has not delivered (N5, N9)"
+_NEVER_GOT = "a receiver counts as delivered what its application never got (S2)"
+_WENT_BACK = "a receiver went back to an older connection (S6)"
+_TOO_MANY = "more new connections than reasons to ask for one (Y4)"
 _TWICE = "a message was delivered twice (S1, Y3)"
+_UNTOLD = "a connection ended, and what it left undone is not told (S8)"
 _NOT_ALL = "delivered by somebody, and not by every survivor (U1)"
 
 _OF_UNICAST = {
-    "ack-conn": Ablation(_unicast(sender=CredulousSender), _PAIR["stale"], LATE_EFFECT),
+    "ack-conn": _unicast(_PAIR["stale"], LATE_EFFECT, sender=CredulousSender),
     "close-conn": Ablation(AnyClose, _PAIR["stale"], LATE_EFFECT),
-    "first": Ablation(
-        AnyFirst,
-        _PAIR["loss"],
-        "a receiver counts as delivered what its application never got (S2)",
-    ),
-    "nonce": Ablation(
-        _unicast(sender=RestlessSender),
-        _SYNC["drop"],
-        "more new connections than reasons to ask for one (Y4)",
-    ),
-    "order": Ablation(AnyOrder, _PAIR["stale"], _TWICE),
-    "outstanding": Ablation(
-        AnyAnswer, _SYNC["drop"], "a receiver went back to an older connection (S6)"
-    ),
-    "reack": Ablation(_unicast(receiver=OnceAckingReceiver), _PAIR["loss"], STALL),
-    "report": Ablation(
-        _unicast(sender=SecretiveSender),
-        _PAIR["crash"],
-        "a connection ended, and what it left undone is not told (S8)",
-    ),
-    "resend": Ablation(_unicast(sender=SilentSender), _PAIR["loss"], STALL),
+    "first": Ablation(AnyFirst, _PAIR["loss"], _NEVER_GOT),
+    "nonce": _unicast(_SYNC["drop"], _TOO_MANY, sender=RestlessSender),
+    # Another connection than the one at hand is taken for a newer one.
+    "order": _unicast(_PAIR["stale"], _TWICE, _known=lambda self, peer: None),
+    "outstanding": Ablation(AnyAnswer, _SYNC["drop"], _WENT_BACK),
+    "reack": _unicast(_PAIR["loss"], STALL, receiver=OnceAckingReceiver),
+    "report": _unicast(_PAIR["crash"], _UNTOLD, sender=SecretiveSender),
+    "resend": _unicast(_PAIR["loss"], STALL, sender=SilentSender),
     "sync-ack": Ablation(ConfirmingOnce, _SYNC["drop and loss"], STALL),
-    "tombstone": Ablation(WithoutTombstone, _SYNC["drop"], _TWICE),
+    # A dropped window takes with it how far it was: what was not acknowledged comes again.
+    "tombstone": _unicast(
+        _SYNC["drop"], _TWICE, _delivered_before=lambda self, source, epoch: None
+    ),
 }
 
 ABLATIONS = {
     "multicast": {
-        "highest": Ablation(_multicast(sending=SilentMulticastSender), _GROUP["loss"], STALL),
-        "reack": Ablation(_multicast(receiver=OnceAckingMulticastReceiver), _GROUP["loss"], STALL),
+        "highest": _multicast(_GROUP["loss"], STALL, sending=SilentMulticastSender),
+        "reack": _multicast(_GROUP["loss"], STALL, receiver=OnceAckingMulticastReceiver),
         # Not the protocol's rule, but the coordinator's.
-        "freeze": Ablation(ReliableMulticast, replace(_GROUP["join"], digest_first=True), _PURGED),
+        "freeze": _multicast(replace(_GROUP["join"], digest_first=True), _PURGED),
     },
     "join": {"freeze": Ablation(EarlyDigest, _JOIN["quiet"], _PURGED)},
     "unicast": _OF_UNICAST,
     "sync": _OF_UNICAST,
     "uniform": {
-        "all-departed": Ablation(
-            _multicast(estates=NewestOnly), _UNIFORM["two crashes"], THROWN_AWAY
-        ),
-        "catch-up": Ablation(Admitting, _UNIFORM["join"], _NOT_ALL),
+        "all-departed": _multicast(_UNIFORM["two crashes"], THROWN_AWAY, estates=NewestOnly),
+        # A joiner is let in at once, below what others have committed and delivered.
+        "catch-up": _multicast(_UNIFORM["join"], _NOT_ALL, _unsettled=lambda self: []),
         "deafness": Ablation(HearsTheDeparted, _UNIFORM["late"], _NOT_ALL),
         "defer": Ablation(AnswersEarly, _UNIFORM["crash"], THROWN_AWAY),
-        "freeze": Ablation(_multicast(sending=LateCountingSender), _UNIFORM["alone"], _NOT_ALL),
-        "hold": Ablation(_multicast(sending=OpenHandedSender), _UNIFORM["crash"], _NOT_ALL),
-        "joiners": Ablation(_multicast(sending=FoundersSender), _UNIFORM["alone"], _NOT_ALL),
-        "memory": Ablation(_multicast(estates=Forgetful), _UNIFORM["loss"], STALL),
-        "restart": Ablation(_multicast(estates=Stubborn), _UNIFORM["two crashes"], STALL),
-        "taker-hold": Ablation(_multicast(estates=Hasty), _UNIFORM["two crashes"], _NOT_ALL),
+        "freeze": _multicast(_UNIFORM["alone"], _NOT_ALL, sending=LateCountingSender),
+        "hold": _multicast(_UNIFORM["crash"], _NOT_ALL, sending=OpenHandedSender),
+        "joiners": _multicast(_UNIFORM["alone"], _NOT_ALL, sending=FoundersSender),
+        "memory": _multicast(_UNIFORM["loss"], STALL, estates=Forgetful),
+        "restart": _multicast(_UNIFORM["two crashes"], STALL, estates=Stubborn),
+        "taker-hold": _multicast(_UNIFORM["two crashes"], _NOT_ALL, estates=Hasty),
     },
 }
-"""By command: what is taken away → the protocol without it."""
+"""By command: what is taken away → the protocol without it, and what comes of it."""

@@ -17,7 +17,7 @@ left out, and no joiner turns to somebody else unless one has crashed.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.core.effects import NonMember, Suspected
 from ringcast.events import Closed
@@ -37,9 +37,13 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.events import Delivered
     from ringcast.explore.automata import Step
-    from ringcast.explore.system import Moves, State
+    from ringcast.explore.system import State
     from ringcast.model import Member, View
     from ringcast.node import Node
+
+Now: TypeAlias = "State[tuple[()]]"
+Move: TypeAlias = "tuple[str, Now]"
+Moves: TypeAlias = "Iterator[Move]"
 
 COORDINATOR, SENDER, JOINER = range(3)
 NEVER = (Timer.ASK, Timer.OVERDUE)
@@ -73,7 +77,7 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
     protocol = Membership
     timers = frozenset(["sent", "received", "membership"])
 
-    def initial(self) -> State[tuple[()]]:
+    def initial(self) -> Now:
         """Two members at rest; the joiner has found them, and may ask at any moment."""
         state = self.at_rest((GONE,) * 3, (), ((NO_WINDOW,),) * 3)
         for place in (COORDINATOR, SENDER, JOINER):
@@ -83,16 +87,16 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
                 state = self._calm(state)
         return state
 
-    def _calm(self, state: State[tuple[()]]) -> State[tuple[()]]:
+    def _calm(self, state: Now) -> Now:
         """After all that is in flight has arrived, and what follows from it."""
 
-        def moves(state: State[tuple[()]]) -> Moves[tuple[()]]:
+        def moves(state: Now) -> Moves:
             acks = [self._firings(state, place, ReceiverTimer.ACK) for place in range(3)]
             return chain(self.arrivals(state), *acks)
 
         return self.after_all(state, moves)
 
-    def _firings(self, state: State[tuple[()]], place: int, which: Enum) -> Moves[tuple[()]]:
+    def _firings(self, state: Now, place: int, which: Enum) -> Moves:
         if state.nodes[place] != GONE:
             for owner, timer in self.armed[state.nodes[place]]:
                 if timer is which:
@@ -143,7 +147,7 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
 
     # What may happen
 
-    def may_fire(self, state: State[tuple[()]], place: int, timer: Enum, busy: set[int]) -> bool:
+    def may_fire(self, state: Now, place: int, timer: Enum, busy: set[int]) -> bool:
         if not self._may_ever_fire(state, timer):
             return False
         has_crashed = self._has_crashed(state)
@@ -151,13 +155,13 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
             return place not in busy
         return not state.flight
 
-    def _may_ever_fire(self, state: State[tuple[()]], timer: Enum) -> bool:
+    def _may_ever_fire(self, state: Now, timer: Enum) -> bool:
         return timer not in NEVER and (timer is not Timer.PATIENCE or self._has_crashed(state))
 
-    def _has_crashed(self, state: State[tuple[()]]) -> bool:
+    def _has_crashed(self, state: Now) -> bool:
         return Fault.CRASH in self.scenario.faults and not any(state.left)
 
-    def strike(self, fault: Fault, state: State[tuple[()]]) -> Moves[tuple[()]]:
+    def strike(self, fault: Fault, state: Now) -> Moves:
         if fault is not Fault.HASTE:
             yield from super().strike(fault, state)
             return
@@ -166,7 +170,7 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
                 if self._may_ever_fire(state, timer):
                     yield self.firing(state, place, owner, timer)
 
-    def more_moves(self, state: State[tuple[()]]) -> Moves[tuple[()]]:
+    def more_moves(self, state: Now) -> Moves:
         """What the failure detectors would find out: who is dead, and who does not know yet."""
         living = {self.facts[node].me: self.facts[node] for _, node in self.alive(state)}
         for place, node in self.alive(state):
@@ -189,15 +193,13 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
 
         return self.step(number, signal, raise_signal)
 
-    def on_delivered(
-        self, state: State[tuple[()]], place: int, node: int, event: Delivered
-    ) -> State[tuple[()]]:
+    def on_delivered(self, state: Now, place: int, node: int, event: Delivered) -> Now:
         if state.delivered[place] == (NO_WINDOW,):  # the first comes after where its window opened
             opened = (self.facts[node].delivered,)
             state = state._replace(delivered=replaced(state.delivered, place, opened))
         return super().on_delivered(state, place, node, event)
 
-    def after(self, state: State[tuple[()]], place: int, step: Step) -> State[tuple[()]]:
+    def after(self, state: Now, place: int, step: Step) -> Now:
         """Whoever is out without having asked for it comes back as another incarnation."""
         after = super().after(state, place, step)
         if not any(isinstance(event, Closed) for event in step.events):
@@ -211,7 +213,7 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
 
     # What must hold
 
-    def violations(self, state: State[tuple[()]]) -> Iterator[str]:
+    def violations(self, state: Now) -> Iterator[str]:
         yield from state.wrong
         if state.nodes[SENDER] == GONE:
             return
@@ -221,7 +223,7 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
             if is_counted and NO_WINDOW < self.facts[node].delivered < sender.low:
                 yield "a sender purged what a member of its view has not delivered (N5, N9)"
 
-    def goal(self, state: State[tuple[()]]) -> bool:
+    def goal(self, state: Now) -> bool:
         """One view of all who live, nothing waits, and everybody has all that it must have."""
         alive = [self.facts[node] for _, node in self.alive(state)]
         view = alive[0].view

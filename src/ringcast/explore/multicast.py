@@ -11,7 +11,7 @@ Windows exist for senders only: the others would add nothing but acks of nothing
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.explore.automata import DATAGRAM_BYTES
 from ringcast.explore.system import GONE, NO_WINDOW, Fault, NodeSystem, replaced
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
     from ringcast.events import Delivered
     from ringcast.explore.automata import Step
-    from ringcast.explore.system import Moves, Scenario, State
+    from ringcast.explore.system import Scenario, State
     from ringcast.model import View
     from ringcast.node import Node
+
+Now: TypeAlias = "State[Change]"
+Move: TypeAlias = "tuple[str, Now]"
+Moves: TypeAlias = "Iterator[Move]"
 
 
 class Facts(NamedTuple):
@@ -57,7 +61,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
         if len(scenario.senders) > 1:  # all that is ready, as turns do not count
             self.take_limit = len(scenario.senders) * scenario.capacity
 
-    def initial(self) -> State[Change]:
+    def initial(self) -> Now:
         """A group at rest: the founders have told each other where their windows stand."""
         scenario = self.scenario
         nodes = map(self._fresh, range(scenario.size))
@@ -104,7 +108,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
 
     # What follows from a crash or a join
 
-    def more_moves(self, state: State[Change]) -> Moves[Change]:
+    def more_moves(self, state: Now) -> Moves:
         alive = self.alive(state)
         if Fault.JOIN in self.scenario.faults:
             if not any(state.left):
@@ -114,7 +118,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
             for place, node in alive:
                 yield from self._install(state, place, self.install_view(node, view), view)
 
-    def _join_moves(self, state: State[Change]) -> Moves[Change]:
+    def _join_moves(self, state: Now) -> Moves:
         """The view to every old member; then the digest is taken; then the joiner enters."""
         joiner = self.scenario.founders
         view = self.view(2, range(self.scenario.size))
@@ -137,21 +141,21 @@ class MulticastSystem(NodeSystem[Facts, Change]):
             after = self._installed(state._replace(delivered=opened), joiner)
             yield self.acts(after, joiner, f"enters at digest {list(offsets)}", step)
 
-    def _install(self, state: State[Change], place: int, step: Step, view: View) -> Moves[Change]:
+    def _install(self, state: Now, place: int, step: Step, view: View) -> Moves:
         if not state.more.installed[place]:
             yield self.acts(self._installed(state, place), place, f"installs {view}", step)
 
-    def _installed(self, state: State[Change], place: int) -> State[Change]:
+    def _installed(self, state: Now, place: int) -> Now:
         installed = replaced(state.more.installed, place, True)
         return state._replace(more=state.more._replace(installed=installed))
 
-    def _take_digest(self, state: State[Change]) -> State[Change]:
+    def _take_digest(self, state: Now) -> Now:
         entries = self.nodes[state.nodes[0]][0].digest().entries
         origins = [Origin(self.member(s), Stream.FIFO) for s in self.scenario.senders]
         offsets = tuple(entries.get(origin, 0) for origin in origins)
         return state._replace(more=state.more._replace(digest=offsets))
 
-    def strike(self, fault: Fault, state: State[Change]) -> Moves[Change]:
+    def strike(self, fault: Fault, state: Now) -> Moves:
         if fault is not Fault.JOIN:
             yield from super().strike(fault, state)
             return
@@ -161,9 +165,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
             label += f": {self.name(0)} takes the digest {list(state.more.digest)}"
         yield label, state
 
-    def on_delivered(
-        self, state: State[Change], place: int, node: int, event: Delivered
-    ) -> State[Change]:
+    def on_delivered(self, state: Now, place: int, node: int, event: Delivered) -> Now:
         state = super().on_delivered(state, place, node, event)
         if self.place_of(event.sender) in self.facts[node].view:
             return state
@@ -172,7 +174,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
 
     # What must hold
 
-    def violations(self, state: State[Change]) -> Iterator[str]:
+    def violations(self, state: Now) -> Iterator[str]:
         yield from state.wrong
         for i, sender in enumerate(self.scenario.senders):
             if state.nodes[sender] != GONE:
@@ -181,7 +183,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
                 if any(NO_WINDOW < seqno < facts.low for seqno in counts):
                     yield "a sender purged what a member of its view has not delivered (N5, N9)"
 
-    def goal(self, state: State[Change]) -> bool:
+    def goal(self, state: Now) -> bool:
         """All is sent and has reached everybody, the windows are empty, the change is over."""
         alive = [place for place, _ in self.alive(state)]
         is_changing = len(alive) < self.scenario.size or Fault.JOIN in self.scenario.faults

@@ -36,9 +36,13 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from ringcast.explore.automata import Step
-    from ringcast.explore.system import Moves, Scenario, State
+    from ringcast.explore.system import Scenario, State
     from ringcast.model import Member, Run
     from ringcast.wire.frames import Frame
+
+Now: TypeAlias = "State[Streams]"
+Move: TypeAlias = "tuple[str, Now]"
+Moves: TypeAlias = "Iterator[Move]"
 
 LATE_EFFECT = "something that was late had an effect (S7)"
 A, B = 0, 1
@@ -113,7 +117,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         super().__init__(scenario, protocol)
         self._late: dict[tuple[int, int], bool] = {}
 
-    def initial(self) -> State[Streams]:
+    def initial(self) -> Now:
         return self.at_rest(
             [self._fresh((place, 1), [(A, 1), (B, 1)]) for place in (A, B)], Streams()
         )
@@ -184,7 +188,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
             self._late[number, datagram] = found
         return found
 
-    def arrival(self, state: State[Streams], datagram: int, how: str) -> tuple[str, State[Streams]]:
+    def arrival(self, state: Now, datagram: int, how: str) -> Move:
         label, after = super().arrival(state, datagram, how)
         node = state.nodes[self.datagrams[datagram].dest]
         if self._is_late(node, datagram) and not self.is_idle(node, datagram):
@@ -206,15 +210,15 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     # What may happen
 
-    def key(self, state: State[Streams]) -> object:
+    def key(self, state: Now) -> object:
         channels, *rest = state.more
         return (*state[:6], list(map(tuple, channels)), *rest, state.wrong)
 
-    def may_fire(self, state: State[Streams], place: int, timer: Enum, busy: set[int]) -> bool:
+    def may_fire(self, state: Now, place: int, timer: Enum, busy: set[int]) -> bool:
         may_fire = super().may_fire(state, place, timer, busy)
         return may_fire and timer not in IDLE and timer is not SenderTimer.GIVE_UP
 
-    def messages(self, state: State[Streams], place: int) -> int:
+    def messages(self, state: Now, place: int) -> int:
         """One more for each restart."""
         restarts = sum(self.facts[node].me[1] - 1 for _, node in self.alive(state))
         return self.scenario.messages + restarts
@@ -223,13 +227,13 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         to = self.member(*self.facts[number].peer)
         return self.step(number, payload, lambda node, now: node.send([payload], now, to=to))
 
-    def on_sent(self, state: State[Streams], i: int, step: Step) -> State[Streams]:
+    def on_sent(self, state: Now, i: int, step: Step) -> Now:
         me, peer = self.facts[step.after].me, self.facts[step.after].peer
         epoch = self.facts[step.after].senders[peer].conn.epoch
         channel = _find(state, me, peer, epoch) or Channel(me, peer, epoch, state.sent[i] - 1)
         return _updated(state, channel._replace(sent=channel.sent + 1))
 
-    def more_moves(self, state: State[Streams]) -> Moves[Streams]:
+    def more_moves(self, state: Now) -> Moves:
         """After a restart both are in the same view again, one after the other. In the end
         everybody gives up on the dead, and on answers nobody waits for."""
         facts_of = [(place, self.facts[node]) for place, node in self.alive(state)]
@@ -251,7 +255,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
                 if entry.is_answering and not _is_waiting(alive.get(peer), facts.me, entry.conn):
                     yield self._towards(state, place, "GIVES UP answering", _give_up_answer, peer)
 
-    def strike(self, fault: Fault, state: State[Streams]) -> Moves[Streams]:
+    def strike(self, fault: Fault, state: Now) -> Moves:
         yield from super().strike(fault, state)
         for place, node in self.alive(state):
             if fault is Fault.RESTART:
@@ -265,9 +269,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
                 for peer in getattr(self.facts[node], whom):
                     yield self._towards(state, place, told, act, peer)
 
-    def _towards(
-        self, state: State[Streams], place: int, told: str, act: Towards, peer: End
-    ) -> tuple[str, State[Streams]]:
+    def _towards(self, state: Now, place: int, told: str, act: Towards, peer: End) -> Move:
         member = self.member(*peer)
         due = TICK if act in (_give_up_asking, _give_up_answer) else None
         step = self.step(
@@ -279,7 +281,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
             after = after._replace(more=after.more._replace(asking=asking))
         return label, after
 
-    def _restart(self, state: State[Streams], place: int) -> State[Streams]:
+    def _restart(self, state: Now, place: int) -> Now:
         """A new member at the same address; the other end hears of it by a view, later."""
         ends = [self.facts[node].me for _, node in self.alive(state)]
         me = (place, dict(ends)[place] + 1)
@@ -294,7 +296,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     # What a step leads to
 
-    def after(self, state: State[Streams], place: int, step: Step) -> State[Streams]:
+    def after(self, state: Now, place: int, step: Step) -> Now:
         before, facts = self.facts[state.nodes[place]], self.facts[step.after]
         asking, occasions = state.more.asking, state.more.occasions
         state = super().after(state, place, step)
@@ -317,9 +319,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
             state = state._replace(more=more, wrong=(*state.wrong, *wrong))
         return state
 
-    def on_event(
-        self, state: State[Streams], place: int, node: int, event: object
-    ) -> State[Streams]:
+    def on_event(self, state: Now, place: int, node: int, event: object) -> Now:
         me, wrong = self.facts[node].me, []
         match event:
             case Delivered():
@@ -341,7 +341,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     # What must hold
 
-    def violations(self, state: State[Streams]) -> Iterator[str]:
+    def violations(self, state: Now) -> Iterator[str]:
         yield from state.wrong
         alive = {(facts := self.facts[node]).me: facts for _, node in self.alive(state)}
         for channel in state.more.channels:
@@ -362,7 +362,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
             if entry.conn.id - FIRST_CONN_ID > state.more.occasions[channel.receiver[0]]:
                 yield "more new connections than reasons to ask for one (Y4)"
 
-    def goal(self, state: State[Streams]) -> bool:
+    def goal(self, state: Now) -> bool:
         """All is sent, and delivered or reported; everybody knows; nothing more will be sent."""
         if any(state.more.uninformed) or (state.flight and not self.scenario.lasting):
             return False
@@ -435,14 +435,14 @@ def _wrong_delivery(channel: Channel | None, run: Run) -> Iterator[str]:
         yield "a message was delivered with another content (S1)"
 
 
-def _find(state: State[Streams], sender: End, receiver: End, epoch: int) -> Channel | None:
+def _find(state: Now, sender: End, receiver: End, epoch: int) -> Channel | None:
     for channel in state.more.channels:
         if channel[:3] == (sender, receiver, epoch):
             return channel
     return None
 
 
-def _updated(state: State[Streams], changed: Channel) -> State[Streams]:
+def _updated(state: Now, changed: Channel) -> Now:
     """With this channel in place of its former self; sorted."""
     others = [channel for channel in state.more.channels if channel[:3] != changed[:3]]
     return state._replace(more=state.more._replace(channels=tuple(sorted([*others, changed]))))

@@ -13,7 +13,7 @@ everybody, at least what anybody has who is gone (U1, U5, U6), and hold nothing 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import DigestTaken, DigestWanted, Effects, NewerView
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Signal
     from ringcast.events import Event
     from ringcast.explore.automata import Step
-    from ringcast.explore.system import Moves, State
+    from ringcast.explore.system import State
     from ringcast.model import Address, View
     from ringcast.wire.frames import SystemMessage
+
+Now: TypeAlias = "State[Change]"
+Move: TypeAlias = "tuple[str, Now]"
+Moves: TypeAlias = "Iterator[Move]"
 
 LONG = 1 << 50
 """Longer than any two of a member's timers are apart."""
@@ -101,7 +105,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
     is_chance = True
     ids = ("U4", "U2")
 
-    def initial(self) -> State[Change]:
+    def initial(self) -> Now:
         scenario = self.scenario
         nothing = ((0,) * len(scenario.senders),) * scenario.size
         founders = tuple(range(scenario.founders))
@@ -109,7 +113,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         nodes = map(self._fresh, range(scenario.size))
         state = self.at_rest(nodes, Change((founders,), installed, nothing), nothing)
 
-        def first_acks(state: State[Change]) -> Moves[Change]:
+        def first_acks(state: Now) -> Moves:
             yield from self.arrivals(state)
             yield from self.timeouts(state)
 
@@ -157,14 +161,14 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
     def _way(self, datagram: int) -> tuple[int, int]:
         return self.datagrams[datagram][:2]
 
-    def deliverable(self, state: State[Change]) -> Iterable[tuple[int, int]]:
+    def deliverable(self, state: Now) -> Iterable[tuple[int, int]]:
         return [each for each in self._firsts(state) if self._is_heard(state, each[1])]
 
-    def _firsts(self, state: State[Change]) -> list[tuple[int, int]]:
+    def _firsts(self, state: Now) -> list[tuple[int, int]]:
         ways = [self._way(datagram) for datagram in state.flight]
         return [(at, n) for at, n in enumerate(state.flight) if not at or ways[at] != ways[at - 1]]
 
-    def _is_heard(self, state: State[Change], datagram: int) -> bool:
+    def _is_heard(self, state: Now, datagram: int) -> bool:
         return state.nodes[self.datagrams[datagram].dest] != GONE
 
     def receive(self, number: int, datagram: int) -> Step:
@@ -187,7 +191,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
 
     # What may happen
 
-    def timeouts(self, state: State[Change]) -> Moves[Change]:
+    def timeouts(self, state: Now) -> Moves:
         if any(self._is_heard(state, datagram) for datagram in state.flight):
             return
         for place, node in self.alive(state):
@@ -195,14 +199,14 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
                 step = self.step(node, "timers", lambda node, now: node.fire())
                 yield self.acts(state, place, "timers fire", step)
 
-    def _is_open(self, state: State[Change], place: int) -> bool:
+    def _is_open(self, state: Now, place: int) -> bool:
         return state.more.installed[place] >= 0
 
-    def messages(self, state: State[Change], place: int) -> int:
+    def messages(self, state: Now, place: int) -> int:
         is_leaving = place == self.scenario.leaver and self._has_left(state)
         return 0 if is_leaving else self.scenario.messages
 
-    def more_moves(self, state: State[Change]) -> Moves[Change]:
+    def more_moves(self, state: Now) -> Moves:
         yield from self._views(state)
         if self.scenario.joiners:
             yield from self._admissions(state)
@@ -217,16 +221,16 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
                 told = f"LOST: all that {self.name(source)} had sent to {self.name(dest)}"
                 yield Chance(told), state._replace(flight=rest)
 
-    def _has_left(self, state: State[Change]) -> bool:
+    def _has_left(self, state: Now) -> bool:
         pairs = zip(self.scenario.faults, state.left, strict=True)
         return (Fault.LEAVE, 0) in pairs
 
-    def _views(self, state: State[Change]) -> Moves[Change]:
+    def _views(self, state: Now) -> Moves:
         for place, _ in self.alive(state):
             if 0 < state.more.installed[place] + 1 < len(state.more.log):
                 yield self._next_view(state, place, state.more.installed[place] + 1)
 
-    def _next_view(self, state: State[Change], place: int, at: int) -> tuple[str, State[Change]]:
+    def _next_view(self, state: Now, place: int, at: int) -> Move:
         log = state.more.log
         view = self.view(at + 1, log[at])
         opened = {self._origin(who): 0 for who in log[at] if who not in log[at - 1]}
@@ -238,7 +242,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         more = state.more._replace(installed=installed, heritage=heritage)
         return self.acts(state._replace(more=more), place, f"installs {view}", step)
 
-    def _heritage(self, state: State[Change], place: int, view: tuple[int, ...]) -> tuple[int, ...]:
+    def _heritage(self, state: Now, place: int, view: tuple[int, ...]) -> tuple[int, ...]:
         windows = self.facts[state.nodes[place]].windows()
         found = list(state.more.heritage[place])
         for i, sender in enumerate(self.scenario.senders):
@@ -247,7 +251,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
                 found[i] = window.received
         return tuple(found)
 
-    def _admissions(self, state: State[Change]) -> Moves[Change]:
+    def _admissions(self, state: Now) -> Moves:
         """The joiner enters; or the coordinator is to take a digest for it."""
         joiner, log = self.scenario.founders, state.more.log
         if self._is_open(state, joiner) or state.nodes[joiner] == GONE:
@@ -272,9 +276,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
             asked = state._replace(more=state.more._replace(is_asked=True))
             yield self.acts(asked, coordinator, "is to take the digest", step)
 
-    def _enter(
-        self, state: State[Change], joiner: int, at: int, offsets: tuple[int, ...]
-    ) -> tuple[str, State[Change]]:
+    def _enter(self, state: Now, joiner: int, at: int, offsets: tuple[int, ...]) -> Move:
         places = state.more.log[at]
         view = self.view(at + 1, places)
         senders = self.scenario.senders
@@ -294,7 +296,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         )
         return self.acts(after, joiner, f"enters {view} at {list(offsets)}", step)
 
-    def strike(self, fault: Fault, state: State[Change]) -> Moves[Change]:
+    def strike(self, fault: Fault, state: Now) -> Moves:
         joiner, leaver, log = self.scenario.founders, self.scenario.leaver, state.more.log
         match fault:
             case Fault.LOSS:
@@ -312,7 +314,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
             case Fault.CRASH if len(self.alive(state)) > 1:
                 yield from super().strike(fault, state)
 
-    def end(self, state: State[Change], place: int) -> State[Change]:
+    def end(self, state: Now, place: int) -> Now:
         """It is gone. What it had sent is still under way."""
         log = state.more.log
         if place in log[-1]:
@@ -320,7 +322,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         more = state.more._replace(log=log, is_asked=False)
         return state._replace(nodes=replaced(state.nodes, place, GONE), more=more)
 
-    def on_event(self, state: State[Change], place: int, node: int, event: object) -> State[Change]:
+    def on_event(self, state: Now, place: int, node: int, event: object) -> Now:
         more = state.more
         match event:
             case NewerView(view_id):
@@ -335,12 +337,12 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
 
     # What must hold
 
-    def violations(self, state: State[Change]) -> Iterator[str]:
+    def violations(self, state: Now) -> Iterator[str]:
         yield from state.wrong
         if self.goal(state):
             yield from self._wrong_at_rest(state)
 
-    def goal(self, state: State[Change]) -> bool:
+    def goal(self, state: Now) -> bool:
         """Nothing is under way, and nobody waits for anything."""
         if any(self._is_heard(state, datagram) for datagram in state.flight):
             return False
@@ -365,7 +367,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
             for place, count in zip(self.scenario.senders, state.sent, strict=True)
         )
 
-    def _wrong_at_rest(self, state: State[Change]) -> Iterator[str]:
+    def _wrong_at_rest(self, state: Now) -> Iterator[str]:
         alive = [place for place, _ in self.alive(state) if self._is_open(state, place)]
         for i, sender in enumerate(self.scenario.senders):
             counts = [state.delivered[place][i] for place in alive]
