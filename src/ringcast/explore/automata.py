@@ -15,11 +15,13 @@ from ringcast.errors import Reject
 from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.words import in_words
 from ringcast.model import Address, Member, View, ViewId
+from ringcast.node import build_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
     from enum import Enum
 
+    from ringcast.node import Node
     from ringcast.wire.frames import Frame
 
 F = TypeVar("F")
@@ -114,6 +116,14 @@ class Automata(ABC, Generic[F]):
     def member(self, place: int, incarnation: int = 1) -> Member:
         name = NAMES[place] + "'" * (incarnation - 1)
         return Member(Address("explore", 1 + place), incarnation, name)
+
+    def build(self, place: int, incarnation: int = 1, **layers: Any) -> Node:
+        """A member as a node with these layers, and views from outside unless they say how."""
+        me = self.member(place, incarnation)
+        node = build_node(me, self.config, **{"membership": None, **layers})
+        # So small that each sender's share is the minimum, however many were heard of late.
+        node.multicast.receive_buffer = DATAGRAM_BYTES
+        return node
 
     def place_of(self, member: Member) -> int:
         return self._places[member.address]

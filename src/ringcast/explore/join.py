@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.core.effects import NonMember, Suspected
 from ringcast.events import Closed
-from ringcast.explore.automata import DATAGRAM_BYTES
 from ringcast.explore.system import GONE, NO_WINDOW, Fault, NodeSystem, replaced
 from ringcast.model import Digest, Origin, Stream
-from ringcast.node import build_node
 from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import Timer as ReceiverTimer
@@ -104,14 +102,8 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
 
     def _start(self, place: int, incarnation: int = 1) -> Step:
         """A process that looks for the others."""
-        node = build_node(
-            *(self.member(place, incarnation), self.config),
-            membership=self.protocol,
-            detector=None,
-            multicast=SenderOnly,
-        )
-        # So small that each sender's share is the minimum, however many were heard of late.
-        node.multicast.receive_buffer = DATAGRAM_BYTES
+        layers = {"membership": self.protocol, "detector": None, "multicast": SenderOnly}
+        node = self.build(place, incarnation, **layers)
         addresses = [self.member(each).address for each in range(3)]
 
         def start(node: Node, now: int) -> None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.explore.automata import DATAGRAM_BYTES
 from ringcast.explore.system import GONE, NO_WINDOW, Fault, NodeSystem, replaced
 from ringcast.model import Digest, Origin, Stream
-from ringcast.node import build_node
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.frames import Ack
@@ -77,9 +75,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
 
     def _fresh(self, place: int) -> int:
         """A founder in the first view, or somebody who is in none."""
-        node = build_node(self.member(place), self.config, membership=None, multicast=self.protocol)
-        # So small that each sender's share is the minimum, however many were heard of late.
-        node.multicast.receive_buffer = DATAGRAM_BYTES
+        node = self.build(place, multicast=self.protocol)
         if place < self.scenario.founders:
             node.install_view(self.view(1, range(self.scenario.founders)), 0)
             node.install_digest(self._digest([0] * len(self.scenario.senders)), 0)

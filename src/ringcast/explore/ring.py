@@ -91,17 +91,11 @@ VARIANTS: dict[str, type[Ring]] = {**COMPLETE, "note": NoteRing, "naive": NaiveR
 
 
 def explore_ring(
-    scenario: Scenario,
-    kind: type[Ring] = GilRingBuffer,
-    *,
-    max_states: int = 1_000_000,
-    stop_at_violation: bool = False,
+    scenario: Scenario, kind: type[Ring] = GilRingBuffer, *, stop_at_violation: bool = False
 ) -> Report:
     """Every schedule of the scenario on a ring of this kind."""
     system = Interleavings(partial(RingPrograms, scenario, kind))
-    return explore(
-        system, goal=system.goal, max_states=max_states, stop_at_violation=stop_at_violation
-    )
+    return explore(system, goal=system.goal, stop_at_violation=stop_at_violation)
 
 
 class RingPrograms:

@@ -42,8 +42,6 @@ F = TypeVar("F")
 M = TypeVar("M", bound=tuple[Any, ...])
 T = TypeVar("T")
 
-MAX_STATES = 5_000_000
-"""Where memory would end before patience does."""
 GONE = -1
 """In place of a node: it has crashed, or left."""
 NO_WINDOW = -1
@@ -141,7 +139,6 @@ def explore_scenario(
         system,
         goal=system.goal,
         is_chance=lambda label: system.is_chance and isinstance(label, Chance),
-        max_states=MAX_STATES,
         max_seconds=max_seconds,
         stop_at_violation=stop_at_violation,
     )

@@ -24,7 +24,7 @@ from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.explorer import Violation
 from ringcast.explore.system import GONE, Fault, NodeSystem, payload_of, replaced
 from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
-from ringcast.node import Node, build_node
+from ringcast.node import Node
 from ringcast.protocols.unicast import ReliableUnicast, Timer
 from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
@@ -124,7 +124,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     def _fresh(self, me: End, both: list[End]) -> int:
         """A member that has just started, in the view of those that are alive."""
-        node = build_node(self.member(*me), self.config, membership=None, unicast=self.protocol)
+        node = self.build(*me, unicast=self.protocol)
         node.install_view(self._view(both), 0)
         node.take_events(0, 0)
         return self.number(node)
