@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     from ringcast.explore.ring import Scenario as RingScenario
     from ringcast.explore.system import Scenario
 
+Described: TypeAlias = "RingScenario | Scenario"
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
-
-
-class Described(Protocol):
-    """A scenario, whatever it is a scenario of."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
 
 
 def _option(*names: str, **terms: Any) -> Callable[[Any], Any]:

@@ -38,6 +38,12 @@ class Datagram(NamedTuple):
     dest: int
     content: Any
     """Bytes; or a frame, where layers are explored alone."""
+    sender: Member
+    frames: list[Frame]
+    kinds: set[type]
+    """Of its frames."""
+    told: str
+    """In words."""
 
 
 class Step(NamedTuple):
@@ -67,13 +73,6 @@ class Automata(ABC, Generic[F]):
     def __init__(self, size: int, capacity: int) -> None:
         self.facts: list[F] = []
         self.datagrams: list[Datagram] = []
-        self.frames: list[list[Frame]] = []
-        """What each datagram carries."""
-        self.kinds: list[set[type]] = []
-        self.senders: list[Member] = []
-        """Of each datagram."""
-        self.told: list[str] = []
-        """Each datagram in words."""
         self.nodes: list[tuple[Any, int]] = []
         """With each one's clock."""
         self.armed: list[list[tuple[Hashable, Enum]]] = []
@@ -109,9 +108,6 @@ class Automata(ABC, Generic[F]):
         return frames  # type: ignore[no-any-return]
 
     # Members
-
-    def name(self, place: int) -> str:
-        return NAMES[place]
 
     def member(self, place: int, incarnation: int = 1) -> Member:
         name = NAMES[place] + "'" * (incarnation - 1)
@@ -162,12 +158,12 @@ class Automata(ABC, Generic[F]):
             wrong.append(f"an invariant is broken: {extract_tb(error.__traceback__)[-1].line}")
         place = self.place_of(node.me)
         sent = [
-            self._datagram_number(node, Datagram(place, dest, content))
+            self._datagram_number(node, place, dest, content)
             for address, content in node.take_datagrams()
             for dest in self._dests(node, address)
         ]
         datagrams = sent if self.keeps_order else sorted(set(sent))
-        told = [f"sends {self.told[number]}" for number in datagrams]
+        told = [f"sends {self.datagrams[number].told}" for number in datagrams]
         told += map(in_words, events)
         return Step(
             after=self.number(node, now),
@@ -220,15 +216,12 @@ class Automata(ABC, Generic[F]):
     def _owner(self, owner: Hashable) -> Hashable:
         return owner[0] if isinstance(owner, tuple) else owner
 
-    def _datagram_number(self, node: Any, datagram: Datagram) -> int:
-        key = (*datagram[:2], canonical(datagram.content))
+    def _datagram_number(self, node: Any, source: int, dest: int, content: Any) -> int:
+        key = (source, dest, canonical(content))
         number = self._datagram_numbers.setdefault(key, len(self.datagrams))
         if number == len(self.datagrams):
-            frames = self.frames_of(node, datagram.content)
-            self.datagrams.append(datagram)
-            self.senders.append(node.me)
-            self.frames.append(frames)
-            self.kinds.append(set(map(type, frames)))
-            way = f"{NAMES[datagram.source]}→{NAMES[datagram.dest]}"
-            self.told.append(f"{way} {' + '.join(map(in_words, frames))}")
+            frames = self.frames_of(node, content)
+            told = f"{NAMES[source]}→{NAMES[dest]} {' + '.join(map(in_words, frames))}"
+            kinds = set(map(type, frames))
+            self.datagrams.append(Datagram(source, dest, content, node.me, frames, kinds, told))
         return number

@@ -79,20 +79,16 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
         """Two members at rest; the joiner has found them, and may ask at any moment."""
         state = self.at_rest((GONE,) * 3, (), ((NO_WINDOW,),) * 3)
         for place in (COORDINATOR, SENDER, JOINER):
-            state = self._calm(self.after(state, place, self._start(place)))
+            state = self.calm(self.after(state, place, self._start(place)))
             if place != JOINER:
                 ((_, state),) = self._firings(state, place, Timer.DECIDE)
-                state = self._calm(state)
+                state = self.calm(state)
         return state
 
-    def _calm(self, state: Now) -> Now:
-        """After all that is in flight has arrived, and what follows from it."""
-
-        def moves(state: Now) -> Moves:
-            acks = [self._firings(state, place, ReceiverTimer.ACK) for place in range(3)]
-            return chain(self.arrivals(state), *acks)
-
-        return self.after_all(state, moves)
+    def calming(self, state: Now) -> Moves:
+        """Arrivals, and the acks that were put off."""
+        acks = [self._firings(state, place, ReceiverTimer.ACK) for place in range(3)]
+        return chain(self.arrivals(state), *acks)
 
     def _firings(self, state: Now, place: int, which: Enum) -> Moves:
         if state.nodes[place] != GONE:
@@ -130,9 +126,9 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
 
     def is_over(self, number: int, datagram: int) -> bool:
         """It tells nothing new, and never will."""
-        kinds, view = self.kinds[datagram], self.facts[number].view
+        kinds, view = self.datagrams[datagram].kinds, self.facts[number].view
         if kinds == {Ack}:
-            is_last = view is not None and self.senders[datagram] in view
+            is_last = view is not None and self.datagrams[datagram].sender in view
         else:
             is_last = kinds == {DiscoverReply}
         return is_last and self.is_idle(number, datagram)

@@ -10,9 +10,9 @@ Windows exist for senders only: the others would add nothing but acks of nothing
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ringcast.explore.automata import NAMES
 from ringcast.explore.system import GONE, NO_WINDOW, Fault, NodeSystem, replaced
 from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
@@ -71,7 +71,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
             Change((False,) * scenario.size),
             tuple((seqno,) * len(scenario.senders) for seqno in delivered),
         )
-        return self.after_all(state, lambda s: chain(self.arrivals(s), self.timeouts(s)))
+        return self.calm(state)
 
     def _fresh(self, place: int) -> int:
         """A founder in the first view, or somebody who is in none."""
@@ -95,8 +95,9 @@ class MulticastSystem(NodeSystem[Facts, Change]):
 
     def is_over(self, number: int, datagram: int) -> bool:
         """An ack from a member that the receiver knows, and knows to be as far: acks only grow."""
-        is_known = self.datagrams[datagram].source in self.facts[number].view
-        return self.kinds[datagram] == {Ack} and is_known and self.is_idle(number, datagram)
+        source, kinds = self.datagrams[datagram].source, self.datagrams[datagram].kinds
+        is_ack = kinds == {Ack} and source in self.facts[number].view
+        return is_ack and self.is_idle(number, datagram)
 
     def _digest(self, offsets: Iterable[int]) -> Digest:
         pairs = zip(self.scenario.senders, offsets, strict=True)
@@ -124,7 +125,7 @@ class MulticastSystem(NodeSystem[Facts, Change]):
             return
         if not state.more.digest:
             after = self._take_digest(state)
-            yield f"{self.name(0)}: takes the digest {list(after.more.digest)}", after
+            yield f"{NAMES[0]}: takes the digest {list(after.more.digest)}", after
         elif not state.more.installed[joiner]:
             offsets = state.more.digest
 
@@ -155,10 +156,10 @@ class MulticastSystem(NodeSystem[Facts, Change]):
         if fault is not Fault.JOIN:
             yield from super().strike(fault, state)
             return
-        label = f"JOIN of {self.name(self.scenario.founders)} begins"
+        label = f"JOIN of {NAMES[self.scenario.founders]} begins"
         if self.scenario.digest_first:
             state = self._take_digest(state)
-            label += f": {self.name(0)} takes the digest {list(state.more.digest)}"
+            label += f": {NAMES[0]} takes the digest {list(state.more.digest)}"
         yield label, state
 
     def on_delivered(self, state: Now, place: int, node: int, event: Delivered) -> Now:

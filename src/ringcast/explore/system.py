@@ -25,6 +25,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ringcast.events import Delivered, Writable
@@ -33,7 +34,7 @@ from ringcast.explore.explorer import explore
 from ringcast.explore.words import timer_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from ringcast.explore.automata import Step
     from ringcast.explore.explorer import Report, Violation
@@ -97,9 +98,8 @@ class Scenario:
 
     @property
     def description(self) -> str:
-        members = f"{self.founders} member{'s' * (self.founders > 1)}" + " and a joiner" * (
-            self.joiners
-        )
+        members = f"{self.founders} member{'s' * (self.founders > 1)}"
+        members += " and a joiner" * self.joiners
         senders = ", ".join(NAMES[place] for place in self.senders)
         several = len(self.senders) > 1
         sent = f"{senders} send{'' if several else 's'} {self.messages}{' each' * several}"
@@ -237,11 +237,15 @@ class NodeSystem(Automata[F], Generic[F, M]):
         idle = (False,) * len(nothing)
         return State(tuple(nodes), (), nothing, idle, delivered, left, more, ())
 
-    def after_all(self, state: State[M], moves: Callable[[State[M]], Moves[M]]) -> State[M]:
-        """After what these moves are, and what follows from it."""
-        while (first := next(moves(state), None)) is not None:
+    def calm(self, state: State[M]) -> State[M]:
+        """After all that happens by itself, and what follows from it."""
+        while (first := next(self.calming(state), None)) is not None:
             _, state = first
         return state
+
+    def calming(self, state: State[M]) -> Moves[M]:
+        """What happens by itself before anybody sends."""
+        return chain(self.arrivals(state), self.timeouts(state))
 
     # What may happen
 
@@ -272,7 +276,7 @@ class NodeSystem(Automata[F], Generic[F, M]):
     def arrival(self, state: State[M], datagram: int, how: str) -> tuple[str, State[M]]:
         dest = self.datagrams[datagram].dest
         step = self.receive(state.nodes[dest], datagram)
-        return f"{how}: {self.told[datagram]}{step.told}", self.after(state, dest, step)
+        return f"{how}: {self.datagrams[datagram].told}{step.told}", self.after(state, dest, step)
 
     def timeouts(self, state: State[M]) -> Moves[M]:
         busy = self._busy(state)
@@ -320,7 +324,7 @@ class NodeSystem(Automata[F], Generic[F, M]):
             case Fault.LOSS:
                 for at, datagram in enumerate(state.flight):
                     lost = state._replace(flight=without(state.flight, at))
-                    yield f"LOST: {self.told[datagram]}", lost
+                    yield f"LOST: {self.datagrams[datagram].told}", lost
             case Fault.DUPLICATE:
                 for datagram in state.flight:
                     yield self.arrival(state, datagram, "DUPLICATED: a copy arrives")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
 from ringcast.explore.abstraction import canonical, clone
+from ringcast.explore.automata import NAMES
 from ringcast.explore.explorer import Violation
 from ringcast.explore.system import GONE, Fault, NodeSystem, payload_of, replaced
 from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
@@ -173,18 +174,20 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     def is_over(self, number: int, datagram: int) -> bool:
         """It is an ack, and acks only ever grow, or it is late."""
-        is_last = self.kinds[datagram] <= ACKS or self._is_late(number, datagram)
+        is_last = self.datagrams[datagram].kinds <= ACKS or self._is_late(number, datagram)
         return is_last and self.is_idle(number, datagram)
 
     def _is_late(self, number: int, datagram: int) -> bool:
         """All that it carries belongs to connections that are over, as this node should know."""
         found = self._late.get((number, datagram))
         if found is None:
-            facts, source = self.facts[number], self._end(self.senders[datagram])
+            facts, source = self.facts[number], self._end(self.datagrams[datagram].sender)
             sending = facts.senders.get(source)
             current = sending.conn if sending else Conn(facts.epoch + 1, FIRST_CONN_ID)
             known = facts.known.get(source, Conn(0, 0))
-            found = all(_is_late(frame, current, known) for frame in self.frames[datagram])
+            found = all(
+                _is_late(frame, current, known) for frame in self.datagrams[datagram].frames
+            )
             self._late[number, datagram] = found
         return found
 
@@ -197,7 +200,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     def afterthoughts(self) -> Iterator[Violation]:
         """Each datagram that would change a node for which it is late, and how that node stands."""
-        for datagram, (_, dest, content) in enumerate(self.datagrams):
+        for datagram, (_, dest, content, *_, told) in enumerate(self.datagrams):
             for number, facts in enumerate(self.facts):
                 if facts.me[0] == dest and self._is_late(number, datagram):
                     before, now = self.nodes[number]
@@ -205,8 +208,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
                     node.receive_datagrams([content], now)
                     is_silent = not node.take_datagrams() and not node.take_events(0, now)
                     if not is_silent or canonical(node) != canonical(before):
-                        told = f"{self.told[datagram]} arrives where {facts}"
-                        yield Violation(LATE_EFFECT, [told])
+                        yield Violation(LATE_EFFECT, [f"{told} arrives where {facts}"])
 
     # What may happen
 
@@ -259,7 +261,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         yield from super().strike(fault, state)
         for place, node in self.alive(state):
             if fault is Fault.RESTART:
-                yield f"RESTART of {self.name(place)}", self._restart(state, place)
+                yield f"RESTART of {NAMES[place]}", self._restart(state, place)
             elif fault is Fault.IDLE:
                 for owner, timer in self.armed[node]:
                     if timer in IDLE:
@@ -275,7 +277,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         step = self.step(
             state.nodes[place], (act, peer), lambda node, now: act(node, member, now), due=due
         )
-        label, after = self.acts(state, place, f"{told} {self.name(peer[0])}", step)
+        label, after = self.acts(state, place, f"{told} {NAMES[peer[0]]}", step)
         if act is _give_up_asking:
             asking = replaced(after.more.asking, place, False)
             after = after._replace(more=after.more._replace(asking=asking))
@@ -300,7 +302,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         before, facts = self.facts[state.nodes[place]], self.facts[step.after]
         asking, occasions = state.more.asking, state.more.occasions
         state = super().after(state, place, step)
-        if not asking[place] and any(Sync in self.kinds[n] for n in step.datagrams):
+        if not asking[place] and any(Sync in self.datagrams[n].kinds for n in step.datagrams):
             asking = replaced(asking, place, True)
             occasions = replaced(occasions, place, occasions[place] + 1)
         if asking[place] and facts.receivers and not facts.sync_requests:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import DigestTaken, DigestWanted, Effects, NewerView
+from ringcast.explore.automata import NAMES
 from ringcast.explore.system import GONE, Chance, Fault, NodeSystem, replaced, without
 from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
@@ -111,13 +112,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         founders = tuple(range(scenario.founders))
         installed = (0,) * scenario.founders + (-1,) * scenario.joiners
         nodes = map(self._fresh, range(scenario.size))
-        state = self.at_rest(nodes, Change((founders,), installed, nothing), nothing)
-
-        def first_acks(state: Now) -> Moves:
-            yield from self.arrivals(state)
-            yield from self.timeouts(state)
-
-        state = self.after_all(state, first_acks)
+        state = self.calm(self.at_rest(nodes, Change((founders,), installed, nothing), nothing))
         for happened in scenario.opening:
             state = next(s for label, s in self.actions(state) if label.startswith(happened))
         return state
@@ -172,7 +167,7 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         return state.nodes[self.datagrams[datagram].dest] != GONE
 
     def receive(self, number: int, datagram: int) -> Step:
-        source, (said,) = self.senders[datagram], self.frames[datagram]
+        _, _, said, source, *_ = self.datagrams[datagram]
 
         def hear(node: Alone, now: int) -> None:
             if isinstance(said, EstateWanted | EstateRun):
@@ -213,12 +208,12 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
         leaver = self.scenario.leaver
         is_leaving = self._has_left(state) and state.nodes[leaver] != GONE
         if is_leaving and self.facts[state.nodes[leaver]].is_flushed:
-            yield f"{self.name(leaver)} is gone", self.end(state, leaver)
+            yield f"{NAMES[leaver]} is gone", self.end(state, leaver)
         for _, datagram in self._firsts(state):
             source, dest = self._way(datagram)
             if state.nodes[source] == GONE and state.nodes[dest] != GONE:
                 rest = tuple(n for n in state.flight if self._way(n) != (source, dest))
-                told = f"LOST: all that {self.name(source)} had sent to {self.name(dest)}"
+                told = f"LOST: all that {NAMES[source]} had sent to {NAMES[dest]}"
                 yield Chance(told), state._replace(flight=rest)
 
     def _has_left(self, state: Now) -> bool:
@@ -303,14 +298,14 @@ class UniformSystem(NodeSystem[ReliableMulticast, Change]):
                 for at, datagram in self._firsts(state):
                     source, dest = self._way(datagram)
                     is_late = state.nodes[source] == GONE and state.nodes[dest] != GONE
-                    if not is_late and isinstance(self.frames[datagram][0], Frame):
+                    if not is_late and isinstance(self.datagrams[datagram].content, Frame):
                         lost = state._replace(flight=without(state.flight, at))
-                        yield f"LOST: {self.told[datagram]}", lost
+                        yield f"LOST: {self.datagrams[datagram].told}", lost
             case Fault.JOIN if state.nodes[joiner] != GONE and log[-1]:
                 more = state.more._replace(log=(*log, (*log[-1], joiner)), is_asked=False)
-                yield f"JOIN of {self.name(joiner)}", state._replace(more=more)
+                yield f"JOIN of {NAMES[joiner]}", state._replace(more=more)
             case Fault.LEAVE if state.nodes[leaver] != GONE:
-                yield f"{self.name(leaver)}: wants to LEAVE", state
+                yield f"{NAMES[leaver]}: wants to LEAVE", state
             case Fault.CRASH if len(self.alive(state)) > 1:
                 yield from super().strike(fault, state)
 

@@ -225,7 +225,7 @@ def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
         first = system.send(a, b"0#1")
         taken = system.take(system.receive(b, first.datagrams[0]).after)
         acked = system.fire(taken.after, ("unicast", "from", system.member(0)), ReceiverTimer.ACK)
-        assert [system.told[number] for number in acked.datagrams] == ["B→A Ack(2.1) 1"]
+        assert [system.datagrams[number].told for number in acked.datagrams] == ["B→A Ack(2.1) 1"]
         given_up = system.fire(
             first.after, ("unicast", "to", system.member(B)), SenderTimer.GIVE_UP
         )
