@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ringcast.explore.automata import Step
     from ringcast.explore.system import Scenario, State
     from ringcast.model import Member, Run
+    from ringcast.protocols.unicast_receiver import UnicastReceiver
+    from ringcast.protocols.unicast_sender import UnicastSender
     from ringcast.wire.frames import Frame
 
 Now: TypeAlias = "State[Streams]"
@@ -55,27 +57,16 @@ IDLE = (SenderTimer.IDLE, ReceiverTimer.IDLE)
 ACKS: set[type[Frame]] = {UnicastAck, SyncAck}
 
 
-class Sending(NamedTuple):
-    conn: Conn
-    low: int
-    high: int
-    is_answering: bool
-    """It repeats an answer to a Sync."""
-
-
-class Receiving(NamedTuple):
-    conn: Conn
-    delivered: int
-
-
 class Facts(NamedTuple):
+    """What is read from a node. Nodes that are kept do not change any more."""
+
     me: End
     peer: End
     """The other one, as this one's view has it."""
     epoch: int
     """The last that it has begun."""
-    senders: dict[End, Sending]
-    receivers: dict[End, Receiving]
+    senders: dict[End, UnicastSender]
+    receivers: dict[End, UnicastReceiver]
     known: dict[End, Conn]
     """The newest connection from each that there has been a window for."""
     sync_requests: list[End]
@@ -145,16 +136,8 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
             me=end(node.me),
             peer=peer,
             epoch=unicast._epoch,
-            senders={
-                end(member): Sending(
-                    each.conn, each.window.low, each.window.high, not each._is_confirmed
-                )
-                for member, each in unicast.senders.items()
-            },
-            receivers={
-                end(member): Receiving(each.conn, each.window.delivered)
-                for member, each in unicast.receivers.items()
-            },
+            senders={end(member): each for member, each in unicast.senders.items()},
+            receivers={end(member): each for member, each in unicast.receivers.items()},
             known={
                 end(member): conn
                 for member in (*unicast.receivers, *unicast.tombstones)
@@ -208,7 +191,10 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
                     node.receive_datagrams([content], now)
                     is_silent = not node.take_datagrams() and not node.take_events(0, now)
                     if not is_silent or canonical(node) != canonical(before):
-                        yield Violation(LATE_EFFECT, [f"{told} arrives where {facts}"])
+                        yield Violation(
+                            LATE_EFFECT,
+                            [f"{told} arrives at {NAMES[dest]}, which knows {facts.known}"],
+                        )
 
     # What may happen
 
@@ -254,7 +240,8 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
                 if timer is SenderTimer.GIVE_UP and self._end(owner[2]) not in alive:  # type: ignore[index]
                     yield self.firing(state, place, owner, timer)
             for peer, entry in facts.senders.items():
-                if entry.is_answering and not _is_waiting(alive.get(peer), facts.me, entry.conn):
+                is_answering = not entry._is_confirmed
+                if is_answering and not _is_waiting(alive.get(peer), facts.me, entry.conn):
                     yield self._towards(state, place, "GIVES UP answering", _give_up_answer, peer)
 
     def strike(self, fault: Fault, state: Now) -> Moves:
@@ -349,17 +336,18 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         for channel in state.more.channels:
             sender, receiver = alive.get(channel.sender), alive.get(channel.receiver)
             entry = sender.senders.get(channel.receiver) if sender else None
-            window = receiver.receivers.get(channel.sender) if receiver else None
-            is_open = window is not None and window.conn.epoch == channel.epoch
-            if window is not None and is_open and window.delivered > channel.delivered:
+            end = receiver.receivers.get(channel.sender) if receiver else None
+            counted = end.window.delivered if end and end.conn.epoch == channel.epoch else 0
+            if counted > channel.delivered:
                 yield "a receiver counts as delivered what its application never got (S2)"
             if entry is None or entry.conn.epoch != channel.epoch:
                 continue
-            if entry.high != channel.sent:
+            low = entry.window.low
+            if entry.window.high != channel.sent:
                 yield "a message that was accepted has no seqno, or one that was not has (S1)"
-            if entry.low > channel.delivered:
+            if low > channel.delivered:
                 yield "a sender purged what the receiver has not delivered (S2, Y1)"
-            if window and window.conn == entry.conn and entry.low > window.delivered:
+            if end is not None and end.conn == entry.conn and low > end.window.delivered:
                 yield "on one connection, the receiver waits for what the sender purged (Y2)"
             if entry.conn.id - FIRST_CONN_ID > state.more.occasions[channel.receiver[0]]:
                 yield "more new connections than reasons to ask for one (Y4)"
