@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.core.effects import Effects
-from ringcast.explore.ablations import SilentMulticastSender
-from ringcast.explore.unicast_ablations import SilentSender
+from ringcast.explore.ablations import SilentMulticastSender, SilentSender
 from ringcast.model import Digest
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector

@@ -34,19 +34,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ringcast.cli import main as ringcast
-from ringcast.explore.join import SCENARIOS as JOINS
-from ringcast.explore.join import explore_join
-from ringcast.explore.multicast import SCENARIOS as GROUPS
-from ringcast.explore.multicast import explore_multicast
-from ringcast.explore.ring import SCENARIOS as RINGS
-from ringcast.explore.ring import VARIANTS, explore_ring
-from ringcast.explore.unicast import SYNC_SCENARIOS, UNICAST_SCENARIOS, explore_unicast
-from ringcast.explore.uniform import SCENARIOS as UNIFORM
-from ringcast.explore.uniform import explore_uniform
+from ringcast.explore.ring import RINGS, explore_ring
+from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.system import explore_scenario
 from ringcast.model import Address, Member
-from ringcast.protocols.membership import Membership
-from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.sim.cluster import GROUP
 from ringcast.sim.member import FIRST_PORT
 from ringcast.sim.plan import expand
@@ -56,9 +47,8 @@ from ringcast.sim.world import Network
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from ringcast.explore.explorer import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests" / "golden"
@@ -94,15 +84,6 @@ PLANS = {
     )
 }
 
-SMALL: dict[str, tuple[Callable[..., Report], Mapping[str, Any], Any]] = {
-    "ring": (explore_ring, RINGS, VARIANTS["real"]),
-    "multicast": (explore_multicast, GROUPS, ReliableMulticast),
-    "join": (explore_join, JOINS, Membership),
-    "unicast": (explore_unicast, UNICAST_SCENARIOS, ReliableUnicast),
-    "sync": (explore_unicast, SYNC_SCENARIOS, ReliableUnicast),
-    "uniform": (explore_uniform, UNIFORM, ReliableMulticast),
-}
-"""What is explored: how, which scenarios, which code."""
 LARGE = {
     *("multicast haste", "unicast stale", "sync drop two ways", "sync operator", "sync give up"),
     *("uniform two senders", "uniform join", "uniform last survivor", "uniform four"),
@@ -185,8 +166,8 @@ def _dump(name: str, seed: int) -> Iterator[str]:
 
 def _explorer_line(task: tuple[str, str]) -> str:
     protocol, name = task
-    explore, scenarios, code = SMALL[protocol]
-    report = explore(scenarios[name], code)
+    is_ring = protocol == "ring"
+    report = explore_ring(RINGS[name]) if is_ring else explore_scenario(SCENARIOS[protocol][name])
     assert report.complete, f"{protocol} {name} was cut short"
     return f"{protocol} {name}: {report.states} states, {report.transitions} transitions"
 
@@ -256,7 +237,7 @@ def _made(jobs: int, seeds: list[tuple[str, int]]) -> dict[str, list[str]]:
     """All parts as this tree has them. Progress goes to the error stream."""
     small = [
         (protocol, name)
-        for protocol, (_, scenarios, _) in SMALL.items()
+        for protocol, scenarios in {"ring": RINGS, **SCENARIOS}.items()
         for name in scenarios
         if f"{protocol} {name}" not in LARGE
     ]

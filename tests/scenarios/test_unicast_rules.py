@@ -19,18 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringcast.events import GapSkipped, Undeliverable
-from ringcast.explore.unicast_ablations import (
-    WithoutAckConn,
-    WithoutCloseConn,
-    WithoutFirst,
-    WithoutNonce,
-    WithoutOrder,
-    WithoutOutstanding,
-    WithoutReack,
-    WithoutReport,
-    WithoutResend,
-    WithoutTombstone,
-)
+from ringcast.explore.ablations import ABLATIONS
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.early import ALL_RUNS_MAX
@@ -60,6 +49,8 @@ from support.pair import (
     losing_seqnos,
     numbered,
 )
+
+WITHOUT = ABLATIONS["unicast"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -687,11 +678,11 @@ def what_is_given_up_is_told(machine: Machine) -> bool:
 
 RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("S2", what_is_missing_can_be_sent_again, machine(receiver=AcksTheHighest)),
-    ("S3", a_lost_ack_is_made_good, WithoutReack),
+    ("S3", a_lost_ack_is_made_good, WITHOUT["reack"].protocol),
     ("S4", a_sender_keeps_one_window_at_most, machine(sender=IsNeverFull)),
     ("S5", closing_loses_nothing_silently, machine(sender=ClosesByTheClock)),
     ("S6", a_connection_in_use_needs_no_sync, machine(receiver=StaysClosing)),
-    ("S7", a_late_first_message_opens_nothing, WithoutOrder),
+    ("S7", a_late_first_message_opens_nothing, WITHOUT["order"].protocol),
     ("S8", a_send_right_after_the_end_is_not_lost, RemovesLater),
     ("S9", a_restarted_sender_is_heard, KnowsAddressesOnly),
     ("S10", a_failed_sync_is_made_good_after_many, machine(sender=WrapsAfterThree)),
@@ -702,10 +693,10 @@ RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("S16-sender", resending_keeps_no_sender_open, CountsResendsAsUse),
     ("S16-receiver", duplicates_keep_no_receiver_open, machine(receiver=CountsDuplicatesAsUse)),
     ("S17", a_quiet_stream_is_sent_once, machine(receiver=AcksLate)),
-    ("Y1", a_repeated_question_costs_no_connection, WithoutNonce),
-    ("Y2-nonce", a_late_answer_changes_nothing, WithoutOutstanding),
+    ("Y1", a_repeated_question_costs_no_connection, WITHOUT["nonce"].protocol),
+    ("Y2-nonce", a_late_answer_changes_nothing, WITHOUT["outstanding"].protocol),
     ("Y2-back", an_answer_takes_no_window_back, GoesBackToLow),
-    ("Y3", nothing_comes_twice_after_a_drop, WithoutTombstone),
+    ("Y3", nothing_comes_twice_after_a_drop, WITHOUT["tombstone"].protocol),
     ("Y4", a_lost_sync_ack_makes_nobody_deaf, WaitsForTheSyncAck),
     ("Y5-endless", what_is_gone_is_told_and_skipped, machine(receiver=WaitsForEver)),
     ("Y5-silent", what_is_gone_is_told_and_skipped, SkipsSilently),
@@ -713,14 +704,14 @@ RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("Y7", a_dead_sender_is_not_asked_for_ever, AsksForEver),
     ("Y8", a_split_view_does_not_stop_unicast, KnowsMembersOnly),
     ("Y9", a_storm_of_questions_is_damped, machine(sender=AnswersAtOnce)),
-    ("ack-conn", an_ack_of_an_earlier_connection_purges_nothing, WithoutAckConn),
-    ("close-conn", a_close_of_an_earlier_connection_closes_nothing, WithoutCloseConn),
-    ("first", only_the_first_message_opens, WithoutFirst),
-    ("resend", a_lost_last_message_is_sent_again, WithoutResend),
+    ("ack-conn", an_ack_of_an_earlier_connection_purges_nothing, WITHOUT["ack-conn"].protocol),
+    ("close-conn", a_close_of_an_earlier_connection_closes_nothing, WITHOUT["close-conn"].protocol),
+    ("first", only_the_first_message_opens, WITHOUT["first"].protocol),
+    ("resend", a_lost_last_message_is_sent_again, WITHOUT["resend"].protocol),
     ("tick", what_an_outage_took_is_sent_again, machine(sender=LeavesItToTheTail)),
     ("tail", a_lost_end_is_repaired_before_the_tick, WithoutTail),
     ("early", an_overtaken_stream_is_sent_once, ThrowsAwayWhatOvertakes),
-    ("report", what_is_given_up_is_told, WithoutReport),
+    ("report", what_is_given_up_is_told, WITHOUT["report"].protocol),
 ]
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 STALL = "stall: from here the goal can no longer be reached"
-PROGRESS_EVERY = 10_000
+MAX_STATES = 5_000_000
+"""Where memory would end before patience does."""
 
 
 class System(Protocol[S]):
@@ -79,16 +80,14 @@ def explore(
     *,
     goal: Callable[[S], bool] | None = None,
     is_chance: Callable[[object], bool] = lambda label: False,
-    max_states: int = 1_000_000,
+    max_states: int = MAX_STATES,
     max_seconds: float = math.inf,
     stop_at_violation: bool = False,
-    progress: Callable[[int, int, float], None] | None = None,
 ) -> Report:
     """Visit every state; with a goal, also report a state from which it cannot be reached.
 
     `is_chance` says of an action that nobody can count on it: it is no way to the goal.
     `stop_at_violation`: the first is enough, be it of several kinds.
-    `progress` is called now and then with states found, states still to expand, and seconds.
     """
     started = perf_counter()
     state = system.initial()
@@ -100,17 +99,12 @@ def explore(
     first_with = dict.fromkeys(system.violations(state), 0)
     frontier = deque([(0, state)])
     transitions = 0
-    expanded = 0
     complete = True
 
     while frontier:
-        seconds = perf_counter() - started
-        if seconds > max_seconds or (stop_at_violation and first_with):
+        if perf_counter() - started > max_seconds or (stop_at_violation and first_with):
             complete = False
             break
-        if progress is not None and expanded % PROGRESS_EVERY == 0:
-            progress(len(index_of), len(frontier), seconds)
-        expanded += 1
         source, state = frontier.popleft()
         for number, (label, successor) in enumerate(system.actions(state)):
             transitions += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import Interleavings, explore
@@ -20,15 +20,17 @@ from ringcast.window.concurrent import FIND, GilRingBuffer, drive
 from ringcast.window.threads import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from threading import Event
 
     from ringcast.explore.explorer import Report
     from ringcast.window.concurrent import Steps
 
 R = TypeVar("R")
-
-CALL_MISSING = "call missing()"
+Ring: TypeAlias = GilRingBuffer[int] | NaiveRing
+"""In `memory`, a filled slot is named slot[...]."""
+Pending: TypeAlias = "Sequence[str | Event | None]"
+"""Each operation's next step, None where it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,175 +40,77 @@ class Scenario:
     name: str
     description: str
     capacity: int
-    operations: tuple[tuple[str, int], ...]
-    """(what, seqno or how many); "what" is a case of `RingPrograms._operation`."""
+    programs: str
+    """Operations of `RingPrograms`, each with a seqno, or how many."""
     offset: int = 0
     present: tuple[int, ...] = ()
     nullify: bool = True
     real_only: bool = False
     """The comparisons cannot run it: they have no blocking add, no stable, no missing."""
 
+    @property
+    def operations(self) -> list[tuple[str, int]]:
+        pairs = [program.split() for program in self.programs.split(", ")]
+        return [(what, int(argument)) for what, argument in pairs]
 
-SCENARIOS = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario(
-            "A",
-            "HD=4 and 5 is present: add(5) while remove() takes 5",
-            10,
-            (("add", 5), ("remove", 1)),
-            offset=4,
-            present=(5,),
-        ),
-        Scenario(
-            "B",
-            "HD=4 and 5 is absent: 5 and its retransmission on two threads, one remover",
-            10,
-            (("add", 5), ("add", 5), ("remove", 1)),
-            offset=4,
-        ),
-        Scenario(
-            "C",
-            "capacity 2, next lap: 1 twice, 2 and 3 on four threads, one remover takes three",
-            2,
-            (("add", 1), ("add", 1), ("add", 2), ("add", 3), ("remove", 3)),
-        ),
-        Scenario(
-            "D",
-            "capacity 2, next lap with 3 never sent: 1 twice, 2 and 4; remover wants three",
-            2,
-            (("add", 1), ("add", 1), ("add", 2), ("add", 4), ("remove", 3)),
-        ),
-        Scenario(
-            "E",
-            "1 and 2 are present: two threads want to remove one each",
-            2,
-            (("remove_guarded", 1), ("remove_guarded", 1)),
-            present=(1, 2),
-        ),
-        Scenario(
-            "K",
-            "capacity 1 and full: an adder waits for room, another thread closes the buffer",
-            1,
-            (("add_until_closed", 2), ("close", 0)),
-            present=(1,),
-            real_only=True,
-        ),
-        Scenario(
-            "M",
-            "capacity 2 and 1 is present: missing() beside the adders of 2 and 3, and the remover",
-            2,
-            (("add", 2), ("add", 3), ("remove", 2), ("missing", 2)),
-            present=(1,),
-            real_only=True,
-        ),
-        Scenario(
-            "S",
-            "retaining, capacity 2: 1, 2 and, waiting, 3; remover calls stable() after each",
-            2,
-            (("add", 1), ("add", 2), ("add_waiting", 3), ("remove_stable", 3)),
-            nullify=False,
-            real_only=True,
-        ),
-        Scenario(
-            "W",
-            "capacity 1 and full: two adders wait for room for 2, one remover takes two",
-            1,
-            (("add_waiting", 2), ("add_waiting", 2), ("remove", 2)),
-            present=(1,),
-            real_only=True,
-        ),
-    )
-}
 
+# fmt: off
+RINGS = {scenario.name: scenario for scenario in (
+    Scenario("A", "HD=4 and 5 is present: add(5) while remove() takes 5",
+             10, "add 5, remove 1", offset=4, present=(5,)),
+    Scenario("B", "HD=4 and 5 is absent: 5 and its retransmission on two threads, one remover",
+             10, "add 5, add 5, remove 1", offset=4),
+    Scenario("C", "capacity 2, next lap: 1 twice, 2 and 3 on four threads, one remover takes three",
+             2, "add 1, add 1, add 2, add 3, remove 3"),
+    Scenario("D", "capacity 2, next lap with 3 never sent: 1 twice, 2 and 4; remover wants three",
+             2, "add 1, add 1, add 2, add 4, remove 3"),
+    Scenario("E", "1 and 2 are present: two threads want to remove one each",
+             2, "remove_guarded 1, remove_guarded 1", present=(1, 2)),
+    Scenario("K", "capacity 1 and full: an adder waits for room, another thread closes the buffer",
+             1, "add_until_closed 2, close 0", present=(1,), real_only=True),
+    Scenario("M", "capacity 2 and 1 is present: missing() beside the adders of 2 and 3, and the "
+             "remover", 2, "add 2, add 3, remove 2, missing 2", present=(1,), real_only=True),
+    Scenario("S", "retaining, capacity 2: 1, 2 and, waiting, 3; remover calls stable() after each",
+             2, "add 1, add 2, add_waiting 3, remove_stable 3", nullify=False, real_only=True),
+    Scenario("W", "capacity 1 and full: two adders wait for room for 2, one remover takes two",
+             1, "add_waiting 2, add_waiting 2, remove 2", present=(1,), real_only=True),
+)}
 UNGUARDED_E = Scenario(
-    "E",
-    "1 and 2 are present: two threads remove one each, and nothing refuses the second",
-    2,
-    (("remove", 1), ("remove", 1)),
-    present=(1, 2),
+    "E", "1 and 2 are present: two threads remove one each, and nothing refuses the second",
+    2, "remove 1, remove 1", present=(1, 2),
 )
+# fmt: on
 
-
-class Explorable(Protocol):
-    """What a ring must offer to be explored. In `memory`, a filled slot is named slot[...]."""
-
-    @property
-    def low(self) -> int: ...
-
-    @property
-    def hd(self) -> int: ...
-
-    @property
-    def hr(self) -> int: ...
-
-    def add_steps(self, seqno: int, item: int) -> Steps[bool]: ...
-
-    def take_steps(self, limit: int) -> Steps[list[int]]: ...
-
-    def memory(self) -> dict[str, object]: ...
-
-
-def ring_of(
-    kind: type[GilRingBuffer[int]],
-) -> Callable[[Scenario], GilRingBuffer[int]]:
-    """Makes buffers of this kind, as a scenario wants them."""
-    return lambda scenario: kind(
-        scenario.capacity, offset=scenario.offset, nullify=scenario.nullify
-    )
-
-
-def note_ring(scenario: Scenario) -> NoteRing:
-    return NoteRing(scenario.capacity, offset=scenario.offset)
-
-
-def naive_ring(scenario: Scenario) -> NaiveRing:
-    return NaiveRing(scenario.capacity, offset=scenario.offset)
-
-
-real_ring = ring_of(GilRingBuffer)
-
-COMPLETE: dict[str, Callable[[Scenario], Explorable]] = {
-    "real": real_ring,
-    "locked": ring_of(LockedDividedRing),
-    "unlocked": ring_of(UnlockedDividedRing),
+COMPLETE: dict[str, type[Ring]] = {
+    "real": GilRingBuffer,
+    "locked": LockedDividedRing,
+    "unlocked": UnlockedDividedRing,
 }
 """Those that have every operation."""
-VARIANTS: dict[str, Callable[[Scenario], Explorable]] = {
-    **COMPLETE,
-    "note": note_ring,
-    "naive": naive_ring,
-}
+VARIANTS: dict[str, type[Ring]] = {**COMPLETE, "note": NoteRing, "naive": NaiveRing}
 
 
 def explore_ring(
-    scenario: Scenario,
-    build: Callable[[Scenario], Explorable] = real_ring,
-    *,
-    max_states: int = 1_000_000,
-    stop_at_violation: bool = False,
+    scenario: Scenario, kind: type[Ring] = GilRingBuffer, *, stop_at_violation: bool = False
 ) -> Report:
-    """Every schedule of the scenario on a ring made by `build`."""
-    system = Interleavings(partial(RingPrograms, scenario, build))
-    return explore(
-        system, goal=system.goal, max_states=max_states, stop_at_violation=stop_at_violation
-    )
+    """Every schedule of the scenario on a ring of this kind."""
+    system = Interleavings(partial(RingPrograms, scenario, kind))
+    return explore(system, goal=system.goal, stop_at_violation=stop_at_violation)
 
 
 class RingPrograms:
     """A scenario's operations on a fresh ring, what they brought about, and what must hold."""
 
-    def __init__(self, scenario: Scenario, build: Callable[[Scenario], Explorable]) -> None:
+    def __init__(self, scenario: Scenario, kind: type[Ring]) -> None:
         self._scenario = scenario
-        self._ring = build(scenario)
+        self._ring = kind(scenario.capacity, offset=scenario.offset, nullify=scenario.nullify)
         for seqno in scenario.present:
             drive(self._whole(self._ring.add_steps(seqno, seqno)))
         self._accepted = Counter(scenario.present)
         self._delivered: list[int] = []
         self._refused_by_close: list[int] = []
         self._wrong_answers: list[str] = []
-        removers = [what for what, _ in scenario.operations if what.startswith("remove")]
-        self._has_one_remover = len(removers) == 1
+        self._has_one_remover = scenario.programs.count("remove") == 1
         self.operations = {
             f"T{number} {what}({argument})": self._operation(what, argument)
             for number, (what, argument) in enumerate(scenario.operations)
@@ -221,20 +125,20 @@ class RingPrograms:
             "wrong answers": list(self._wrong_answers),
         }
 
-    def is_goal(self, pending: Sequence[str | Event | None]) -> bool:
+    def is_goal(self, pending: Pending) -> bool:
         """All has ended, or only removers remain and what they want has not been added."""
         if not self._is_between_operations(pending):
             return False
         is_over = all(step is None for step in pending)
         return is_over or self._ring.hd + 1 not in self._accepted
 
-    def violations(self, pending: Sequence[str | Event | None]) -> Iterator[str]:
+    def violations(self, pending: Pending) -> Iterator[str]:
         yield from self._wrong_answers
         yield from self._always()
         if self._is_between_operations(pending):
             yield from self._between_operations(pending)
 
-    def _is_between_operations(self, pending: Sequence[str | Event | None]) -> bool:
+    def _is_between_operations(self, pending: Pending) -> bool:
         """All have ended, but removers that are about to look for the next message."""
         return all(
             step is None or step == FIND or (isinstance(step, Turn) and what.startswith("remove"))
@@ -262,7 +166,7 @@ class RingPrograms:
         if any(item <= low for item in self._items()):
             yield "a slot holds a message that is not above LOW (RB3)"
 
-    def _between_operations(self, pending: Sequence[str | Event | None]) -> Iterator[str]:
+    def _between_operations(self, pending: Pending) -> Iterator[str]:
         """What need not hold while an operation is under way."""
         scenario, ring = self._scenario, self._ring
         items = self._items()
@@ -274,7 +178,7 @@ class RingPrograms:
         if any(self._accepted[seqno] == 0 for seqno in self._surely_admissible(pending)):
             yield "add() refused a seqno that was free (RB4)"
 
-    def _surely_admissible(self, pending: Sequence[str | Event | None]) -> Iterator[int]:
+    def _surely_admissible(self, pending: Pending) -> Iterator[int]:
         """Seqnos with an ended adder that had room from the start, or waited for it."""
         scenario = self._scenario
         for (what, seqno), step in zip(scenario.operations, pending, strict=True):
@@ -297,69 +201,59 @@ class RingPrograms:
     # The operations, as programs for the explorer.
 
     def _operation(self, what: str, argument: int) -> Steps[None]:
-        match what:
-            case "add":
-                return self._add(argument, self._whole(self._ring.add_steps(argument, argument)))
-            case "remove":
-                return self._remove(argument)
-        ring = self._ring
-        assert isinstance(ring, GilRingBuffer)
-        match what:
-            case "add_until_closed":
-                return self._add_until_closed(ring, argument)
-            case "add_waiting":
-                steps = ring.add_waiting_steps(argument, argument)
-                return self._add(argument, ring.whole(steps))
-            case "remove_guarded":
-                return self._remove_guarded(ring, argument)
-            case "remove_stable":
-                return self._remove_stable(ring, argument)
-            case "missing":
-                return self._missing(ring)
-            case "close":
-                return ring.whole(ring.close_steps())
-            case _:
-                raise UsageError(f"unknown operation {what!r}")
+        operation = getattr(self, f"_{what}", None)
+        if operation is None:
+            raise UsageError(f"unknown operation {what!r}")
+        return operation(argument)  # type: ignore[no-any-return]
+
+    @property
+    def _real(self) -> GilRingBuffer[int]:
+        assert isinstance(self._ring, GilRingBuffer)
+        return self._ring
 
     def _whole(self, steps: Steps[R]) -> Steps[R]:
         ring = self._ring
         return ring.whole(steps) if isinstance(ring, GilRingBuffer) else steps
 
-    def _add(self, seqno: int, steps: Steps[bool]) -> Steps[None]:
-        if (yield from steps):
+    def _add(self, seqno: int) -> Steps[None]:
+        if (yield from self._whole(self._ring.add_steps(seqno, seqno))):
             self._accepted[seqno] += 1
 
-    def _add_until_closed(self, ring: GilRingBuffer[int], seqno: int) -> Steps[None]:
+    def _add_waiting(self, seqno: int) -> Steps[None]:
+        if (yield from self._whole(self._real.add_waiting_steps(seqno, seqno))):
+            self._accepted[seqno] += 1
+
+    def _add_until_closed(self, seqno: int) -> Steps[None]:
         try:
-            yield from self._add(seqno, ring.whole(ring.add_waiting_steps(seqno, seqno)))
+            yield from self._add_waiting(seqno)
         except GroupClosed:
             self._refused_by_close.append(seqno)
 
-    def _remove(self, wanted: int) -> Steps[None]:
+    def _close(self, _: int) -> Steps[None]:
+        yield from self._whole(self._real.close_steps())
+
+    def _remove(self, wanted: int, *, stable: bool = False) -> Steps[None]:
         while wanted > 0:
             items = yield from self._whole(self._ring.take_steps(1))
             self._delivered += items
             wanted -= len(items)
+            if stable and items:
+                yield from self._whole(self._real.stable_steps(items[0]))
 
-    def _remove_guarded(self, ring: GilRingBuffer[int], wanted: int) -> Steps[None]:
+    def _remove_stable(self, wanted: int) -> Steps[None]:
+        return self._remove(wanted, stable=True)
+
+    def _remove_guarded(self, wanted: int) -> Steps[None]:
         try:
-            yield from ring.whole(ring.handle_steps())
+            yield from self._whole(self._real.handle_steps())
         except UsageError:
             return
         yield from self._remove(wanted)
 
-    def _remove_stable(self, ring: GilRingBuffer[int], wanted: int) -> Steps[None]:
-        while wanted > 0:
-            items = yield from ring.whole(ring.take_steps(1))
-            self._delivered += items
-            wanted -= len(items)
-            if items:
-                yield from ring.whole(ring.stable_steps(items[0]))
-
-    def _missing(self, ring: GilRingBuffer[int]) -> Steps[None]:
-        yield CALL_MISSING
+    def _missing(self, _: int) -> Steps[None]:
+        yield "call missing()"
         before = sorted(self._accepted)
-        hd, marks = yield from ring.whole(ring.look_steps())
+        hd, marks = yield from self._whole(self._real.look_steps())
         reported = [hd + 1 + i for i, mark in enumerate(marks) if not mark]
         if any(seqno in before for seqno in reported):
             self._wrong_answers.append("missing() named a seqno that was there before (RB8)")

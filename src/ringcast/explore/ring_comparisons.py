@@ -23,7 +23,7 @@ COMPARE_AND_SET = "compare-and-set the slot"
 class NaiveRing:
     """COMPARISON. add: read LOW, read HD, compare-and-set."""
 
-    def __init__(self, capacity: int, *, offset: int = 0) -> None:
+    def __init__(self, capacity: int, *, offset: int = 0, nullify: bool = True) -> None:
         self.capacity = capacity
         self.low = offset
         self.hd = offset

@@ -10,21 +10,25 @@ import pytest
 from click.testing import CliRunner
 
 from ringcast.cli import main
+from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
-from ringcast.explore.join import SCENARIOS, JoinSystem, WithoutFreeze, explore_join
+from ringcast.explore.join import JoinSystem
+from ringcast.explore.scenarios import SCENARIOS as ALL
+from ringcast.explore.system import explore_scenario
 from ringcast.protocols.membership import Membership, Timer
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
-    from ringcast.explore.join import Scenario
+    from ringcast.explore.system import Scenario
 
+SCENARIOS = ALL["join"]
 SMALL = {name: replace(scenario, messages=1) for name, scenario in SCENARIOS.items()}
 RELEASE = "a sender purged what a member of its view has not delivered (N5, N9)"
 
 
 @pytest.mark.parametrize("name", ["loss", "coordinator"])
 def test_nothing_goes_wrong_with_one_message(name: str) -> None:
-    report = explore_join(SMALL[name])
+    report = explore_scenario(SMALL[name])
     assert report.complete
     assert report.violations == []
     assert report.states > 5_000
@@ -33,7 +37,7 @@ def test_nothing_goes_wrong_with_one_message(name: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 def test_nothing_goes_wrong(scenario: Scenario) -> None:
-    report = explore_join(scenario)
+    report = explore_scenario(scenario)
     assert report.complete
     assert report.violations == []
     assert report.states > 5_000
@@ -42,13 +46,13 @@ def test_nothing_goes_wrong(scenario: Scenario) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("name", ["quiet", "loss"])
 def test_nothing_goes_wrong_with_capacity_two(name: str) -> None:
-    report = explore_join(replace(SCENARIOS[name], capacity=2))
+    report = explore_scenario(replace(SCENARIOS[name], capacity=2))
     assert report.complete
     assert report.violations == []
 
 
 def test_a_digest_before_the_freeze_leaves_the_joiner_stuck() -> None:
-    report = explore_join(SMALL["quiet"], WithoutFreeze)
+    report = explore_scenario(SMALL["quiet"], ABLATIONS["join"]["freeze"].protocol)
     assert report.complete
     assert {violation.kind for violation in report.violations} == {RELEASE, STALL}
     (witness,) = [found.witness for found in report.violations if found.kind == RELEASE]
@@ -99,7 +103,7 @@ class Forgetful(Membership):
     ids=["said once", "asked once", "forgetful"],
 )
 def test_a_rule_that_is_missing_is_missed(name: str, broken: type[Membership], struck: str) -> None:
-    report = explore_join(replace(SMALL[name], messages=0), broken)
+    report = explore_scenario(replace(SMALL[name], messages=0), broken)
     assert report.complete
     (stall,) = report.violations
     assert stall.kind == STALL
@@ -122,7 +126,7 @@ def test_the_command_prints_states_and_a_witness() -> None:
     runner = CliRunner()
     clean = runner.invoke(main, ["explore", "join", "--scenario", "quiet", "--messages", "1"])
     assert clean.exit_code == 0
-    assert "quiet  2 members and a joiner, capacity 1, 1 message: no fault" in clean.output
+    assert "quiet  2 members and a joiner, B sends 1, capacity 1: no fault" in clean.output
     assert "violations: 0; complete" in clean.output
     broken = runner.invoke(
         main, ["explore", "join", "--without", "freeze", "--messages", "1", "--json"]
@@ -140,7 +144,7 @@ def test_scenarios_say_what_may_happen() -> None:
         "no fault",
         "a datagram is lost",
         "a timer fires too early",
-        "the joiner crashes",
-        "the sender crashes",
-        "the coordinator crashes",
+        "C crashes",
+        "B crashes",
+        "A crashes",
     ]

@@ -16,7 +16,8 @@ from ringcast.cli import main
 from ringcast.events import Delivered
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
-from ringcast.explore.multicast import SCENARIOS, Fault, Scenario, explore_multicast
+from ringcast.explore.scenarios import SCENARIOS as ALL
+from ringcast.explore.system import Fault, explore_scenario
 from ringcast.model import Run
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_sender import MulticastSender
@@ -24,10 +25,12 @@ from ringcast.protocols.multicast_sender import MulticastSender
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
+    from ringcast.explore.system import Scenario
     from ringcast.model import Member, View
     from ringcast.wire.frames import Ack
 
-PAIR = Scenario(name="pair", faults=(Fault.LOSS,), founders=2, messages=1)
+SCENARIOS = ALL["multicast"]
+PAIR = replace(SCENARIOS["loss"], name="pair", founders=2, messages=1)
 
 SMALL = [
     SCENARIOS["any timer"],
@@ -39,7 +42,7 @@ SMALL = [
 
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong_in_small_groups(scenario: Scenario) -> None:
-    report = explore_multicast(scenario)
+    report = explore_scenario(scenario)
     assert report.complete
     assert report.violations == []
     assert report.states > 500
@@ -48,7 +51,7 @@ def test_nothing_goes_wrong_in_small_groups(scenario: Scenario) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 def test_nothing_goes_wrong(scenario: Scenario) -> None:
-    report = explore_multicast(scenario)
+    report = explore_scenario(scenario)
     assert report.complete
     assert report.violations == []
     assert report.states > 4_000
@@ -56,25 +59,25 @@ def test_nothing_goes_wrong(scenario: Scenario) -> None:
 
 @pytest.mark.proof
 def test_nothing_goes_wrong_in_a_join_with_capacity_two() -> None:
-    report = explore_multicast(replace(SCENARIOS["join"], capacity=2))
+    report = explore_scenario(replace(SCENARIOS["join"], capacity=2))
     assert report.complete
     assert report.violations == []
 
 
-def stall_of(scenario: Scenario, multicast: type[ReliableMulticast]) -> list[str]:
-    report = explore_multicast(scenario, multicast)
+def stall_of(scenario: Scenario, multicast: type) -> list[str]:
+    report = explore_scenario(scenario, multicast)
     assert report.complete
     (witness,) = [found.witness for found in report.violations if found.kind == STALL]
     return witness
 
 
 def test_without_highest_a_lost_last_message_is_never_missed() -> None:
-    witness = stall_of(PAIR, ABLATIONS["highest"])
+    witness = stall_of(PAIR, ABLATIONS["multicast"]["highest"].protocol)
     assert witness == ["B: sends #1  [sends B→A Data 1..1]", "LOST: B→A Data 1..1"]
 
 
 def test_without_the_reack_a_lost_last_ack_pins_the_sender() -> None:
-    witness = stall_of(PAIR, ABLATIONS["reack"])
+    witness = stall_of(PAIR, ABLATIONS["multicast"]["reack"].protocol)
     assert len(witness) == 4
     assert witness[-1] == "LOST: A→B Ack received=1 delivered=1"
 
@@ -85,12 +88,12 @@ def test_without_the_freeze_the_joiner_starts_at_what_is_gone() -> None:
     # The sender lets go of #1 after the digest that does without it, before it hears of C.
     assert "JOIN of C begins: A takes the digest [0]" in witness
     assert witness[-1] == "arrives: A→B Ack received=1 delivered=1"
-    kinds = [found.kind for found in explore_multicast(scenario).violations]
+    kinds = [found.kind for found in explore_scenario(scenario).violations]
     assert any("N9" in kind for kind in kinds)
 
 
 def test_a_limit_is_no_proof() -> None:
-    report = explore_multicast(PAIR, ABLATIONS["highest"], max_seconds=0)
+    report = explore_scenario(PAIR, ABLATIONS["multicast"]["highest"].protocol, max_seconds=0)
     assert not report.complete
     assert report.violations == []
 
@@ -156,29 +159,31 @@ class Fragile(ReliableMulticast):
 
 
 @pytest.mark.parametrize(
-    ("multicast", "faults", "finding"),
+    ("multicast", "fault", "finding"),
     [
-        (Twice, (Fault.LOSS,), "twice (N2)"),
-        (Skipping, (Fault.LOSS,), "before an earlier one (N1)"),
-        (Garbling, (Fault.LOSS,), "another content (N1)"),
-        (PurgingAtFirstAck, (Fault.LOSS,), "(N5, N9)"),
-        (RememberingTheDeparted, (Fault.CRASH,), "departed member was delivered (N8)"),
-        (Fragile, (Fault.LOSS,), "invariant is broken: assert not self._receivers"),
+        (Twice, Fault.LOSS, "twice (N2)"),
+        (Skipping, Fault.LOSS, "before an earlier one (N1)"),
+        (Garbling, Fault.LOSS, "another content (N1)"),
+        (PurgingAtFirstAck, Fault.LOSS, "(N5, N9)"),
+        (RememberingTheDeparted, Fault.CRASH, "departed member was delivered (N8)"),
+        (Fragile, Fault.LOSS, "invariant is broken: assert not self._receivers"),
     ],
 )
 def test_a_planted_defect_is_found(
-    multicast: type[ReliableMulticast], faults: tuple[Fault, ...], finding: str
+    multicast: type[ReliableMulticast], fault: Fault, finding: str
 ) -> None:
     founders = 3 if multicast is PurgingAtFirstAck else 2
-    scenario = replace(PAIR, faults=faults, founders=founders)
-    kinds = [found.kind for found in explore_multicast(scenario, multicast).violations]
+    scenario = replace(PAIR, faults={fault: 1}, founders=founders)
+    kinds = [found.kind for found in explore_scenario(scenario, multicast).violations]
     assert any(finding in kind for kind in kinds), kinds
 
 
 COUNT = """
-from ringcast.explore.multicast import SCENARIOS, explore_multicast
 from dataclasses import replace
-report = explore_multicast(replace(SCENARIOS["join"], messages=1, digest_first=True))
+from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.system import explore_scenario
+scenario = replace(SCENARIOS["multicast"]["join"], messages=1, digest_first=True)
+report = explore_scenario(scenario)
 print(report.states, report.transitions, [found.witness for found in report.violations])
 """
 

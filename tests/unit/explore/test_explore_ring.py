@@ -11,17 +11,8 @@ from click.testing import CliRunner
 from ringcast.cli.explore import explore
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import STALL
-from ringcast.explore.ring import (
-    SCENARIOS,
-    UNGUARDED_E,
-    RingPrograms,
-    Scenario,
-    explore_ring,
-    naive_ring,
-    note_ring,
-    real_ring,
-    ring_of,
-)
+from ringcast.explore.ring import RINGS, UNGUARDED_E, RingPrograms, Scenario, explore_ring
+from ringcast.explore.ring_comparisons import NaiveRing, NoteRing
 from ringcast.explore.ring_divided import LockedDividedRing, UnlockedDividedRing
 from ringcast.window.concurrent import (
     CLAIM,
@@ -70,31 +61,31 @@ def kinds(report: Report) -> set[str]:
     return {violation.kind for violation in report.violations}
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", RINGS)
 def test_the_real_buffer_holds_under_every_interleaving(name: str) -> None:
-    report = explore_ring(SCENARIOS[name])
+    report = explore_ring(RINGS[name])
     assert kinds(report) == set()
     assert report.states >= 20
 
 
 def test_the_note_holds_with_one_adder() -> None:
-    assert kinds(explore_ring(SCENARIOS["A"], note_ring)) == set()
+    assert kinds(explore_ring(RINGS["A"], NoteRing)) == set()
 
 
 def test_the_note_admits_a_seqno_twice_with_two_adders() -> None:
-    report = explore_ring(SCENARIOS["B"], note_ring)
+    report = explore_ring(RINGS["B"], NoteRing)
     assert kinds(report) == {TWICE_ACCEPTED, STALE}
     assert len(report.violations[0].witness) == 13
-    assert kinds(explore_ring(SCENARIOS["C"], note_ring)) == {TWICE_ACCEPTED, STALE}
+    assert kinds(explore_ring(RINGS["C"], NoteRing)) == {TWICE_ACCEPTED, STALE}
 
 
 def test_the_note_delivers_a_message_twice_in_place_of_another() -> None:
-    found = kinds(explore_ring(SCENARIOS["D"], note_ring))
+    found = kinds(explore_ring(RINGS["D"], NoteRing))
     assert {TWICE_DELIVERED, WRONG_MESSAGE, NOT_RECEIVED} < found
 
 
 def test_the_naive_buffer_has_the_defect_the_note_describes() -> None:
-    report = explore_ring(SCENARIOS["A"], naive_ring)
+    report = explore_ring(RINGS["A"], NaiveRing)
     assert TWICE_ACCEPTED in kinds(report)
     assert report.violations[0].witness[-1].startswith("T0 add(5): compare-and-set")
 
@@ -105,15 +96,15 @@ def test_two_removers_deliver_one_message_twice_and_lose_another() -> None:
 
 def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown operation 'juggle'"):
-        RingPrograms(Scenario("X", "", 1, (("juggle", 1),)), real_ring)
+        RingPrograms(Scenario("X", "", 1, "juggle 1"), GilRingBuffer)
 
 
 # Without a GIL: the parts of each step, with the lock and without.
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", RINGS)
 def test_the_lock_makes_divided_steps_whole(name: str) -> None:
-    report = explore_ring(SCENARIOS[name], ring_of(LockedDividedRing))
+    report = explore_ring(RINGS[name], LockedDividedRing)
     assert kinds(report) == set()
     assert report.states >= 20
 
@@ -123,7 +114,7 @@ def test_the_lock_makes_divided_steps_whole(name: str) -> None:
     [("B", TWICE_ACCEPTED), ("C", TWICE_ACCEPTED), ("S", REFUSED), ("W", TWICE_ACCEPTED)],
 )
 def test_without_the_lock_divided_steps_go_wrong(name: str, found: str) -> None:
-    report = explore_ring(SCENARIOS[name], ring_of(UnlockedDividedRing), stop_at_violation=True)
+    report = explore_ring(RINGS[name], UnlockedDividedRing, stop_at_violation=True)
     assert found in {violation.kind for violation in report.violations}
 
 
@@ -134,7 +125,7 @@ class WholeClaim(UnlockedDividedRing):
 
 
 def test_without_the_lock_an_adder_sleeps_for_ever() -> None:
-    assert STALL in kinds(explore_ring(SCENARIOS["W"], ring_of(WholeClaim)))
+    assert STALL in kinds(explore_ring(RINGS["W"], WholeClaim))
 
 
 class SleepsWithTheLock(LockedDividedRing):
@@ -360,7 +351,7 @@ class HdReadBeforeMarks(GilRingBuffer[int]):
     ],
 )
 def test_planted_defects_are_found(broken: type[GilRingBuffer[int]], name: str, found: str) -> None:
-    report = explore_ring(SCENARIOS[name], ring_of(broken))
+    report = explore_ring(RINGS[name], broken)
     assert found in kinds(report)
     assert all(violation.witness for violation in report.violations)
 
@@ -371,9 +362,9 @@ def test_planted_defects_are_found(broken: type[GilRingBuffer[int]], name: str, 
 def test_the_command_prints_each_scenario_and_finds_nothing() -> None:
     result = CliRunner().invoke(explore, ["ring"])
     assert result.exit_code == 0, result.output
-    for scenario in SCENARIOS.values():
+    for scenario in RINGS.values():
         assert f"{scenario.name}  {scenario.description}" in result.output
-    assert result.output.count("; no violation") == len(SCENARIOS)
+    assert result.output.count("; no violation") == len(RINGS)
     assert "VIOLATION" not in result.output
 
 
@@ -389,7 +380,7 @@ def test_the_command_prints_the_schedule_of_a_violation() -> None:
 def test_the_command_shows_what_the_lock_is_for() -> None:
     result = CliRunner().invoke(explore, ["ring", "--variant", "locked"])
     assert result.exit_code == 0, result.output
-    assert result.output.count("; no violation") == len(SCENARIOS)
+    assert result.output.count("; no violation") == len(RINGS)
     result = CliRunner().invoke(explore, ["ring", "--variant", "unlocked", "--scenario", "B"])
     assert result.exit_code == 1
     assert f"VIOLATION {TWICE_ACCEPTED}" in result.output

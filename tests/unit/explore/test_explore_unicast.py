@@ -12,22 +12,11 @@ from click.testing import CliRunner
 
 from ringcast.cli import main
 from ringcast.events import Delivered, GapSkipped, Undeliverable
+from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
-from ringcast.explore.unicast import (
-    CRASH,
-    DROP,
-    LATE_EFFECT,
-    LOSS,
-    STALE,
-    SYNC_SCENARIOS,
-    UNICAST_SCENARIOS,
-    B,
-    Fault,
-    Scenario,
-    UnicastSystem,
-    explore_unicast,
-)
-from ringcast.explore.unicast_ablations import UNICAST_ABLATIONS
+from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.system import Fault, explore_scenario
+from ringcast.explore.unicast import LATE_EFFECT, B, UnicastSystem
 from ringcast.model import Run
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
@@ -38,10 +27,13 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.explore.explorer import Report
+    from ringcast.explore.system import Scenario
     from ringcast.model import Member
     from ringcast.wire.frames import Close, UnicastAck
 
-ALL = [*UNICAST_SCENARIOS.values(), *SYNC_SCENARIOS.values()]
+PAIR, SYNC, ABLATED = SCENARIOS["unicast"], SCENARIOS["sync"], ABLATIONS["unicast"]
+LOSS, CRASH, STALE, DROP = PAIR["loss"], PAIR["crash"], PAIR["stale"], SYNC["drop"]
+ALL = [*PAIR.values(), *SYNC.values()]
 SHORTER = {
     "closing": {Fault.CLOSE: 1, Fault.IDLE: 1, Fault.LOSS: 1},
     "expiry": {Fault.IDLE: 3},
@@ -63,7 +55,7 @@ WITH_CAPACITY_TWO = [
     replace(DROP, capacity=2, faults={Fault.DROP: 1}),
 ]
 
-TINY = Scenario(name="tiny", messages=1)
+TINY = replace(LOSS, name="tiny", faults={}, messages=1)
 
 
 def assert_nothing_is_wrong(report: Report) -> None:
@@ -74,48 +66,33 @@ def assert_nothing_is_wrong(report: Report) -> None:
 
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong_in_small_scenarios(scenario: Scenario) -> None:
-    assert_nothing_is_wrong(explore_unicast(scenario))
+    assert_nothing_is_wrong(explore_scenario(scenario))
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong(scenario: Scenario) -> None:
-    assert_nothing_is_wrong(explore_unicast(scenario))
+    assert_nothing_is_wrong(explore_scenario(scenario))
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", WITH_CAPACITY_TWO, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong_with_capacity_two(scenario: Scenario) -> None:
-    assert_nothing_is_wrong(explore_unicast(scenario))
+    assert_nothing_is_wrong(explore_scenario(scenario))
 
 
 # What each rule is for.
 
-FINDINGS = {
-    "ack-conn": LATE_EFFECT,
-    "close-conn": LATE_EFFECT,
-    "first": "its application never got (S2)",
-    "nonce": "more new connections than reasons to ask for one (Y4)",
-    "order": "a message was delivered twice (S1, Y3)",
-    "outstanding": "went back to an older connection (S6)",
-    "reack": STALL,
-    "report": "what it left undone is not told (S8)",
-    "resend": STALL,
-    "sync-ack": STALL,
-    "tombstone": "a message was delivered twice (S1, Y3)",
-}
-
 
 @cache
 def report_without(rule: str) -> Report:
-    unicast, scenario = UNICAST_ABLATIONS[rule]
-    return explore_unicast(scenario, unicast, stop_at_violation=True)
+    unicast, scenario, _ = ABLATED[rule]
+    return explore_scenario(scenario, unicast, stop_at_violation=True)
 
 
-@pytest.mark.parametrize("rule", UNICAST_ABLATIONS)
+@pytest.mark.parametrize("rule", ABLATED)
 def test_every_rule_is_missed(rule: str) -> None:
-    kinds = [found.kind for found in report_without(rule).violations]
-    assert any(FINDINGS[rule] in kind for kind in kinds), kinds
+    assert ABLATED[rule].finding in [found.kind for found in report_without(rule).violations]
 
 
 def witness_of(report: Report, finding: str) -> list[str]:
@@ -141,7 +118,7 @@ def test_without_the_tombstone_a_dropped_window_delivers_again() -> None:
 
 def test_without_the_connection_in_acks_messages_are_lost() -> None:
     closing = replace(STALE, faults={Fault.IDLE: 2})
-    report = explore_unicast(closing, UNICAST_ABLATIONS["ack-conn"].unicast)
+    report = explore_scenario(closing, ABLATED["ack-conn"].protocol)
     witness = witness_of(report, "(S2, Y1)")
     assert witness[-1] == "arrives: B→A Ack(2.1) 1"
     assert any("Data(3.1) 1..1" in step for step in witness)
@@ -235,38 +212,38 @@ class Trusting(ReliableUnicast):
 def test_a_planted_defect_is_found(
     unicast: type[ReliableUnicast], scenario: Scenario, finding: str
 ) -> None:
-    report = explore_unicast(scenario, unicast, stop_at_violation=True)
+    report = explore_scenario(scenario, unicast, stop_at_violation=True)
     kinds = [found.kind for found in report.violations]
     assert any(finding in kind for kind in kinds), kinds
 
 
 def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
     """An ack of the first stream, and an end that has gone on to the second."""
-    for unicast, effects in ((ReliableUnicast, 0), (UNICAST_ABLATIONS["ack-conn"].unicast, 1)):
-        ends = (system := UnicastSystem(TINY, unicast)).ends
+    for unicast, effects in ((ReliableUnicast, 0), (ABLATED["ack-conn"].protocol, 1)):
+        system = UnicastSystem(TINY, unicast)
         a, b = system.initial().nodes
-        first = ends.send(a, b"0#1", (B, 1))
-        taken = ends.take(ends.receive(b, first.datagrams[0]).after)
-        acked = ends.fire(taken.after, ("unicast", "from", ends.member((0, 1))), ReceiverTimer.ACK)
-        assert [ends.told[number] for number in acked.datagrams] == ["B→A Ack(2.1) 1"]
-        given_up = ends.fire(
-            first.after, ("unicast", "to", ends.member((B, 1))), SenderTimer.GIVE_UP
+        first = system.send(a, b"0#1")
+        taken = system.take(system.receive(b, first.datagrams[0]).after)
+        acked = system.fire(taken.after, ("unicast", "from", system.member(0)), ReceiverTimer.ACK)
+        assert [system.datagrams[number].told for number in acked.datagrams] == ["B→A Ack(2.1) 1"]
+        given_up = system.fire(
+            first.after, ("unicast", "to", system.member(B)), SenderTimer.GIVE_UP
         )
-        ends.send(given_up.after, b"0#2", (B, 1))
-        assert len(list(system.late_effects())) == effects
+        system.send(given_up.after, b"0#2")
+        assert [found.kind for found in system.afterthoughts()] == [LATE_EFFECT] * effects
 
 
 def test_a_limit_is_no_proof() -> None:
-    report = explore_unicast(LOSS, UNICAST_ABLATIONS["resend"].unicast, max_seconds=0)
+    report = explore_scenario(LOSS, ABLATED["resend"].protocol, max_seconds=0)
     assert not report.complete
     assert report.violations == []
 
 
 def test_a_scenario_says_what_it_is() -> None:
-    assert LOSS.description == "2 messages A to B, capacity 2: a datagram is lost"
+    assert LOSS.description == "2 members, A sends 2, capacity 2: a datagram is lost"
     assert "(2 times)" in DROP.description
     assert "again and again" in DROP.description
-    assert "timers fire at any time" in UNICAST_SCENARIOS["any timer"].description
+    assert "timers fire at any time" in PAIR["any timer"].description
     assert "no fault" in TINY.description
 
 

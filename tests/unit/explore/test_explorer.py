@@ -94,12 +94,6 @@ def test_the_first_violation_may_be_enough() -> None:
     assert explore(Walk(25), stop_at_violation=True).complete
 
 
-def test_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    explore(Walk(25_000), progress=lambda states, waiting, _: told.append((states, waiting)))
-    assert told == [(1, 1), (10_002, 2), (20_002, 2)]
-
-
 @dataclass
 class Increments:
     """Two threads add one to a counter: read, then write. The classic lost update."""

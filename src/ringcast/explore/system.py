@@ -1,0 +1,414 @@
+"""The skeleton of an explored system: members, what is under way between them, what may happen.
+
+A `Scenario` says who is there, what is sent and which faults may strike; a subclass of `NodeSystem`
+says how a member is made, what must hold, and what is special about its protocol. The rest is here:
+
+- A state is every member's `Node`, the datagrams in flight, and how far applications have come.
+- Next may happen: a datagram arrives, an armed timer fires, an application delivers or sends, a
+  fault strikes, and what the protocol adds.
+- Nodes and datagrams are numbered, and each input to a node is tried once. Nodes that behave alike
+  (`canonical`) share a number; the first one found acts for all.
+
+What keeps it finite, and small:
+    Clocks do not count: any armed timer may fire next, whatever the deadlines.
+    Identical datagrams on the same way are one: the network may drop a repetition.
+    What is in flight and can never have an effect again is gone (`is_over`).
+    In a `patient` scenario timers are slower than the network: a member's timers fire only when
+    nothing that it sent is under way, except where haste is the fault.
+    In a `lasting` scenario nothing ever leaves the network: what was sent can arrive again and
+    again, in any order, or never. That is loss, duplication and delay at once.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from ringcast.events import Delivered, Writable
+from ringcast.explore.automata import NAMES, Automata
+from ringcast.explore.explorer import explore
+from ringcast.explore.words import timer_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+    from ringcast.explore.automata import Step
+    from ringcast.explore.explorer import Report, Violation
+
+F = TypeVar("F")
+M = TypeVar("M", bound=tuple[Any, ...])
+T = TypeVar("T")
+
+GONE = -1
+"""In place of a node: it has crashed, or left."""
+NO_WINDOW = -1
+"""In place of a seqno: that sender has no window here yet."""
+
+
+class Fault(Enum):
+    """What may strike, so often on each path."""
+
+    LOSS = "a datagram is lost"
+    DUPLICATE = "a datagram arrives twice"
+    HASTE = "a timer fires too early"
+    CRASH = "crashes"
+    JOIN = "joins"
+    LEAVE = "leaves"
+    RESTART = "an end crashes and restarts at the same address"
+    CLOSE = "an application closes its connection"
+    IDLE = "an idle end of a connection begins to close, or is gone"
+    DROP = "a receiver drops its window"
+    SYNC = "an operator asks for a sync"
+    GIVE_UP = "a sync request is given up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Who is there, what they send, and what may happen to them."""
+
+    system: type[NodeSystem[Any, Any]]
+    name: str
+    faults: Mapping[Fault, int] = field(default_factory=dict)
+    """How often each may strike."""
+    founders: int = 3
+    joiners: int = 0
+    senders: tuple[int, ...] = (1,)
+    """By place in the view. The coordinator, at place 0, had better not be the only one: its
+    digest would never lag."""
+    messages: int = 2
+    """From each sender."""
+    capacity: int = 1
+    mortals: tuple[int, ...] = tuple(range(len(NAMES)))
+    """Who may crash."""
+    leaver: int = 0
+    patient: bool = True
+    lasting: bool = False
+    opening: tuple[str, ...] = ()
+    """What has happened already, each by how its label begins."""
+    digest_first: bool = False
+    """BROKEN on purpose: the digest is taken before all old members have the view."""
+
+    @property
+    def size(self) -> int:
+        return self.founders + self.joiners
+
+    @property
+    def description(self) -> str:
+        members = f"{self.founders} member{'s' * (self.founders > 1)}"
+        members += " and a joiner" * self.joiners
+        senders = ", ".join(NAMES[place] for place in self.senders)
+        several = len(self.senders) > 1
+        sent = f"{senders} send{'' if several else 's'} {self.messages}{' each' * several}"
+        faults = [
+            self._in_words(fault) + f" ({count} times)" * (count > 1)
+            for fault, count in self.faults.items()
+        ]
+        notes = f"; begins after: {', '.join(self.opening)}" * bool(self.opening)
+        if self.lasting:
+            notes += "; what was sent may arrive at any time, again and again"
+        elif not self.patient:
+            notes += "; timers fire at any time"
+        told = ", ".join(faults) or "no fault"
+        return f"{members}, {sent}, capacity {self.capacity}: {told}{notes}"
+
+    def _in_words(self, fault: Fault) -> str:
+        if fault is Fault.CRASH:
+            some = [NAMES[place] for place in self.mortals if place < self.size]
+            return f"{'a member' if len(some) == self.size else ' or '.join(some)} {fault.value}"
+        who = {Fault.JOIN: self.founders, Fault.LEAVE: self.leaver}.get(fault)
+        return fault.value if who is None else f"{NAMES[who]} {fault.value}"
+
+
+def explore_scenario(
+    scenario: Scenario,
+    protocol: type | None = None,
+    *,
+    max_seconds: float = math.inf,
+    stop_at_violation: bool = False,
+) -> Report:
+    """Every state of the scenario, and whether the goal stays reachable from each.
+
+    `protocol` is explored in place of the system's own: a class with one rule changed.
+    """
+    system = scenario.system(scenario, protocol)
+    report = explore(
+        system,
+        goal=system.goal,
+        is_chance=lambda label: system.is_chance and isinstance(label, Chance),
+        max_seconds=max_seconds,
+        stop_at_violation=stop_at_violation,
+    )
+    if not report.violations:
+        report.violations.extend(system.afterthoughts())
+    return report
+
+
+class Chance(str):
+    """Labels what may happen and need not: a fault."""
+
+    __slots__ = ()
+
+
+class State(NamedTuple, Generic[M]):
+    """Numbers only: nodes and datagrams are kept by the system."""
+
+    nodes: tuple[int, ...]
+    flight: tuple[int, ...]
+    """Ascending; in order of sending on each way, where order is kept."""
+    sent: tuple[int, ...]
+    """By sender."""
+    waiting: tuple[bool, ...]
+    """By sender: a send was refused; its application waits to be told that there is room."""
+    delivered: tuple[tuple[int, ...], ...]
+    """By member, by sender: the last seqno that the application has got, as it counts itself."""
+    left: tuple[int, ...]
+    """By fault: how often it may still strike."""
+    more: M
+    """What the protocol adds."""
+    wrong: tuple[str, ...]
+    """What the last step did that it must not."""
+
+
+Moves: TypeAlias = "Iterator[tuple[str, State[M]]]"
+
+
+class NodeSystem(Automata[F], Generic[F, M]):
+    """Everything that can happen in one scenario. F: what is read from a node, once; M: what the
+    protocol adds to a state."""
+
+    protocol: type
+    """What is explored, unless another class is given."""
+    is_chance = False
+    """Nobody comes to the goal by way of a fault."""
+    ids = ("N1", "N2")
+    """The rules of order and of once."""
+
+    def __init__(self, scenario: Scenario, protocol: type | None = None) -> None:
+        super().__init__(scenario.size, scenario.capacity)
+        self.scenario = scenario
+        self.protocol = protocol or self.protocol
+        self._over: dict[tuple[int, int], bool] = {}
+        self._is_patient = scenario.patient and not scenario.lasting
+
+    # What a protocol says
+
+    @abstractmethod
+    def initial(self) -> State[M]: ...
+
+    @abstractmethod
+    def goal(self, state: State[M]) -> bool: ...
+
+    def violations(self, state: State[M]) -> Iterable[str]:
+        return state.wrong
+
+    def afterthoughts(self) -> Iterator[Violation]:
+        """What is found when all nodes and datagrams are known."""
+        return iter(())
+
+    def more_moves(self, state: State[M]) -> Moves[M]:
+        """What may happen with this protocol only."""
+        return iter(())
+
+    def is_over(self, number: int, datagram: int) -> bool:
+        """This datagram does nothing to this node, and never will."""
+        return False
+
+    def messages(self, state: State[M], place: int) -> int:
+        """How many this sender is to send."""
+        return self.scenario.messages
+
+    def may_fire(self, state: State[M], place: int, timer: Enum, busy: set[int]) -> bool:
+        """`busy`: who has sent something that is still under way."""
+        return not self._is_patient or place not in busy
+
+    # Members
+
+    def alive(self, state: State[M]) -> list[tuple[int, int]]:
+        return [(place, node) for place, node in enumerate(state.nodes) if node != GONE]
+
+    def at_rest(self, nodes: Iterable[int], more: M, delivered: Any = ()) -> State[M]:
+        """Nothing is under way, nothing has been sent."""
+        nothing = (0,) * len(self.scenario.senders)
+        left = tuple(self.scenario.faults.values())
+        idle = (False,) * len(nothing)
+        return State(tuple(nodes), (), nothing, idle, delivered, left, more, ())
+
+    def calm(self, state: State[M]) -> State[M]:
+        """After all that happens by itself, and what follows from it."""
+        while (first := next(self.calming(state), None)) is not None:
+            _, state = first
+        return state
+
+    def calming(self, state: State[M]) -> Moves[M]:
+        """What happens by itself before anybody sends."""
+        return chain(self.arrivals(state), self.timeouts(state))
+
+    # What may happen
+
+    def key(self, state: State[M]) -> object:
+        return (*state[:6], *state.more, state.wrong)
+
+    def actions(self, state: State[M]) -> Moves[M]:
+        yield from self.arrivals(state)
+        yield from self.timeouts(state)
+        yield from self.takes(state)
+        yield from self.sends(state)
+        yield from self.more_moves(state)
+        for at, fault in enumerate(self.scenario.faults):
+            if state.left[at]:
+                left = replaced(state.left, at, state.left[at] - 1)
+                for label, after in self.strike(fault, state._replace(left=left)):
+                    yield Chance(label), after
+
+    def deliverable(self, state: State[M]) -> Iterable[tuple[int, int]]:
+        """What may arrive next, with its position in flight."""
+        return enumerate(state.flight)
+
+    def arrivals(self, state: State[M]) -> Moves[M]:
+        for at, datagram in self.deliverable(state):
+            rest = state.flight if self.scenario.lasting else without(state.flight, at)
+            yield self.arrival(state._replace(flight=rest), datagram, "arrives")
+
+    def arrival(self, state: State[M], datagram: int, how: str) -> tuple[str, State[M]]:
+        dest = self.datagrams[datagram].dest
+        step = self.receive(state.nodes[dest], datagram)
+        return f"{how}: {self.datagrams[datagram].told}{step.told}", self.after(state, dest, step)
+
+    def timeouts(self, state: State[M]) -> Moves[M]:
+        busy = self._busy(state)
+        for place, node in self.alive(state):
+            for owner, timer in self.armed[node]:
+                if self.may_fire(state, place, timer, busy):
+                    yield self.firing(state, place, owner, timer)
+
+    def firing(
+        self, state: State[M], place: int, owner: Hashable, timer: Enum
+    ) -> tuple[str, State[M]]:
+        step = self.fire(state.nodes[place], owner, timer)
+        return self.acts(state, place, f"timer {timer_in_words(owner, timer)} fires", step)
+
+    def _busy(self, state: State[M]) -> set[int]:
+        return {self.datagrams[number].source for number in state.flight}
+
+    def takes(self, state: State[M]) -> Moves[M]:
+        for place, node in self.alive(state):
+            if self._ready[node]:
+                yield self.acts(state, place, "takes", self.take(node))
+
+    def sends(self, state: State[M]) -> Moves[M]:
+        for i, place in enumerate(self.scenario.senders):
+            node, number = state.nodes[place], state.sent[i] + 1
+            if node == GONE or state.waiting[i] or number > self.messages(state, place):
+                continue
+            step = self.send(node, payload_of(place, number))
+            if step.accepted:
+                sent = state._replace(sent=replaced(state.sent, i, number))
+                yield self.acts(self.on_sent(sent, i, step), place, f"sends #{number}", step)
+            else:
+                waits = state._replace(waiting=replaced(state.waiting, i, True))
+                yield self.acts(waits, place, "wants to send, and the window is full", step)
+
+    def on_sent(self, state: State[M], i: int, step: Step) -> State[M]:
+        """A message of the sender at `i` was accepted."""
+        return state
+
+    def acts(self, state: State[M], place: int, what: str, step: Step) -> tuple[str, State[M]]:
+        return f"{NAMES[place]}: {what}{step.told}", self.after(state, place, step)
+
+    def strike(self, fault: Fault, state: State[M]) -> Moves[M]:
+        match fault:
+            case Fault.LOSS:
+                for at, datagram in enumerate(state.flight):
+                    lost = state._replace(flight=without(state.flight, at))
+                    yield f"LOST: {self.datagrams[datagram].told}", lost
+            case Fault.DUPLICATE:
+                for datagram in state.flight:
+                    yield self.arrival(state, datagram, "DUPLICATED: a copy arrives")
+            case Fault.HASTE:
+                busy = self._busy(state)
+                for place, node in self.alive(state):
+                    for owner, timer in self.armed[node]:
+                        if not self.may_fire(state, place, timer, busy):
+                            yield self.firing(state, place, owner, timer)
+            case Fault.CRASH:
+                for place, _ in self.alive(state):
+                    if place in self.scenario.mortals:
+                        yield f"CRASH of {NAMES[place]}", self.end(state, place)
+
+    def end(self, state: State[M], place: int) -> State[M]:
+        """This member is gone, and what is under way to it."""
+        nodes = replaced(state.nodes, place, GONE)
+        flight = tuple(n for n in state.flight if self.datagrams[n].dest != place)
+        return state._replace(nodes=nodes, flight=flight)
+
+    # What a step leads to
+
+    def after(self, state: State[M], place: int, step: Step) -> State[M]:
+        """The state with what the step did to one member, and what came out of it."""
+        node = state.nodes[place]
+        nodes = replaced(state.nodes, place, step.after)
+        flight = self.in_flight(state.flight, step.datagrams, nodes)
+        state = State(nodes, flight, *state[2:7], step.wrong)  # faster than to replace
+        for event in step.events:
+            state = self.on_event(state, place, node, event)
+        return state
+
+    def in_flight(
+        self, flight: tuple[int, ...], sent: tuple[int, ...], nodes: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """What may still have an effect, of what was in flight and what was sent now."""
+        if sent:
+            flight = tuple(sorted({*flight, *sent}))
+        return tuple(
+            datagram
+            for datagram in flight
+            if (number := nodes[self.datagrams[datagram].dest]) != GONE
+            and not self._is_over(number, datagram)
+        )
+
+    def _is_over(self, number: int, datagram: int) -> bool:
+        found = self._over.get((number, datagram))
+        if found is None:
+            found = self._over[number, datagram] = self.is_over(number, datagram)
+        return found
+
+    def on_event(self, state: State[M], place: int, node: int, event: object) -> State[M]:
+        """Something came out of what was node `node` before."""
+        match event:
+            case Writable():
+                i = self.scenario.senders.index(place)
+                return state._replace(waiting=replaced(state.waiting, i, False))
+            case Delivered():
+                return self.on_delivered(state, place, node, event)
+        return state
+
+    def on_delivered(self, state: State[M], place: int, node: int, event: Delivered) -> State[M]:
+        """Order, once and content, as the application counts."""
+        sender, run = self.place_of(event.sender), event.run
+        i = self.scenario.senders.index(sender)
+        count, wrong = state.delivered[place][i], list(state.wrong)
+        if count == NO_WINDOW or run.first > count + 1:
+            wrong.append(f"a message was delivered before an earlier one ({self.ids[0]})")
+        elif run.first <= count:
+            wrong.append(f"a message was delivered twice ({self.ids[1]})")
+        if run.payloads != [payload_of(sender, s) for s in range(run.first, run.last + 1)]:
+            wrong.append(f"a message was delivered with another content ({self.ids[0]})")
+        counts = replaced(state.delivered[place], i, run.last)
+        delivered = replaced(state.delivered, place, counts)
+        return state._replace(delivered=delivered, wrong=tuple(wrong))
+
+
+def payload_of(place: int, number: int) -> bytes:
+    return b"%d#%d" % (place, number)
+
+
+def replaced(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def without(values: tuple[T, ...], at: int) -> tuple[T, ...]:
+    return (*values[:at], *values[at + 1 :])
