@@ -1,0 +1,97 @@
+"""What a proposer concludes from the States of all members of its proposal.
+
+Parts are not negotiated: they are the answers, grouped by the view that each member says it is in.
+The cut of a part is, for each origin, the most that any of its members held when it promised. An
+origin that is in the part holds all that it has sent. One that is not, and whose stream nobody
+retains, is cut at what each member has.
+
+A view that one responder has installed may have to be completed by others first, else they would
+lose it though nobody ever parted them:
+
+    responder q is in view v; responder p is in an older one, belongs to v, and v is the last
+    proposal that p has flushed and that is not dead     → p installs v first
+    another responder belongs to a proposal and has not flushed it: it never will, since it has
+    promised a higher one                                → that proposal is dead
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.model import Origin
+from ringcast.protocols.views.frames import OWN, Cut, Part, order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ringcast.model import Member, Stream, View, ViewId
+    from ringcast.protocols.views.frames import Flushable, Propose, State
+
+    States = Mapping[Member, State]
+
+
+def to_finish(states: States) -> dict[Member, ViewId]:
+    """Who has to install which view first."""
+    found: dict[Member, ViewId] = {}
+    for view in sorted({state.view for state in states.values()}, key=_order_of):
+        for member, state in states.items():
+            is_behind = order(state.view.id) < order(view.id)
+            if member in view and is_behind and member not in found:
+                last = _last_alive(state.flushed, states)
+                if last is not None and last.id == view.id:
+                    found[member] = view.id
+    return found
+
+
+def _order_of(view: View) -> tuple[int, Member]:
+    return order(view.id)
+
+
+def _last_alive(flushed: Sequence[Flushable], states: States) -> Flushable | None:
+    for proposal in reversed(flushed):
+        if not is_dead(proposal, states):
+            return proposal
+    return None
+
+
+def is_dead(proposal: Flushable, states: States) -> bool:
+    """Nobody has installed it, nor ever will."""
+    return any(
+        member in states and not states[member].may_have_flushed(proposal.id)
+        for member in proposal.members
+    )
+
+
+def make_cut(proposal: Propose, states: States, is_kept: Callable[[Stream], bool]) -> Cut:
+    """`is_kept` says of a stream whether a survivor holds what a departed origin has sent."""
+    groups: dict[View, list[Member]] = {}
+    for member in proposal.members:
+        groups.setdefault(states[member].view, []).append(member)
+    parts = tuple(_part(view, members, states, is_kept) for view, members in groups.items())
+    starts = {
+        Origin(member, stream): seqno
+        for member in proposal.members
+        for stream, seqno in states[member].snapshot.own.items()
+    }
+    return Cut(proposal.id, parts, starts)
+
+
+def _part(
+    view: View, members: list[Member], states: States, is_kept: Callable[[Stream], bool]
+) -> Part:
+    cuts: dict[Origin, int] = {}
+    sources: dict[Origin, Member] = {}
+    streams = sorted({stream for m in members for stream in states[m].snapshot.own})
+    for sender in view:
+        for stream in streams:
+            origin = Origin(sender, stream)
+            if sender in members:
+                cuts[origin] = states[sender].snapshot.own[stream]
+                sources[origin] = sender
+            elif is_kept(stream):
+                held = {member: states[member].snapshot.held.get(origin, 0) for member in members}
+                cuts[origin] = max(held.values())
+                sources[origin] = next(m for m in members if held[m] == cuts[origin])
+            else:
+                cuts[origin] = OWN
+    return Part(view.id, tuple(members), cuts, sources)
