@@ -6,35 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.explore.views import NOT_IN, Views
-from ringcast.model import Stream
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose, order
-from ringcast.protocols.views.parts import make_cut
 from ringcast.protocols.views.proposer import Proposer
 
 if TYPE_CHECKING:
-    from ringcast.explore.views import Person, Scenario, World
-    from ringcast.model import Member, Origin, ViewId
-    from ringcast.protocols.views.frames import Begin, Cut, Wishes
-
-
-class AnswersAnyProposal(Follower):
-    def on_propose(self, source: Member, proposal: Propose, out: Wishes) -> None:
-        if order(proposal.id) > order(self.view.id) and proposal.id != self.promised:
-            self.promised = proposal.id
-            self.proposal = proposal
-            self._freeze(out)
-
-
-class AnyProposalMatters(Views):
-    def _matters(self, person: Person, frame: object) -> bool:
-        follower = person.follower
-        if isinstance(frame, Propose) and person.is_up:
-            return frame.id != follower.promised and order(frame.id) > order(follower.view.id)
-        return super()._matters(person, frame)  # type: ignore[arg-type]
-
-    def _may_matter(self, person: Person, frame: object) -> bool:
-        return person.is_up
+    from ringcast.explore.views import Person, Scenario
+    from ringcast.model import Origin, ViewId
+    from ringcast.protocols.views.frames import Begin, Cut
 
 
 class SendsWhileFrozen(Views):
@@ -45,16 +23,6 @@ class SendsWhileFrozen(Views):
 class HearsWhileFrozen(Views):
     def _hears(self, person: Person, origin: Origin) -> bool:
         return person.follower.phase is not Phase.FLUSHED
-
-
-class HearsTheProposed(Views):
-    """Of those who are in the proposal, until the flush."""
-
-    def _hears(self, person: Person, origin: Origin) -> bool:
-        follower = person.follower
-        if follower.phase is Phase.FROZEN and follower.proposal is not None:
-            return origin.sender in follower.proposal.members
-        return follower.phase is Phase.OPEN
 
 
 class CutsByOthers(Proposer):
@@ -74,52 +42,10 @@ class CutsByOthers(Proposer):
         return replace(cut, parts=tuple(parts))
 
 
-class CutsByItself(Proposer):
-    """What the first of a part holds of a departed origin, in place of the most."""
-
-    def _make_cut(self) -> Cut:
-        cut = super()._make_cut()
-        parts = []
-        for part in cut.parts:
-            cuts = dict(part.cuts)
-            for origin in cuts:
-                if origin.sender not in part.members:
-                    cuts[origin] = self._states[part.members[0]].snapshot.held.get(origin, 0)
-            parts.append(part._replace(cuts=cuts))
-        return replace(cut, parts=tuple(parts))
-
-
 class InstallsAtOnce(Proposer):
     def _all_have_flushed(self) -> bool:
         assert self.proposal is not None
         return self.proposal.id.creator not in self.awaited
-
-
-class NeverCompletes(Proposer):
-    def _behind(self) -> dict[Member, ViewId]:
-        return {}
-
-
-class PartsFromMemory(Proposer):
-    """All who were in the proposer's view count as in it."""
-
-    def _make_cut(self) -> Cut:
-        assert self.proposal is not None
-        mine = self._states[self.proposal.id.creator].view
-        states = {
-            member: replace(state, view=mine) if member in mine else state
-            for member, state in self._states.items()
-        }
-        return make_cut(self.proposal, states, self._is_kept)
-
-
-class DeliversWhatAFlushFetched(Views):
-    def _flush(self, world: World, member: Member) -> None:
-        super()._flush(world, member)
-        person = world.people[member]
-        for i, kind in enumerate(self.streams):
-            if kind.stream is not Stream.UNIFORM and person.held[i] > person.now.delivered[i] >= 0:
-                self._deliver(person, i, person.held[i], by_commit=False)
 
 
 class IgnoresTags(Views):
@@ -153,17 +79,11 @@ class Ablation(NamedTuple):
 ABLATIONS = {
     each.rule: each
     for each in (
-        Ablation("promise", "crash, uniform", AnyProposalMatters, AnswersAnyProposal),
         Ablation("freeze", "crash", SendsWhileFrozen),
         Ablation("deaf", "crash, uniform", HearsWhileFrozen),
-        Ablation("deaf to all", "crash, uniform", HearsTheProposed),
         Ablation("own", "crash", proposer=CutsByOthers),
-        Ablation("most held", "crash, uniform", proposer=CutsByItself),
         Ablation("all flushed", "crash", proposer=InstallsAtOnce),
-        Ablation("finish", "crash, uniform", proposer=NeverCompletes),
-        Ablation("hold", "crash", DeliversWhatAFlushFetched),
         Ablation("tag", "crash, uniform", IgnoresTags),
-        Ablation("parts", "crash, uniform", proposer=PartsFromMemory),
         Ablation("window", "join", OpensWindowsAtZero),
         Ablation("gate", "crash, uniform", DeliversUniformAtOnce),
     )
