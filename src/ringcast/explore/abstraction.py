@@ -160,7 +160,8 @@ TOLD_BY: dict[type, Callable[[Any], Any]] = {
     # Without clocks and numbers that only grow.
     Case: lambda case: (case.asked, case.refusals, case.is_suspected, case.act_at is None),
     Early: lambda early: {
-        peer: (kept.conn, frozenset(kept.runs)) for peer, kept in early._kept.items()
+        peer: (kept.conn, {first: run.payloads for first, run in kept.runs.items()})
+        for peer, kept in early._kept.items()
     },
 }
 """Machines that are told in another way than by their attributes."""
