@@ -59,8 +59,7 @@ def test_clean_simulations_of_a_fleet_raise_no_alarm(
     judged = rows.collect()
     assert len(judged) == len(seeds)
     assert {row.seed: row.failures for row in judged if row.failures} == {}
-    # Of the smallest runs, of two members and few messages, some forty things are judged.
-    assert all(row.judged[AUDIT].premises > 20 for row in judged)
+    assert all(row.judged[AUDIT].premises > 50 for row in judged)
 
 
 # Real processes
