@@ -59,7 +59,11 @@ def test_clean_simulations_of_a_fleet_raise_no_alarm(
     judged = rows.collect()
     assert len(judged) == len(seeds)
     assert {row.seed: row.failures for row in judged if row.failures} == {}
-    assert all(row.judged[AUDIT].premises > 50 for row in judged)
+    # A run of two members and a dozen deliveries gives a rule little to judge, but something;
+    # an average run gives hundreds.
+    premises = {row.seed: row.judged[AUDIT].premises for row in judged}
+    assert [seed for seed, count in premises.items() if not count] == []
+    assert sum(premises.values()) > 500 * len(seeds)
 
 
 # Real processes
