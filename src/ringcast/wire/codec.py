@@ -7,18 +7,13 @@ FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX; a view has at most VIEW_MEMBERS_MA
 its own, as has what was passed on for another sender. `pack` begins another datagram where a limit
 is reached.
 
-There is one header per datagram and per run, none per message. Payloads are cut out of a datagram
-in one call into C, and only when somebody reads them.
+There is one header per datagram and per run, none per message.
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
 from bisect import bisect_right
-from functools import lru_cache, partial
-from io import BytesIO
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, chain, pairwise
 from struct import Struct
 from struct import pack as struct_pack
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
@@ -67,6 +62,18 @@ from ringcast.wire.members import (
     encode_identity,
     encode_member,
 )
+from ringcast.wire.runs import (
+    EQUAL,
+    MORE,
+    RANGE,
+    RANGE_COUNT_MAX,
+    RUN,
+    SIZE,
+    STREAM,
+    decode_data,
+    decode_ranges,
+    decode_run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,18 +86,11 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 
-_RANGE_COUNT_MAX: Final = 2**32 - 1
-"""Seqnos in one range: what its field holds, and far more than any window."""
-
 _PAYLOAD_BYTES_MIN: Final = 64
 """Below this a seal leaves no useful room in a datagram."""
 
 _SHORT: Final = 1500
 """Bytes of a datagram that may be copied before anything is known of it."""
-
-_STRUCT_COUNT_MAX: Final = 1024
-_STRUCTS_MAX: Final = 64
-"""Structs that cut equal payloads take 32 bytes per payload: 2 MB if all are of the longest."""
 
 
 _MAGIC: Final = b"RC"
@@ -103,19 +103,15 @@ _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK =
 _PEER_REPAIR_REQUEST, _PEER_REPAIR = range(47, 49)
 _ALONE: Final = control.ALONE | {_PEER_REPAIR}
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
-_STREAM: Final = Struct("<B")
 _CONN: Final = Struct("<QI")  # epoch, id
-_RUN: Final = Struct("<BQH")  # flags, first, count
-_SIZE: Final = Struct("<H")  # of one payload
-_RANGE: Final = Struct("<QI")  # first, count
 _WATERMARKS: Final = Struct("<BQQQ")  # stream, received, delivered, allowance
 _STREAM_SEQNO: Final = Struct("<BQ")
 _FLAGS: Final = Struct("<B")
 _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
-_DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, _STREAM and _RUN in one call
-_UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and _RUN in one call
-_MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the _SIZE of the only message
+_DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, STREAM and RUN in one call
+_UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # _FRAME, _CONN and RUN in one call
+_MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the SIZE of the only message
 
 _MESSAGE_BODY_MIN: Final = _MESSAGE_HEAD.size - _FRAME.size
 
@@ -127,7 +123,6 @@ _PEER_REPAIR_HEAD_MAX: Final = (
 )
 """What may stand before the lengths in a datagram with messages that are passed on."""
 
-_EQUAL, _MORE = 1, 2  # flags of a run
 _MIDDLE: Final = 1  # flag of an answer
 
 
@@ -172,13 +167,13 @@ class Codec:
         """The largest payload that fits one datagram, be it for the group or for one member. It
         also fits when another member passes it on, in a datagram that may be larger."""
         overhead = self._seal.overhead if self._seal else 0
-        peer_repair = DATAGRAM_BYTES_MAX - overhead - _PEER_REPAIR_HEAD_MAX - _SIZE.size
-        return min(self._room - _UNICAST_DATA_HEAD.size - _SIZE.size, peer_repair)
+        peer_repair = DATAGRAM_BYTES_MAX - overhead - _PEER_REPAIR_HEAD_MAX - SIZE.size
+        return min(self._room - _UNICAST_DATA_HEAD.size - SIZE.size, peer_repair)
 
     def resize(self, datagram_bytes: int) -> None:
         """Fill datagrams up to so many bytes from now on; but neither to more than at first, nor to
         less than is of use."""
-        room_min = _UNICAST_DATA_HEAD.size + _SIZE.size + _PAYLOAD_BYTES_MIN
+        room_min = _UNICAST_DATA_HEAD.size + SIZE.size + _PAYLOAD_BYTES_MIN
         self._room = min(max(datagram_bytes - self._overhead, room_min), self._room_max)
 
     def pack(self, frames: Sequence[Frame], to: Member | None = None) -> list[bytes]:
@@ -203,7 +198,7 @@ class Codec:
                     assert to is not None, frame
                     runs.append(frame)
                 case Nack():
-                    packing.add_ranges(_NACK, _STREAM.pack(frame.stream), frame.missing)
+                    packing.add_ranges(_NACK, STREAM.pack(frame.stream), frame.missing)
                 case Ack():
                     packing.add_body(_ACK, _encode_ack(frame))
                 case Watermark():
@@ -239,7 +234,7 @@ class Codec:
         assert 1 <= seqno <= SEQNO_MAX, seqno
         size = len(payload)
         length = _MESSAGE_BODY_MIN + size
-        head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, _EQUAL, seqno, 1, size)
+        head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, EQUAL, seqno, 1, size)
         datagram = self._header + _ADDRESSEE.pack(to.incarnation) + head + payload
         return datagram if self._seal is None else self._seal.seal(datagram)
 
@@ -283,7 +278,7 @@ class Codec:
             datagram, start
         )
         rest = len(datagram) - payload
-        is_one = kind == _UNICAST_DATA and count == 1 and flags == _EQUAL
+        is_one = kind == _UNICAST_DATA and count == 1 and flags == EQUAL
         is_whole = size == rest and length == _MESSAGE_BODY_MIN + size
         if not (is_one and is_whole and 1 <= first <= SEQNO_MAX):
             return None
@@ -405,18 +400,18 @@ class _Packing:
         """A request for what is missing of what `whose` encodes: a stream, connection or sender."""
         assert 1 <= len(missing) <= NACK_RANGES_MAX, len(missing)
         assert all(gap.step == 1 for gap in missing), missing
-        assert all(gap.start < gap.stop <= gap.start + _RANGE_COUNT_MAX for gap in missing), missing
+        assert all(gap.start < gap.stop <= gap.start + RANGE_COUNT_MAX for gap in missing), missing
         assert all(gap.stop <= after.start for gap, after in pairwise(missing)), missing
         assert 1 <= missing[0].start <= missing[-1].stop - 1 <= SEQNO_MAX, missing
         head_bytes = _FRAME.size + len(whose)
         start = 0
         while start < len(missing):
-            fitting = min(self._ranges, (self._bytes - head_bytes) // _RANGE.size)
+            fitting = min(self._ranges, (self._bytes - head_bytes) // RANGE.size)
             if not self._frames or fitting < 1:
                 self._close()
                 continue
             cut = missing[start : start + fitting]
-            pairs = [_RANGE.pack(gap.start, gap.stop - gap.start) for gap in cut]
+            pairs = [RANGE.pack(gap.start, gap.stop - gap.start) for gap in cut]
             self._ranges -= len(cut)
             self.add_body(kind, whose + b"".join(pairs))
             start += len(cut)
@@ -446,7 +441,7 @@ class _Packing:
         count = len(lengths)
         all_equal = lengths.count(lengths[0]) == count
         before: list[int] = []  # payload bytes before each message, if mixed lengths must be cut
-        if not all_equal and sum(lengths) + count * _SIZE.size > self._bytes - head_bytes:
+        if not all_equal and sum(lengths) + count * SIZE.size > self._bytes - head_bytes:
             before = list(accumulate(lengths, initial=0))
 
         start = 0
@@ -454,9 +449,9 @@ class _Packing:
             room = self._bytes - head_bytes
             size = lengths[start]
             most = min(count, start + self._messages)
-            stop = min(most, start + (room - _SIZE.size) // size) if size else most
-            if not self._frames or room < _SIZE.size or stop <= start:
-                alone = head_bytes + _SIZE.size + size
+            stop = min(most, start + (room - SIZE.size) // size) if size else most
+            if not self._frames or room < SIZE.size or stop <= start:
+                alone = head_bytes + SIZE.size + size
                 if self._frames == FRAMES_MAX and (sender or alone <= self._room_max):
                     # It was cut for larger datagrams than we build now, and goes in one.
                     self._bytes = alone
@@ -465,7 +460,7 @@ class _Packing:
                 continue
             # A run of mixed lengths may well have long stretches of equal ones.
             if all_equal or (before and _is_equal(lengths, before, start, stop)):
-                flags, sizes = _EQUAL, _SIZE.pack(size)
+                flags, sizes = EQUAL, SIZE.pack(size)
                 payload_bytes = size * (stop - start)
             else:
                 stop = min(most, _fitting_stop(before, start, room)) if before else most
@@ -473,7 +468,7 @@ class _Packing:
                 flags, sizes = 0, struct_pack(f"<{len(cut)}H", *cut)
                 payload_bytes = sum(cut)
             frame_bytes = head_bytes + len(sizes) + payload_bytes
-            flags |= more * _MORE
+            flags |= more * MORE
             head = _encode_head(run, sender, frame_bytes, flags, first + start, stop - start)
             self._parts.append(head)
             self._parts.append(sizes)
@@ -493,8 +488,8 @@ def _encode_head(
     body_bytes = frame_bytes - _FRAME.size
     if isinstance(run, Data):
         if sender:
-            whose = sender + _STREAM.pack(run.stream)
-            return _FRAME.pack(_PEER_REPAIR, body_bytes) + whose + _RUN.pack(flags, first, count)
+            whose = sender + STREAM.pack(run.stream)
+            return _FRAME.pack(_PEER_REPAIR, body_bytes) + whose + RUN.pack(flags, first, count)
         return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
     epoch, conn_id = run.conn
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
@@ -524,7 +519,7 @@ def _fitting_stop(before: list[int], start: int, room: int) -> int:
     """
 
     def bytes_through(stop: int) -> int:
-        return before[stop] - before[start] + _SIZE.size * (stop - start)
+        return before[stop] - before[start] + SIZE.size * (stop - start)
 
     return bisect_right(range(len(before)), room, lo=start, key=bytes_through) - 1
 
@@ -592,19 +587,14 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
     return frames
 
 
-def _decode_data(view: memoryview, start: int, stop: int) -> Data:
-    first, count, cut, more = _decode_run(view, start + _STREAM.size, stop)
-    return Data.uncut(decode_stream(view[start]), first, count, cut, more=more)
-
-
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
-    first, count, cut, more = _decode_run(view, start + _CONN.size, stop)
+    first, count, cut, more = decode_run(view, start + _CONN.size, stop)
     return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
 
 
 def _decode_peer_repair(view: memoryview, start: int, stop: int) -> PeerRepair:
     sender, data_start = _decode_sender(view[:stop], start)
-    data = _decode_data(view, data_start, stop)
+    data = decode_data(view, data_start, stop)
     if data.stream is not Stream.FIFO:
         raise DecodeError(Reject.STREAM)
     return PeerRepair(sender, data)
@@ -612,7 +602,7 @@ def _decode_peer_repair(view: memoryview, start: int, stop: int) -> PeerRepair:
 
 def _decode_peer_repair_request(view: memoryview, start: int, stop: int) -> PeerRepairRequest:
     sender, pairs = _decode_sender(view[:stop], start)
-    return PeerRepairRequest(sender, tuple(_decode_ranges(view, pairs, stop)))
+    return PeerRepairRequest(sender, tuple(decode_ranges(view, pairs, stop)))
 
 
 def _decode_sender(view: memoryview, start: int) -> tuple[Member, int]:
@@ -621,38 +611,6 @@ def _decode_sender(view: memoryview, start: int) -> tuple[Member, int]:
         return cut_member(view, start)
     except MALFORMED:
         raise DecodeError(Reject.MEMBER) from None
-
-
-def _decode_run(
-    view: memoryview, start: int, stop: int
-) -> tuple[int, int, Callable[[], list[bytes]], bool]:
-    """The first seqno, the count, what cuts the payloads, and whether more follows."""
-    sizes = start + _RUN.size
-    if stop - sizes < _SIZE.size:  # either form has at least one size
-        raise DecodeError(Reject.FRAME_LENGTH)
-    flags, first, count = _RUN.unpack_from(view, start)
-    if flags & ~(_EQUAL | _MORE):
-        raise DecodeError(Reject.FLAGS)
-    if not 1 <= count <= MESSAGES_MAX:
-        raise DecodeError(Reject.COUNT)
-    if not 1 <= first <= SEQNO_MAX + 1 - count:
-        raise DecodeError(Reject.SEQNO)
-    cut: Callable[[], list[bytes]]
-    if flags & _EQUAL:
-        blob = sizes + _SIZE.size
-        (size,) = _SIZE.unpack_from(view, sizes)
-        if stop - blob != size * count:
-            raise DecodeError(Reject.LENGTHS)
-        cut = partial(_cut_equal, view, blob, size, count)
-    else:
-        blob = sizes + _SIZE.size * count
-        if blob > stop:
-            raise DecodeError(Reject.LENGTHS)
-        lengths = _decode_lengths(view[sizes:blob])
-        if stop - blob != sum(lengths):
-            raise DecodeError(Reject.LENGTHS)
-        cut = partial(_cut_mixed, view, blob, stop, lengths)
-    return first, count, cut, bool(flags & _MORE)
 
 
 def _decode_ack(view: memoryview, start: int, stop: int) -> Ack:
@@ -678,32 +636,13 @@ def _decode_unicast_ack(view: memoryview, start: int, stop: int) -> UnicastAck:
 
 
 def _decode_nack(view: memoryview, start: int, stop: int) -> Nack:
-    missing = _decode_ranges(view, start + _STREAM.size, stop)
+    missing = decode_ranges(view, start + STREAM.size, stop)
     return Nack(decode_stream(view[start]), missing)
 
 
 def _decode_unicast_nack(view: memoryview, start: int, stop: int) -> UnicastNack:
-    missing = _decode_ranges(view, start + _CONN.size, stop)
+    missing = decode_ranges(view, start + _CONN.size, stop)
     return UnicastNack(_decode_conn(view, start), missing)
-
-
-def _decode_ranges(view: memoryview, pairs: int, stop: int) -> list[range]:
-    if pairs > stop or (stop - pairs) % _RANGE.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    if not 1 <= (stop - pairs) // _RANGE.size <= NACK_RANGES_MAX:
-        raise DecodeError(Reject.COUNT)
-    missing = []
-    lowest = 1
-    for first, count in _RANGE.iter_unpack(view[pairs:stop]):
-        if not count:
-            raise DecodeError(Reject.COUNT)
-        if first > SEQNO_MAX + 1 - count or not first:
-            raise DecodeError(Reject.SEQNO)
-        if first < lowest:
-            raise DecodeError(Reject.RANGES)
-        lowest = first + count
-        missing.append(range(first, lowest))
-    return missing
 
 
 def _decode_watermark(view: memoryview, start: int, stop: int) -> Watermark:
@@ -753,7 +692,7 @@ def _decode_conn(view: memoryview, start: int) -> Conn:
 
 
 _DECODERS_FOR_ANYONE: Final[Decoders] = {
-    _DATA: _decode_data,
+    _DATA: decode_data,
     _ACK: _decode_ack,
     _NACK: _decode_nack,
     _WATERMARK: _decode_watermark,
@@ -775,28 +714,3 @@ _DECODERS: Final[Decoders] = {
     _PEER_REPAIR: _decode_peer_repair,
     **control.FOR_ONE,
 }
-
-
-def _decode_lengths(table: memoryview) -> array[int]:
-    """The table in two bytes per entry: a tuple of ints would take twenty times the datagram."""
-    lengths = array("H")
-    lengths.frombytes(table)
-    if sys.byteorder == "big":  # pragma: no cover (little-endian machines test this)
-        lengths.byteswap()
-    return lengths
-
-
-def _cut_equal(view: memoryview, start: int, size: int, count: int) -> list[bytes]:
-    if count <= _STRUCT_COUNT_MAX:
-        return list(_struct_of(size, count).unpack_from(view, start))
-    return list(map(BytesIO(view[start : start + size * count]).read, repeat(size, count)))
-
-
-def _cut_mixed(view: memoryview, start: int, stop: int, lengths: array[int]) -> list[bytes]:
-    # To read a file in memory is to slice by a table of lengths without running bytecode.
-    return list(map(BytesIO(view[start:stop]).read, lengths))
-
-
-@lru_cache(_STRUCTS_MAX)
-def _struct_of(size: int, count: int) -> Struct:
-    return Struct("<" + f"{size}s" * count)

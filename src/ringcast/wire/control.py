@@ -13,7 +13,7 @@ from struct import unpack as struct_unpack
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import SEQNO_MAX, Digest, Origin, Purge, View
+from ringcast.model import SEQNO_MAX, Digest, Origin, View
 from ringcast.wire.frames import (
     Begin,
     Begun,
@@ -59,6 +59,7 @@ from ringcast.wire.members import (
     cut_member,
     decode_counter,
     decode_member,
+    decode_purge,
     decode_stream,
     decode_view,
     decode_view_id,
@@ -137,7 +138,6 @@ _WINDOW: Final = 1  # flag of a share
 _LAST: Final = 1  # flag of a half
 _GIVEN_UP: Final = 2**32 - 1  # in place of a count of fragments: nobody has them
 _STAGES: Final = {int(stage): stage for stage in Stage}
-_PURGES: Final = {int(purge): purge for purge in Purge}
 
 
 def encode_control(frame: ControlFrame) -> tuple[int, bytes]:
@@ -331,7 +331,7 @@ def _decode_bare(frame: Join | Leave, _view: memoryview, start: int, stop: int) 
 def _decode_discover(view: memoryview, start: int, stop: int) -> Discover:
     if stop - start != _PURGE.size:
         raise DecodeError(Reject.FRAME_LENGTH)
-    return Discover(_decode_purge(view[start]))
+    return Discover(decode_purge(view[start]))
 
 
 def _decode_discover_reply(view: memoryview, start: int, stop: int) -> DiscoverReply:
@@ -343,14 +343,7 @@ def _decode_discover_reply(view: memoryview, start: int, stop: int) -> DiscoverR
     if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
     coordinator = decode_member(view, rest, stop) if rest < stop else None
-    return DiscoverReply(coordinator, size, _decode_purge(view[start]))
-
-
-def _decode_purge(number: int) -> Purge:
-    purge = _PURGES.get(number)
-    if purge is None:
-        raise DecodeError(Reject.FLAGS)
-    return purge
+    return DiscoverReply(coordinator, size, decode_purge(view[start]))
 
 
 def _decode_view_is(view: memoryview, start: int, stop: int) -> ViewIs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast.config import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import INCARNATION_MAX, Address, Member, Stream, View, ViewId
+from ringcast.model import INCARNATION_MAX, Address, Member, Purge, Stream, View, ViewId
 from ringcast.wire.limits import COUNTER_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ MEMBER_COUNT: Final = Struct("<H")
 _PORT_INCARNATION: Final = Struct("<HQ")
 MEMBER_BYTES_MAX: Final = 2 * (1 + NAME_BYTES_MAX) + _PORT_INCARNATION.size
 STREAMS: Final = {int(stream): stream for stream in Stream}
+_PURGES: Final = {int(purge): purge for purge in Purge}
 MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
 """What cutting texts and members out of a stranger's bytes may raise."""
 
@@ -163,3 +164,10 @@ def decode_stream(number: int) -> Stream:
     if stream is None:
         raise DecodeError(Reject.STREAM)
     return stream
+
+
+def decode_purge(number: int) -> Purge:
+    purge = _PURGES.get(number)
+    if purge is None:
+        raise DecodeError(Reject.FLAGS)
+    return purge

@@ -29,8 +29,8 @@ from ringcast.model import (
     View,
     ViewId,
 )
-from ringcast.wire import codec as codec_module
 from ringcast.wire import members as members_module
+from ringcast.wire import runs as runs_module
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
@@ -1756,13 +1756,13 @@ def test_who_was_overheard_is_not_known_for_that() -> None:
 
 
 def test_structs_are_bounded() -> None:
-    limit = codec_module._struct_of.cache_parameters()["maxsize"]
+    limit = runs_module._struct_of.cache_parameters()["maxsize"]
     for count in range(1, limit + 10):
         (datagram,) = codec().pack([Data(FIFO, 1, [b"ab"] * count)])
         _, (received,) = codec().unpack(datagram)
         assert isinstance(received, Data)
         assert len(received.payloads) == count
-    assert codec_module._struct_of.cache_info().currsize == limit == 64
+    assert runs_module._struct_of.cache_info().currsize == limit == 64
 
 
 @pytest.mark.parametrize(
