@@ -1,0 +1,208 @@
+"""What members say to each other to find their group and to change its view.
+
+A proposal's id is the id of the view that it makes: one id has one list of members and one cut for
+ever. Where a frame speaks of members it names their places: in the list of the proposal, or in the
+view that it is about, which whoever gets it knows. So what one member says does not grow with the
+group, but with what there is to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from ringcast.model import Member, Purge, Stream, ViewId
+    from ringcast.wire.frames import Data
+
+OWN: Final = -1
+"""In place of a seqno of a cut: each member keeps what it has of this sender."""
+
+
+class Mark(NamedTuple):
+    """How far one sender's stream has come. `place` is where that sender stands in a list."""
+
+    place: int
+    stream: Stream
+    seqno: int
+
+
+class Flushable(NamedTuple):
+    """A proposal whose cut a member holds: somebody may have installed it."""
+
+    id: ViewId
+    members: tuple[Member, ...]
+
+
+class CutMark(NamedTuple):
+    """Up to where the members of a part deliver a sender that does not come along; `place` is its
+    place in the view of that part."""
+
+    place: int
+    stream: Stream
+    seqno: int
+    """Or OWN."""
+    source: int
+    """Who holds it, by its place in the proposal."""
+
+
+class PartMarks(NamedTuple):
+    """Those members of a proposal who are in one view, by their places in the proposal."""
+
+    view_id: ViewId
+    places: tuple[int, ...]
+    departed: tuple[CutMark, ...]
+    """Senders of that view that are not among them. The others are cut where they start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """I am here: to whoever may be in the group, and to the coordinator of another part of it."""
+
+    purge: Purge
+    is_asking: bool
+    """Say Hello to me, too."""
+    has_state: bool
+    highest: int
+    """The highest counter of a view that was heard of."""
+    coordinator: Member | None = None
+    """Of the view that I am in; None: of none yet, I am looking for one."""
+    view_id: ViewId | None = None
+    size: int = 0
+    members: tuple[Member, ...] = ()
+    """Of that view; none: not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Let these members be the next view, in this order, without those who are leaving."""
+
+    id: ViewId
+    members: tuple[Member, ...]
+    leaving: tuple[int, ...] = ()
+    """Places of those who are asked and do not come along."""
+    known: tuple[ViewId, ...] = ()
+    """Views whose members need not be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """I promise this proposal: the view that I am in, and what I have."""
+
+    id: ViewId
+    view_id: ViewId
+    members: tuple[Member, ...] = ()
+    """Of that view; none: the proposer knows."""
+    own: tuple[tuple[Stream, int], ...] = ()
+    """The last seqno that I have given, by stream."""
+    held: tuple[Mark, ...] = ()
+    """How far I hold others of my view without a gap; places are those in it. 0 is not told."""
+    flushed: tuple[Flushable, ...] = ()
+    """Since that view, in the order of their ids."""
+    unlisted: ViewId | None = None
+    """Those up to this one are not listed any more; each may be flushed."""
+    has_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """I have promised a higher one; or a coordinator of mine lives, and it is on that one."""
+
+    id: ViewId
+    promised: ViewId | None = None
+    coordinator: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Install that one first, which another member has installed, and say State again."""
+
+    id: ViewId
+    first: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Get what you lack up to the cut of your part."""
+
+    id: ViewId
+    parts: tuple[PartMarks, ...]
+    starts: tuple[Mark, ...]
+    """Where each member's streams go on, by its place in the proposal; 0 is not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Give me these of that sender; the cut says that you hold them. If you do not, ask who does,
+    and pass them on."""
+
+    id: ViewId
+    sender: Member
+    stream: Stream
+    missing: tuple[range, ...]
+    asker: Member | None = None
+    """Who wants them, if it is not who says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """Messages of that sender, as wanted."""
+
+    id: ViewId
+    sender: Member
+    data: Data
+    asker: Member | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """I hold everything up to the cut."""
+
+    id: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """All have flushed: the view begins."""
+
+    id: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """It has begun here."""
+
+    id: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """To the coordinator: see to this member."""
+
+    member: Member
+    is_slow: bool = False
+    """It lives, but holds me up for too long. Else: I do not hear it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InView:
+    """What follows in this datagram was said in the view with this tag: see `tag_of`."""
+
+    tag: int
+
+
+ChangeFrame: TypeAlias = (
+    Hello
+    | Propose
+    | State
+    | Refuse
+    | Finish
+    | Cut
+    | Want
+    | Relayed
+    | Flushed
+    | Install
+    | Installed
+    | Complain
+    | InView
+)
