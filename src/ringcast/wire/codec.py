@@ -2,10 +2,10 @@
 
 `pack` is for our own frames: what it cannot encode is our bug and fails an assertion. `unpack` is
 for bytes that anybody may have sent: it raises DecodeError and nothing else, takes time linear in
-the datagram and allocates at most 4 × its length + 96 KiB. Limits per datagram see to that:
-FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX; a view has at most VIEW_MEMBERS_MAX, and a datagram of
-its own, as has what was passed on for another sender. `pack` begins another datagram where a limit
-is reached.
+the datagram and allocates at most 4 × its length + 96 KiB; 24 × its length in a view change, whose
+lists are longer. Limits per datagram see to that: FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX; a
+view has at most VIEW_MEMBERS_MAX, and a datagram of its own, as has what was passed on for another
+sender. `pack` begins another datagram where a limit is reached.
 
 There is one header per datagram and per run, none per message.
 """
@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
-from ringcast.wire import control
+from ringcast.wire import change_codec, control
+from ringcast.wire.change_codec import IN_VIEW, encode_change
+from ringcast.wire.changes import ChangeFrame, InView, Relayed, Want
 from ringcast.wire.control import encode_control
+from ringcast.wire.cutter import Cutter
 from ringcast.wire.frames import (
     Ack,
     Begin,
@@ -52,9 +55,7 @@ from ringcast.wire.limits import (
     NACK_RANGES_MAX,
 )
 from ringcast.wire.members import (
-    MALFORMED,
     MEMBER_BYTES_MAX,
-    cut_member,
     decode_counter,
     decode_identity,
     decode_stream,
@@ -92,7 +93,6 @@ _PAYLOAD_BYTES_MIN: Final = 64
 _SHORT: Final = 1500
 """Bytes of a datagram that may be copied before anything is known of it."""
 
-
 _MAGIC: Final = b"RC"
 _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
 _ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
@@ -101,12 +101,16 @@ _ANYONE: Final = 0
 _DATA, _ACK, _NACK, _WATERMARK = range(1, 5)
 _UNICAST_DATA, _UNICAST_ACK, _UNICAST_NACK, _CLOSE, _SYNC, _SYNC_OK, _SYNC_ACK = range(6, 13)
 _PEER_REPAIR_REQUEST, _PEER_REPAIR = range(47, 49)
-_ALONE: Final = control.ALONE | {_PEER_REPAIR}
+_ALONE: Final = control.ALONE | change_codec.ALONE | {_PEER_REPAIR}
+_SAID_IN_VIEW: Final = control.SAID_IN_VIEW.union(
+    (_DATA, _ACK, _NACK, _WATERMARK, _PEER_REPAIR_REQUEST, _PEER_REPAIR)
+)
+_PLACED: Final = _ALONE | {IN_VIEW}
+
 _FRAME: Final = Struct("<BH")  # kind, bytes of body
 _CONN: Final = Struct("<QI")  # epoch, id
 _WATERMARKS: Final = Struct("<BQQQ")  # stream, received, delivered, allowance
 _STREAM_SEQNO: Final = Struct("<BQ")
-_FLAGS: Final = Struct("<B")
 _DELIVERED: Final = Struct("<QQ")  # delivered, allowance
 _ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 _DATA_HEAD: Final = Struct("<BHBBQH")  # _FRAME, STREAM and RUN in one call
@@ -115,13 +119,15 @@ _MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the SIZE of the onl
 
 _MESSAGE_BODY_MIN: Final = _MESSAGE_HEAD.size - _FRAME.size
 
-_WITH_RANGES: Final = (Nack, UnicastNack, PeerRepairRequest)
+_WITH_RANGES: Final = (Nack, UnicastNack, PeerRepairRequest, Want)
 
 _IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
-_PEER_REPAIR_HEAD_MAX: Final = (
-    _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size + _DATA_HEAD.size + MEMBER_BYTES_MAX
-)
-"""What may stand before the lengths in a datagram with messages that are passed on."""
+_PASSING_HEAD_MAX: Final = _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size + _DATA_HEAD.size
+"""What may stand before the lengths in a datagram with messages that are passed on, without what
+says whose they are."""
+
+_TAG_FRAME_BYTES: Final = _FRAME.size + change_codec.TAG_BYTES
+_TAGGED_WHOSE_MAX: Final = _TAG_FRAME_BYTES + change_codec.RELAYED_HEAD_MAX
 
 _MIDDLE: Final = 1  # flag of an answer
 
@@ -144,7 +150,13 @@ class Codec:
     what decoding again would give."""
 
     def __init__(
-        self, group: str, me: Member, datagram_bytes: int, seal: DatagramSeal | None = None
+        self,
+        group: str,
+        me: Member,
+        datagram_bytes: int,
+        seal: DatagramSeal | None = None,
+        *,
+        tagged: bool = False,
     ) -> None:
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)
@@ -152,7 +164,9 @@ class Codec:
         self._seal = seal
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
-        header_bytes = len(self._header) + _ADDRESSEE.size
+        self._tagged = tagged
+        self._tag, self._in_view = 0, b""
+        header_bytes = len(self._header) + _ADDRESSEE.size + tagged * _TAG_FRAME_BYTES
         self._overhead = header_bytes + (seal.overhead if seal else 0)
         self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
@@ -167,8 +181,21 @@ class Codec:
         """The largest payload that fits one datagram, be it for the group or for one member. It
         also fits when another member passes it on, in a datagram that may be larger."""
         overhead = self._seal.overhead if self._seal else 0
-        peer_repair = DATAGRAM_BYTES_MAX - overhead - _PEER_REPAIR_HEAD_MAX - SIZE.size
-        return min(self._room - _UNICAST_DATA_HEAD.size - SIZE.size, peer_repair)
+        whose = _TAGGED_WHOSE_MAX if self._tagged else MEMBER_BYTES_MAX
+        passed_on = DATAGRAM_BYTES_MAX - overhead - _PASSING_HEAD_MAX - whose - SIZE.size
+        return min(self._room - _UNICAST_DATA_HEAD.size - SIZE.size, passed_on)
+
+    @property
+    def tag(self) -> int:
+        """Of the view in which is said what depends on it; 0: that is not told. Only a codec that
+        leaves room for it, `tagged`, has one."""
+        return self._tag
+
+    @tag.setter
+    def tag(self, tag: int) -> None:
+        assert self._tagged or not tag, tag
+        self._tag = tag
+        self._in_view = _encode_frame(*encode_change(InView(tag))) if tag else b""
 
     def resize(self, datagram_bytes: int) -> None:
         """Fill datagrams up to so many bytes from now on; but neither to more than at first, nor to
@@ -182,10 +209,12 @@ class Codec:
         Runs that continue each other become one; runs and requests for lost messages are cut
         where a datagram is full. What speaks of a connection is always for one member. A view has
         a datagram of its own, which may be larger than `datagram_bytes`: IP fragments it then. So
-        does a message that was cut for larger ones: by another member, or before `resize`.
+        does a message that was cut for larger ones: by another member, or before `resize`. With a
+        `tag`, a datagram that says something which counts in a view only begins with it.
         """
         header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
-        packing = _Packing(header, self._room, self._room_max)
+        largest = DATAGRAM_BYTES_MAX - self._overhead
+        packing = _Packing(header, self._room, self._room_max, largest, self._in_view)
         runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
             if runs and not _continues(frame, runs[-1]):
@@ -213,10 +242,13 @@ class Codec:
                     )
                 case PeerRepair():
                     assert to is not None, frame
-                    packing.add_peer_repair(encode_member(frame.sender), frame.data)
+                    assert frame.data.stream is Stream.FIFO, frame
+                    packing.add_passed_on(_PEER_REPAIR, encode_member(frame.sender), frame.data)
                 case Begin() | Begun() | StabilityReport() | StabilityQuery():
                     assert to is not None, frame
                     packing.add_control(*encode_control(frame))
+                case _ if isinstance(frame, ChangeFrame):
+                    packing.add_change(frame, to)
                 case _:
                     packing.add_control(*encode_control(frame))
         if runs:
@@ -323,7 +355,10 @@ class _Packing:
     __slots__ = (
         "_bytes",
         "_frames",
+        "_frames_max",
         "_header",
+        "_in_view",
+        "_largest",
         "_messages",
         "_packed",
         "_parts",
@@ -332,49 +367,83 @@ class _Packing:
         "_room_max",
     )
 
-    def __init__(self, header: bytes, room: int, room_max: int) -> None:
+    def __init__(
+        self, header: bytes, room: int, room_max: int, largest: int, in_view: bytes
+    ) -> None:
         self._header = header
         self._room = room
         self._room_max = room_max
+        self._largest = largest  # room in a datagram that may be larger than ours are
+        self._in_view = in_view
+        self._frames_max = FRAMES_MAX - bool(in_view)
         self._packed: list[bytes] = []
         self._begin()
 
     def _begin(self) -> None:
-        self._parts = [self._header]
+        self._parts = [self._header, b""]
         self._bytes = self._room  # what is left in the open datagram, as all below
-        self._frames = FRAMES_MAX
+        self._frames = self._frames_max
         self._messages = MESSAGES_MAX
         self._ranges = NACK_RANGES_MAX
 
+    @property
+    def _is_empty(self) -> bool:
+        return self._frames == self._frames_max
+
     def _close(self) -> None:
-        assert self._frames < FRAMES_MAX, "larger than a datagram"
+        assert not self._is_empty, "larger than a datagram"
         self._packed.append(b"".join(self._parts))
         self._begin()
 
+    def _close_any(self) -> None:
+        if not self._is_empty:
+            self._close()
+
     def finish(self) -> list[bytes]:
-        if self._frames < FRAMES_MAX:
+        if self._frames < self._frames_max:
             self._packed.append(b"".join(self._parts))
         return self._packed
 
     def add_body(self, kind: int, body: bytes) -> None:
-        frame = _FRAME.pack(kind, len(body)) + body
+        frame = _encode_frame(kind, body)
         if not self._frames or len(frame) > self._bytes:
             self._close()
+        if kind in _SAID_IN_VIEW:
+            self._parts[1] = self._in_view
         self._parts.append(frame)
         self._frames -= 1
         self._bytes -= len(frame)
 
     def add_alone(self, kind: int, body: bytes) -> None:
         """A frame in a datagram of its own, as large as it is."""
-        if self._frames < FRAMES_MAX:
-            self._close()
-        self._packed.append(self._header + _FRAME.pack(kind, len(body)) + body)
+        assert _FRAME.size + len(body) <= self._largest, "larger than any datagram"
+        self._close_any()
+        self._bytes = self._largest
+        self.add_body(kind, body)
+        self._close()
 
     def add_control(self, kind: int, body: bytes) -> None:
-        if kind in control.ALONE:
+        if kind in _ALONE:
             self.add_alone(kind, body)
         else:
             self.add_body(kind, body)
+
+    def add_change(self, frame: ChangeFrame, to: Member | None) -> None:
+        kind, body = encode_change(frame)
+        assert to is not None or kind in change_codec.FOR_ANYONE, frame
+        match frame:
+            case Want():
+                self.add_ranges(kind, body, frame.missing)
+            case Relayed():
+                self.add_passed_on(kind, body, frame.data)
+            case InView():
+                assert not self._in_view, "it is told already"
+                self._close_any()
+                self.add_body(kind, body)
+            case _ if _FRAME.size + len(body) > self._room:
+                self.add_alone(kind, body)  # it names some members that have long names
+            case _:
+                self.add_control(kind, body)
 
     def add_unicast_control(
         self, frame: UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
@@ -397,7 +466,8 @@ class _Packing:
                 assert_never(frame)
 
     def add_ranges(self, kind: int, whose: bytes, missing: Sequence[range]) -> None:
-        """A request for what is missing of what `whose` encodes: a stream, connection or sender."""
+        """A request for what is missing of what `whose` encodes: a stream, connection or sender. If
+        that leaves no room for a range, it goes in a larger datagram."""
         assert 1 <= len(missing) <= NACK_RANGES_MAX, len(missing)
         assert all(gap.step == 1 for gap in missing), missing
         assert all(gap.start < gap.stop <= gap.start + RANGE_COUNT_MAX for gap in missing), missing
@@ -408,7 +478,10 @@ class _Packing:
         while start < len(missing):
             fitting = min(self._ranges, (self._bytes - head_bytes) // RANGE.size)
             if not self._frames or fitting < 1:
-                self._close()
+                if self._is_empty:
+                    self._bytes = head_bytes + RANGE.size * len(missing)
+                else:
+                    self._close()
                 continue
             cut = missing[start : start + fitting]
             pairs = [RANGE.pack(gap.start, gap.stop - gap.start) for gap in cut]
@@ -416,20 +489,21 @@ class _Packing:
             self.add_body(kind, whose + b"".join(pairs))
             start += len(cut)
 
-    def add_peer_repair(self, sender: bytes, data: Data) -> None:
+    def add_passed_on(self, kind: int, whose: bytes, data: Data) -> None:
         """A run of another sender, in datagrams of its own."""
-        assert data.stream is Stream.FIFO, data
-        if self._frames < FRAMES_MAX:
-            self._close()
-        self.add_runs([data], sender)
+        self._close_any()
+        self.add_runs([data], kind, whose)
 
-    def add_runs(self, runs: list[Data | UnicastData], sender: bytes = b"") -> None:
-        """One run, in pieces that each continue the one before. `sender`: it is passed on, and is
-        this member's."""
+    def add_runs(
+        self, runs: list[Data | UnicastData], kind: int = _DATA, whose: bytes = b""
+    ) -> None:
+        """One run, in pieces that each continue the one before. `whose`: it is passed on, in frames
+        of this kind which begin so."""
         run = runs[0]
         if isinstance(run, Data):
-            head_bytes = _DATA_HEAD.size + len(sender)
+            head_bytes = _DATA_HEAD.size + len(whose)
         else:
+            kind = _UNICAST_DATA
             head_bytes = _UNICAST_DATA_HEAD.size
             _check_conn(run.conn)
         first, more, payloads = run.first, run.more, run.payloads
@@ -452,7 +526,7 @@ class _Packing:
             stop = min(most, start + (room - SIZE.size) // size) if size else most
             if not self._frames or room < SIZE.size or stop <= start:
                 alone = head_bytes + SIZE.size + size
-                if self._frames == FRAMES_MAX and (sender or alone <= self._room_max):
+                if self._is_empty and alone <= (self._largest if whose else self._room_max):
                     # It was cut for larger datagrams than we build now, and goes in one.
                     self._bytes = alone
                 else:
@@ -469,7 +543,9 @@ class _Packing:
                 payload_bytes = sum(cut)
             frame_bytes = head_bytes + len(sizes) + payload_bytes
             flags |= more * MORE
-            head = _encode_head(run, sender, frame_bytes, flags, first + start, stop - start)
+            head = _encode_head(run, kind, whose, frame_bytes, flags, first + start, stop - start)
+            if kind in _SAID_IN_VIEW:
+                self._parts[1] = self._in_view
             self._parts.append(head)
             self._parts.append(sizes)
             self._parts += payloads[start:stop]
@@ -477,19 +553,29 @@ class _Packing:
             self._frames -= 1
             self._bytes -= frame_bytes
             start = stop
-            if sender:
+            if whose:
                 self._close()
 
 
+def _encode_frame(kind: int, body: bytes) -> bytes:
+    return _FRAME.pack(kind, len(body)) + body
+
+
 def _encode_head(
-    run: Data | UnicastData, sender: bytes, frame_bytes: int, flags: int, first: int, count: int
+    run: Data | UnicastData,
+    kind: int,
+    whose: bytes,
+    frame_bytes: int,
+    flags: int,
+    first: int,
+    count: int,
 ) -> bytes:
     """What stands before the lengths in a frame with a piece of this run."""
     body_bytes = frame_bytes - _FRAME.size
     if isinstance(run, Data):
-        if sender:
-            whose = sender + STREAM.pack(run.stream)
-            return _FRAME.pack(_PEER_REPAIR, body_bytes) + whose + RUN.pack(flags, first, count)
+        if whose:
+            head = _FRAME.pack(kind, body_bytes) + whose + STREAM.pack(run.stream)
+            return head + RUN.pack(flags, first, count)
         return _DATA_HEAD.pack(_DATA, body_bytes, run.stream, flags, first, count)
     epoch, conn_id = run.conn
     return _UNICAST_DATA_HEAD.pack(_UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
@@ -574,7 +660,7 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         decode = decoders.get(kind)
         if decode is None:
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
-        if kind in _ALONE and (frames or offset < size):
+        if kind in _PLACED and not _is_placed(kind, frames, is_last=offset == size):
             raise DecodeError(Reject.COUNT)
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
@@ -587,30 +673,30 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
     return frames
 
 
+def _is_placed(kind: int, before: list[Frame], *, is_last: bool) -> bool:
+    """Whether a tag is the first, and nothing but a tag beside what has a datagram to itself."""
+    if kind == IN_VIEW:
+        return not before
+    return is_last and (not before or (len(before) == 1 and isinstance(before[0], InView)))
+
+
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
     first, count, cut, more = decode_run(view, start + _CONN.size, stop)
     return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
 
 
 def _decode_peer_repair(view: memoryview, start: int, stop: int) -> PeerRepair:
-    sender, data_start = _decode_sender(view[:stop], start)
-    data = decode_data(view, data_start, stop)
+    cut = Cutter(view[:stop], start)
+    sender = cut.member()
+    data = decode_data(view, cut.offset, stop)
     if data.stream is not Stream.FIFO:
         raise DecodeError(Reject.STREAM)
     return PeerRepair(sender, data)
 
 
 def _decode_peer_repair_request(view: memoryview, start: int, stop: int) -> PeerRepairRequest:
-    sender, pairs = _decode_sender(view[:stop], start)
-    return PeerRepairRequest(sender, tuple(decode_ranges(view, pairs, stop)))
-
-
-def _decode_sender(view: memoryview, start: int) -> tuple[Member, int]:
-    """The member that the rest speaks of, and where it ends."""
-    try:
-        return cut_member(view, start)
-    except MALFORMED:
-        raise DecodeError(Reject.MEMBER) from None
+    cut = Cutter(view[:stop], start)
+    return PeerRepairRequest(cut.member(), tuple(decode_ranges(view, cut.offset, stop)))
 
 
 def _decode_ack(view: memoryview, start: int, stop: int) -> Ack:
@@ -697,6 +783,7 @@ _DECODERS_FOR_ANYONE: Final[Decoders] = {
     _NACK: _decode_nack,
     _WATERMARK: _decode_watermark,
     **control.FOR_ANYONE,
+    **change_codec.FOR_ANYONE,
 }
 
 # A connection is between two incarnations. What is said about it to anyone could reach the process
@@ -713,4 +800,5 @@ _DECODERS: Final[Decoders] = {
     _PEER_REPAIR_REQUEST: _decode_peer_repair_request,
     _PEER_REPAIR: _decode_peer_repair,
     **control.FOR_ONE,
+    **change_codec.FOR_ONE,
 }

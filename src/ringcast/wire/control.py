@@ -114,6 +114,8 @@ ALONE: Final = frozenset(
     [_VIEW_IS, _WELCOME, _MERGE_REQUEST, _MERGED, _TAKEOVER, _STANDING, _STABILITY_REPORT, _STABLE]
 )
 """Frames that have a datagram to themselves: they speak of many members."""
+SAID_IN_VIEW: Final = frozenset([_HEARTBEAT, _COMMIT, _STABILITY_REPORT, _STABILITY_QUERY, _STABLE])
+"""Frames that mean something only in the view that they were said in."""
 
 _FLAGS: Final = Struct("<B")
 _ENTRY: Final = Struct("<HBQI")  # place of the sender in the view, stream, seqno, fragments

@@ -1,10 +1,8 @@
-"""Every frame of every protocol: the language members speak, on one page.
+"""Every frame: the language members speak. What they say to change their view is in changes.py.
 
-Hot frames are plain slotted classes, immutable by agreement; cold ones are frozen. The byte
-layouts stand in docs/wire.md and are known to the other files here alone.
-
-At the end stand the system's own messages: they are no frames, but travel as messages to one
-member, each in its turn and once.
+Hot frames are plain slotted classes, immutable by agreement; cold ones are frozen. The byte layouts
+stand in docs/wire.md and are known to the other files here alone. At the end stand the system's own
+messages: they are no frames, but travel as messages to one member, each in its turn and once.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.model import FIRST_CONN_ID, Purge, Stream
+from ringcast.wire.changes import ChangeFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -540,6 +539,7 @@ Frame: TypeAlias = (
     | Heartbeat
     | Ping
     | Pong
+    | ChangeFrame
 )
 
 

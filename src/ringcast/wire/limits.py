@@ -20,6 +20,13 @@ PARTS_MAX: Final = 64
 ESTATES_MAX: Final = 160
 """Departed senders that one frame speaks of."""
 
+CHANGE_MEMBERS_MAX: Final = 512
+"""Members that one frame of a view change lists, and the views that they come from: at least one
+member is in each. What fits no datagram is our bug: with the longest names 460 members do."""
+
+FLUSHED_MAX: Final = 8
+"""Proposals that a member tells of which may have become a view."""
+
 DIGEST_ENTRIES_MAX: Final = 1024
 """Entries of a digest in a message: of all members of a view, and of many that have departed."""
 

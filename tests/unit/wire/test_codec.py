@@ -31,6 +31,22 @@ from ringcast.model import (
 )
 from ringcast.wire import members as members_module
 from ringcast.wire import runs as runs_module
+from ringcast.wire.changes import (
+    OWN,
+    Complain,
+    Cut,
+    Finish,
+    Flushed,
+    Hello,
+    Install,
+    Installed,
+    InView,
+    Propose,
+    Refuse,
+    Relayed,
+    State,
+    Want,
+)
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
@@ -91,6 +107,8 @@ from ringcast.wire.limits import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from ringcast.wire.changes import ChangeFrame
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
@@ -422,6 +440,82 @@ def in_words(frame: Frame) -> str:
             return f"probe {frame.nonce}"
         case Pong():
             return f"alive {frame.nonce}"
+        case _:
+            return change_in_words(frame)
+
+
+def change_in_words(frame: ChangeFrame) -> str:
+    match frame:
+        case Hello():
+            asking = ", asking" if frame.is_asking else ""
+            state = ", with state" if frame.has_state else ""
+            coordinator = f", coordinator {who(frame.coordinator)}" if frame.coordinator else ""
+            view = f", in view {view_id_in_words(frame.view_id)}" if frame.view_id else ""
+            numbers = f"purge {frame.purge.name.lower()}, highest {frame.highest}"
+            said = f"hello, {numbers}, size {frame.size}{asking}{state}{coordinator}{view}"
+            return f"{said}; {members_in_words(frame.members)}"
+        case Propose():
+            known = ", ".join(map(view_id_in_words, frame.known))
+            who_asks = f"{view_id_in_words(frame.id)}: {members_in_words(frame.members)}"
+            return f"propose {who_asks}; leaving {numbers_in_words(frame.leaving)}; known {known}"
+        case State():
+            place = f"in view {view_id_in_words(frame.view_id)}"
+            state = ", with state" if frame.has_state else ""
+            unlisted = f", up to {view_id_in_words(frame.unlisted)}" if frame.unlisted else ""
+            own = ", ".join(f"{stream.name.lower()} {seqno}" for stream, seqno in frame.own)
+            flushed = ", ".join(
+                f"{view_id_in_words(each.id)} of {members_in_words(each.members)}"
+                for each in frame.flushed
+            )
+            said = f"state for {view_id_in_words(frame.id)} {place}{state}"
+            lists = f"own {own}; held {marks_in_words(frame.held)}; flushed {flushed}{unlisted}"
+            return f"{said}; {members_in_words(frame.members)}; {lists}"
+        case Refuse():
+            promised = f", promised {view_id_in_words(frame.promised)}" if frame.promised else ""
+            coordinator = f", coordinator {who(frame.coordinator)}" if frame.coordinator else ""
+            return f"refuse {view_id_in_words(frame.id)}{promised}{coordinator}"
+        case Finish():
+            return f"finish {view_id_in_words(frame.first)} before {view_id_in_words(frame.id)}"
+        case Cut():
+            parts = "; ".join(
+                f"part {view_id_in_words(part.view_id)}: {numbers_in_words(part.places)}; departed "
+                + marks_in_words(part.departed)
+                for part in frame.parts
+            )
+            starts = marks_in_words(frame.starts)
+            return f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}"
+        case Want():
+            missing = f"{frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
+            return f"want {asked_in_words(frame)}: {missing}"
+        case Relayed():
+            return f"passed on {asked_in_words(frame)}: {in_words(frame.data)}"
+        case Flushed() | Install() | Installed():
+            return f"{type(frame).__name__.lower()} {view_id_in_words(frame.id)}"
+        case Complain():
+            return f"complain {who(frame.member)}{', slow' if frame.is_slow else ''}"
+        case InView():
+            return f"in view {frame.tag:016x}"
+
+
+def asked_in_words(frame: Want | Relayed) -> str:
+    asker = f" for {who(frame.asker)}" if frame.asker else ""
+    return f"{who(frame.sender)}{asker} in {view_id_in_words(frame.id)}"
+
+
+def members_in_words(members: Iterable[Member]) -> str:
+    return ", ".join(map(who, members)) or "nobody"
+
+
+def numbers_in_words(numbers: Iterable[int]) -> str:
+    return " ".join(map(str, numbers)) or "nobody"
+
+
+def marks_in_words(marks: Iterable[Any]) -> str:
+    words = []
+    for place, stream, seqno, *source in marks:
+        through = "own" if seqno == OWN else f"{seqno} at {source[0]}" if source else str(seqno)
+        words.append(f"{place}/{stream.name.lower()} {through}")
+    return ", ".join(words) or "none"
 
 
 def who(member: Member) -> str:

@@ -1,0 +1,1042 @@
+"""Frames of a view change: their bytes, what is refused of them, and what is said in a view."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import tracemalloc
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+
+from ringcast.config import DATAGRAM_BYTES_MAX
+from ringcast.errors import ConfigError, DecodeError, Reject
+from ringcast.model import (
+    INCARNATION_MAX,
+    SEQNO_MAX,
+    Address,
+    Conn,
+    Member,
+    Purge,
+    Stream,
+    View,
+    ViewId,
+)
+from ringcast.wire.change_codec import _encode_members, tag_of
+from ringcast.wire.changes import (
+    OWN,
+    ChangeFrame,
+    Complain,
+    Cut,
+    CutMark,
+    Finish,
+    Flushable,
+    Flushed,
+    Hello,
+    Install,
+    Installed,
+    InView,
+    Mark,
+    PartMarks,
+    Propose,
+    Refuse,
+    Relayed,
+    State,
+    Want,
+)
+from ringcast.wire.codec import Codec
+from ringcast.wire.frames import (
+    Ack,
+    Begun,
+    Close,
+    Commit,
+    CommitWanted,
+    Data,
+    Heartbeat,
+    Nack,
+    PeerRepair,
+    PeerRepairRequest,
+    Ping,
+    StabilityQuery,
+    StabilityReport,
+    Stable,
+    UnicastData,
+    ViewIs,
+    Watermark,
+)
+from ringcast.wire.frames import Mark as StableMark
+from ringcast.wire.limits import (
+    CHANGE_MEMBERS_MAX,
+    COUNTER_MAX,
+    FLUSHED_MAX,
+    FRAMES_MAX,
+    MESSAGES_MAX,
+    NACK_RANGES_MAX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.wire.frames import Frame
+
+FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
+ME = Member(Address("h", 1), 1, "")
+OTHER = Member(Address("h", 2), 7, "b")
+LONGEST = Member(Address("h" * 64, 65535), INCARNATION_MAX, "n" * 64)
+ID = ViewId(ME, 4)
+BEFORE = ViewId(OTHER, 3)
+CROWD = tuple(ME._replace(incarnation=number) for number in range(1, CHANGE_MEMBERS_MAX + 2))
+TAG = 0x1122334455667788
+TAG_BYTES = 11
+
+
+def codec(datagram_bytes: int = 60_000) -> Codec:
+    return Codec("orders", ME, datagram_bytes)
+
+
+def tagged(datagram_bytes: int = 60_000, tag: int = TAG) -> Codec:
+    one = Codec("orders", ME, datagram_bytes, tagged=True)
+    one.tag = tag
+    return one
+
+
+HEADER = codec().pack([Watermark(FIFO, 0)])[0][:-12]
+TO_ME = codec().pack([Watermark(FIFO, 0)], to=ME)[0][:-12]
+
+
+def refusal(datagram: bytes) -> Reject:
+    with pytest.raises(DecodeError) as caught:
+        codec().unpack(datagram)
+    return caught.value.reason
+
+
+def unpacked(datagrams: Sequence[bytes]) -> list[list[Frame]]:
+    return [codec().unpack(datagram)[1] for datagram in datagrams]
+
+
+# Bytes, made by hand
+
+
+def frame(kind: int, *body: bytes) -> bytes:
+    joined = b"".join(body)
+    return struct.pack("<BH", kind, len(joined)) + joined
+
+
+def member(who: Member) -> bytes:
+    host, name = who.address.host.encode(), who.name.encode()
+    numbers = struct.pack("<HQ", who.address.port, who.incarnation)
+    return bytes([len(host)]) + host + numbers + bytes([len(name)]) + name
+
+
+def view_id(who: Member = ME, counter: int = 4) -> bytes:
+    return struct.pack("<Q", counter) + member(who)
+
+
+def listed(*parts: bytes, count: int | None = None) -> bytes:
+    return struct.pack("<H", len(parts) if count is None else count) + b"".join(parts)
+
+
+def members(*who: Member) -> bytes:
+    return listed(*map(member, who))
+
+
+def places(*numbers: int) -> bytes:
+    return listed(*(struct.pack("<H", number) for number in numbers))
+
+
+def mark(place: int = 0, stream: int = 0, seqno: int = 1) -> bytes:
+    return struct.pack("<HBQ", place, stream, seqno)
+
+
+def cut_mark(place: int = 0, stream: int = 0, seqno: int = 1, source: int = 0) -> bytes:
+    return struct.pack("<HBQH", place, stream, seqno, source)
+
+
+def hello(
+    flags: int = 0, purge: int = 0, highest: int = 0, size: int = 0, rest: bytes = listed()
+) -> bytes:
+    return frame(64, struct.pack("<BBQH", flags, purge, highest, size), rest)
+
+
+def propose(
+    who: bytes = members(ME, OTHER), leaving: bytes = listed(), known: bytes = listed()
+) -> bytes:
+    return frame(65, view_id(), who, leaving, known)
+
+
+def state(
+    flags: int = 0,
+    ids: bytes = view_id() + view_id(OTHER, 3),
+    who: bytes = listed(),
+    own: bytes = listed(),
+    held: bytes = listed(),
+    flushed: bytes = listed(),
+) -> bytes:
+    return frame(66, bytes([flags]), ids, who, own, held, flushed)
+
+
+def part(numbers: bytes = listed(), departed: bytes = listed()) -> bytes:
+    return view_id(OTHER, 3) + numbers + departed
+
+
+def cut(parts: bytes = listed(), starts: bytes = listed()) -> bytes:
+    return frame(69, view_id(), parts, starts)
+
+
+def want(*ranges: tuple[int, int], stream: int = 0, flags: int = 0, asker: bytes = b"") -> bytes:
+    pairs = [struct.pack("<QI", *pair) for pair in ranges]
+    return frame(70, bytes([stream, flags]), view_id(), member(OTHER), asker, *pairs)
+
+
+def run(first: int = 1, count: int = 1, rest: bytes = b"\1\0x", stream: int = 0) -> bytes:
+    """The body of a Data."""
+    return struct.pack("<BBQH", stream, 1, first, count) + rest
+
+
+def relayed(data: bytes, flags: int = 0, asker: bytes = b"") -> bytes:
+    return frame(71, bytes([flags]), view_id(), member(OTHER), asker, data)
+
+
+def in_view(tag: int = TAG) -> bytes:
+    return frame(76, struct.pack("<Q", tag))
+
+
+BY_HAND: list[tuple[ChangeFrame, bytes]] = [
+    (Hello(Purge.ACKS, False, False, 0), hello()),
+    (Hello(Purge.RETAINED, True, False, COUNTER_MAX), hello(1, 2, COUNTER_MAX)),
+    (
+        Hello(Purge.STABILITY, False, True, 9, OTHER, BEFORE, 2, (ME, OTHER)),
+        hello(14, 1, 9, 2, member(OTHER) + view_id(OTHER, 3) + members(ME, OTHER)),
+    ),
+    (
+        Hello(Purge.ACKS, False, False, 1, OTHER, size=512),
+        hello(4, 0, 1, 512, member(OTHER) + listed()),
+    ),
+    (Hello(Purge.ACKS, False, False, 1, None, ID), hello(8, 0, 1, 0, view_id() + listed())),
+    (Propose(ID, (ME,)), propose(members(ME))),
+    (
+        Propose(ID, (OTHER, ME), (1, 0), (BEFORE, ID)),
+        propose(members(OTHER, ME), places(1, 0), listed(view_id(OTHER, 3), view_id())),
+    ),
+    (State(ID, BEFORE), state()),
+    (
+        State(
+            ID,
+            BEFORE,
+            (ME, OTHER),
+            ((UNIFORM, SEQNO_MAX), (FIFO, 0)),
+            (Mark(1, FIFO, 0), Mark(0, UNIFORM, SEQNO_MAX)),
+            (Flushable(BEFORE, (OTHER,)), Flushable(ID, ())),
+            ViewId(OTHER, 2),
+            has_state=True,
+        ),
+        state(
+            3,
+            view_id() + view_id(OTHER, 3) + view_id(OTHER, 2),
+            members(ME, OTHER),
+            listed(struct.pack("<BQ", 1, SEQNO_MAX), struct.pack("<BQ", 0, 0)),
+            listed(mark(1, 0, 0), mark(0, 1, SEQNO_MAX)),
+            listed(view_id(OTHER, 3) + members(OTHER), view_id() + members()),
+        ),
+    ),
+    (State(ID, BEFORE, held=(Mark(511, FIFO, 5),)), state(held=listed(mark(511, 0, 5)))),
+    (Refuse(ID), frame(67, b"\0", view_id())),
+    (Refuse(ID, BEFORE), frame(67, b"\1", view_id(), view_id(OTHER, 3))),
+    (Refuse(ID, None, OTHER), frame(67, b"\2", view_id(), member(OTHER))),
+    (Refuse(ID, BEFORE, ME), frame(67, b"\3", view_id(), view_id(OTHER, 3), member(ME))),
+    (Finish(ID, BEFORE), frame(68, view_id(), view_id(OTHER, 3))),
+    (Cut(ID, (), ()), cut()),
+    (
+        Cut(
+            ID,
+            (
+                PartMarks(
+                    BEFORE, (0, 511), (CutMark(511, UNIFORM, OWN, 3), CutMark(2, FIFO, 9, 511))
+                ),
+                PartMarks(BEFORE, (), ()),
+            ),
+            (Mark(511, UNIFORM, SEQNO_MAX),),
+        ),
+        cut(
+            listed(
+                part(
+                    places(0, 511), listed(cut_mark(511, 1, 2**64 - 1, 3), cut_mark(2, 0, 9, 511))
+                ),
+                part(),
+            ),
+            listed(mark(511, 1, SEQNO_MAX)),
+        ),
+    ),
+    (Want(ID, OTHER, UNIFORM, (range(1, 3), range(3, 4))), want((1, 2), (3, 1), stream=1)),
+    (
+        Want(ID, OTHER, FIFO, (range(SEQNO_MAX, SEQNO_MAX + 1),), ME),
+        want((SEQNO_MAX, 1), flags=1, asker=member(ME)),
+    ),
+    (Relayed(ID, OTHER, Data(UNIFORM, 1, [b"x"])), relayed(run(stream=1))),
+    (
+        Relayed(ID, OTHER, Data(FIFO, 5, [b"x", b"y"]), ME),
+        relayed(run(5, 2, b"\1\0xy"), flags=1, asker=member(ME)),
+    ),
+    (Flushed(ID), frame(72, view_id())),
+    (Install(ID), frame(73, view_id())),
+    (Installed(BEFORE), frame(74, view_id(OTHER, 3))),
+    (Complain(OTHER), frame(75, b"\0", member(OTHER))),
+    (Complain(OTHER, is_slow=True), frame(75, b"\1", member(OTHER))),
+    (InView(TAG), in_view()),
+    (InView(2**64 - 1), in_view(2**64 - 1)),
+]
+
+GOLDEN = {
+    Hello: (
+        "404d000e010900000000000000020001680200070000000000000001620300000000000000016802"
+        "00070000000000000001620200016801000100000000000000000168020007000000000000000162"
+    ),
+    Propose: (
+        "41650004000000000000000168010001000000000000000002000168020007000000000000000162"
+        "01680100010000000000000000020001000000020003000000000000000168020007000000000000"
+        "000162040000000000000001680100010000000000000000"
+    ),
+    State: (
+        "42ca0003040000000000000001680100010000000000000000030000000000000001680200070000"
+        "00000000000162020000000000000001680200070000000000000001620200016801000100000000"
+        "000000000168020007000000000000000162020001ffffffffffffff7f0000000000000000000200"
+        "0100000000000000000000000001ffffffffffffff7f020003000000000000000168020007000000"
+        "00000000016201000168020007000000000000000162040000000000000001680100010000000000"
+        "0000000000"
+    ),
+    Refuse: (
+        "43390003040000000000000001680100010000000000000000030000000000000001680200070000"
+        "0000000000016201680100010000000000000000"
+    ),
+    Finish: (
+        "442b0004000000000000000168010001000000000000000003000000000000000168020007000000"
+        "000000000162"
+    ),
+    Cut: (
+        "45760004000000000000000168010001000000000000000002000300000000000000016802000700"
+        "000000000000016202000000ff010200ff0101ffffffffffffffff03000200000900000000000000"
+        "ff0103000000000000000168020007000000000000000162000000000100ff0101ffffffffffffff"
+        "7f"
+    ),
+    Want: (
+        "463e0000010400000000000000016801000100000000000000000168020007000000000000000162"
+        "01680100010000000000000000ffffffffffffff7f01000000"
+    ),
+    Relayed: (
+        "47410001040000000000000001680100010000000000000000016802000700000000000000016201"
+        "68010001000000000000000000010500000000000000020001007879"
+    ),
+    Flushed: ("481500040000000000000001680100010000000000000000"),
+    Install: ("491500040000000000000001680100010000000000000000"),
+    Installed: ("4a160003000000000000000168020007000000000000000162"),
+    Complain: ("4b0f00000168020007000000000000000162"),
+    InView: ("4c08008877665544332211"),
+}
+"""The longest of each above."""
+
+
+@pytest.mark.parametrize(("ours", "by_hand"), BY_HAND, ids=lambda each: repr(each)[:60])
+def test_bytes_are_as_they_are_made_by_hand(ours: ChangeFrame, by_hand: bytes) -> None:
+    assert codec(512).pack([ours], to=ME) == [TO_ME + by_hand]
+    assert codec().unpack(TO_ME + by_hand) == (ME, [ours])
+
+
+def test_there_is_one_of_each() -> None:
+    assert {type(ours) for ours, _ in BY_HAND} == set(get_args(ChangeFrame)) == set(GOLDEN)
+
+
+@pytest.mark.parametrize("kind", GOLDEN, ids=lambda kind: kind.__name__)
+def test_golden_bytes(kind: type[ChangeFrame]) -> None:
+    packed = [codec(512).pack([ours], to=ME)[0] for ours, _ in BY_HAND if isinstance(ours, kind)]
+    assert max(packed, key=len)[len(TO_ME) :].hex() == GOLDEN[kind]
+
+
+@pytest.mark.parametrize(("ours", "by_hand"), BY_HAND, ids=lambda each: repr(each)[:60])
+def test_only_a_hello_and_a_tag_are_for_anyone(ours: ChangeFrame, by_hand: bytes) -> None:
+    if isinstance(ours, Hello | InView):
+        assert codec().pack([ours]) == [HEADER + by_hand]
+        assert codec().unpack(HEADER + by_hand) == (ME, [ours])
+        return
+    with pytest.raises(AssertionError):
+        codec().pack([ours])
+    assert refusal(HEADER + by_hand) is Reject.ADDRESSEE
+    with pytest.raises(DecodeError):
+        codec().unpack(HEADER + by_hand, overhear=True)
+
+
+@pytest.mark.parametrize(("ours", "by_hand"), BY_HAND, ids=lambda each: repr(each)[:60])
+def test_cut_short_at_any_byte_it_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
+    """Whether the datagram ends there or only the frame does."""
+    datagram = TO_ME + by_hand
+    reasons = {refusal(datagram[:size]) for size in range(len(TO_ME) + 1, len(datagram))}
+    assert reasons == {Reject.FRAME_LENGTH}
+    may_end_early = isinstance(ours, Want) and len(ours.missing) > 1
+    for size in range(3, len(by_hand)):
+        shorter = TO_ME + frame(by_hand[0], by_hand[3:size])
+        if may_end_early and size == len(by_hand) - 12:
+            assert codec().unpack(shorter)[1] != [ours]
+            continue
+        assert refusal(shorter) in {
+            Reject.FRAME_LENGTH,
+            Reject.MEMBER,
+            Reject.COUNT,
+            Reject.LENGTHS,
+        }
+
+
+@pytest.mark.parametrize(("ours", "by_hand"), BY_HAND, ids=lambda each: repr(each)[:60])
+def test_a_byte_too_many_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
+    longer = TO_ME + frame(by_hand[0], by_hand[3:], b"\0")
+    assert refusal(longer) is (Reject.LENGTHS if isinstance(ours, Relayed) else Reject.FRAME_LENGTH)
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        Hello(Purge.ACKS, False, False, 0),
+        Propose(ID, (ME,)),
+        State(ID, BEFORE),
+        Cut(ID, (), ()),
+        Relayed(ID, OTHER, Data(FIFO, 1, [b"x"])),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_may_be_long_has_a_datagram_of_its_own(alone: ChangeFrame) -> None:
+    frames: list[Frame] = [Flushed(ID), alone, alone, Install(ID), Ping(1)]
+    datagrams = codec().pack(frames, to=ME)
+    assert unpacked(datagrams) == [[Flushed(ID)], [alone], [alone], [Install(ID), Ping(1)]]
+    body = datagrams[1][len(TO_ME) :]
+    ping = frame(22, struct.pack("<Q", 1))
+    assert refusal(TO_ME + ping + body) is Reject.COUNT
+    assert refusal(TO_ME + body + ping) is Reject.COUNT
+    assert refusal(TO_ME + body * 2) is Reject.COUNT
+    assert refusal(TO_ME + in_view() + ping + body) is Reject.COUNT
+    assert codec().unpack(TO_ME + in_view() + body)[1] == [InView(TAG), alone]
+
+
+def test_others_share_one() -> None:
+    frames: list[Frame] = [
+        Refuse(ID),
+        Finish(ID, BEFORE),
+        Want(ID, OTHER, FIFO, (range(1, 2),)),
+        Flushed(ID),
+        Install(ID),
+        Installed(ID),
+        Complain(OTHER),
+    ]
+    assert unpacked(codec(512).pack(frames, to=ME)) == [frames]
+
+
+# What is refused
+
+TWICE = members(ME, ME._replace(name="c"))
+NOBODY = ME._replace(incarnation=0)
+HALF = member(OTHER)[:-1]
+
+REFUSED = {
+    "no hello": (frame(64), Reject.FRAME_LENGTH),
+    "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
+    "hello without members": (hello(rest=b""), Reject.FRAME_LENGTH),
+    "hello with other flags": (hello(16), Reject.FLAGS),
+    "hello that purges otherwise": (hello(purge=3), Reject.FLAGS),
+    "hello that has heard of view 2**63": (hello(highest=2**63), Reject.SEQNO),
+    "hello from too large a view": (hello(size=CHANGE_MEMBERS_MAX + 1), Reject.COUNT),
+    "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),
+    "hello from view 0": (hello(8, rest=view_id(counter=0) + listed()), Reject.SEQNO),
+    "hello from half a view": (hello(8, rest=bytes(7)), Reject.FRAME_LENGTH),
+    "hello from nobody's view": (hello(8, rest=view_id()[:-1]), Reject.MEMBER),
+    "hello with too many": (hello(rest=members(*CROWD)), Reject.COUNT),
+    "hello with fewer than it says": (hello(rest=listed(member(ME), count=2)), Reject.MEMBER),
+    "hello with nobody in it": (hello(rest=members(ME, NOBODY)), Reject.MEMBER),
+    "hello with one twice": (hello(rest=TWICE), Reject.VIEW),
+    "no proposal": (frame(65), Reject.FRAME_LENGTH),
+    "proposal 0": (frame(65, view_id(counter=0), members(ME), bytes(4)), Reject.SEQNO),
+    "proposal 2**63": (frame(65, view_id(counter=2**63), members(ME), bytes(4)), Reject.SEQNO),
+    "proposal to nobody": (propose(listed()), Reject.COUNT),
+    "proposal to too many": (propose(members(*CROWD)), Reject.COUNT),
+    "proposal to one twice": (propose(TWICE), Reject.VIEW),
+    "proposal to half a member": (propose(listed(HALF), b"", b""), Reject.MEMBER),
+    "nobody leaves": (propose(leaving=places(2)), Reject.VIEW),
+    "one leaves twice": (propose(leaving=places(1, 1)), Reject.VIEW),
+    "more leave than there are": (propose(leaving=places(0, 1, 1)), Reject.COUNT),
+    "half a place leaves": (
+        propose(leaving=listed(b"\0", count=1), known=b""),
+        Reject.FRAME_LENGTH,
+    ),
+    "too many views known": (
+        propose(known=listed(*[view_id()] * (CHANGE_MEMBERS_MAX + 1))),
+        Reject.COUNT,
+    ),
+    "view 0 known": (propose(known=listed(view_id(counter=0))), Reject.SEQNO),
+    "nobody's view known": (propose(known=listed(view_id(NOBODY))), Reject.MEMBER),
+    "fewer views known": (propose(known=listed(view_id(), count=2)), Reject.FRAME_LENGTH),
+    "no state": (frame(66), Reject.FRAME_LENGTH),
+    "state with other flags": (state(4), Reject.FLAGS),
+    "state for proposal 0": (state(ids=view_id(counter=0) + view_id()), Reject.SEQNO),
+    "state in view 0": (state(ids=view_id() + view_id(counter=0)), Reject.SEQNO),
+    "state unlisted up to 0": (state(2, view_id() * 2 + view_id(counter=0)), Reject.SEQNO),
+    "state in a view with one twice": (state(who=TWICE), Reject.VIEW),
+    "state in too large a view": (state(who=members(*CROWD)), Reject.COUNT),
+    "three streams": (state(own=listed(*[bytes(9)] * 3)), Reject.COUNT),
+    "own stream 2": (state(own=listed(b"\2" + bytes(8))), Reject.STREAM),
+    "own 2**63": (state(own=listed(struct.pack("<BQ", 0, 2**63))), Reject.SEQNO),
+    "half of an own": (
+        state(own=listed(bytes(8), count=1), held=b"", flushed=b""),
+        Reject.FRAME_LENGTH,
+    ),
+    "held of place 512": (state(held=listed(mark(512))), Reject.VIEW),
+    "held of the third of two": (
+        state(who=members(ME, OTHER), held=listed(mark(2))),
+        Reject.VIEW,
+    ),
+    "held of stream 2": (state(held=listed(mark(stream=2))), Reject.STREAM),
+    "held up to 2**63": (state(held=listed(mark(seqno=2**63))), Reject.SEQNO),
+    "held up to what there is": (state(held=listed(mark(seqno=2**64 - 1))), Reject.SEQNO),
+    "too many held": (state(held=listed(*[mark()] * (2 * CHANGE_MEMBERS_MAX + 1))), Reject.COUNT),
+    "fewer held": (state(held=listed(mark(), count=2)), Reject.FRAME_LENGTH),
+    "too many flushed": (
+        state(flushed=listed(*[view_id() + listed()] * (FLUSHED_MAX + 1))),
+        Reject.COUNT,
+    ),
+    "flushed 0": (state(flushed=listed(view_id(counter=0) + listed())), Reject.SEQNO),
+    "flushed with one twice": (state(flushed=listed(view_id() + TWICE)), Reject.VIEW),
+    "flushed with too many": (state(flushed=listed(view_id() + members(*CROWD))), Reject.COUNT),
+    "no refusal": (frame(67), Reject.FRAME_LENGTH),
+    "refusal with other flags": (frame(67, b"\4", view_id()), Reject.FLAGS),
+    "refusal of 0": (frame(67, b"\0", view_id(counter=0)), Reject.SEQNO),
+    "0 promised": (frame(67, b"\1", view_id(), view_id(counter=0)), Reject.SEQNO),
+    "nothing promised": (frame(67, b"\1", view_id()), Reject.FRAME_LENGTH),
+    "half a coordinator": (frame(67, b"\2", view_id(), HALF), Reject.MEMBER),
+    "0 to finish": (frame(68, view_id(), view_id(counter=0)), Reject.SEQNO),
+    "nothing to finish": (frame(68, view_id()), Reject.FRAME_LENGTH),
+    "no cut": (frame(69), Reject.FRAME_LENGTH),
+    "cut 0": (frame(69, view_id(counter=0), bytes(4)), Reject.SEQNO),
+    "too many parts": (cut(listed(*[part()] * (CHANGE_MEMBERS_MAX + 1))), Reject.COUNT),
+    "fewer parts": (cut(listed(count=1), b""), Reject.FRAME_LENGTH),
+    "part of view 0": (cut(listed(view_id(counter=0) + bytes(4))), Reject.SEQNO),
+    "part with place 512": (cut(listed(part(places(0, 512)))), Reject.VIEW),
+    "part with too many": (cut(listed(part(places(*[0] * 513)))), Reject.COUNT),
+    "part with fewer": (
+        cut(listed(part(listed(bytes(2), count=9), b"")), b""),
+        Reject.FRAME_LENGTH,
+    ),
+    "cut of place 512": (cut(listed(part(departed=listed(cut_mark(512))))), Reject.VIEW),
+    "cut of stream 2": (cut(listed(part(departed=listed(cut_mark(stream=2))))), Reject.STREAM),
+    "cut at 2**63": (cut(listed(part(departed=listed(cut_mark(seqno=2**63))))), Reject.SEQNO),
+    "cut at 2**64 - 2": (
+        cut(listed(part(departed=listed(cut_mark(seqno=2**64 - 2))))),
+        Reject.SEQNO,
+    ),
+    "cut from place 512": (cut(listed(part(departed=listed(cut_mark(source=512))))), Reject.VIEW),
+    "too many departed": (
+        cut(listed(part(departed=listed(*[cut_mark()] * (2 * CHANGE_MEMBERS_MAX + 1))))),
+        Reject.COUNT,
+    ),
+    "half a mark": (cut(starts=listed(mark()[:-1], count=1)), Reject.FRAME_LENGTH),
+    "start of place 512": (cut(starts=listed(mark(512))), Reject.VIEW),
+    "start of stream 2": (cut(starts=listed(mark(stream=2))), Reject.STREAM),
+    "start at 2**63": (cut(starts=listed(mark(seqno=2**63))), Reject.SEQNO),
+    "start at what there is": (cut(starts=listed(mark(seqno=2**64 - 1))), Reject.SEQNO),
+    "too many starts": (cut(starts=listed(*[mark()] * (2 * CHANGE_MEMBERS_MAX + 1))), Reject.COUNT),
+    "want without stream": (frame(70), Reject.FRAME_LENGTH),
+    "want without flags": (frame(70, b"\0"), Reject.FRAME_LENGTH),
+    "want of stream 2": (want((1, 1), stream=2), Reject.STREAM),
+    "want with other flags": (want((1, 1), flags=2), Reject.FLAGS),
+    "want in view 0": (frame(70, b"\0\0", view_id(counter=0)), Reject.SEQNO),
+    "want of nobody's": (frame(70, b"\0\0", view_id()), Reject.MEMBER),
+    "want for nobody": (want(flags=1), Reject.MEMBER),
+    "want of nothing": (want(), Reject.COUNT),
+    "want of an empty range": (want((1, 0)), Reject.COUNT),
+    "want of 0": (want((0, 1)), Reject.SEQNO),
+    "want up to 2**63": (want((SEQNO_MAX, 2)), Reject.SEQNO),
+    "want twice": (want((5, 2), (6, 1)), Reject.RANGES),
+    "want of too much": (want(*((2 * i, 1) for i in range(1, 130))), Reject.COUNT),
+    "ranges of two wants": (
+        want((1, 1)) + want(*((2 * i, 1) for i in range(1, 129))),
+        Reject.COUNT,
+    ),
+    "passed on with other flags": (relayed(run(), flags=2), Reject.FLAGS),
+    "passed on without flags": (frame(71), Reject.FRAME_LENGTH),
+    "passed on in view 0": (frame(71, b"\0", view_id(counter=0)), Reject.SEQNO),
+    "passed on for nobody": (frame(71, b"\0", view_id()), Reject.MEMBER),
+    "passed on to half an asker": (frame(71, b"\1", view_id(), member(ME), HALF), Reject.MEMBER),
+    "nothing passed on": (relayed(b""), Reject.FRAME_LENGTH),
+    "passed on from stream 2": (relayed(run(stream=2)), Reject.STREAM),
+    "passed on from 0": (relayed(run(first=0)), Reject.SEQNO),
+    "none passed on": (relayed(run(count=0)), Reject.COUNT),
+    "too many passed on": (relayed(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
+    "passed on with other lengths": (relayed(run(1, 2, b"\2\0abc")), Reject.LENGTHS),
+    "flushed nothing": (frame(72), Reject.FRAME_LENGTH),
+    "flushed view 0": (frame(72, view_id(counter=0)), Reject.SEQNO),
+    "install view 2**63": (frame(73, view_id(counter=2**63)), Reject.SEQNO),
+    "installed nobody's view": (frame(74, view_id(NOBODY)), Reject.MEMBER),
+    "no complaint": (frame(75), Reject.FRAME_LENGTH),
+    "complaint with other flags": (frame(75, b"\2", member(OTHER)), Reject.FLAGS),
+    "complaint of nobody": (frame(75, b"\0"), Reject.MEMBER),
+    "no tag": (frame(76), Reject.FRAME_LENGTH),
+    "short tag": (frame(76, bytes(7)), Reject.FRAME_LENGTH),
+    "tag 0": (in_view(0), Reject.SEQNO),
+    "two tags": (in_view() * 2, Reject.COUNT),
+    "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(), Reject.COUNT),
+    "kind 63": (frame(63), Reject.FRAME_KIND),
+    "kind 77": (frame(77), Reject.FRAME_KIND),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_its_reason(name: str) -> None:
+    malformed, reason = REFUSED[name]
+    assert refusal(TO_ME + malformed) is reason
+
+
+MARKS = tuple(Mark(0, FIFO, 1) for _ in range(2 * CHANGE_MEMBERS_MAX + 1))
+CUT_MARKS = tuple(CutMark(0, FIFO, 1, 0) for _ in MARKS)
+
+
+def with_departed(*departed: CutMark) -> Cut:
+    return Cut(ID, (PartMarks(BEFORE, (), departed),), ())
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        Hello(Purge.ACKS, False, False, -1),
+        Hello(Purge.ACKS, False, False, COUNTER_MAX + 1),
+        Hello(Purge.ACKS, False, False, 0, size=-1),
+        Hello(Purge.ACKS, False, False, 0, size=CHANGE_MEMBERS_MAX + 1),
+        Hello(Purge.ACKS, False, False, 0, view_id=ViewId(ME, 0)),
+        Hello(Purge.ACKS, False, False, 0, members=CROWD),
+        Hello(Purge.ACKS, False, False, 0, members=(ME, ME._replace(name="c"))),
+        Propose(ViewId(ME, COUNTER_MAX + 1), (ME,)),
+        Propose(ID, ()),
+        Propose(ID, CROWD),
+        Propose(ID, (ME, ME)),
+        Propose(ID, (ME,), (1,)),
+        Propose(ID, (ME,), (-1,)),
+        Propose(ID, (ME, OTHER), (1, 1)),
+        Propose(ID, (ME,), (), (BEFORE,) * (CHANGE_MEMBERS_MAX + 1)),
+        Propose(ID, (ME,), (), (ViewId(ME, 0),)),
+        State(ID, ViewId(ME, 0)),
+        State(ID, BEFORE, (ME, ME)),
+        State(ID, BEFORE, CROWD),
+        State(ID, BEFORE, own=((FIFO, 1),) * 3),
+        State(ID, BEFORE, own=((FIFO, -1),)),
+        State(ID, BEFORE, own=((FIFO, SEQNO_MAX + 1),)),
+        State(ID, BEFORE, held=MARKS),
+        State(ID, BEFORE, held=(Mark(CHANGE_MEMBERS_MAX, FIFO, 1),)),
+        State(ID, BEFORE, held=(Mark(-1, FIFO, 1),)),
+        State(ID, BEFORE, (ME,), held=(Mark(1, FIFO, 1),)),
+        State(ID, BEFORE, held=(Mark(0, FIFO, OWN),)),
+        State(ID, BEFORE, held=(Mark(0, FIFO, SEQNO_MAX + 1),)),
+        State(ID, BEFORE, flushed=(Flushable(ID, ()),) * (FLUSHED_MAX + 1)),
+        State(ID, BEFORE, flushed=(Flushable(ViewId(ME, 0), ()),)),
+        State(ID, BEFORE, flushed=(Flushable(ID, (ME, ME)),)),
+        State(ID, BEFORE, flushed=(Flushable(ID, CROWD),)),
+        State(ID, BEFORE, unlisted=ViewId(ME, 0)),
+        Refuse(ViewId(ME, 0)),
+        Refuse(ID, ViewId(ME, 0)),
+        Finish(ID, ViewId(ME, 0)),
+        Cut(ID, (PartMarks(BEFORE, (), ()),) * (CHANGE_MEMBERS_MAX + 1), ()),
+        Cut(ID, (PartMarks(ViewId(ME, 0), (), ()),), ()),
+        Cut(ID, (PartMarks(BEFORE, (CHANGE_MEMBERS_MAX,), ()),), ()),
+        Cut(ID, (PartMarks(BEFORE, (0,) * (CHANGE_MEMBERS_MAX + 1), ()),), ()),
+        with_departed(*CUT_MARKS),
+        with_departed(CutMark(CHANGE_MEMBERS_MAX, FIFO, 1, 0)),
+        with_departed(CutMark(0, FIFO, 1, CHANGE_MEMBERS_MAX)),
+        with_departed(CutMark(-1, FIFO, 1, 0)),
+        with_departed(CutMark(0, FIFO, 1, -1)),
+        with_departed(CutMark(0, FIFO, -2, 0)),
+        with_departed(CutMark(0, FIFO, SEQNO_MAX + 1, 0)),
+        Cut(ID, (), MARKS),
+        Cut(ID, (), (Mark(CHANGE_MEMBERS_MAX, FIFO, 1),)),
+        Cut(ID, (), (Mark(0, FIFO, OWN),)),
+        Want(ID, OTHER, FIFO, ()),
+        Want(ID, OTHER, FIFO, (range(0, 1),)),
+        Want(ID, OTHER, FIFO, (range(5, 7), range(6, 8))),
+        Want(ID, OTHER, FIFO, tuple(range(2 * i, 2 * i + 1) for i in range(1, 130))),
+        Want(ViewId(ME, 0), OTHER, FIFO, (range(1, 2),)),
+        Relayed(ViewId(ME, 0), OTHER, Data(FIFO, 1, [b"x"])),
+        Relayed(ID, OTHER, Data(FIFO, 1, [])),
+        Relayed(ID, OTHER, Data(FIFO, 0, [b"x"])),
+        Relayed(ID, OTHER, Data(FIFO, 1, [bytes(65_480)])),
+        Flushed(ViewId(ME, 0)),
+        Install(ViewId(ME, COUNTER_MAX + 1)),
+        Installed(ViewId(ME, 0)),
+        InView(0),
+        InView(-1),
+        InView(2**64),
+    ],
+    ids=lambda each: repr(each)[:80],
+)
+def test_what_cannot_be_right_is_our_bug(ours: ChangeFrame) -> None:
+    with pytest.raises(AssertionError):
+        codec().pack([ours], to=ME)
+
+
+def test_a_member_that_cannot_be_is_not_sent() -> None:
+    for wrong in (Complain(NOBODY), Propose(ID, (NOBODY,)), Refuse(ID, coordinator=NOBODY)):
+        with pytest.raises(ConfigError):
+            codec().pack([wrong], to=ME)
+
+
+# What is long
+
+
+def long_named(count: int) -> tuple[Member, ...]:
+    return tuple(LONGEST._replace(incarnation=number) for number in range(1, count + 1))
+
+
+def test_as_many_as_may_be_fit_one_datagram() -> None:
+    most = CROWD[:CHANGE_MEMBERS_MAX]
+    places = tuple(range(CHANGE_MEMBERS_MAX))
+    marks = tuple(Mark(place, stream, SEQNO_MAX) for place in places for stream in Stream)
+    departed = tuple(CutMark(*each, 511) for each in marks)
+    ids = tuple(ViewId(who, COUNTER_MAX) for who in most)
+    frames: list[Frame] = [
+        Hello(Purge.ACKS, True, True, COUNTER_MAX, ME, ID, CHANGE_MEMBERS_MAX, most),
+        Propose(ID, most, places, ids),
+        State(ID, BEFORE, most, held=marks, flushed=(Flushable(ID, most),) * 5),
+        State(ID, BEFORE, flushed=(Flushable(ID, most[:400]),) * FLUSHED_MAX),
+        Cut(ID, (PartMarks(BEFORE, places, departed),), marks),
+        Cut(ID, tuple(PartMarks(each, (0,), ()) for each in ids), marks),
+    ]
+    datagrams = codec(512).pack(frames, to=ME)
+    assert unpacked(datagrams) == [[each] for each in frames]
+    assert all(512 < len(datagram) <= DATAGRAM_BYTES_MAX for datagram in datagrams)
+
+
+def test_what_fits_no_datagram_is_our_bug() -> None:
+    fits, too_long = Propose(ID, long_named(460)), Propose(ID, long_named(467))
+    one = Codec("g" * 64, LONGEST, 512)
+    (datagram,) = one.pack([fits], to=LONGEST)
+    assert len(datagram) <= DATAGRAM_BYTES_MAX
+    assert one.unpack(datagram) == (LONGEST, [fits])
+    for longer in (too_long, Propose(ID, long_named(500))):
+        with pytest.raises(AssertionError, match="larger than any datagram"):
+            one.pack([longer], to=LONGEST)
+
+
+def test_long_names_are_told_whatever_our_datagrams_hold() -> None:
+    long_id = ViewId(LONGEST, COUNTER_MAX)
+    gaps = tuple(range(2 * i, 2 * i + 1) for i in range(1, NACK_RANGES_MAX + 1))
+    frames: list[Frame] = [
+        Refuse(long_id, long_id, LONGEST),
+        Finish(long_id, long_id),
+        Want(long_id, LONGEST, FIFO, gaps, LONGEST),
+        Flushed(long_id),
+        Complain(LONGEST),
+    ]
+    one = Codec("g" * 64, LONGEST, 512, tagged=True)
+    datagrams = one.pack(frames, to=LONGEST)
+    received = [one.unpack(datagram)[1] for datagram in datagrams]
+    assert received == [[each] for each in frames]
+    assert [len(datagram) > 512 for datagram in datagrams] == [True, True, True, False, False]
+
+
+def test_a_want_is_cut_where_a_datagram_is_full() -> None:
+    gaps = tuple(range(2 * i, 2 * i + 1) for i in range(1, NACK_RANGES_MAX + 1))
+    pieces = unpacked(codec(512).pack([Want(ID, OTHER, UNIFORM, gaps, ME)], to=ME))
+    assert len(pieces) > 2
+    wanted: list[range] = []
+    for (piece,) in pieces:
+        assert isinstance(piece, Want)
+        assert (piece.id, piece.sender, piece.stream, piece.asker) == (ID, OTHER, UNIFORM, ME)
+        wanted += piece.missing
+    assert tuple(wanted) == gaps
+
+
+@pytest.mark.parametrize(
+    "sizes", [[100] * 50, [99, 101] * 25, [600, 10]], ids=["equal", "mixed", "larger"]
+)
+def test_a_long_run_is_passed_on_in_pieces(sizes: list[int]) -> None:
+    payloads = [bytes(size) for size in sizes]
+    datagrams = codec(512).pack([Relayed(ID, OTHER, Data(UNIFORM, 7, payloads), ME)], to=ME)
+    following = 7
+    passed_on = []
+    for (piece,) in unpacked(datagrams):
+        assert isinstance(piece, Relayed)
+        assert (piece.id, piece.sender, piece.asker) == (ID, OTHER, ME)
+        assert (piece.data.stream, piece.data.first) == (UNIFORM, following)
+        following = piece.data.last + 1
+        passed_on += piece.data.payloads
+    assert passed_on == payloads
+    assert [len(datagram) > 512 for datagram in datagrams].count(True) == sizes.count(600)
+
+
+def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
+    sender = Codec("g" * 64, ME, DATAGRAM_BYTES_MAX, tagged=True)
+    largest = Data(FIFO, 1, [bytes(sender.payload_bytes_max)])
+    assert len(largest.payloads[0]) > 64_000
+    frames: list[Frame] = [
+        Relayed(ViewId(LONGEST, 1), LONGEST, largest, LONGEST),
+        PeerRepair(LONGEST, largest),
+    ]
+    relay = Codec("g" * 64, LONGEST, 512, tagged=True)
+    relay.tag = TAG
+    passed, repaired = relay.pack(frames, to=LONGEST)
+    assert DATAGRAM_BYTES_MAX - TAG_BYTES == len(passed) > len(repaired)
+    assert relay.unpack(passed)[1] == frames[:1]
+    assert relay.unpack(repaired)[1] == [InView(TAG), frames[1]]
+
+
+def test_encoded_lists_are_bounded() -> None:
+    for count in range(1, 9):
+        codec().pack([Propose(ID, CROWD[:count])], to=ME)
+    assert _encode_members.cache_info().currsize == 4
+
+
+# Tags
+
+IN_VIEW: list[Frame] = [
+    Data(FIFO, 1, [b"x"]),
+    Ack(FIFO, 2, 1, 3),
+    Nack(FIFO, [range(1, 2)]),
+    Watermark(UNIFORM, 4),
+    Commit(3, ID),
+    PeerRepair(OTHER, Data(FIFO, 1, [b"x"])),
+    PeerRepairRequest(OTHER, (range(1, 2),)),
+    StabilityReport(ID, 1, 2, (3, 4)),
+    StabilityQuery(ID, 1),
+    Stable(ID, 1, 2, (StableMark(3, 4, 0),)),
+    Heartbeat(4),
+]
+ANYWHERE: list[Frame] = [
+    UnicastData(Conn(3, 1), 1, [b"x"]),
+    Close(Conn(3, 1)),
+    Ping(1),
+    Begun(FIFO, 1),
+    CommitWanted(ID),
+    ViewIs(View(ID, (ME,))),
+    *(ours for ours, _ in BY_HAND if not isinstance(ours, InView)),
+]
+
+
+def test_the_tag_of_a_view() -> None:
+    digest = hashlib.blake2b(view_id(), digest_size=8).digest()
+    assert tag_of(ID) == int.from_bytes(digest, "little") > 0
+    assert tag_of(ID) == tag_of(ViewId(ME, 4))
+    assert len({tag_of(ID), tag_of(BEFORE), tag_of(ViewId(OTHER, 4))}) == 3
+    assert tag_of.cache_parameters()["maxsize"] == 64
+
+
+def test_no_view_has_the_tag_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Zero:
+        def __init__(self, _: bytes, digest_size: int) -> None:
+            self.size = digest_size
+
+        def digest(self) -> bytes:
+            return bytes(self.size)
+
+    monkeypatch.setattr("ringcast.wire.change_codec.blake2b", Zero)
+    assert tag_of.__wrapped__(ID) == 1
+
+
+@pytest.mark.parametrize("ours", IN_VIEW, ids=lambda each: type(each).__name__)
+def test_what_is_said_in_a_view_tells_it(ours: Frame) -> None:
+    (datagram,) = tagged().pack([ours], to=ME)
+    (plain,) = codec().pack([ours], to=ME)
+    assert datagram == TO_ME + in_view() + plain[len(TO_ME) :]
+    assert codec().unpack(datagram) == (ME, [InView(TAG), ours])
+
+
+@pytest.mark.parametrize("ours", ANYWHERE, ids=lambda each: repr(each)[:60])
+def test_what_is_said_anywhere_does_not(ours: Frame) -> None:
+    assert tagged().pack([ours], to=ME) == codec().pack([ours], to=ME)
+
+
+@pytest.mark.parametrize("ours", IN_VIEW + ANYWHERE, ids=lambda each: repr(each)[:60])
+def test_without_a_tag_nothing_is_told(ours: Frame) -> None:
+    plain = codec().pack([ours], to=ME)
+    assert Codec("orders", ME, 60_000, tagged=True).pack([ours], to=ME) == plain
+    one = tagged()
+    one.tag = 0
+    assert one.pack([ours], to=ME) == plain
+
+
+def test_the_tag_is_the_first_whatever_comes_first() -> None:
+    frames: list[Frame] = [Ping(1), Flushed(ID), Ack(FIFO, 2, 1, 3), Ping(2), Data(FIFO, 1, [b"x"])]
+    assert unpacked(tagged().pack(frames, to=ME)) == [[InView(TAG), *frames]]
+
+
+def test_every_datagram_of_its_own_tells_it_or_not() -> None:
+    report = StabilityReport(ID, 1, 2, (3, 4))
+    proposal = Propose(ID, (ME,))
+    frames: list[Frame] = [Ping(1), proposal, report, Ping(2), proposal, Heartbeat(1), Ping(3)]
+    assert unpacked(tagged().pack(frames, to=ME)) == [
+        [Ping(1)],
+        [proposal],
+        [InView(TAG), report],
+        [Ping(2)],
+        [proposal],
+        [InView(TAG), Heartbeat(1), Ping(3)],
+    ]
+
+
+@pytest.mark.parametrize("sizes", [[100] * 50, [99, 101] * 25], ids=["equal", "mixed"])
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_each_datagram_of_a_long_run_tells_it(sizes: list[int], passed_on: bool) -> None:
+    payloads = [bytes(size) for size in sizes]
+    data = Data(FIFO, 7, payloads)
+    ours = PeerRepair(OTHER, data) if passed_on else data
+    datagrams = tagged(512).pack([ours], to=ME)
+    assert len(datagrams) > 2
+    assert all(512 - 130 < len(datagram) <= 512 for datagram in datagrams[:-1])
+    received = []
+    for tag, piece in unpacked(datagrams):
+        assert tag == InView(TAG)
+        run = piece.data if isinstance(piece, PeerRepair) else piece
+        assert isinstance(run, Data)
+        received += run.payloads
+    assert received == payloads
+
+
+def test_each_datagram_of_many_ranges_tells_it() -> None:
+    gaps = [range(2 * i, 2 * i + 1) for i in range(1, NACK_RANGES_MAX + 1)]
+    frames: list[Frame] = [Nack(FIFO, gaps), PeerRepairRequest(OTHER, tuple(gaps))]
+    datagrams = tagged(512).pack(frames, to=ME)
+    assert all(len(datagram) <= 512 for datagram in datagrams)
+    for received in unpacked(datagrams):
+        assert received[0] == InView(TAG)
+        assert len(received) > 1
+
+
+def test_a_tag_is_one_of_the_frames_of_a_datagram() -> None:
+    frames: list[Frame] = [Heartbeat(1)] * (FRAMES_MAX + 5)
+    first, second = unpacked(tagged().pack(frames))
+    assert first == [InView(TAG), *frames[: FRAMES_MAX - 1]]
+    assert second == [InView(TAG), *frames[FRAMES_MAX - 1 :]]
+
+
+def test_there_is_always_room_for_a_tag() -> None:
+    plain, one = codec(512), Codec("orders", ME, 512, tagged=True)
+    assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES
+    for tag in (0, TAG):
+        one.tag = tag
+        assert one.tag == tag
+        assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES
+        largest = bytes(one.payload_bytes_max)
+        for ours in (UnicastData(Conn(3, 1), 1, [largest]), Data(FIFO, 1, [largest])):
+            (datagram,) = one.pack([ours], to=ME)
+            assert len(datagram) <= 512
+    with pytest.raises(AssertionError, match="larger than a datagram"):
+        one.pack([Data(FIFO, 1, [bytes(512)])])
+    one.resize(400)
+    assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES - 112
+    (datagram,) = one.pack([Data(FIFO, 1, [bytes(one.payload_bytes_max)])])
+    assert len(datagram) <= 400
+
+
+def test_a_message_on_the_fast_path_has_no_tag() -> None:
+    assert tagged().pack_message(ME, Conn(3, 1), 1, b"x") == codec().pack_message(
+        ME, Conn(3, 1), 1, b"x"
+    )
+
+
+def test_a_codec_without_room_for_a_tag_has_none() -> None:
+    one = codec()
+    assert one.tag == 0
+    one.tag = 0
+    with pytest.raises(AssertionError):
+        one.tag = TAG
+    for wrong in (-1, 2**64):
+        with pytest.raises(AssertionError):
+            tagged().tag = wrong
+
+
+def test_a_tag_that_is_said_begins_a_datagram() -> None:
+    frames: list[Frame] = [Heartbeat(1), InView(1), Data(FIFO, 1, [b"x"]), InView(2)]
+    assert unpacked(codec().pack(frames)) == [frames[:1], frames[1:3], frames[3:]]
+    with pytest.raises(AssertionError):
+        tagged().pack(frames)
+
+
+# Memory
+
+
+def small(number: int) -> bytes:
+    """Few bytes and much memory: texts that the interpreter does not share, large numbers."""
+    who = Member(Address("\u0100", 60_000 + number % 5000), 2**63 + number, "\u0101")
+    return member(who)
+
+
+def small_id(number: int) -> bytes:
+    return struct.pack("<Q", 2**62 + number) + small(number)
+
+
+def smalls(first: int, count: int) -> bytes:
+    return listed(*map(small, range(first, first + count)))
+
+
+MEMORY = {
+    "most members": propose(smalls(0, 512)),
+    "most members, leaving, from most views": propose(
+        smalls(0, 512), places(*range(512)), listed(*map(small_id, range(512)))
+    ),
+    "most greeted": hello(rest=smalls(0, 512)),
+    "most flushed": state(
+        flushed=listed(*(small_id(at) + smalls(1000 * at, 490) for at in range(8)))
+    ),
+    "most flushed but the last is wrong": state(
+        flushed=listed(*(small_id(at) + smalls(1000 * at, 490) for at in range(8)))[:-1]
+    ),
+    "most held": state(
+        who=smalls(0, 512),
+        held=listed(*(mark(at // 2, at % 2, 2**62 + at) for at in range(1024))),
+    ),
+    "most parts": cut(listed(*(small_id(at) + listed() + listed() for at in range(512)))),
+    "most places": cut(
+        listed(*(small_id(at) + places(*range(511, 255, -1)) + listed() for at in range(110)))
+    ),
+    "most departed": cut(
+        listed(
+            *(
+                part(departed=listed(*(cut_mark(300, 1, 2**62 + n, 301) for n in range(1000))))
+                for _ in range(5)
+            )
+        )
+    ),
+    "most starts": cut(starts=listed(*(mark(300, 1, 2**62 + at) for at in range(1024)))),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_unpacking_takes_memory_in_proportion(name: str) -> None:
+    one = codec()
+    datagram = TO_ME + MEMORY[name]
+    assert len(datagram) <= DATAGRAM_BYTES_MAX
+    tracemalloc.start()
+    try:
+        try:
+            kept = one.unpack(datagram)
+        except DecodeError:
+            kept = None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (kept is None) == name.endswith("is wrong")
+    assert peak <= 24 * len(datagram) + (96 << 10)
+
+
+MANY_SMALL = {
+    "many refusals": frame(67, b"\3", small_id(1), small_id(2), small(3)) * 128,
+    "many that finish": frame(68, small_id(1), small_id(2)) * 128,
+    "many wants": b"".join(
+        frame(70, b"\0\1", small_id(1), small(2), small(3), struct.pack("<QI", 2**62 + at, 1))
+        for at in range(128)
+    ),
+    "many complaints": frame(75, b"\1", small(1)) * 128,
+    "small payloads passed on": relayed(run(1, MESSAGES_MAX, b"\2\0" + bytes(2 * MESSAGES_MAX))),
+}
+
+
+@pytest.mark.parametrize("name", MANY_SMALL)
+def test_unpacking_what_is_short_takes_little_more(name: str) -> None:
+    one = codec()
+    datagram = TO_ME + MANY_SMALL[name]
+    tracemalloc.start()
+    try:
+        one.unpack(datagram)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 24 * len(datagram) + (96 << 10)
