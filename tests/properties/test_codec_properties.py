@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +24,26 @@ from ringcast.model import (
     View,
     ViewId,
 )
+from ringcast.wire.changes import (
+    OWN,
+    Complain,
+    Cut,
+    CutMark,
+    Finish,
+    Flushable,
+    Flushed,
+    Hello,
+    Install,
+    Installed,
+    InView,
+    PartMarks,
+    Propose,
+    Refuse,
+    Relayed,
+    State,
+    Want,
+)
+from ringcast.wire.changes import Mark as ChangeMark
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
@@ -68,7 +88,14 @@ from ringcast.wire.frames import (
     Watermark,
     Welcome,
 )
-from ringcast.wire.limits import ALLOWANCE_MAX, COUNTER_MAX, NACK_RANGES_MAX, VIEW_MEMBERS_MAX
+from ringcast.wire.limits import (
+    ALLOWANCE_MAX,
+    CHANGE_MEMBERS_MAX,
+    COUNTER_MAX,
+    FLUSHED_MAX,
+    NACK_RANGES_MAX,
+    VIEW_MEMBERS_MAX,
+)
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
@@ -202,6 +229,82 @@ def rounds(draw: st.DrawFn) -> Stable:
     return Stable(draw(view_ids), draw(counters), draw(allowances), tuple(marks))
 
 
+lists_of_members = st.lists(members, max_size=9, unique_by=lambda member: member[:2]).map(tuple)
+some_view_ids = st.lists(view_ids, max_size=4).map(tuple)
+change_places = st.integers(0, 3) | st.integers(0, CHANGE_MEMBERS_MAX - 1)
+change_marks = st.lists(st.builds(ChangeMark, change_places, streams, seqnos), max_size=9).map(
+    tuple
+)
+parts = st.builds(
+    PartMarks,
+    view_ids,
+    st.lists(change_places, max_size=9).map(tuple),
+    st.lists(
+        st.builds(CutMark, change_places, streams, st.just(OWN) | seqnos, change_places), max_size=9
+    ).map(tuple),
+)
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> Propose:
+    asked = draw(lists_of_members.filter(bool))
+    leaving = draw(st.lists(st.integers(0, len(asked) - 1), unique=True))
+    return Propose(draw(view_ids), asked, tuple(leaving), draw(some_view_ids))
+
+
+@st.composite
+def states(draw: st.DrawFn) -> State:
+    there = draw(lists_of_members)
+    held = draw(change_marks)
+    if there:
+        held = tuple(mark._replace(place=mark.place % len(there)) for mark in held)
+    flushables = st.builds(Flushable, view_ids, lists_of_members)
+    return State(
+        draw(view_ids),
+        draw(view_ids),
+        there,
+        tuple(draw(st.lists(st.tuples(streams, seqnos), max_size=len(Stream)))),
+        held,
+        tuple(draw(st.lists(flushables, max_size=FLUSHED_MAX))),
+        draw(st.none() | view_ids),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def passed_on_in_a_change(draw: st.DrawFn) -> Relayed:
+    data = draw(passed_on()).data
+    run = Data(draw(streams), data.first, data.payloads, more=data.more)
+    return Relayed(draw(view_ids), draw(members), run, draw(st.none() | members))
+
+
+changes = st.one_of(
+    st.builds(
+        Hello,
+        purges,
+        st.booleans(),
+        st.booleans(),
+        st.integers(0, COUNTER_MAX),
+        st.none() | members,
+        st.none() | view_ids,
+        st.integers(0, CHANGE_MEMBERS_MAX),
+        lists_of_members,
+    ),
+    proposals(),
+    states(),
+    st.builds(Refuse, view_ids, st.none() | view_ids, st.none() | members),
+    st.builds(Finish, view_ids, view_ids),
+    st.builds(Cut, view_ids, st.lists(parts, max_size=4).map(tuple), change_marks),
+    st.builds(Want, view_ids, members, streams, gaps().map(tuple), st.none() | members),
+    passed_on_in_a_change(),
+    st.builds(Flushed, view_ids),
+    st.builds(Install, view_ids),
+    st.builds(Installed, view_ids),
+    st.builds(Complain, members, st.booleans()),
+)
+tags = st.integers(1, 3) | st.integers(1, 2**64 - 1)
+
+
 @st.composite
 def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
     """A run that continues this one, or nearly."""
@@ -268,7 +371,9 @@ pieces = st.one_of(
         ),
         st.builds(StabilityQuery, view_ids, seqnos),
         rounds(),
+        st.builds(InView, tags),
     ).map(lambda frame: [frame]),
+    changes.map(lambda change: [change]),
 )
 frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
     lambda lists: list(chain.from_iterable(lists))
@@ -276,6 +381,9 @@ frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
 codecs = st.sampled_from([512, 513, 600, 1400, 9000, 65_507]).map(
     lambda datagram_bytes: Codec("orders", ME, datagram_bytes)
 )
+
+
+Asking: TypeAlias = Nack | UnicastNack | PeerRepairRequest | Want
 
 
 def itemised(frames: list[Frame]) -> list[object]:
@@ -288,16 +396,19 @@ def itemised(frames: list[Frame]) -> list[object]:
                 (whose, frame.more, seqno, payload)
                 for seqno, payload in enumerate(frame.payloads, frame.first)
             ]
-        elif isinstance(frame, Nack | UnicastNack | PeerRepairRequest):
+        elif isinstance(frame, Asking):
             items += [(type(frame), whose_gaps(frame), gap) for gap in frame.missing]
         elif isinstance(frame, PeerRepair):
             items += [(frame.sender, item) for item in itemised([frame.data])]
+        elif isinstance(frame, Relayed):
+            whose = frame.id, frame.sender, frame.asker
+            items += [(whose, item) for item in itemised([frame.data])]
         else:
             items.append(frame)
     return items
 
 
-def whose_gaps(frame: Nack | UnicastNack | PeerRepairRequest) -> object:
+def whose_gaps(frame: Asking) -> object:
     match frame:
         case Nack():
             return frame.stream
@@ -305,6 +416,8 @@ def whose_gaps(frame: Nack | UnicastNack | PeerRepairRequest) -> object:
             return frame.conn
         case PeerRepairRequest():
             return frame.sender
+        case Want():
+            return frame.id, frame.sender, frame.stream, frame.asker
 
 
 def bytes_of_first_item(frame: Frame) -> int:
@@ -360,6 +473,28 @@ def bytes_of_first_item(frame: Frame) -> int:
             raise AssertionError("it shares its datagram with nothing")
         case StabilityReport() | Stable() | PeerRepair():
             raise AssertionError("nor does this")
+        case Hello() | Propose() | State() | Cut() | Relayed():
+            raise AssertionError("nor that")
+        case Refuse():
+            promised = bytes_of_view_id(frame.promised) if frame.promised else 0
+            coordinator = bytes_of_member(frame.coordinator) if frame.coordinator else 0
+            return 3 + 1 + bytes_of_view_id(frame.id) + promised + coordinator
+        case Finish():
+            return 3 + bytes_of_view_id(frame.id) + bytes_of_view_id(frame.first)
+        case Want():
+            asker = bytes_of_member(frame.asker) if frame.asker else 0
+            whose = bytes_of_view_id(frame.id) + bytes_of_member(frame.sender) + asker
+            return 3 + 2 + whose + 12
+        case Flushed() | Install() | Installed():
+            return 3 + bytes_of_view_id(frame.id)
+        case Complain():
+            return 3 + 1 + bytes_of_member(frame.member)
+        case InView():
+            raise AssertionError("it begins a datagram")
+
+
+def bytes_of_view_id(view_id: ViewId) -> int:
+    return 8 + bytes_of_member(view_id.creator)
 
 
 def bytes_of_member(member: Member) -> int:
@@ -368,7 +503,15 @@ def bytes_of_member(member: Member) -> int:
 
 def is_alone(frame: Frame) -> bool:
     views = isinstance(frame, ViewIs | Welcome | MergeRequest | Merged)
-    return views or isinstance(frame, Takeover | Standing | StabilityReport | Stable | PeerRepair)
+    change = isinstance(frame, Hello | Propose | State | Cut | Relayed)
+    others = isinstance(frame, Takeover | Standing | StabilityReport | Stable | PeerRepair)
+    return views or change or others
+
+
+def is_said_in_view(frame: Frame) -> bool:
+    plain = isinstance(frame, Data | Ack | Nack | Watermark | PeerRepair | PeerRepairRequest)
+    rounds = isinstance(frame, StabilityReport | StabilityQuery | Stable)
+    return plain or rounds or isinstance(frame, Commit | Heartbeat)
 
 
 @settings(deadline=None)
@@ -394,15 +537,42 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
     for datagram, after in pairwise(datagrams):
         _, here = codec.unpack(datagram)
         _, (there, *_) = codec.unpack(after)
-        if is_alone(here[0]) or is_alone(there):
+        if is_alone(here[0]) or is_alone(there) or isinstance(there, InView):
             continue
-        nacks = [
-            frame for frame in here if isinstance(frame, Nack | UnicastNack | PeerRepairRequest)
-        ]
-        ranges = sum(len(nack.missing) for nack in nacks)
-        asks = isinstance(there, Nack | UnicastNack | PeerRepairRequest)
+        ranges = sum(len(frame.missing) for frame in here if isinstance(frame, Asking))
+        asks = isinstance(there, Asking)
         if not (asks and ranges == NACK_RANGES_MAX):
             assert len(datagram) + bytes_of_first_item(there) > datagram_bytes
+
+
+@settings(deadline=None)
+@given(st.sampled_from([512, 700, 65_507]), tags, frame_lists)
+def test_a_tag_begins_each_datagram_that_speaks_in_a_view_and_no_other(
+    datagram_bytes: int, tag: int, frames: list[Frame]
+) -> None:
+    untold = [frame for frame in frames if not isinstance(frame, InView)]
+    codec = Codec("orders", ME, datagram_bytes, tagged=True)
+    codec.tag = tag
+    received: list[Frame] = []
+    for datagram in codec.pack(fitting(untold, codec.payload_bytes_max), to=ME):
+        _, here = codec.unpack(datagram)
+        told = [frame for frame in here if isinstance(frame, InView)]
+        said = here[len(told) :]
+        assert told == [InView(tag)] * any(map(is_said_in_view, said))
+        assert not any(isinstance(frame, InView) for frame in said)
+        assert len(datagram) <= datagram_bytes or is_alone(said[0])
+        received += said
+    assert itemised(received) == itemised(fitting(untold, codec.payload_bytes_max))
+
+
+def fitting(frames: list[Frame], payload_bytes_max: int) -> list[Frame]:
+    """Without runs that have a larger message."""
+    return [
+        frame
+        for frame in frames
+        if not isinstance(frame, Data | UnicastData)
+        or max(map(len, frame.payloads)) <= payload_bytes_max
+    ]
 
 
 messages_alone = st.builds(
@@ -460,6 +630,10 @@ def test_a_received_datagram_packs_into_one_again(codec: Codec, frames: list[Fra
     st.one_of(
         st.binary(max_size=300),
         st.builds(bytes.__add__, st.sampled_from([HEADER, TO_ME]), st.binary(max_size=60)),
+        st.builds(
+            lambda kind, body: TO_ME + bytes([kind]) + len(body).to_bytes(2, "little") + body,
+            *(st.integers(64, 76), st.binary(max_size=90)),
+        ),
     )
 )
 def test_strange_bytes_are_refused_or_understood(datagram: bytes) -> None:
