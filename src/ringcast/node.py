@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
 from ringcast.core.shared import Deadlines, GroupState
+from ringcast.core.view_change import Begin
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import (
     Delivered,
@@ -36,6 +37,9 @@ from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.views.layer import GroupViews
+from ringcast.protocols.views.streams import ViewStreams
+from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Close,
@@ -135,7 +139,9 @@ class Node:
         self.config = config
         self.view: View | None = None
         self.observer: Observer | None = None
-        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
+        has_views = any(isinstance(layer, GroupViews) for layer in layers)
+        datagram_bytes = config.multicast.datagram_bytes
+        self.codec = Codec(config.group, me, datagram_bytes, seal, tagged=has_views)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -154,7 +160,7 @@ class Node:
         )
         self._layers: list[Layer] = [group, one, *layers]
         has_membership = any(isinstance(layer, Membership) for layer in layers)
-        if has_membership or config.multicast.purge is Purge.RETAINED:
+        if has_membership or has_views or config.multicast.purge is Purge.RETAINED:
             self._layers.append(
                 ControlChannel(
                     me,
@@ -182,7 +188,7 @@ class Node:
         self._owner = _owners(self._layers)
         self._places: dict[type, int] = {
             kind: place
-            for kind in (Membership, FailureDetector, ControlChannel, StateTransfer)
+            for kind in (Membership, GroupViews, FailureDetector, ControlChannel, StateTransfer)
             for place, layer in enumerate(self._layers)
             if isinstance(layer, kind)
         }
@@ -192,11 +198,12 @@ class Node:
         self._has_refused = False  # a send since then: it is told when the group is whole
         self._turn = 0
         self._receipts_asked = 0
+        self._packed: list[tuple[Address | None, bytes]] = []  # before the view began
         self._out = self.effects = Effects()
         """What waits to be taken, to be read only: a driver looks here before it takes."""
         self.multicast = group
         self.unicast = one
-        self.membership = self._find(Membership)
+        self.membership = self._find(Membership) or self._find(GroupViews)
         """None: views come from outside."""
         self.detector = self._find(FailureDetector)
         """None: nobody here notices that a member is gone."""
@@ -452,12 +459,12 @@ class Node:
         last call. `now` is for the observer.
         """
         waiting, lone, observer = self._out.frames, self._out.lone, self.observer
-        datagrams: list[tuple[Address | None, bytes]] = []
+        datagrams, self._packed = self._packed, []
         if lone is not None:
             self._out.lone = None
-            datagrams = [(lone[0].address, self.codec.pack_message(*lone))]
+            datagrams.append((lone[0].address, self.codec.pack_message(*lone)))
             if observer is not None:
-                observer.transmitted(lone[0], [datagrams[0][1]], now)
+                observer.transmitted(lone[0], [datagrams[-1][1]], now)
         if not waiting:
             return datagrams
         by_dest: dict[Member | Address | None, list[Frame]] = {}
@@ -762,7 +769,7 @@ class Node:
             raise UsageError("this node has no membership: nobody wants its state")
         return state
 
-    def _joined_by_name(self) -> Membership:
+    def _joined_by_name(self) -> Membership | GroupViews:
         membership = self.membership
         if membership is None:
             raise UsageError("this node has no membership: its views come from outside")
@@ -795,6 +802,16 @@ class Node:
                         self.observer.before_change(None, now)
                     # Closed, of the first layer, is the last event.
                     self.group.close(reason, self._layers[:1], now, self._out)
+            case Begin(view):
+                self._packed = self.take_datagrams(now)  # said in the view that ends
+                self.view = view
+                if self.observer is not None:
+                    self.observer.before_change(view, now)
+                self.codec.tag = tag_of(view.id)
+                self.group.change(view, self._layers, now, self._out)
+                for layer in self._layers:
+                    layer.handle_signal(signal, now, self._out)
+                self._count_members(view, now)
             case DigestAgreed(digest):
                 for layer in self._layers:
                     layer.install_digest(digest, now, self._out)
@@ -808,7 +825,7 @@ def build_node(
     config: GroupConfig,
     *,
     seal: DatagramSeal | None = None,
-    membership: type[Membership] | None = Membership,
+    membership: type[Membership] | type[GroupViews] | None = Membership,
     detector: type[FailureDetector] | None = FailureDetector,
     multicast: type[ReliableMulticast] = ReliableMulticast,
     unicast: type[ReliableUnicast] = ReliableUnicast,
@@ -829,6 +846,8 @@ def build_node(
         )
         if detector is not None:
             layers.append(detector(me, config.membership))
+        if issubclass(membership, GroupViews) and not issubclass(multicast, ViewStreams):
+            multicast = ViewStreams
     return Node(
         *(me, config),
         seal=seal,

@@ -32,6 +32,7 @@ from ringcast.wire.changes import (
     Finish,
     Flushable,
     Flushed,
+    Forwarded,
     Hello,
     Install,
     Installed,
@@ -39,7 +40,6 @@ from ringcast.wire.changes import (
     PartMarks,
     Propose,
     Refuse,
-    Relayed,
     State,
     Want,
 )
@@ -272,10 +272,10 @@ def states(draw: st.DrawFn) -> State:
 
 
 @st.composite
-def passed_on_in_a_change(draw: st.DrawFn) -> Relayed:
+def passed_on_in_a_change(draw: st.DrawFn) -> Forwarded:
     data = draw(passed_on()).data
     run = Data(draw(streams), data.first, data.payloads, more=data.more)
-    return Relayed(draw(view_ids), draw(members), run, draw(st.none() | members))
+    return Forwarded(draw(view_ids), draw(members), run, draw(st.none() | members))
 
 
 changes = st.one_of(
@@ -326,7 +326,7 @@ pieces = st.one_of(
         st.builds(UnicastNack, conns, gaps()),
         st.builds(PeerRepairRequest, members, gaps().map(tuple)),
     ).map(lambda nack: [nack]),
-    passed_on().map(lambda relayed: [relayed]),
+    passed_on().map(lambda forwarded: [forwarded]),
     st.builds(Watermark, streams, seqnos).map(lambda highest: [highest]),
     st.builds(UnicastAck, conns, seqnos, allowances).map(lambda ack: [ack]),
     st.builds(Close, conns).map(lambda close: [close]),
@@ -400,7 +400,7 @@ def itemised(frames: list[Frame]) -> list[object]:
             items += [(type(frame), whose_gaps(frame), gap) for gap in frame.missing]
         elif isinstance(frame, PeerRepair):
             items += [(frame.sender, item) for item in itemised([frame.data])]
-        elif isinstance(frame, Relayed):
+        elif isinstance(frame, Forwarded):
             whose = frame.id, frame.sender, frame.asker
             items += [(whose, item) for item in itemised([frame.data])]
         else:
@@ -473,7 +473,7 @@ def bytes_of_first_item(frame: Frame) -> int:
             raise AssertionError("it shares its datagram with nothing")
         case StabilityReport() | Stable() | PeerRepair():
             raise AssertionError("nor does this")
-        case Hello() | Propose() | State() | Cut() | Relayed():
+        case Hello() | Propose() | State() | Cut() | Forwarded():
             raise AssertionError("nor that")
         case Refuse():
             promised = bytes_of_view_id(frame.promised) if frame.promised else 0
@@ -503,7 +503,7 @@ def bytes_of_member(member: Member) -> int:
 
 def is_alone(frame: Frame) -> bool:
     views = isinstance(frame, ViewIs | Welcome | MergeRequest | Merged)
-    change = isinstance(frame, Hello | Propose | State | Cut | Relayed)
+    change = isinstance(frame, Hello | Propose | State | Cut | Forwarded)
     others = isinstance(frame, Takeover | Standing | StabilityReport | Stable | PeerRepair)
     return views or change or others
 

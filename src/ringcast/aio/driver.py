@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
 from ringcast.events import ViewInstalled
-from ringcast.protocols.membership import Phase
+from ringcast.protocols.membership import Membership, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
-    from ringcast.protocols.membership import Membership
     from ringcast.trace.observe.observer import TraceObserver
 
 DRAIN_MAX = 16
@@ -94,7 +93,7 @@ class Driver:
     @property
     def membership(self) -> Membership:
         membership = self.node.membership
-        assert membership is not None  # who joins has one
+        assert isinstance(membership, Membership)  # who joins has one
         return membership
 
     def start(self, candidates: Iterable[Address] = ()) -> None:

@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, SawView
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -116,6 +118,13 @@ class NonMember:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberAhead:
+    """A member of the view is in a later one by now."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """This member is out of its group, for this reason: every layer closes."""
 
@@ -154,10 +163,17 @@ Signal: TypeAlias = (
     | Suspected
     | TooSlow
     | NonMember
+    | MemberAhead
     | Left
     | Trusted
     | VerifyWanted
     | Flushed
+    | Freeze
+    | Frozen
+    | Flush
+    | CutReached
+    | Begin
+    | SawView
 )
 """What one protocol tells the rest of its node. A closed union."""
 

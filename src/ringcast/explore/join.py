@@ -227,7 +227,7 @@ class JoinSystem(NodeSystem[Facts, tuple[()]]):
 
 
 def _membership(node: Node) -> Membership:
-    assert node.membership is not None
+    assert isinstance(node.membership, Membership)
     return node.membership
 
 

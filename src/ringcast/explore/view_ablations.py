@@ -10,9 +10,9 @@ from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.proposer import Proposer
 
 if TYPE_CHECKING:
+    from ringcast.core.view_change import Begin, Cut
     from ringcast.explore.views import Person, Scenario
     from ringcast.model import Origin, ViewId
-    from ringcast.protocols.views.frames import Begin, Cut
 
 
 class SendsWhileFrozen(Views):

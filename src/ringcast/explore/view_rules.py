@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.view_change import order
 from ringcast.model import Stream, ViewId
-from ringcast.protocols.views.frames import order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

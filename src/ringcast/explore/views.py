@@ -13,32 +13,19 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
 from ringcast.explore.view_rules import violations
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import (
-    OWN,
-    Begin,
-    Cut,
-    Finish,
-    Flush,
-    Flushed,
-    Freeze,
-    Install,
-    Installed,
-    Propose,
-    Refuse,
-    Snapshot,
-    State,
-    Wishes,
-    order,
-)
+from ringcast.protocols.views.frames import Propose, State, Wishes
 from ringcast.protocols.views.proposer import Proposer
+from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.protocols.views.frames import ChangeFrame, Part
+    from ringcast.core.view_change import Part
+    from ringcast.protocols.views.frames import ChangeFrame
 
 
 T = TypeVar("T")
@@ -408,7 +395,7 @@ class Views:
                         {stream: own.get(stream, 0) for stream in sorted(streams)},
                         {o: person.held[i] for i, o in enumerate(self.origins)},
                     )
-                    person.follower.on_snapshot(snapshot, wishes)
+                    person.follower.on_snapshot(person.follower.promised, snapshot, wishes)
                 case Flush():
                     person.flushing = wish.part
                 case Begin():

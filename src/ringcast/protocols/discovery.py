@@ -123,6 +123,10 @@ class Discovery:
         """Ask whoever is not known to be with us, and less often from now on."""
         with_us = {member.address for member in known}
         self.ask((address for address in self.candidates if address not in with_us), out)
+        self.slow_down()
+
+    def slow_down(self) -> None:
+        """Ask less often from now on."""
         self.interval = min(2 * self.interval, ASK_MAX_NS)
 
     def may_start(self) -> bool:

@@ -15,7 +15,7 @@ is still watched by somebody who lives; the view without it moves the ring on to
 On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted.
 On Ping: answer Pong, also before there is a view, also to strangers.
 On Heartbeat of somebody who is not in the view, or in an older one: NonMember; it does not know
-    yet.
+    yet. Of a member that is in a later one: MemberAhead.
 Every heartbeat: Heartbeat to the watchers. Whoever is watched and has been silent for
     suspect_after_s is verified. Suspects are asked on, so that a mistake comes out even where no
     beats pass. A tick that is more than one beat late proves that it was we who slept (a stopped
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Layer, NonMember, Suspected, Trusted, VerifyWanted
+from ringcast.core.effects import Layer, MemberAhead, NonMember, Suspected, Trusted, VerifyWanted
 from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Heartbeat, Ping, Pong
@@ -139,6 +139,8 @@ class FailureDetector(Layer):
         is_behind = source not in self._heard or max(counters, default=0) < self._counter
         if counters and self._counter and is_behind:
             out.signal(NonMember(source))
+        elif max(counters, default=0) > self._counter > 0:
+            out.signal(MemberAhead(source))
 
     def transport_hint(self, address: Address, now: int, out: Effects) -> None:
         """A datagram was refused: nobody listened at this address."""

@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 class Fragmenter:
     """Fills one send window, and knows which of its seqnos are continued by the next."""
 
-    __slots__ = ("_continued", "_fragment_bytes", "is_middle", "rest", "window")
+    __slots__ = ("_continued", "_fragment_bytes", "_whole", "is_middle", "rest", "window")
 
     def __init__(self, window: SendWindow, fragment_bytes: int) -> None:
         self.window = window
@@ -50,6 +50,7 @@ class Fragmenter:
         """The last message that left the window was a fragment, and the next continues it."""
         self._fragment_bytes = fragment_bytes
         self._continued: set[int] = set()  # seqnos in the window whose message goes on
+        self._whole = b""  # the message that `rest` is the rest of
 
     @property
     def rest_bytes(self) -> int:
@@ -81,6 +82,11 @@ class Fragmenter:
         is_whole = len(payload) <= self._fragment_bytes and not self.rest
         return is_whole and self.window.append(payload)
 
+    def start_over(self) -> None:
+        """Send the message that has begun from its beginning: somebody new is to get it, too."""
+        if self.rest:
+            self.rest = deque(_cut(self._whole, self._fragment_bytes))
+
     def admit_rest(self) -> list[Piece]:
         """Fragments for which there is room now."""
         pieces: list[Piece] = []
@@ -93,6 +99,8 @@ class Fragmenter:
             if more:
                 self._continued.add(seqno)
             pieces.append(Piece(seqno, [rest.popleft()], more))
+        if not rest:
+            self._whole = b""
         return pieces
 
     def pieces(self, seqnos: range) -> list[Piece]:
@@ -134,6 +142,7 @@ class Fragmenter:
                 self.rest.clear()
                 return accepted, pieces
             if self.rest:
+                self._whole = payload
                 return accepted + 1, pieces
         return len(payloads), pieces
 

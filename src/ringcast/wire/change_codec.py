@@ -21,6 +21,7 @@ from ringcast.wire.changes import (
     Finish,
     Flushable,
     Flushed,
+    Forwarded,
     Hello,
     Install,
     Installed,
@@ -29,7 +30,6 @@ from ringcast.wire.changes import (
     PartMarks,
     Propose,
     Refuse,
-    Relayed,
     State,
     Want,
 )
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
 
-_HELLO, _PROPOSE, _STATE, _REFUSE, _FINISH, _CUT, _WANT, _RELAYED = range(64, 72)
+_HELLO, _PROPOSE, _STATE, _REFUSE, _FINISH, _CUT, _WANT, _FORWARDED = range(64, 72)
 _FLUSHED, _INSTALL, _INSTALLED, _COMPLAIN, IN_VIEW = range(72, 77)
-ALONE: Final = frozenset([_HELLO, _PROPOSE, _STATE, _CUT, _RELAYED])
+ALONE: Final = frozenset([_HELLO, _PROPOSE, _STATE, _CUT, _FORWARDED])
 """Frames that have a datagram to themselves: they speak of many members, or pass messages on."""
 
 _FLAGS: Final = Struct("<B")
@@ -83,7 +83,7 @@ _TAGS_MAX: Final = 64
 _LISTS_MAX: Final = 4
 """Encoded lists of members kept: the same one goes to every member, until it has arrived."""
 
-RELAYED_HEAD_MAX: Final = _FLAGS.size + _TAG.size + 3 * MEMBER_BYTES_MAX
+FORWARDED_HEAD_MAX: Final = _FLAGS.size + _TAG.size + 3 * MEMBER_BYTES_MAX
 """What may stand before the messages that are passed on in a change."""
 
 
@@ -95,7 +95,7 @@ def tag_of(view_id: ViewId) -> int:
 
 
 def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
-    """The kind and the body; of a Want or Relayed what stands before its ranges or messages."""
+    """The kind and the body; of a Want or Forwarded what stands before its ranges or messages."""
     match frame:
         case Hello():
             return _HELLO, _encode_hello(frame)
@@ -111,8 +111,8 @@ def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
             return _CUT, _encode_cut(frame)
         case Want():
             return _WANT, STREAM.pack(frame.stream) + _encode_asked(frame)
-        case Relayed():
-            return _RELAYED, _encode_asked(frame)
+        case Forwarded():
+            return _FORWARDED, _encode_asked(frame)
         case Flushed():
             return _FLUSHED, encode_view_id(frame.id)
         case Install():
@@ -197,7 +197,7 @@ def _encode_departed(departed: Sequence[CutMark]) -> bytes:
     return _encode_list(packed)
 
 
-def _encode_asked(frame: Want | Relayed) -> bytes:
+def _encode_asked(frame: Want | Forwarded) -> bytes:
     """In which change, whose messages, and who wants them."""
     asker = encode_member(frame.asker) if frame.asker else b""
     flags = _FLAGS.pack((frame.asker is not None) * _HAS_ASKER)
@@ -306,10 +306,10 @@ def _decode_want(view: memoryview, start: int, stop: int) -> Want:
     return Want(id, sender, decode_stream(stream), missing, asker)
 
 
-def _decode_relayed(view: memoryview, start: int, stop: int) -> Relayed:
+def _decode_forwarded(view: memoryview, start: int, stop: int) -> Forwarded:
     cut = Cutter(view[:stop], start)
     id, sender, asker = _cut_asked(cut)
-    return Relayed(id, sender, decode_data(view, cut.offset, stop), asker)
+    return Forwarded(id, sender, decode_data(view, cut.offset, stop), asker)
 
 
 def _decode_complain(cut: Cutter) -> Complain:
@@ -388,7 +388,7 @@ FOR_ONE: Final[Decoders] = {
     _FINISH: partial(_decode_whole, lambda cut: Finish(cut.view_id(), cut.view_id())),
     _CUT: partial(_decode_whole, _decode_cut),
     _WANT: _decode_want,
-    _RELAYED: _decode_relayed,
+    _FORWARDED: _decode_forwarded,
     _FLUSHED: partial(_decode_whole, lambda cut: Flushed(cut.view_id())),
     _INSTALL: partial(_decode_whole, lambda cut: Install(cut.view_id())),
     _INSTALLED: partial(_decode_whole, lambda cut: Installed(cut.view_id())),

@@ -145,7 +145,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Relayed:
+class Forwarded:
     """Messages of that sender, as wanted."""
 
     id: ViewId
@@ -199,7 +199,7 @@ ChangeFrame: TypeAlias = (
     | Finish
     | Cut
     | Want
-    | Relayed
+    | Forwarded
     | Flushed
     | Install
     | Installed

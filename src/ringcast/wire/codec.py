@@ -23,7 +23,7 @@ from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
 from ringcast.wire import change_codec, control
 from ringcast.wire.change_codec import IN_VIEW, encode_change
-from ringcast.wire.changes import ChangeFrame, InView, Relayed, Want
+from ringcast.wire.changes import ChangeFrame, Forwarded, InView, Want
 from ringcast.wire.control import encode_control
 from ringcast.wire.cutter import Cutter
 from ringcast.wire.frames import (
@@ -127,7 +127,7 @@ _PASSING_HEAD_MAX: Final = _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size 
 says whose they are."""
 
 _TAG_FRAME_BYTES: Final = _FRAME.size + change_codec.TAG_BYTES
-_TAGGED_WHOSE_MAX: Final = _TAG_FRAME_BYTES + change_codec.RELAYED_HEAD_MAX
+_TAGGED_WHOSE_MAX: Final = _TAG_FRAME_BYTES + change_codec.FORWARDED_HEAD_MAX
 
 _MIDDLE: Final = 1  # flag of an answer
 
@@ -434,7 +434,7 @@ class _Packing:
         match frame:
             case Want():
                 self.add_ranges(kind, body, frame.missing)
-            case Relayed():
+            case Forwarded():
                 self.add_passed_on(kind, body, frame.data)
             case InView():
                 assert not self._in_view, "it is told already"

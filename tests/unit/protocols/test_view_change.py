@@ -7,28 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Part, Snapshot
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.follower import FLUSHED_MAX, Follower, Phase
-from ringcast.protocols.views.frames import (
-    OWN,
-    Begin,
-    Cut,
-    Finish,
-    Flush,
-    Flushable,
-    Flushed,
-    Freeze,
-    Install,
-    Installed,
-    Part,
-    Propose,
-    Refuse,
-    Snapshot,
-    State,
-    Wishes,
-)
+from ringcast.protocols.views.frames import Flushable, Propose, State, Wishes
 from ringcast.protocols.views.parts import is_dead, make_cut, to_finish
 from ringcast.protocols.views.proposer import Proposer, Step
+from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 
 if TYPE_CHECKING:
     from ringcast.protocols.views.frames import ChangeFrame
@@ -60,7 +45,7 @@ class Side:
         self.follower.on_propose(id.creator, proposal, self._wishes)
 
     def freeze(self, what: Snapshot | None = None) -> None:
-        self.follower.on_snapshot(what or snapshot(), self._wishes)
+        self.follower.on_snapshot(self.follower.promised, what or snapshot(), self._wishes)
 
     def cut(self, what: Cut) -> None:
         self.follower.on_cut(what.id.creator, what, self._wishes)

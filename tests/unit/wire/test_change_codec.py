@@ -32,6 +32,7 @@ from ringcast.wire.changes import (
     Finish,
     Flushable,
     Flushed,
+    Forwarded,
     Hello,
     Install,
     Installed,
@@ -40,7 +41,6 @@ from ringcast.wire.changes import (
     PartMarks,
     Propose,
     Refuse,
-    Relayed,
     State,
     Want,
 )
@@ -193,7 +193,7 @@ def run(first: int = 1, count: int = 1, rest: bytes = b"\1\0x", stream: int = 0)
     return struct.pack("<BBQH", stream, 1, first, count) + rest
 
 
-def relayed(data: bytes, flags: int = 0, asker: bytes = b"") -> bytes:
+def forwarded(data: bytes, flags: int = 0, asker: bytes = b"") -> bytes:
     return frame(71, bytes([flags]), view_id(), member(OTHER), asker, data)
 
 
@@ -272,10 +272,10 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
         Want(ID, OTHER, FIFO, (range(SEQNO_MAX, SEQNO_MAX + 1),), ME),
         want((SEQNO_MAX, 1), flags=1, asker=member(ME)),
     ),
-    (Relayed(ID, OTHER, Data(UNIFORM, 1, [b"x"])), relayed(run(stream=1))),
+    (Forwarded(ID, OTHER, Data(UNIFORM, 1, [b"x"])), forwarded(run(stream=1))),
     (
-        Relayed(ID, OTHER, Data(FIFO, 5, [b"x", b"y"]), ME),
-        relayed(run(5, 2, b"\1\0xy"), flags=1, asker=member(ME)),
+        Forwarded(ID, OTHER, Data(FIFO, 5, [b"x", b"y"]), ME),
+        forwarded(run(5, 2, b"\1\0xy"), flags=1, asker=member(ME)),
     ),
     (Flushed(ID), frame(72, view_id())),
     (Install(ID), frame(73, view_id())),
@@ -322,7 +322,7 @@ GOLDEN = {
         "463e0000010400000000000000016801000100000000000000000168020007000000000000000162"
         "01680100010000000000000000ffffffffffffff7f01000000"
     ),
-    Relayed: (
+    Forwarded: (
         "47410001040000000000000001680100010000000000000000016802000700000000000000016201"
         "68010001000000000000000000010500000000000000020001007879"
     ),
@@ -387,7 +387,9 @@ def test_cut_short_at_any_byte_it_is_refused(ours: ChangeFrame, by_hand: bytes) 
 @pytest.mark.parametrize(("ours", "by_hand"), BY_HAND, ids=lambda each: repr(each)[:60])
 def test_a_byte_too_many_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
     longer = TO_ME + frame(by_hand[0], by_hand[3:], b"\0")
-    assert refusal(longer) is (Reject.LENGTHS if isinstance(ours, Relayed) else Reject.FRAME_LENGTH)
+    assert refusal(longer) is (
+        Reject.LENGTHS if isinstance(ours, Forwarded) else Reject.FRAME_LENGTH
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +399,7 @@ def test_a_byte_too_many_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
         Propose(ID, (ME,)),
         State(ID, BEFORE),
         Cut(ID, (), ()),
-        Relayed(ID, OTHER, Data(FIFO, 1, [b"x"])),
+        Forwarded(ID, OTHER, Data(FIFO, 1, [b"x"])),
     ],
     ids=lambda each: type(each).__name__,
 )
@@ -555,17 +557,17 @@ REFUSED = {
         want((1, 1)) + want(*((2 * i, 1) for i in range(1, 129))),
         Reject.COUNT,
     ),
-    "passed on with other flags": (relayed(run(), flags=2), Reject.FLAGS),
+    "passed on with other flags": (forwarded(run(), flags=2), Reject.FLAGS),
     "passed on without flags": (frame(71), Reject.FRAME_LENGTH),
     "passed on in view 0": (frame(71, b"\0", view_id(counter=0)), Reject.SEQNO),
     "passed on for nobody": (frame(71, b"\0", view_id()), Reject.MEMBER),
     "passed on to half an asker": (frame(71, b"\1", view_id(), member(ME), HALF), Reject.MEMBER),
-    "nothing passed on": (relayed(b""), Reject.FRAME_LENGTH),
-    "passed on from stream 2": (relayed(run(stream=2)), Reject.STREAM),
-    "passed on from 0": (relayed(run(first=0)), Reject.SEQNO),
-    "none passed on": (relayed(run(count=0)), Reject.COUNT),
-    "too many passed on": (relayed(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
-    "passed on with other lengths": (relayed(run(1, 2, b"\2\0abc")), Reject.LENGTHS),
+    "nothing passed on": (forwarded(b""), Reject.FRAME_LENGTH),
+    "passed on from stream 2": (forwarded(run(stream=2)), Reject.STREAM),
+    "passed on from 0": (forwarded(run(first=0)), Reject.SEQNO),
+    "none passed on": (forwarded(run(count=0)), Reject.COUNT),
+    "too many passed on": (forwarded(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
+    "passed on with other lengths": (forwarded(run(1, 2, b"\2\0abc")), Reject.LENGTHS),
     "flushed nothing": (frame(72), Reject.FRAME_LENGTH),
     "flushed view 0": (frame(72, view_id(counter=0)), Reject.SEQNO),
     "install view 2**63": (frame(73, view_id(counter=2**63)), Reject.SEQNO),
@@ -655,10 +657,10 @@ def with_departed(*departed: CutMark) -> Cut:
         Want(ID, OTHER, FIFO, (range(5, 7), range(6, 8))),
         Want(ID, OTHER, FIFO, tuple(range(2 * i, 2 * i + 1) for i in range(1, 130))),
         Want(ViewId(ME, 0), OTHER, FIFO, (range(1, 2),)),
-        Relayed(ViewId(ME, 0), OTHER, Data(FIFO, 1, [b"x"])),
-        Relayed(ID, OTHER, Data(FIFO, 1, [])),
-        Relayed(ID, OTHER, Data(FIFO, 0, [b"x"])),
-        Relayed(ID, OTHER, Data(FIFO, 1, [bytes(65_480)])),
+        Forwarded(ViewId(ME, 0), OTHER, Data(FIFO, 1, [b"x"])),
+        Forwarded(ID, OTHER, Data(FIFO, 1, [])),
+        Forwarded(ID, OTHER, Data(FIFO, 0, [b"x"])),
+        Forwarded(ID, OTHER, Data(FIFO, 1, [bytes(65_480)])),
         Flushed(ViewId(ME, 0)),
         Install(ViewId(ME, COUNTER_MAX + 1)),
         Installed(ViewId(ME, 0)),
@@ -750,11 +752,11 @@ def test_a_want_is_cut_where_a_datagram_is_full() -> None:
 )
 def test_a_long_run_is_passed_on_in_pieces(sizes: list[int]) -> None:
     payloads = [bytes(size) for size in sizes]
-    datagrams = codec(512).pack([Relayed(ID, OTHER, Data(UNIFORM, 7, payloads), ME)], to=ME)
+    datagrams = codec(512).pack([Forwarded(ID, OTHER, Data(UNIFORM, 7, payloads), ME)], to=ME)
     following = 7
     passed_on = []
     for (piece,) in unpacked(datagrams):
-        assert isinstance(piece, Relayed)
+        assert isinstance(piece, Forwarded)
         assert (piece.id, piece.sender, piece.asker) == (ID, OTHER, ME)
         assert (piece.data.stream, piece.data.first) == (UNIFORM, following)
         following = piece.data.last + 1
@@ -768,7 +770,7 @@ def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
     largest = Data(FIFO, 1, [bytes(sender.payload_bytes_max)])
     assert len(largest.payloads[0]) > 64_000
     frames: list[Frame] = [
-        Relayed(ViewId(LONGEST, 1), LONGEST, largest, LONGEST),
+        Forwarded(ViewId(LONGEST, 1), LONGEST, largest, LONGEST),
         PeerRepair(LONGEST, largest),
     ]
     relay = Codec("g" * 64, LONGEST, 512, tagged=True)
@@ -1025,7 +1027,7 @@ MANY_SMALL = {
         for at in range(128)
     ),
     "many complaints": frame(75, b"\1", small(1)) * 128,
-    "small payloads passed on": relayed(run(1, MESSAGES_MAX, b"\2\0" + bytes(2 * MESSAGES_MAX))),
+    "small payloads passed on": forwarded(run(1, MESSAGES_MAX, b"\2\0" + bytes(2 * MESSAGES_MAX))),
 }
 
 

@@ -37,13 +37,13 @@ from ringcast.wire.changes import (
     Cut,
     Finish,
     Flushed,
+    Forwarded,
     Hello,
     Install,
     Installed,
     InView,
     Propose,
     Refuse,
-    Relayed,
     State,
     Want,
 )
@@ -487,7 +487,7 @@ def change_in_words(frame: ChangeFrame) -> str:
         case Want():
             missing = f"{frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
             return f"want {asked_in_words(frame)}: {missing}"
-        case Relayed():
+        case Forwarded():
             return f"passed on {asked_in_words(frame)}: {in_words(frame.data)}"
         case Flushed() | Install() | Installed():
             return f"{type(frame).__name__.lower()} {view_id_in_words(frame.id)}"
@@ -497,7 +497,7 @@ def change_in_words(frame: ChangeFrame) -> str:
             return f"in view {frame.tag:016x}"
 
 
-def asked_in_words(frame: Want | Relayed) -> str:
+def asked_in_words(frame: Want | Forwarded) -> str:
     asker = f" for {who(frame.asker)}" if frame.asker else ""
     return f"{who(frame.sender)}{asker} in {view_id_in_words(frame.id)}"
 

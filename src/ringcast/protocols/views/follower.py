@@ -24,21 +24,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.protocols.views.frames import (
-    Begin,
-    Flush,
-    Flushable,
-    Flushed,
-    Freeze,
-    Installed,
-    Refuse,
-    State,
-    order,
-)
+from ringcast.core.view_change import Begin, Flush, Freeze, order
+from ringcast.protocols.views.frames import Flushable, State
+from ringcast.wire.changes import Flushed, Installed, Refuse
 
 if TYPE_CHECKING:
+    from ringcast.core.view_change import Cut, Snapshot
     from ringcast.model import Member, View, ViewId
-    from ringcast.protocols.views.frames import Cut, Finish, Install, Propose, Snapshot, Wishes
+    from ringcast.protocols.views.frames import Propose, Wishes
+    from ringcast.wire.changes import Finish, Install
 
 FLUSHED_MAX = 8
 """Proposals that were flushed and are listed in a State. Older ones are told by a mark."""
@@ -121,9 +115,10 @@ class Follower:
 
     # Streams
 
-    def on_snapshot(self, snapshot: Snapshot, out: Wishes) -> None:
-        """They are frozen, and have this."""
-        assert self.phase is Phase.FREEZING
+    def on_snapshot(self, id: ViewId, snapshot: Snapshot, out: Wishes) -> None:
+        """They are frozen for this proposal, and have this."""
+        if self.phase is not Phase.FREEZING or id != self.promised:
+            return
         self.phase = Phase.FROZEN
         listed = tuple(Flushable(kept.proposal.id, kept.proposal.members) for kept in self._flushed)
         self._state = State(self.promised, self.view, snapshot, listed, self._unlisted)

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.view_change import OWN, Cut, Part, order
 from ringcast.model import Origin
-from ringcast.protocols.views.frames import OWN, Cut, Part, order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

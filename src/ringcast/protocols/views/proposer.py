@@ -18,23 +18,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ringcast.protocols.views.frames import Finish, Install, order
+from ringcast.core.view_change import order
 from ringcast.protocols.views.parts import make_cut, to_finish
+from ringcast.wire.changes import Finish, Install
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringcast.core.view_change import Cut
     from ringcast.model import Member, Stream, ViewId
-    from ringcast.protocols.views.frames import (
-        ChangeFrame,
-        Cut,
-        Flushed,
-        Installed,
-        Propose,
-        Refuse,
-        State,
-        Wishes,
-    )
+    from ringcast.protocols.views.frames import ChangeFrame, Propose, State, Wishes
+    from ringcast.wire.changes import Flushed, Installed, Refuse
 
 
 class Step(Enum):
@@ -87,8 +81,9 @@ class Proposer:
             self._conclude(out)
 
     def on_refuse(self, refuse: Refuse) -> None:
-        if self._is_of(refuse.id):
-            self.refused_for = max(self.refused_for or refuse.promised, refuse.promised, key=order)
+        promised = refuse.promised
+        if self._is_of(refuse.id) and promised is not None:
+            self.refused_for = max(self.refused_for or promised, promised, key=order)
             self.stop()
 
     def on_flushed(self, source: Member, flushed: Flushed, out: Wishes) -> None:

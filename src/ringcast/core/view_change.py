@@ -1,0 +1,105 @@
+"""What the view change and the streams of one member say to each other.
+
+Proposals are ordered by counter, then by proposer: of two, one is higher, and everybody agrees
+which. A proposal's id is the id of the view that it makes: one id has one list of members and one
+cut for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ringcast.model import Member, Origin, Stream, View, ViewId
+
+OWN: Final = -1
+"""In place of a seqno of a cut: each member keeps what it has of this origin."""
+
+
+def order(id: ViewId) -> tuple[int, Member]:
+    """What proposals and views are compared by."""
+    return id.counter, id.creator
+
+
+class Snapshot(NamedTuple):
+    """What a member has at the moment at which it promises: nothing that comes later counts."""
+
+    own: Mapping[Stream, int]
+    """The last seqno that it has given, by stream."""
+    held: Mapping[Origin, int]
+    """How far it holds each origin of its view without a gap; 0 where nothing is said."""
+
+
+class Part(NamedTuple):
+    """Those members of a proposal who are in one view, and up to where each origin of that view is
+    delivered in it."""
+
+    view: ViewId
+    members: tuple[Member, ...]
+    cuts: Mapping[Origin, int]
+    """A seqno, or OWN."""
+    sources: Mapping[Origin, Member]
+    """Who holds an origin up to its cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where each part ends its view, and where the streams of all members go on."""
+
+    id: ViewId
+    parts: tuple[Part, ...]
+    starts: Mapping[Origin, int]
+    """Where each member's streams go on: windows of members from other parts open here."""
+
+    def part_of(self, member: Member) -> Part:
+        return next(part for part in self.parts if member in part.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """To the streams: from now on give no seqno, and count nothing that comes. Answer: Frozen."""
+
+    id: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """From the streams: they are frozen for this proposal, and have this."""
+
+    id: ViewId
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """To the streams: get what is lacking up to the cuts of this part and keep it back. Answer:
+    CutReached, when it is here."""
+
+    id: ViewId
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class CutReached:
+    """From the streams: they hold everything up to the cut of this proposal."""
+
+    id: ViewId
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """To all layers: deliver up to the cut, drop what is above it, then this view begins."""
+
+    view: View
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class SawView:
+    """From the streams: a member says something in the view with this tag, which is not ours."""
+
+    source: Member
+    tag: int

@@ -1,0 +1,118 @@
+"""The sending and the receiving half of one stream, in views that begin and end at a cut.
+
+From Freeze to Begin a sender gives no seqno, and neither half counts what comes: the cut alone says
+what belongs to the view. A send that waits gets its seqno in the next view.
+
+At Begin everybody who came along from the last view holds all that was sent in it: for the sender
+that is an ack of each of them, and on a uniform stream it commits. Whoever is new begins behind it.
+A large message that is under way when somebody new comes starts over: it belongs to the view of
+its last fragment, and whoever is new needs all of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.window.acks import AgreedMark
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member, View, ViewId
+    from ringcast.wire.frames import Data
+
+
+class ViewSender(MulticastSender):
+    """One stream of my own messages."""
+
+    is_frozen = False
+
+    def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
+        if not self.is_frozen:
+            return super().send(payloads, now, out)
+        if not self.is_blocked:
+            self.is_blocked = True
+            self.blocked_since = self._stuck_since = now
+        return 0
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+        self._timers.disarm_all()
+
+    def begin(self, view: View, together: Collection[Member], now: int, out: Effects) -> None:
+        """This view begins; these members come along with this one from the view before."""
+        self.is_frozen = False
+        self._delivered_by_others = max(self._delivered_by_others, self.acked_by_others)
+        staying = [who for who in view if who in together]
+        self._receipts.depart(staying, self.acks.has_delivered, str(view), out)
+        window = self.window
+        is_agreed = isinstance(self.acks, AgreedMark)
+        self.acks.set_members(staying, window.low)
+        self.acks.set_members(view.members, window.low if is_agreed else window.high)
+        for member in staying:
+            self.acks.update(member, window.high, 0)
+        for table in (self._allowances, self.heard, self._quota):
+            for member in [member for member in table if member not in view]:
+                del table[member]
+        self._view_id = view.id
+        if len(staying) < len(view):
+            self.fragments.start_over()
+        self._limit_bytes()
+        if self.is_gated:
+            window.gate = max(window.gate, window.high)
+        self._purge(now, out)
+        self._expect_acks(now)
+
+    def pieces(self, seqnos: range) -> list[Data]:
+        """Those of these that are still here."""
+        return self._as_frames(seqnos)
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
+        if not self.is_frozen:
+            return super().take_ready(limit, now, out)
+        payloads = self.window.take_ready(limit)
+        self.acks.update(self._me, self.window.high, self.window.delivered)
+        return payloads
+
+    def explain(self, now: int) -> list[str]:
+        return [] if self.is_frozen else super().explain(now)
+
+    def check_invariants(self, view: View) -> None:
+        if self.is_frozen:
+            self.window.check_invariants()
+            self.fragments.check_invariants()
+        else:
+            super().check_invariants(view)
+
+
+class ViewReceiver(MulticastReceiver):
+    """One stream of another member."""
+
+    is_frozen = False
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+        self._timers.disarm_all()
+
+    def begin(self, view_id: ViewId, now: int) -> None:
+        """This view begins, and everything before it is here."""
+        self.is_frozen = False
+        self.repair.window_moved(self.window, now)
+        self._arm_repair()
+        self._ack_later(now)
+        self.window.open_gate(self.window.received)
+        self.enter_view(view_id, now)
+
+    def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
+        if self.is_frozen:
+            return self.window.take_ready(limit)
+        return super().take_ready(limit, now, allowance, out)
+
+    def check_invariants(self) -> None:
+        if self.is_frozen:
+            self.window.check_invariants()
+        else:
+            super().check_invariants()

@@ -1,0 +1,97 @@
+"""Who else is there: members that look for the group, and other parts of it.
+
+Everybody says Hello to addresses where members may be: often while it looks for the group, then
+now and again if it coordinates. Who is asked answers, and names its coordinator. Coordinators so
+hear of each other. Of two parts the better leads: one that has a state, then the larger, then the
+one with the lower coordinator; who only looks comes last. The lesser tells the better who is in it;
+that one gathers for a moment, so that many come in one change, and proposes a view of all.
+
+After a loss nobody is met for a while: a second, and twice as long each time if parts had come
+together since, up to 16 seconds; in quiet times that is forgotten. So a link that comes and goes
+makes and breaks views less and less often. Nor does a change that nobody needs follow at once on
+another: after one that held senders up for so long, nine times as long passes, 50 ms at the least.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.model import View
+from ringcast.protocols.discovery import rank as rank_of_size
+from ringcast.protocols.reunion import Reunion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ringcast.model import Address, Member
+    from ringcast.wire.changes import Hello
+
+GATHER_NS = 10_000_000
+"""How long others are waited for, once somebody is there to be met."""
+
+FRESH_NS = 1_500_000_000
+"""How long a part may be counted on after it has said who is in it."""
+
+PAUSE_MIN_NS = 50_000_000
+PAUSE_SHARE = 9
+"""How long no change is made that nobody needs: so much, and so many times as long as senders were
+held up."""
+
+PARTS_MAX = 256
+
+
+class Met(NamedTuple):
+    view: View
+    at: int
+
+
+def rank(hello: Hello, source: Member) -> tuple[bool, int, Address, int]:
+    """Parts in order, the best first."""
+    coordinator = hello.coordinator or source
+    size = hello.size if hello.coordinator is not None else 0
+    return (not hello.has_state, *rank_of_size(coordinator, size))
+
+
+class Meeting:
+    """What one coordinator knows of others."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Member, Met] = {}
+        """By their coordinators."""
+        self.losses = Reunion()
+        self._pause_until = 0
+
+    def note(self, source: Member, hello: Hello, now: int) -> bool:
+        """Whether it is a part that could come in."""
+        if source not in hello.members or hello.view_id is None:
+            return False
+        self.parts.pop(source, None)
+        if len(self.parts) >= PARTS_MAX:
+            return False
+        self.parts[source] = Met(View(hello.view_id, hello.members), now)
+        return True
+
+    def changed(self, held_up: int, now: int, *, is_merge: bool) -> None:
+        """A view has begun, for which senders were held up so long."""
+        self._pause_until = now + max(PAUSE_MIN_NS, PAUSE_SHARE * held_up)
+        if is_merge:
+            self.losses.merge()
+
+    def not_before(self, now: int) -> int:
+        """When parts may come together again; `now` or earlier: they may."""
+        return max(self._pause_until, now + self.losses.waits(now))
+
+    def take(self, mine: Iterable[Member], room: int, now: int) -> Iterator[View]:
+        """Parts that can come in, apart from mine and from each other: nobody, and no address,
+        twice."""
+        taken = set(mine)
+        addresses = {member.address for member in taken}
+        for met in list(self.parts.values()):
+            view = met.view
+            places = {member.address for member in view}
+            has_room = len(view) <= room - len(taken)
+            if met.at > now - FRESH_NS and has_room and addresses.isdisjoint(places):
+                taken.update(view)
+                addresses |= places
+                yield view
+        self.parts.clear()

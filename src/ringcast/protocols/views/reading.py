@@ -1,0 +1,70 @@
+"""What the application reads, in one order: the messages of a view, then the view after it.
+
+A view is installed without waiting for the application. So a reader may be views behind: each that
+it has not come to yet waits here, with how far every window is read before it. Windows of senders
+that departed live on here until they are read up to their cut.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ringcast.events import ViewInstalled
+    from ringcast.protocols.multicast_receiver import MulticastReceiver
+    from ringcast.protocols.multicast_sender import MulticastSender
+
+    Half = MulticastSender | MulticastReceiver
+
+UNREAD_VIEWS_MAX = 256
+"""Views that an application may be behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadView:
+    event: ViewInstalled
+    cuts: Mapping[Half, int]
+    """How far each stream is read before the event. What is not here opened in a later view."""
+    has_new: bool
+    """Somebody comes in who was not there: large messages that are under way start over."""
+
+
+class Reading:
+    """How far the application may read."""
+
+    def __init__(self) -> None:
+        self.unread: deque[UnreadView] = deque()
+
+    def halves(self, current: Iterable[Half]) -> Iterable[Half]:
+        """What may be read now."""
+        return self.unread[0].cuts if self.unread else current
+
+    def room(self, half: Half) -> int:
+        """How many messages may be read of it before the next view."""
+        ready = half.window.ready
+        if not self.unread:
+            return ready
+        cut = self.unread[0].cuts.get(half)
+        return 0 if cut is None else min(ready, cut - half.window.delivered)
+
+    def announce(self) -> ViewInstalled | None:
+        """The next view, if everything before it has been read."""
+        if not self.unread:
+            return None
+        head = self.unread[0]
+        if any(half.window.delivered < cut for half, cut in head.cuts.items()):
+            return None
+        self.unread.popleft()
+        if head.has_new:
+            for half, cut in head.cuts.items():
+                half.assembler.skip(cut, is_middle=False)
+        return head.event
+
+    @property
+    def is_blocked(self) -> bool:
+        """The reader is so far behind that no further view can wait for it."""
+        return len(self.unread) >= UNREAD_VIEWS_MAX

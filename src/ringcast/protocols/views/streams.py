@@ -1,0 +1,505 @@
+"""The streams of one member in views that begin and end at a cut.
+
+    state      Data of the view   Data of the next   Nack     Commit   Ack, Watermark, reports
+    OPEN       as ever            kept for Begin     answer   as ever  as ever
+    FROZEN     set aside          kept for Begin     answer   counts   dropped
+    FLUSHING   up to the cut      kept for Begin     answer   counts   dropped
+    FLUSHED    dropped            kept for Begin     answer   counts   dropped
+
+    Freeze: → FROZEN, and answer what is held. Flush: → FLUSHING, and ask for what is lacking.
+    Everything up to the cut is here: → FLUSHED. Begin: → OPEN.
+
+What bears the tag of any other view is dropped: its sender is somewhere else, or it is late.
+
+A Commit counts while frozen: its sender has seen that all members of the view hold what is up to
+it, so all had it when they froze.
+
+Flush: what a window lacks up to the cut is asked of who holds it, as the cut says; after two tries
+of the proposer, which passes on both the question and the answer. So a change depends on nobody's
+link but those with its proposer. Nothing that a flush brings is delivered or acknowledged before
+Begin: should the proposal come to nothing, it was not there.
+
+Begin: the windows of those who came along go on; on a uniform stream all up to the cut may be
+delivered. Windows of who did not come along end at the cut. Whoever comes from elsewhere gets
+windows where its streams go on. The event follows when all before it is read (reading.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+from ringcast.core.effects import Left
+from ringcast.core.shared import Named
+from ringcast.core.view_change import (
+    OWN,
+    Begin,
+    CutReached,
+    Flush,
+    Freeze,
+    Frozen,
+    SawView,
+    Snapshot,
+)
+from ringcast.events import ViewInstalled
+from ringcast.model import Origin, Purge, Stream, View
+from ringcast.protocols.intake import accept, deliver
+from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
+from ringcast.protocols.views.halves import ViewReceiver, ViewSender
+from ringcast.protocols.views.reading import Reading, UnreadView
+from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.frames import (
+    Ack,
+    Commit,
+    Data,
+    Nack,
+    PeerRepair,
+    PeerRepairRequest,
+    StabilityQuery,
+    StabilityReport,
+    Stable,
+    Watermark,
+)
+from ringcast.wire.limits import NACK_RANGES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Deadlines, GroupState, Timers
+    from ringcast.core.view_change import Part
+    from ringcast.events import Event
+    from ringcast.model import Member, ViewId
+    from ringcast.protocols.multicast_receiver import MulticastReceiver
+    from ringcast.protocols.multicast_sender import MulticastSender
+    from ringcast.wire.frames import Frame
+
+FETCH_START_NS = 40_000_000
+FETCH_MAX_NS = 500_000_000
+"""How often what a flush lacks is asked for: at first, and at the least."""
+
+DIRECT_TRIES = 2
+"""How often its holder is asked before the proposer is."""
+
+
+class Standing(Enum):
+    OPEN = "open"
+    FROZEN = "frozen"
+    FLUSHING = "flushing"
+    FLUSHED = "flushed"
+
+
+class Timer(Named):
+    FETCH = "fetch"
+    """Some of what a flush lacks has not come: ask again."""
+
+
+class ViewStreams(ReliableMulticast):
+    """The state machine of one member."""
+
+    frames: ClassVar[tuple[type[Frame], ...]] = (
+        InView,
+        Data,
+        Ack,
+        Nack,
+        Watermark,
+        Commit,
+        StabilityReport,
+        StabilityQuery,
+        Stable,
+        PeerRepairRequest,
+        PeerRepair,
+        Want,
+        Forwarded,
+    )
+    sending: ClassVar[type[MulticastSender]] = ViewSender
+    receiver: ClassVar[type[MulticastReceiver]] = ViewReceiver
+
+    standing = Standing.OPEN
+    _said_in = 0  # the tag of the datagram that is being received
+    _tag = 0  # of the view
+    _next_tag = 0  # of the one that was proposed
+    _proposal: ViewId | None = None
+    _part: Part | None = None
+    _tries = 0
+    _fetch_interval = FETCH_START_NS
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self.reading = Reading()
+        self._aside: deque[tuple[Member, Data]] = deque()
+        self._reading_in: View | None = None
+        self._fetching: Timers[Timer] = deadlines.owner("flush")
+
+    # Inputs
+
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        self._datagram += 1
+        for frame in frames:
+            match frame:
+                case InView(tag):
+                    self._said_in = tag
+                    if tag == self._next_tag:
+                        out.signal(SawView(source, tag))
+                case Want():
+                    self._on_want(source, frame, out)
+                case Forwarded():
+                    self._on_forwarded(source, frame, now, out)
+                case Data() if self._said_in == self._next_tag:
+                    self._keep(self._early, source, frame)
+                case _ if self._said_in != self._tag or not self._is_peer(source):
+                    self.refused += 1
+                case Data():
+                    if self.standing is Standing.OPEN:
+                        self._on_data(source, frame, now, out)
+                    else:
+                        self._on_late(source, frame, now, out)
+                case Nack():
+                    self._on_nack(source, frame, out)
+                case Commit():
+                    self._on_commit(source, frame, now)
+                case _ if self.standing is not Standing.OPEN:
+                    self.refused += 1
+                case Ack():
+                    self._on_ack(source, frame, now, out)
+                case Watermark():
+                    self._on_watermark(source, frame, now, out)
+                case PeerRepair():
+                    self._on_peer_repair(source, frame, now, out)
+                case _:
+                    self._on_rounds(source, frame, now, out)
+        if self.standing is Standing.OPEN:
+            self._report(now, out)
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        if self.me not in view and not self._is_closed:
+            self._shut(f"{view} goes on without this member", out)
+
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        match signal:
+            case _ if self._is_closed:
+                pass
+            case Freeze(id):
+                self._freeze(id, out)
+            case Flush(id, part):
+                self._flush(id, part, now, out)
+            case Begin():
+                self._begin(signal, now, out)
+            case _:
+                super().handle_signal(signal, now, out)
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        if self._fetching.take(Timer.FETCH, now):
+            self._tries += 1
+            self._fetch_interval = min(2 * self._fetch_interval, FETCH_MAX_NS)
+            self._fetch(now, out)
+        if self.standing is Standing.OPEN:
+            super().handle_timeout(now, out)
+
+    def take_ready(
+        self, limit: int, now: int, out: Effects, *, only_own: bool = False
+    ) -> list[Event]:
+        events: list[Event] = []
+        while True:
+            halves = self.reading.halves(self._in_turn())
+            for half in list(halves):
+                if only_own and half.origin.sender != self.me:
+                    continue
+                room = min(limit, self.reading.room(half))
+                if room > 0:
+                    self._turn += 1
+                    limit -= self._take_from(half, room, now, events, out)
+            view = self._announce()
+            if view is None:
+                break
+            events.append(view)
+        if self.standing is Standing.OPEN:
+            self._report(now, out)
+        return events
+
+    def take_own(self) -> list[Event]:
+        return [] if self.reading.unread else super().take_own()
+
+    # Outputs
+
+    @property
+    def has_ready(self) -> bool:
+        if not self.reading.unread:
+            return bool(self._ready)
+        return any(self.reading.room(half) > 0 for half in self.reading.halves(()))
+
+    @property
+    def has_own_ready(self) -> bool:
+        return any(self.reading.room(half) > 0 for half in self._senders.values())
+
+    @property
+    def is_flushed(self) -> bool:
+        """Everything that was accepted has its seqnos: the flush before the next view brings it to
+        all who go on, whether their applications have read it or not."""
+        return not any(sending.fragments.rest for sending in self._senders.values())
+
+    def stats(self) -> dict[str, object]:
+        return {
+            **super().stats(),
+            "standing": self.standing.value,
+            "views_unread": len(self.reading.unread),
+            "set_aside": len(self._aside),
+        }
+
+    def explain(self, now: int) -> list[str]:
+        reasons = super().explain(now)
+        if self.standing is Standing.FLUSHING:
+            lacking = ", ".join(f"{origin} up to {cut}" for origin, cut in self._lacking().items())
+            reasons.append(f"view {self._proposal} waits for this member to get {lacking}")
+        elif self.standing is not Standing.OPEN:
+            reasons.append(f"sends wait for view {self._proposal}")
+        if self.reading.unread:
+            reasons.append(
+                f"{len(self.reading.unread)} views wait for this member's application to read what "
+                "came before them"
+            )
+        return reasons
+
+    def check_invariants(self) -> None:
+        if self.standing is Standing.OPEN:
+            super().check_invariants()
+        assert len(self._aside) <= EARLY_MAX
+        is_lacking = self.standing is Standing.FLUSHING
+        assert self._fetching.is_armed(Timer.FETCH) == is_lacking
+        assert not is_lacking or self._lacking()
+
+    # A change
+
+    def _freeze(self, id: ViewId, out: Effects) -> None:
+        self._proposal, self._part = id, None
+        self._next_tag = tag_of(id)
+        self._early.clear()
+        self._fetching.disarm(Timer.FETCH)
+        self.standing = Standing.FROZEN
+        for half in self._boxes():
+            assert isinstance(half, ViewSender | ViewReceiver)
+            half.freeze()
+        own = dict.fromkeys(self.streams, 0)
+        own.update({stream: sending.window.high for stream, sending in self._senders.items()})
+        held = {origin: half.window.received for origin, half in self._receivers.items()}
+        held.update({Origin(self.me, stream): seqno for stream, seqno in own.items()})
+        out.signal(Frozen(id, Snapshot(own, held)))
+
+    def _flush(self, id: ViewId, part: Part, now: int, out: Effects) -> None:
+        self._part = part
+        self._tries = 0
+        self._fetch_interval = FETCH_START_NS
+        self.standing = Standing.FLUSHING
+        aside, self._aside = self._aside, deque()
+        for source, data in aside:
+            self._add(Origin(source, data.stream), data, now)
+        self._fetch(now, out)
+
+    def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        view, part = begin.view, begin.cut.part_of(self.me)
+        is_first = not self._senders
+        cuts: dict[MulticastSender | MulticastReceiver, int] = {}
+        for sending in self._senders.values():
+            cuts[sending] = sending.window.high
+        for origin, receiver in list(self._receivers.items()):
+            cut = part.cuts.get(origin, OWN)
+            cuts[receiver] = receiver.window.received if cut == OWN else cut
+            receiver.window.open_gate(cuts[receiver])
+            if origin.sender not in part.members or origin.sender not in view:
+                receiver.remove()
+                del self._receivers[origin]
+                self._ready.discard(origin)
+        self.standing = Standing.OPEN
+        self._fetching.disarm(Timer.FETCH)
+        self._proposal, self._part = None, None
+        self._tag, self._next_tag = tag_of(view.id), 0
+        self._aside.clear()
+        self.generation += 1
+        self._enter(view, part, now, out)
+        for member in view:
+            if member not in part.members:
+                for stream in self.streams:
+                    origin = Origin(member, stream)
+                    self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
+        parts = () if is_first else _parts(view, begin)
+        has_new = any(member not in part.members for member in view)
+        self.reading.unread.append(UnreadView(ViewInstalled(view, parts), cuts, has_new))
+        event = self._announce()
+        while event is not None:
+            out.event(event)
+            event = self._announce()
+        if self.reading.is_blocked:
+            out.signal(Left(f"not read through {len(self.reading.unread)} views"))
+        self._replay_early(now, out)
+
+    def _enter(self, view: View, part: Part, now: int, out: Effects) -> None:
+        """Those who come along from the view before."""
+        if self.rounds is not None:
+            self.rounds.install_view()
+        for stream in self.streams:
+            sending = self._senders.get(stream)
+            if sending is None:
+                timers = self.deadlines.owner(("sent", stream))
+                sending = self._senders[stream] = self.sending(
+                    self.me,
+                    stream,
+                    self.config,
+                    view,
+                    self._fragment_bytes,
+                    timers,
+                    self._slow_member_timeout_s,
+                    self._share(len(view) - 1),
+                )
+                sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
+            assert isinstance(sending, ViewSender)
+            sending.begin(view, part.members, now, out)
+            self._note_ready(sending)
+        for receiver in self._receivers.values():
+            assert isinstance(receiver, ViewReceiver)
+            receiver.begin(view.id, now)
+            self._enter_view(receiver, view, now)
+
+    def _announce(self) -> ViewInstalled | None:
+        event = self.reading.announce()
+        if event is not None:
+            self._reading_in = event.view
+        return event
+
+    def _take_from(
+        self,
+        box: MulticastSender | MulticastReceiver,
+        limit: int,
+        now: int,
+        events: list[Event],
+        out: Effects,
+    ) -> int:
+        first = box.window.delivered + 1
+        if isinstance(box, ViewReceiver):
+            payloads = box.take_ready(limit, now, self._allowance(now), out)
+        else:
+            assert isinstance(box, ViewSender)
+            payloads = box.take_ready(limit, now, out)
+        if self._is_current(box):
+            self._note_ready(box)
+        if payloads:
+            assert self._reading_in is not None
+            deliver(*box.origin, box.assembler, first, payloads, self._reading_in.id, events)
+            if self.rounds is not None and box.origin.stream is Stream.FIFO:
+                size = sum(map(len, payloads))
+                last = box.window.delivered
+                self.rounds.delivered(box.origin.sender, last, size, self.receive_buffer, now)
+        return len(payloads)
+
+    def _is_current(self, box: MulticastSender | MulticastReceiver) -> bool:
+        """Its window has not ended."""
+        return box.origin.sender == self.me or self._receivers.get(box.origin) is box
+
+    # What a flush lacks
+
+    def _lacking(self) -> dict[Origin, int]:
+        found: dict[Origin, int] = {}
+        if self._part is not None:
+            for origin, cut in self._part.cuts.items():
+                receiver = self._receivers.get(origin)
+                if receiver is not None and receiver.window.received < cut:
+                    found[origin] = cut
+        return found
+
+    def _fetch(self, now: int, out: Effects) -> None:
+        """Ask for what is lacking; if nothing is, say so."""
+        lacking = self._lacking()
+        assert self._part is not None
+        assert self._proposal is not None
+        if not lacking:
+            self.standing = Standing.FLUSHED
+            self._fetching.disarm(Timer.FETCH)
+            out.signal(CutReached(self._proposal))
+            return
+        for origin, cut in lacking.items():
+            window = self._receivers[origin].window
+            missing = window.missing_within(window.received + 1, cut, NACK_RANGES_MAX)
+            source, proposer = self._part.sources[origin], self._proposal.creator
+            is_direct = self._tries < DIRECT_TRIES or proposer in (source, self.me)
+            want = Want(self._proposal, *origin, tuple(missing), None if is_direct else source)
+            out.datagram(source if is_direct else proposer, want)
+        self._fetching.arm(Timer.FETCH, now + self._fetch_interval)
+
+    def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
+        """Of the view that we are in, but we have promised another."""
+        if self.standing is Standing.FLUSHING:
+            self._add(Origin(source, data.stream), data, now)
+            self._note_progress(now, out)
+        elif self.standing is Standing.FROZEN:
+            self._keep(self._aside, source, data)
+
+    def _add(self, origin: Origin, data: Data, now: int) -> None:
+        """As far as the cut goes."""
+        assert self._part is not None
+        receiver = self._receivers.get(origin)
+        cut = self._part.cuts.get(origin, OWN)
+        if receiver is not None and data.first <= cut:
+            payloads = data.payloads[: cut - data.first + 1]
+            data = Data(data.stream, data.first, payloads, more=data.more)
+            accept(data, receiver.window, receiver.assembler, receiver.repair, now, None)
+
+    def _note_progress(self, now: int, out: Effects) -> None:
+        if self.standing is Standing.FLUSHING and not self._lacking():
+            self._fetch(now, out)
+
+    def _on_want(self, source: Member, want: Want, out: Effects) -> None:
+        """Of mine, or of somebody's that I hold; or pass it on to who does."""
+        if want.id.creator == self.me and want.asker is not None:
+            if want.asker != self.me:
+                out.datagram(want.asker, Want(*_what(want), source))
+                return
+            want = Want(*_what(want))
+        frames: list[Data] = []
+        for seqnos in want.missing:
+            if want.sender == self.me:
+                sending = self._senders.get(want.stream)
+                assert sending is None or isinstance(sending, ViewSender)
+                frames += [] if sending is None else sending.pieces(seqnos)
+            else:
+                receiver = self._receivers.get(Origin(want.sender, want.stream))
+                if receiver is not None:
+                    frames += receiver.pieces(seqnos, receiver.window.capacity_max)
+        for data in frames:
+            out.datagram(source, Forwarded(want.id, want.sender, data, want.asker))
+
+    def _on_forwarded(self, source: Member, forwarded: Forwarded, now: int, out: Effects) -> None:
+        if forwarded.asker is not None and forwarded.asker != self.me:
+            if forwarded.id.creator == self.me:
+                out.datagram(
+                    forwarded.asker, Forwarded(forwarded.id, forwarded.sender, forwarded.data)
+                )
+        elif forwarded.id == self._proposal and self.standing is Standing.FLUSHING:
+            self._add(Origin(forwarded.sender, forwarded.data.stream), forwarded.data, now)
+            self._note_progress(now, out)
+
+    def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
+        if len(kept) < EARLY_MAX:
+            # Cut into payloads now: the datagram's buffer may be used again.
+            kept.append((source, Data(data.stream, data.first, data.payloads, more=data.more)))
+        else:
+            self.early_dropped += 1
+
+
+def is_kept(purge: Purge, stream: Stream) -> bool:
+    """Whether a survivor holds what a departed sender has sent on this stream."""
+    return stream is Stream.UNIFORM or purge is Purge.RETAINED
+
+
+def _what(want: Want) -> tuple[ViewId, Member, Stream, tuple[range, ...]]:
+    return want.id, want.sender, want.stream, want.missing
+
+
+def _parts(view: View, begin: Begin) -> tuple[View, ...]:
+    """The views that groups come together from, as far as their members are in this one."""
+    parts = [
+        View(part.view, members)
+        for part in begin.cut.parts
+        if (members := tuple(who for who in part.members if who in view))
+    ]
+    return tuple(parts) if len(parts) > 1 else ()
