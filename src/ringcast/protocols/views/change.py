@@ -1,0 +1,452 @@
+"""ViewChange: both sides of a view change at one member, and what keeps it going.
+
+The machines (follower.py, proposer.py) say what is safe. Here is what makes changes end:
+
+Whoever is asked for something repeats nothing; whoever asks repeats it after 40 ms, doubled up to
+half a second, until it is answered or has no meaning any more.
+
+    at the proposer                                    then
+    some are silent for PATIENCE                       propose again without them, and without the
+                                                       other parts that they belong to
+    one refuses, since its coordinator lives           if it is of another part: at once without
+                                                       that; of mine: it verifies that coordinator
+                                                       and is given time for it; the coordinator
+                                                       itself: stop, it goes first
+    one has promised a higher proposal                 stop, and wait for that one
+    all but the last step is done, some are silent     stop: what they hear in the new view tells
+                                                       them, or they are missed in it
+
+    at a member that has promised                      then
+    nothing for PATIENCE                               verify the proposer
+    nothing for twice that                             wait no more for it (`passed`): the next in
+                                                       the order of the view proposes
+    nothing again                                      nor for that one
+"""
+
+from __future__ import annotations
+
+from enum import auto
+from typing import TYPE_CHECKING
+
+from ringcast.core.effects import VerifyWanted
+from ringcast.core.shared import Named
+from ringcast.core.view_change import Begin, Cut, Freeze, order
+from ringcast.model import ViewId
+from ringcast.protocols.intake import seconds
+from ringcast.protocols.views import frames as machine
+from ringcast.protocols.views import translation
+from ringcast.protocols.views.election import coordinator, may_answer
+from ringcast.protocols.views.follower import Phase
+from ringcast.protocols.views.proposer import Step
+from ringcast.wire import changes as wire
+from ringcast.wire.change_codec import tag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
+
+    from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
+    from ringcast.core.view_change import Flush, Snapshot
+    from ringcast.model import Member, Stream, View
+    from ringcast.protocols.views.follower import Follower
+    from ringcast.protocols.views.proposer import Proposer
+    from ringcast.wire.frames import Frame
+
+REPEAT_START_NS = 40_000_000
+REPEAT_MAX_NS = 500_000_000
+PATIENCE_NS = 500_000_000
+"""How long a member may leave a proposal unanswered, or a proposer those who have promised."""
+
+REFUSAL_PATIENCE_NS = PATIENCE_NS // 2
+"""How much longer who refuses is waited for: it verifies first whom it takes to live."""
+
+COUNTER_LEAP_MAX = 1 << 32
+"""How far the counter of a view may be above all that were heard of. No parts are apart for so
+many views; and whoever makes the next one must be able to count on."""
+
+JITTER_NS = 20_000_000
+"""Proposers that were in each other's way try again after up to so long, and twice as long each
+time."""
+
+
+class Timer(Named):
+    REPEAT = auto()
+    """Ask those again who have not answered my proposal."""
+    SILENT = auto()
+    """They will not."""
+    STALLED = auto()
+    """A proposal that was promised gets nowhere."""
+
+
+class ViewChange:
+    """The changes that one member takes part in, one after the other."""
+
+    def __init__(self, follower: Follower, proposer: Proposer, streams: tuple[Stream, ...]) -> None:
+        self.me = follower.me
+        self.follower = follower
+        self.proposer = proposer
+        self.suspects: dict[Member, str] = {}
+        """Members of the view that seem dead, and why."""
+        self.elsewhere: set[Member] = set()
+        """Members of the view that are in another by now."""
+        self.passed: set[Member] = set()
+        """Who was waited for in vain, since this member has promised."""
+        self.highest = follower.view.counter
+        """The highest counter heard of."""
+        self.begun: list[Begin] = []
+        """Views that have begun, for the owner to take."""
+        self.parts_lost = False
+        """Somebody of another part did not answer: for the owner to take."""
+        self.frozen_since = 0
+        self._streams = streams
+        self._views: dict[ViewId, View] = {follower.view.id: follower.view}  # of those I ask
+        self._known: tuple[ViewId, ...] = ()  # to the proposer, as it said
+        self._refusing: set[Member] = set()  # my proposal: they take another to live
+        self._stalled = 0  # how often it was waited for in vain
+        self._outdone = 0  # proposals of mine that gave way to others, in a row
+        self._has_waited = False  # for who refuses
+        self._interval = REPEAT_START_NS
+        self._step: tuple[ViewId, Step] | None = None  # of my proposal, as timers have it
+
+    def attach(self, timers: Timers[Timer]) -> None:
+        self._timers = timers
+
+    # Outputs
+
+    @property
+    def view(self) -> View:
+        return self.follower.view
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.follower.phase not in (Phase.OPEN, Phase.OUT)
+
+    @property
+    def lost(self) -> set[Member]:
+        """Members of the view who are not to be in the next."""
+        return {*self.suspects, *self.elsewhere}
+
+    @property
+    def coordinator(self) -> Member:
+        """Whoever is to propose, as this member sees it."""
+        return coordinator(self.view, self.lost | self.passed, self.me)
+
+    def explain(self, now: int) -> list[str]:
+        proposal = self.proposer.proposal
+        if proposal is not None:
+            names = ", ".join(sorted(map(str, self.proposer.awaited)))
+            left = seconds(self._timers.until(Timer.SILENT, now))
+            step = self.proposer.step.value
+            return [f"view {proposal.id} ({step}) waits for {names}; given up in {left}"]
+        if self.is_frozen:
+            promised, so_far = self.follower.promised, seconds(now - self.frozen_since)
+            return [f"view {promised} was promised {so_far} ago; {promised.creator} makes it"]
+        return []
+
+    def check_invariants(self) -> None:
+        is_armed = self._timers.is_armed
+        is_proposing = self.proposer.step is not Step.IDLE
+        assert is_armed(Timer.STALLED) == self.is_frozen
+        assert is_armed(Timer.REPEAT) == is_proposing
+        assert is_armed(Timer.SILENT) == is_proposing
+        assert self.passed <= {*self.view, self.follower.promised.creator}
+
+    # Inputs
+
+    def receive(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
+        wishes = machine.Wishes()
+        match frame:
+            case wire.Propose() if len(frame.leaving) < len(frame.members):
+                self._on_propose(source, frame, wishes, now, out)
+            case wire.State():
+                state = translation.decode_state(frame, self._views)
+                if state is not None:
+                    self._views[state.view.id] = state.view
+                    self.proposer.on_state(source, state, wishes)
+            case wire.Refuse():
+                self._on_refuse(source, frame, now, out)
+            case wire.Finish():
+                self.follower.on_finish(source, frame, wishes)
+            case wire.Cut():
+                self._on_cut(source, frame, wishes)
+            case wire.Flushed():
+                self.proposer.on_flushed(source, frame, wishes)
+            case wire.Install():
+                self.follower.on_install(source, frame, wishes)
+            case wire.Installed():
+                self.proposer.on_installed(source, frame)
+                self._go_last(wishes)
+        self._do(wishes, now, out)
+
+    def on_snapshot(self, id: ViewId, snapshot: Snapshot, now: int, out: Effects) -> None:
+        wishes = machine.Wishes()
+        self.follower.on_snapshot(id, snapshot, wishes)
+        self._do(wishes, now, out)
+
+    def on_flushed(self, id: ViewId, now: int, out: Effects) -> None:
+        wishes = machine.Wishes()
+        self.follower.on_flushed(id, wishes)
+        self._do(wishes, now, out)
+
+    def on_tag(self, source: Member, tag: int, now: int, out: Effects) -> None:
+        """Somebody is in the view that was flushed here: so everybody has flushed it."""
+        proposal, wishes = self.follower.proposal, machine.Wishes()
+        if proposal is not None and tag == tag_of(proposal.id) and source in proposal.members:
+            self.follower.on_install(proposal.id.creator, wire.Install(proposal.id), wishes)
+        self._do(wishes, now, out)
+
+    def propose(
+        self,
+        members: Iterable[Member],
+        leaving: AbstractSet[Member],
+        parts: Iterable[View],
+        now: int,
+        out: Effects,
+    ) -> None:
+        """Let these be the next view. They are in mine, or in these."""
+        self._views = {view.id: view for view in (self.view, *parts)}
+        self._offer(tuple(members), leaving, now, out)
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        for timer in self._timers.take_due(now):
+            match timer:
+                case Timer.REPEAT:
+                    self._repeat(now, out)
+                case Timer.SILENT:
+                    self._lose_patience(now, out)
+                case Timer.STALLED:
+                    self._on_stalled(now, out)
+
+    def close(self) -> None:
+        self.proposer.stop()
+        self._timers.disarm_all()
+
+    # What the machines want
+
+    def _do(self, wishes: machine.Wishes, now: int, out: Effects) -> None:
+        """Frames to this member itself are received at once."""
+        while wishes.frames or wishes.streams:
+            for wish in wishes.streams:
+                if isinstance(wish, Begin):
+                    self._begin(wish)
+                else:
+                    self._tell_streams(wish, now, out)
+            wishes.streams.clear()
+            frames, wishes.frames = wishes.frames, []
+            for dest, frame in frames:
+                if dest == self.me:
+                    self._receive_own(frame, wishes)
+                else:
+                    out.datagram(dest, self._as_said(frame))
+        self._arm(now)
+
+    def _begin(self, begin: Begin) -> None:
+        view = begin.view
+        self.highest = max(self.highest, view.counter)
+        self.suspects = {who: why for who, why in self.suspects.items() if who in view}
+        self.elsewhere.clear()
+        self.passed.clear()
+        self._outdone = 0
+        self.begun.append(begin)
+
+    def _tell_streams(self, wish: Freeze | Flush, now: int, out: Effects) -> None:
+        if isinstance(wish, Freeze):
+            if not self._timers.is_armed(Timer.STALLED):
+                self.frozen_since = now
+            self.passed.clear()
+            self._stalled = 0
+            mine = self.proposer.proposal
+            if mine is not None and mine.id != wish.id:
+                self.proposer.stop()
+        self._timers.arm(Timer.STALLED, now + PATIENCE_NS)
+        out.signal(wish)
+
+    def _receive_own(self, frame: machine.ChangeFrame, wishes: machine.Wishes) -> None:
+        match frame:
+            case machine.Propose():
+                self.follower.on_propose(self.me, frame, wishes)
+            case machine.State():
+                self._views[frame.view.id] = frame.view
+                self.proposer.on_state(self.me, frame, wishes)
+            case wire.Finish():
+                self.follower.on_finish(self.me, frame, wishes)
+            case Cut():
+                self.follower.on_cut(self.me, frame, wishes)
+            case wire.Flushed():
+                self.proposer.on_flushed(self.me, frame, wishes)
+            case wire.Install():
+                if not self._has_to_tell():
+                    self.follower.on_install(self.me, frame, wishes)
+            case wire.Installed():
+                self.proposer.on_installed(self.me, frame)
+
+    def _has_to_tell(self) -> bool:
+        """This member leaves with the view that it makes: the others hear of it first."""
+        proposal = self.proposer.proposal
+        others = self.proposer.awaited.keys() - {self.me}
+        return proposal is not None and self.me in proposal.leaving and bool(others)
+
+    def _go_last(self, wishes: machine.Wishes) -> None:
+        proposal = self.proposer.proposal
+        is_last = self.proposer.step is Step.TELL and self.proposer.awaited.keys() == {self.me}
+        if proposal is not None and is_last:
+            self.follower.on_install(self.me, wire.Install(proposal.id), wishes)
+
+    def _as_said(self, frame: machine.ChangeFrame) -> Frame:
+        match frame:
+            case machine.Propose():
+                return translation.encode_propose(frame, tuple(self._views))
+            case machine.State():
+                return translation.encode_state(frame, self._known)
+            case Cut():
+                assert self.proposer.proposal is not None
+                return translation.encode_cut(frame, self.proposer.proposal, self._views)
+            case _:
+                return frame
+
+    def _arm(self, now: int) -> None:
+        """Timers follow what the machines wait for."""
+        proposal = self.proposer.proposal
+        step = None if proposal is None else (proposal.id, self.proposer.step)
+        if step is None:
+            self._timers.disarm(Timer.REPEAT)
+            self._timers.disarm(Timer.SILENT)
+        elif step != self._step:
+            self._interval = REPEAT_START_NS
+            self._timers.arm(Timer.REPEAT, now + self._interval)
+            self._timers.arm(Timer.SILENT, now + PATIENCE_NS)
+        self._step = step
+        if not self.is_frozen:
+            self._timers.disarm(Timer.STALLED)
+
+    # As follower
+
+    def _on_propose(
+        self,
+        source: Member,
+        frame: wire.Propose,
+        wishes: machine.Wishes,
+        now: int,
+        out: Effects,
+    ) -> None:
+        proposal, promised = translation.decode_propose(frame), self.follower.promised
+        if proposal.id.counter > self.highest + COUNTER_LEAP_MAX:
+            return
+        self.highest = max(self.highest, proposal.id.counter)
+        if proposal.id.counter <= self.view.counter and proposal.id != self.view.id:
+            wishes.send(source, wire.Refuse(proposal.id, promised))
+            return
+        gone = self.lost | self.passed
+        is_same = self.is_frozen and source == promised.creator
+        may = is_same or may_answer(source, proposal, self.view, gone, self.me)
+        if order(proposal.id) > order(promised) and not may:
+            first = self.coordinator
+            wishes.send(source, wire.Refuse(proposal.id, None, first))
+            if first != self.me:
+                out.signal(VerifyWanted(first))
+            elif self.proposer.step in (Step.IDLE, Step.TELL):
+                self._propose_rest(now, out)
+            return
+        self._known = frame.known
+        self.follower.on_propose(source, proposal, wishes)
+
+    def _on_cut(self, source: Member, frame: wire.Cut, wishes: machine.Wishes) -> None:
+        proposal = self.follower.proposal
+        if proposal is not None and proposal.id == frame.id:
+            cut = translation.decode_cut(frame, proposal, self.view, self._streams)
+            if cut is not None and any(self.me in part.members for part in cut.parts):
+                self.follower.on_cut(source, cut, wishes)
+
+    def _on_stalled(self, now: int, out: Effects) -> None:
+        """Who is to go on with the change does not: in the end somebody else has to."""
+        proposer = self.follower.promised.creator
+        self._stalled += 1
+        if self._stalled == 1 and proposer != self.me:
+            out.signal(VerifyWanted(proposer))
+        elif self._stalled == 2 and proposer != self.me:
+            self.passed.add(proposer)
+        elif self.coordinator != self.me:
+            self.passed.add(self.coordinator)
+        self._timers.arm(Timer.STALLED, now + PATIENCE_NS)
+        is_on_me = self.proposer.step is Step.IDLE and self.coordinator == self.me
+        if is_on_me and self._stalled > 1:
+            self._propose_rest(now, out)
+
+    # As proposer
+
+    def _propose_rest(self, now: int, out: Effects) -> None:
+        """Those of my view that are not lost."""
+        staying = [member for member in self.view if member not in self.lost]
+        self.propose(staying, set(), (), now, out)
+
+    def _offer(
+        self, members: tuple[Member, ...], leaving: AbstractSet[Member], now: int, out: Effects
+    ) -> None:
+        if leaving >= set(members):
+            leaving = leaving - {self.me}  # a view has at least one member
+        self.highest = max(self.highest, self.follower.promised.counter) + 1
+        self._refusing.clear()
+        self._has_waited = False
+        id, wishes = ViewId(self.me, self.highest), machine.Wishes()
+        self.proposer.propose(machine.Propose(id, members, frozenset(leaving)), wishes)
+        self._do(wishes, now, out)
+
+    def _repeat(self, now: int, out: Effects) -> None:
+        wishes = machine.Wishes()
+        self.proposer.repeat(wishes)
+        self._interval = min(2 * self._interval, REPEAT_MAX_NS)
+        self._timers.arm(Timer.REPEAT, now + self._interval)
+        self._do(wishes, now, out)
+
+    def _lose_patience(self, now: int, out: Effects) -> None:
+        proposal = self.proposer.proposal
+        assert proposal is not None
+        silent = self.proposer.awaited.keys() - {self.me}
+        if self.proposer.step is Step.TELL:
+            wishes = machine.Wishes()
+            self.proposer.stop()
+            if self.me in proposal.leaving:
+                self.follower.on_install(self.me, wire.Install(proposal.id), wishes)
+            self._do(wishes, now, out)
+        elif silent and silent <= self._refusing and not self._has_waited:
+            self._has_waited = True
+            self._timers.arm(Timer.SILENT, now + REFUSAL_PATIENCE_NS)
+        else:
+            self._go_on_without(silent, now, out)
+
+    def _go_on_without(self, silent: set[Member], now: int, out: Effects) -> None:
+        """Neither with them nor with the other parts that they belong to."""
+        proposal = self.proposer.proposal
+        assert proposal is not None
+        left_out = set(silent)
+        for view in self._views.values():
+            if view.id != self.view.id and not silent.isdisjoint(view):
+                left_out.update(view)
+        self.parts_lost |= not left_out <= set(self.view)
+        for member in self.view:
+            if member in silent:
+                self.suspects.setdefault(member, "does not answer a proposal")
+        staying = tuple(member for member in proposal.members if member not in left_out)
+        self._offer(staying, proposal.leaving & set(staying), now, out)
+
+    def _on_refuse(self, source: Member, refuse: wire.Refuse, now: int, out: Effects) -> None:
+        proposal = self.proposer.proposal
+        if proposal is None or refuse.id != proposal.id or not self.is_frozen:
+            return
+        if refuse.promised is None and source not in self.view:
+            self._go_on_without({source}, now, out)
+            return
+        if refuse.promised is None and refuse.coordinator != source:
+            self._refusing.add(source)
+            return
+        if refuse.promised is None:
+            self.passed.discard(source)  # it is there, and goes first
+            self.proposer.stop()
+        else:
+            self.highest = max(self.highest, refuse.promised.counter)
+            self.proposer.on_refuse(refuse)
+        jitter = (self.me.incarnation * 2654435761 + self.me.address.port) % JITTER_NS
+        self._arm(now)
+        self._timers.arm(Timer.STALLED, now + PATIENCE_NS + (jitter << min(self._outdone, 4)))
+        self._outdone += 1
