@@ -118,6 +118,8 @@ class ViewStreams(ReliableMulticast):
     receiver: ClassVar[type[MulticastReceiver]] = ViewReceiver
 
     standing = Standing.OPEN
+    is_paused = False
+    """Nothing is to be read for now: what the view begins with is not here."""
     _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
     _next_tag = 0  # of the one that was proposed
@@ -202,7 +204,7 @@ class ViewStreams(ReliableMulticast):
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
     ) -> list[Event]:
         events: list[Event] = []
-        while True:
+        while not self.is_paused:
             halves = self.reading.halves(self._in_turn())
             for half in list(halves):
                 if only_own and half.origin.sender != self.me:
@@ -211,10 +213,12 @@ class ViewStreams(ReliableMulticast):
                 if room > 0:
                     self._turn += 1
                     limit -= self._take_from(half, room, now, events, out)
-            view = self._announce()
-            if view is None:
+            read = self._announce()
+            if read is None:
                 break
-            events.append(view)
+            events += read
+            if self.is_paused:
+                break
         if self.standing is Standing.OPEN:
             self._report(now, out)
         return events
@@ -226,13 +230,18 @@ class ViewStreams(ReliableMulticast):
 
     @property
     def has_ready(self) -> bool:
+        if self.is_paused:
+            return False
         if not self.reading.unread:
             return bool(self._ready)
-        return any(self.reading.room(half) > 0 for half in self.reading.halves(()))
+        return self.reading.is_due or any(
+            self.reading.room(half) > 0 for half in self.reading.halves(())
+        )
 
     @property
     def has_own_ready(self) -> bool:
-        return any(self.reading.room(half) > 0 for half in self._senders.values())
+        halves = () if self.is_paused else self._senders.values()
+        return any(self.reading.room(half) > 0 for half in halves)
 
     @property
     def is_flushed(self) -> bool:
@@ -325,14 +334,30 @@ class ViewStreams(ReliableMulticast):
                     self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
         parts = () if is_first else _parts(view, begin)
         has_new = any(member not in part.members for member in view)
-        self.reading.unread.append(UnreadView(ViewInstalled(view, parts), cuts, has_new))
-        event = self._announce()
-        while event is not None:
-            out.event(event)
-            event = self._announce()
+        self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
         self._replay_early(now, out)
+
+    def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
+        """Behind the view that has just begun these are to be read; and, if it `pauses`, nothing
+        more until `go_on`."""
+        last = self.reading.unread[-1]
+        last.events += events
+        last.pauses = pauses
+
+    def announce(self, out: Effects) -> None:
+        """Tell of the views before which nothing is left to be read."""
+        read = self._announce()
+        while read is not None:
+            out.events.extend(read)
+            read = self._announce()
+
+    def go_on(self) -> int:
+        """What follows on the view that was announced last may be read; the counter of that."""
+        self.is_paused = False
+        assert self._reading_in is not None
+        return self._reading_in.counter
 
     def _enter(self, view: View, part: Part, now: int, out: Effects) -> None:
         """Those who come along from the view before."""
@@ -361,11 +386,16 @@ class ViewStreams(ReliableMulticast):
             receiver.begin(view.id, now)
             self._enter_view(receiver, view, now)
 
-    def _announce(self) -> ViewInstalled | None:
-        event = self.reading.announce()
-        if event is not None:
-            self._reading_in = event.view
-        return event
+    def _announce(self) -> list[Event] | None:
+        """What follows on all that was read."""
+        unread = None if self.is_paused else self.reading.announce()
+        if unread is None:
+            return None
+        view = unread.events[0]
+        assert isinstance(view, ViewInstalled)
+        self._reading_in = view.view
+        self.is_paused = unread.pauses
+        return unread.events
 
     def _take_from(
         self,
