@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from ringcast.core.shared import Deadlines, Named
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
-from ringcast.model import Digest
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Refusal, StateBegin, StateData, StateEnd, StateRefused
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.events import Event
-    from ringcast.model import Member, View
+    from ringcast.model import Digest, Member, View
     from ringcast.wire.frames import StateAck, StateCancel, StateRequest, SystemMessage
 
 CHUNK_BYTES_MAX = 1 << 20
@@ -111,10 +110,10 @@ class Provider:
         self._arm()
         return transfer
 
-    def cut_at(self, taker: Member, counter: int, now: int, out: Effects) -> None:
+    def cut_at(self, taker: Member, cut: Digest, counter: int, now: int, out: Effects) -> None:
         """All that was sent before the view with this counter is in the state that it is to get,
         and nothing else."""
-        self._begin(self.cut(taker, Digest({}), now), counter, out)
+        self._begin(self.cut(taker, cut, now), counter, out)
 
     def on_ask(self, source: Member, ask: StateRequest, view: View | None, out: Effects) -> None:
         transfer = self._transfer_to(source)

@@ -253,6 +253,11 @@ class GroupViews(Layer):
         return self.phase in (Phase.MEMBER, Phase.LEAVING)
 
     @property
+    def is_idle(self) -> bool:
+        """No view is being made, nor is there need of one."""
+        return not self.change.is_busy and not self.change.lost
+
+    @property
     def is_leaving(self) -> bool:
         return self.phase is Phase.LEAVING
 
@@ -327,7 +332,8 @@ class GroupViews(Layer):
 
     def _begin(self, begin: Begin, now: int, out: Effects, *, is_decided: bool = False) -> None:
         view = begin.view
-        held_up = now - self.change.frozen_since
+        # While it looks for the group nobody sends here.
+        held_up = 0 if self.phase is Phase.LOOKING else now - self.change.frozen_since
         self.meeting.changed(held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
             self._go("left", out)

@@ -42,6 +42,7 @@ from ringcast.events import (
     StateLost,
     StateReceived,
 )
+from ringcast.model import Digest
 from ringcast.protocols.catch_up import CatchUp
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW, Provider
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
     from ringcast.events import Event
-    from ringcast.model import Digest, Member, View
+    from ringcast.model import Member, View
     from ringcast.wire.frames import SystemMessage
 
 PATIENCE_NS = 10_000_000_000
@@ -359,7 +360,7 @@ class StateTransfer(Layer):
         if self.me == cut.provider:
             self._stand(self._held(), out)  # of those who have none, it is the one whose counts
             for taker in cut.takers:
-                self.giving.cut_at(taker, view.counter, now, out)
+                self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
             self._behind_view += self.giving.take_events()
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)

@@ -30,6 +30,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import Left
 from ringcast.core.shared import Named
 from ringcast.core.view_change import (
@@ -301,6 +302,11 @@ class ViewStreams(ReliableMulticast):
         self._tries = 0
         self._fetch_interval = FETCH_START_NS
         self.standing = Standing.FLUSHING
+        for origin, cut in self._lacking().items():
+            # Its sender may have room for more than this member: a change does not wait for a
+            # reader.
+            window = self._receivers[origin].window
+            window.capacity_max = max(window.capacity_max, min(cut - window.low, CAPACITY_LIMIT))
         aside, self._aside = self._aside, deque()
         for source, data in aside:
             self._add(Origin(source, data.stream), data, now)
@@ -450,6 +456,8 @@ class ViewStreams(ReliableMulticast):
         for origin, cut in lacking.items():
             window = self._receivers[origin].window
             missing = window.missing_within(window.received + 1, cut, NACK_RANGES_MAX)
+            if not missing:
+                continue  # no member that keeps to the rules has so much under way
             source, proposer = self._part.sources[origin], self._proposal.creator
             is_direct = self._tries < DIRECT_TRIES or proposer in (source, self.me)
             want = Want(self._proposal, *origin, tuple(missing), None if is_direct else source)
