@@ -118,6 +118,13 @@ class TooSlow:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A member of the view acknowledges nothing, not even when asked, though others hear it."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class NonMember:
     """A member that is not in the view, or is in an older one, sends signs of life: it does not
     know yet."""
@@ -170,6 +177,7 @@ Signal: TypeAlias = (
     | LetIn
     | Suspected
     | TooSlow
+    | Unreachable
     | NonMember
     | MemberAhead
     | Left

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Unreachable
 from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.multicast_sender import MulticastSender, Timer
 from ringcast.window.acks import AgreedMark
 
 if TYPE_CHECKING:
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View, ViewId
     from ringcast.wire.frames import Data
 
+UNREACHABLE_TAUS = 4
+"""For so many probe intervals a member answers none: its link to this one is broken."""
+
 
 class ViewSender(MulticastSender):
     """One stream of my own messages."""
 
     is_frozen = False
+    _probed_since: int | None = None  # some ack is behind
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         if not self.is_frozen:
@@ -38,6 +43,19 @@ class ViewSender(MulticastSender):
             self.blocked_since = self._stuck_since = now
         return 0
 
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        is_due = self._timers.until(Timer.WATERMARK_PROBE, now) == 0
+        super().handle_timeout(now, out)
+        if not self.is_behind:
+            self._probed_since = None
+        elif self._probed_since is None:
+            self._probed_since = now
+        elif is_due:
+            for member in self.acks.slowest():
+                heard = max(self.heard.get(member, 0), self._probed_since)
+                if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
+                    out.signal(Unreachable(member))
+
     def freeze(self) -> None:
         self.is_frozen = True
         self._timers.disarm_all()
@@ -45,6 +63,7 @@ class ViewSender(MulticastSender):
     def begin(self, view: View, together: Collection[Member], now: int, out: Effects) -> None:
         """This view begins; these members come along with this one from the view before."""
         self.is_frozen = False
+        self._probed_since = None
         self._delivered_by_others = max(self._delivered_by_others, self.acked_by_others)
         staying = [who for who in view if who in together]
         self._receipts.depart(staying, self.acks.has_delivered, str(view), out)

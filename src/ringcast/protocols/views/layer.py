@@ -30,6 +30,7 @@ from ringcast.core.effects import (
     Suspected,
     TooSlow,
     Trusted,
+    Unreachable,
     VerifyWanted,
 )
 from ringcast.core.shared import Deadlines, GroupState, Named
@@ -56,6 +57,7 @@ from ringcast.protocols.views.change import (
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.meeting import GATHER_NS, Meeting, rank
+from ringcast.protocols.views.pairs import PROBE_NS, Pairs
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.streams import is_kept
 from ringcast.wire import changes as wire
@@ -93,6 +95,8 @@ class Timer(Named):
     """Repeat what was asked of the coordinator: to leave, to see to a suspect."""
     LEAVE = auto()
     """It takes too long to leave."""
+    PAIRS = auto()
+    """Somebody is not heard: ask it, and complain again."""
 
 
 class GroupViews(Layer):
@@ -140,6 +144,7 @@ class GroupViews(Layer):
         )
         self.discovery = Discovery(me, purge)
         self.meeting = Meeting()
+        self.pairs = Pairs()
         self._leavers: set[Member] = set()
         self._may_go = False
         self._wants_state = False  # this member, or another of the view
@@ -206,12 +211,15 @@ class GroupViews(Layer):
                 self._suspect(member, reason, now, out)
             case Trusted(member):
                 self.change.suspects.pop(member, None)
+                self.pairs.hear(member)
             case MemberAhead(member):
                 self._on_ahead(member, now, out)
             case NonMember(member):
                 out.datagram(member, self._hello())
             case TooSlow(member):
                 self._complain(member, now, out)
+            case Unreachable(member):
+                self._miss(member, now, out)
             case StateChanged(standing):
                 self._on_state_changed(standing, now, out)
             case Flushed() if self.phase is Phase.LEAVING and not self._may_go:
@@ -232,6 +240,8 @@ class GroupViews(Layer):
                     self._request(now, out)
                 case Timer.LEAVE:
                     self._go("left without an answer", out)
+                case Timer.PAIRS:
+                    self._complain_of_unheard(now, out)
         if self.phase is not Phase.OUT:
             self.change.handle_timeout(now, out)
             self._follow(now, out)
@@ -432,6 +442,7 @@ class GroupViews(Layer):
 
     def _on_hello(self, source: Member, hello: wire.Hello, now: int, out: Effects) -> None:
         self.discovery.add([source.address])
+        self.pairs.hear(source)
         view = self.change.view
         if hello.highest > self.change.highest + COUNTER_LEAP_MAX:
             self.ignored += 1
@@ -464,6 +475,8 @@ class GroupViews(Layer):
             out.datagram(source, self._hello(with_members=True))
         elif self.phase is Phase.LOOKING and self.must_exist:
             self.ignored += 1  # this member founds nothing
+        elif self.pairs.is_barred(hello.members, self.change.view, now):
+            self.ignored += 1  # somebody of the view does not hear it
         elif self.meeting.note(source, hello, now):
             self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
             if hello.is_asking:
@@ -477,6 +490,37 @@ class GroupViews(Layer):
         if member in self.change.view and member != self.me:
             self.change.suspects[member] = reason
             self._interval = REPEAT_START_NS
+            self._miss(member, now, out)
+            self._advance(now, out)
+
+    def _miss(self, member: Member, now: int, out: Effects) -> None:
+        """This member does not hear that one; others may."""
+        self.pairs.miss(member, now)
+        if not self._timers.is_armed(Timer.PAIRS):
+            self._complain_of_unheard(now, out)
+
+    def _complain_of_unheard(self, now: int, out: Effects) -> None:
+        self.pairs.forget_old(now)
+        if not self.pairs.unheard:
+            return
+        hello, to = self._hello(is_asking=True), self.coordinator
+        for member in self.pairs.unheard:
+            out.datagram(member, hello)
+            if to == self.me:
+                self._judge(self.me, member, now, out)
+            else:
+                out.datagram(to, wire.Complain(member))
+        self._timers.arm(Timer.PAIRS, now + PROBE_NS)
+
+    def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
+        """As coordinator: if both live and stay deaf to each other, one has to go."""
+        view, pairs = self.change.view, self.pairs
+        pairs.complain(source, member, now)
+        if member in view and member != self.me:
+            out.signal(VerifyWanted(member))
+        loser = pairs.broken(view, now)
+        if loser is not None and loser != self.me and self.coordinator == self.me:
+            self.change.suspects.setdefault(loser, "it and another member do not hear each other")
             self._advance(now, out)
 
     def _on_state_changed(self, standing: StateStanding, now: int, out: Effects) -> None:
@@ -504,13 +548,13 @@ class GroupViews(Layer):
 
     def _on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member = self.change.view, complain.member
-        if source not in view or member not in view:
+        if source in view and not complain.is_slow and not complain.wants_state:
+            self._judge(source, member, now, out)
+        elif source not in view or member not in view:
             self.ignored += 1
         elif complain.wants_state:
             self._wants_state = True
             self._advance(now, out)
-        elif not complain.is_slow:
-            out.signal(VerifyWanted(member))
         elif self.coordinator == self.me and self.config.slow_member_timeout_s:
             self._leavers.add(member)
             self._advance(now, out)
@@ -525,16 +569,14 @@ class GroupViews(Layer):
 
     def _request(self, now: int, out: Effects) -> None:
         """Ask the coordinator, and ask again until it has seen to it."""
-        to, suspects, elsewhere = self.coordinator, self.change.suspects, self.change.elsewhere
-        if to == self.me or not (suspects or elsewhere or self._may_go or self._wants_state):
+        to, elsewhere = self.coordinator, self.change.elsewhere
+        if to == self.me or not (elsewhere or self._may_go or self._wants_state):
             self._timers.disarm(Timer.REQUEST)
             return
         if self._may_go:
             out.datagram(to, Leave())
         if self._wants_state:
             out.datagram(to, wire.Complain(self.me, wants_state=True))
-        for member in suspects:
-            out.datagram(to, wire.Complain(member))
         if elsewhere:
             out.datagram(to, self._hello(is_asking=True))  # is it there, too?
         if self._interval > REPEAT_START_NS:
