@@ -197,6 +197,8 @@ class ViewStreams(ReliableMulticast):
             self._fetch(now, out)
         if self.standing is Standing.OPEN:
             super().handle_timeout(now, out)
+        elif self.rounds is not None:
+            self.rounds.handle_timeout(now)  # what is due is reported in the next view
 
     def take_ready(
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
