@@ -307,9 +307,13 @@ class GroupViews(Layer):
             change.parts_lost = False
             self.meeting.losses.part(now)
         begun, change.begun = change.begun, []
-        for begin in begun:
-            if self.phase is not Phase.OUT:
-                self._begin(begin, now, out)
+        for wish in begun:
+            if self.phase is Phase.OUT:
+                return
+            if isinstance(wish, Begin):
+                self._begin(wish, now, out)
+            else:
+                out.signal(wish)
 
     def _begin(self, begin: Begin, now: int, out: Effects, *, is_decided: bool = False) -> None:
         view = begin.view
