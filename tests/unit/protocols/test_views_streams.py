@@ -1,4 +1,4 @@
-"""ViewStreams at one member: what counts while it is frozen, what a flush fetches, and from whom."""
+"""ViewStreams: what counts while a member is frozen, what a flush fetches, and from whom."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
 from ringcast.core.view_change import Freeze
-from ringcast.model import Stream, ViewId
+from ringcast.model import Origin, Stream, ViewId
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.wire.frames import Commit
 from support.view_group import ViewGroup
@@ -33,6 +33,10 @@ def later(node: Node, *, by: int = 1) -> ViewId:
     return ViewId(node.view.coordinator, node.view.counter + by)
 
 
+def origin(group: ViewGroup, name: str, stream: Stream = FIFO) -> Origin:
+    return Origin(group.node(name).me, stream)
+
+
 def freeze(node: Node, now: int) -> Effects:
     out = Effects()
     streams_of(node).handle_signal(Freeze(later(node)), now, out)
@@ -50,9 +54,14 @@ def assert_no_timer_stays_due(node: Node, now: int) -> None:
     assert due is None or due > now
 
 
-def test_a_frozen_member_reports_nothing_and_its_timer_does_not_stay_due() -> None:
+def reporting_group(names: str) -> ViewGroup:
+    """Members report what they have instead of acknowledging it."""
     stability = MulticastConfig(capacity=16, datagram_bytes=1000, stability=StabilityConfig())
-    group = ViewGroup("ABC", config=GroupConfig(group="g", multicast=stability)).form()
+    return ViewGroup(names, config=GroupConfig(group="g", multicast=stability)).form()
+
+
+def test_a_frozen_member_reports_nothing_and_its_timer_does_not_stay_due() -> None:
+    group = reporting_group("ABC")
     group.send("A", 3)
     group.run(5)
     process = group.process("B")
@@ -90,3 +99,23 @@ def test_who_is_frozen_accepts_nothing_and_gives_its_seqnos_in_the_next_view(
     group.run(100)
     assert group.undelivered() == []
     assert group.observed.violations() == []
+
+
+# Readers that are behind
+
+
+def test_who_reads_what_a_departed_sender_sent_reports_nothing_of_it() -> None:
+    group = reporting_group("ABC")
+    group.read("B", 0)
+    sent = group.send("C", 3)
+    group.run(10)
+    group.crash("C")
+    assert group.run_until(group.is_one, 5000)
+    group.send("A", 1)
+    group.run(2000)
+    group.read("B")
+    views = group.observed.views_of(group.node("B").me)
+    assert group.observed.got(group.node("B").me, views[-2].id, origin(group, "C")) == sent
+    group.run(2000)
+    assert group.observed.violations() == []
+    assert group.is_quiet()
