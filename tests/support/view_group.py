@@ -103,7 +103,7 @@ class ViewGroup:
         self.world = plain_world(hint_ms=hint_ms, start=1_000_000_000)
         self.world.driving.random = Random(seed)
         self.world.network.faults = [self.weather]
-        self.before_sending: Callable[[Node], None] = self._count_turn
+        self.before_sending: Callable[[Node], None] = self.count_turn
         self._turns = (0, 0)  # when, and how many there were
         self._views = views(self.observed)
         self._multicast = multicast
@@ -169,7 +169,7 @@ class ViewGroup:
         process.resident.take_limit = limit
         process.turn()
 
-    def _count_turn(self, node: Node) -> None:
+    def count_turn(self, node: Node) -> None:
         """A timer that is due and stays so would be served for ever."""
         now = self.world.clock.now
         when, count = self._turns
