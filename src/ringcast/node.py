@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ringcast.config import DATAGRAM_BYTES_MIN
+from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
 from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin
@@ -37,6 +37,7 @@ from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.views import state as views_state
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.wire.change_codec import tag_of
@@ -169,7 +170,16 @@ class Node:
                     datagram_bytes=config.multicast.datagram_bytes,
                 )
             )
-        if has_membership:
+        if has_views:
+            self._layers.append(
+                views_state.StateTransfer(
+                    me,
+                    config.membership.join_buffer_bytes,
+                    self.codec.payload_bytes_max,
+                    has_state=state,
+                )
+            )
+        elif has_membership:
             self._layers.append(
                 StateTransfer(
                     me,
@@ -188,7 +198,10 @@ class Node:
         self._owner = _owners(self._layers)
         self._places: dict[type, int] = {
             kind: place
-            for kind in (Membership, GroupViews, FailureDetector, ControlChannel, StateTransfer)
+            for kind in (
+                *(Membership, GroupViews, FailureDetector, ControlChannel, StateTransfer),
+                views_state.StateTransfer,
+            )
             for place, layer in enumerate(self._layers)
             if isinstance(layer, kind)
         }
@@ -207,7 +220,7 @@ class Node:
         """None: views come from outside."""
         self.detector = self._find(FailureDetector)
         """None: nobody here notices that a member is gone."""
-        self.state = self._find(StateTransfer)
+        self.state = self._find(StateTransfer) or self._find(views_state.StateTransfer)
         """Who gets and gives the application's state, to be read only: for traces and tests."""
         self._channel = self._find(ControlChannel)
 
@@ -506,6 +519,7 @@ class Node:
             self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
             for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
                 ready = layer.take_ready(limit, now, self._out)
+                self._come_to_cut()
                 if state is not None and self.observer is not None:
                     self.observer.took(ready, now, buffered=True)  # some are in the state already
                 if ready:
@@ -675,7 +689,7 @@ class Node:
                 self._drain(now)
             if state is not None and state.is_catching_up:
                 self._catch_up(state, now)
-            if state is not None and state.giving.asks:
+            if isinstance(state, StateTransfer) and state.giving.asks:
                 state.answer_asks(self.multicast.digest(), now, out)
             if not out.messages or not self._send_messages(channel, now):
                 return
@@ -727,16 +741,18 @@ class Node:
         reason = error.reason.value
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
-    def _catch_up(self, state: StateTransfer, now: int) -> None:
+    def _catch_up(self, state: StateTransfer | views_state.StateTransfer, now: int) -> None:
         """Messages to the group go aside until the state is here, as long as there is room."""
         observer = self.observer
-        while self.multicast.has_ready and state.room:
+        while self.multicast.has_ready and (state.room or state.is_dropping):
             if observer is not None:
                 observer.before_take(now, buffered=True)
-            events = self.multicast.take_ready(state.room, now, self._out)
+            limit = CAPACITY_LIMIT if state.is_dropping else state.room
+            events = self.multicast.take_ready(limit, now, self._out)
             if observer is not None:
                 observer.took(events, now, buffered=True)
             state.keep(events)
+            self._come_to_cut()
         if not state.room:
             # What the departed have left is here anyway, and others wait until it is resolved; one
             # of them may be who can tell that the state is lost.
@@ -747,6 +763,23 @@ class Node:
                 observer.took(events, now, buffered=True)
             state.keep(events)
         state.note_full(self.multicast.has_ready, self._out)
+
+    def _follow_view(self) -> None:
+        """What the application finds behind the view that has begun."""
+        state, streams = self.state, self.multicast
+        if isinstance(streams, ViewStreams) and isinstance(state, views_state.StateTransfer):
+            events, pauses = state.take_behind_view()
+            streams.follow_view(events, pauses=pauses)
+            if not state.is_behind:
+                streams.announce(self._out)
+                self._come_to_cut()
+
+    def _come_to_cut(self) -> None:
+        """If the application's state comes next, what follows is kept until that is here."""
+        state, streams = self.state, self.multicast
+        if isinstance(streams, ViewStreams) and streams.is_paused:
+            assert isinstance(state, views_state.StateTransfer)
+            state.come_to_cut(streams.go_on())
 
     def _hand_over(self) -> None:
         """Whoever leaves gets the rest of its own messages, as if its application had taken them
@@ -763,7 +796,7 @@ class Node:
         membership = self.membership
         return membership is not None and membership.is_leaving
 
-    def _with_state(self) -> StateTransfer:
+    def _with_state(self) -> StateTransfer | views_state.StateTransfer:
         state = self.state
         if state is None:
             raise UsageError("this node has no membership: nobody wants its state")
@@ -782,7 +815,7 @@ class Node:
                     return
                 self.view = view
                 state = self.state
-                if state is not None and state.has_state:
+                if isinstance(state, StateTransfer) and state.has_state:
                     state.before_view(view, self.multicast.digest())
                 if self.me in view:
                     self._out.event(ViewInstalled(view, parts))
@@ -811,6 +844,7 @@ class Node:
                 self.group.change(view, self._layers, now, self._out)
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
+                self._follow_view()
                 self._count_members(view, now)
             case DigestAgreed(digest):
                 for layer in self._layers:

@@ -34,6 +34,7 @@ from ringcast.wire.changes import (
     Flushed,
     Forwarded,
     Hello,
+    Holding,
     Install,
     Installed,
     InView,
@@ -267,7 +268,22 @@ def states(draw: st.DrawFn) -> State:
         held,
         tuple(draw(st.lists(flushables, max_size=FLUSHED_MAX))),
         draw(st.none() | view_ids),
-        draw(st.booleans()),
+        draw(st.sampled_from(Holding)),
+        draw(st.none() | members),
+        draw(lists_of_members),
+    )
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    provider = draw(st.none() | change_places)
+    takers = [] if provider is None else draw(st.lists(change_places, max_size=9))
+    return Cut(
+        draw(view_ids),
+        tuple(draw(st.lists(parts, max_size=4))),
+        draw(change_marks),
+        provider,
+        tuple(takers),
     )
 
 
@@ -294,13 +310,13 @@ changes = st.one_of(
     states(),
     st.builds(Refuse, view_ids, st.none() | view_ids, st.none() | members),
     st.builds(Finish, view_ids, view_ids),
-    st.builds(Cut, view_ids, st.lists(parts, max_size=4).map(tuple), change_marks),
+    cuts(),
     st.builds(Want, view_ids, members, streams, gaps().map(tuple), st.none() | members),
     passed_on_in_a_change(),
     st.builds(Flushed, view_ids),
     st.builds(Install, view_ids),
     st.builds(Installed, view_ids),
-    st.builds(Complain, members, st.booleans()),
+    st.builds(Complain, members, st.booleans(), st.booleans()),
 )
 tags = st.integers(1, 3) | st.integers(1, 2**64 - 1)
 

@@ -12,7 +12,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, SawView
+from ringcast.core.view_change import (
+    Begin,
+    CutReached,
+    Flush,
+    Freeze,
+    Frozen,
+    SawView,
+    StateChanged,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,6 +182,7 @@ Signal: TypeAlias = (
     | CutReached
     | Begin
     | SawView
+    | StateChanged
 )
 """What one protocol tells the rest of its node. A closed union."""
 

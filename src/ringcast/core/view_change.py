@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ringcast.wire.changes import Holding
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -53,6 +55,9 @@ class Cut:
     parts: tuple[Part, ...]
     starts: Mapping[Origin, int]
     """Where each member's streams go on: windows of members from other parts open here."""
+    provider: Member | None = None
+    """Who gives its state, as it is at the cut, to those who take it; None: nobody can."""
+    takers: tuple[Member, ...] = ()
 
     def part_of(self, member: Member) -> Part:
         return next(part for part in self.parts if member in part.members)
@@ -95,6 +100,27 @@ class Begin:
 
     view: View
     cut: Cut
+
+
+class StateStanding(NamedTuple):
+    """What a member has of the application's state."""
+
+    holding: Holding = Holding.NONE
+    provider: Member | None = None
+    """Who is giving it the state that it lacks."""
+    refused: tuple[Member, ...] = ()
+    """Who could not: another is to do it, from the next cut on."""
+
+
+NO_STATE: Final = StateStanding()
+"""Of an application that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """From the state transfer: this is how this member stands."""
+
+    standing: StateStanding
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,15 @@ class CatchUp:
         self.size += _cost(event)
         self._events.append(event)
 
+    def drop_messages(self) -> None:
+        """All messages that are kept are in a state that is to come."""
+        events = [e for e in self._events if not isinstance(e, Delivered | FragmentsDelivered)]
+        self._events.clear()
+        self._halves.clear()
+        self.size = 0
+        for event in events:
+            self.append(event)
+
     def depart(self, view: View) -> None:
         """Whoever is not in this view has departed, for now at least."""
         for origin in self.accepted:

@@ -331,6 +331,11 @@ class Membership(Layer):
         return self.phase in (Phase.MEMBER, Phase.LEAVING)
 
     @property
+    def is_idle(self) -> bool:
+        """No view is being made, nor is there need of one."""
+        return self.change is None and not self.suspects
+
+    @property
     def is_leaving(self) -> bool:
         """Nothing more is to be sent; it waits for others to take what was."""
         return self.phase is Phase.LEAVING

@@ -119,6 +119,7 @@ class StateTransfer(Layer):
         """Messages to the group go into the buffer."""
         self.is_behind = False
         """The application does not get live messages yet."""
+        self.is_dropping = False
         self.giving = Provider()
         self.provider: Member | None = None
         """Who is to give us ours, while we wait for it."""

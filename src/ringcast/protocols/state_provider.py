@@ -110,6 +110,11 @@ class Provider:
         self._arm()
         return transfer
 
+    def cut_at(self, taker: Member, cut: Digest, counter: int, now: int, out: Effects) -> None:
+        """All that was sent before the view with this counter is in the state that it is to get,
+        and nothing else."""
+        self._begin(self.cut(taker, cut, now), counter, out)
+
     def on_ask(self, source: Member, ask: StateRequest, view: View | None, out: Effects) -> None:
         transfer = self._transfer_to(source)
         if transfer is not None and transfer.attempt == ask.attempt:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.model import Origin
-from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +65,7 @@ class Gathering:
     def is_member(self, member: Member) -> bool:
         """Whether it is in the group and stays."""
         membership = self._cluster.process_of(member).resident.harness.node.membership
-        return membership is not None and membership.phase is Phase.MEMBER
+        return membership is not None and membership.phase.name == "MEMBER"
 
     def coordinator(self) -> Member | None:
         """Whoever makes views for the largest group, as most members see it."""
@@ -110,9 +109,8 @@ def _is_at_rest(process: SimProcess) -> bool:
     membership, windows = node.membership, node.multicast.windows()
     assert membership is not None
     return (
-        membership.phase is Phase.MEMBER
-        and membership.change is None
-        and not membership.suspects
+        membership.phase.name == "MEMBER"
+        and membership.is_idle
         and not (node.state is not None and node.state.is_behind)
         and all(
             Origin(member, stream) in windows

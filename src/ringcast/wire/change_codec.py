@@ -23,6 +23,7 @@ from ringcast.wire.changes import (
     Flushed,
     Forwarded,
     Hello,
+    Holding,
     Install,
     Installed,
     InView,
@@ -70,10 +71,10 @@ _CUT_MARK: Final = Struct("<HBQH")  # place, stream, seqno, source
 _TAG: Final = Struct("<Q")
 
 _ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW = 1, 2, 4, 8  # flags of a hello
-_STATE_THERE, _HAS_UNLISTED = 1, 2  # flags of a state
+_HAS_PROVIDER, _HAS_UNLISTED = 1, 2  # flags of a state
 _HAS_PROMISED, _HAS_OTHER = 1, 2  # flags of a refusal: a proposal, a coordinator
 _HAS_ASKER: Final = 1  # flag of what is wanted or passed on
-_SLOW: Final = 1  # flag of a complaint
+_SLOW, _WANTS_STATE = 1, 2  # flags of a complaint
 
 _OWN: Final = 2**64 - 1  # in place of a seqno
 TAG_MAX: Final = 2**64 - 1
@@ -120,7 +121,8 @@ def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
         case Installed():
             return _INSTALLED, encode_view_id(frame.id)
         case Complain():
-            return _COMPLAIN, _FLAGS.pack(frame.is_slow * _SLOW) + encode_member(frame.member)
+            flags = frame.is_slow * _SLOW | frame.wants_state * _WANTS_STATE
+            return _COMPLAIN, _FLAGS.pack(flags) + encode_member(frame.member)
         case InView():
             assert 1 <= frame.tag <= TAG_MAX, frame
             return IN_VIEW, _TAG.pack(frame.tag)
@@ -157,13 +159,16 @@ def _encode_state(state: State) -> bytes:
     assert len(state.own) <= len(STREAMS), state
     assert all(0 <= seqno <= SEQNO_MAX for _, seqno in state.own), state
     assert len(state.flushed) <= FLUSHED_MAX, len(state.flushed)
-    flags = state.has_state * _STATE_THERE | (state.unlisted is not None) * _HAS_UNLISTED
+    flags = (state.provider is not None) * _HAS_PROVIDER
+    flags |= (state.unlisted is not None) * _HAS_UNLISTED
+    provider = encode_member(state.provider) if state.provider else b""
+    holding = _FLAGS.pack(state.holding) + provider + _encode_members(state.refused)
     unlisted = encode_view_id(state.unlisted) if state.unlisted else b""
     head = _FLAGS.pack(flags) + encode_view_id(state.id) + encode_view_id(state.view_id) + unlisted
     own = _encode_list([_STREAM_SEQNO.pack(*own) for own in state.own])
     held = _encode_marks(state.held, len(state.members) or CHANGE_MEMBERS_MAX)
     flushed = [encode_view_id(each.id) + _encode_members(each.members) for each in state.flushed]
-    return head + _encode_members(state.members) + own + held + _encode_list(flushed)
+    return head + _encode_members(state.members) + own + held + _encode_list(flushed) + holding
 
 
 def _encode_refuse(refuse: Refuse) -> bytes:
@@ -183,7 +188,10 @@ def _encode_cut(cut: Cut) -> bytes:
         for part in cut.parts
     ]
     starts = _encode_marks(cut.starts, CHANGE_MEMBERS_MAX)
-    return encode_view_id(cut.id) + _encode_list(parts) + starts
+    assert cut.provider is not None or not cut.takers, cut
+    provider = CHANGE_MEMBERS_MAX if cut.provider is None else cut.provider
+    takers = _PLACE.pack(provider) + _encode_places(cut.takers, CHANGE_MEMBERS_MAX)
+    return encode_view_id(cut.id) + _encode_list(parts) + starts + takers
 
 
 def _encode_departed(departed: Sequence[CutMark]) -> bytes:
@@ -262,7 +270,7 @@ def _decode_propose(cut: Cutter) -> Propose:
 
 
 def _decode_state(cut: Cutter) -> State:
-    flags = cut.flags(_STATE_THERE | _HAS_UNLISTED)
+    flags = cut.flags(_HAS_PROVIDER | _HAS_UNLISTED)
     id = cut.view_id()
     view_id = cut.view_id()
     unlisted = cut.view_id() if flags & _HAS_UNLISTED else None
@@ -276,8 +284,13 @@ def _decode_state(cut: Cutter) -> State:
         Flushable(cut.view_id(), cut.members(CHANGE_MEMBERS_MAX))
         for _ in range(cut.count(FLUSHED_MAX))
     ]
-    has_state = bool(flags & _STATE_THERE)
-    return State(id, view_id, members, tuple(own), held, tuple(flushed), unlisted, has_state)
+    holding = Holding(cut.flags(max(Holding)))
+    provider = cut.member() if flags & _HAS_PROVIDER else None
+    refused = cut.members(CHANGE_MEMBERS_MAX)
+    return State(
+        *(id, view_id, members, tuple(own), held, tuple(flushed), unlisted),
+        *(holding, provider, refused),
+    )
 
 
 def _decode_refuse(cut: Cutter) -> Refuse:
@@ -295,7 +308,13 @@ def _decode_cut(cut: Cutter) -> Cut:
         PartMarks(cut.view_id(), _cut_places(cut, CHANGE_MEMBERS_MAX), _cut_departed(cut))
         for _ in range(cut.count(CHANGE_MEMBERS_MAX))
     ]
-    return Cut(id, tuple(parts), _cut_marks(cut, CHANGE_MEMBERS_MAX))
+    starts = _cut_marks(cut, CHANGE_MEMBERS_MAX)
+    (provider,) = cut.numbers(_PLACE)
+    takers = _cut_places(cut, CHANGE_MEMBERS_MAX)
+    if provider > CHANGE_MEMBERS_MAX or (provider == CHANGE_MEMBERS_MAX and takers):
+        raise DecodeError(Reject.VIEW)
+    is_none = provider == CHANGE_MEMBERS_MAX
+    return Cut(id, tuple(parts), starts, None if is_none else provider, takers)
 
 
 def _decode_want(view: memoryview, start: int, stop: int) -> Want:
@@ -313,8 +332,8 @@ def _decode_forwarded(view: memoryview, start: int, stop: int) -> Forwarded:
 
 
 def _decode_complain(cut: Cutter) -> Complain:
-    flags = cut.flags(_SLOW)
-    return Complain(cut.member(), bool(flags & _SLOW))
+    flags = cut.flags(_SLOW | _WANTS_STATE)
+    return Complain(cut.member(), bool(flags & _SLOW), bool(flags & _WANTS_STATE))
 
 
 def _decode_in_view(cut: Cutter) -> InView:

@@ -9,6 +9,7 @@ group, but with what there is to say.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 
 OWN: Final = -1
 """In place of a seqno of a cut: each member keeps what it has of this sender."""
+
+
+class Holding(IntEnum):
+    """What a member has of the application's state."""
+
+    NONE = 0
+    """Its application has no such thing: it neither gives nor takes one."""
+    LACKS = 1
+    HOLDS = 2
+    KEEPS = 3
+    """The same; and where parts come together it does not take that of another."""
 
 
 class Mark(NamedTuple):
@@ -101,7 +113,11 @@ class State:
     """Since that view, in the order of their ids."""
     unlisted: ViewId | None = None
     """Those up to this one are not listed any more; each may be flushed."""
-    has_state: bool = False
+    holding: Holding = Holding.NONE
+    provider: Member | None = None
+    """Who is giving me the state that I lack."""
+    refused: tuple[Member, ...] = ()
+    """Who could not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,9 @@ class Cut:
     parts: tuple[PartMarks, ...]
     starts: tuple[Mark, ...]
     """Where each member's streams go on, by its place in the proposal; 0 is not told."""
+    provider: int | None = None
+    """Who gives its state, as it is at the cut, to those who take it; by its place."""
+    takers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +200,9 @@ class Complain:
 
     member: Member
     is_slow: bool = False
-    """It lives, but holds me up for too long. Else: I do not hear it."""
+    """It lives, but holds me up for too long."""
+    wants_state: bool = False
+    """It does not give me the state: let another do it. Neither: I do not hear it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from ringcast.wire.changes import (
     Flushed,
     Forwarded,
     Hello,
+    Holding,
     Install,
     Installed,
     InView,
@@ -171,16 +172,19 @@ def state(
     own: bytes = listed(),
     held: bytes = listed(),
     flushed: bytes = listed(),
+    holding: bytes = b"\0" + listed(),
 ) -> bytes:
-    return frame(66, bytes([flags]), ids, who, own, held, flushed)
+    return frame(66, bytes([flags]), ids, who, own, held, flushed, holding)
 
 
 def part(numbers: bytes = listed(), departed: bytes = listed()) -> bytes:
     return view_id(OTHER, 3) + numbers + departed
 
 
-def cut(parts: bytes = listed(), starts: bytes = listed()) -> bytes:
-    return frame(69, view_id(), parts, starts)
+def cut(
+    parts: bytes = listed(), starts: bytes = listed(), takers: bytes = b"\0\2" + listed()
+) -> bytes:
+    return frame(69, view_id(), parts, starts, takers)
 
 
 def want(*ranges: tuple[int, int], stream: int = 0, flags: int = 0, asker: bytes = b"") -> bytes:
@@ -228,7 +232,9 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
             (Mark(1, FIFO, 0), Mark(0, UNIFORM, SEQNO_MAX)),
             (Flushable(BEFORE, (OTHER,)), Flushable(ID, ())),
             ViewId(OTHER, 2),
-            has_state=True,
+            Holding.LACKS,
+            OTHER,
+            (ME,),
         ),
         state(
             3,
@@ -237,6 +243,7 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
             listed(struct.pack("<BQ", 1, SEQNO_MAX), struct.pack("<BQ", 0, 0)),
             listed(mark(1, 0, 0), mark(0, 1, SEQNO_MAX)),
             listed(view_id(OTHER, 3) + members(OTHER), view_id() + members()),
+            b"\1" + member(OTHER) + members(ME),
         ),
     ),
     (State(ID, BEFORE, held=(Mark(511, FIFO, 5),)), state(held=listed(mark(511, 0, 5)))),
@@ -256,6 +263,8 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
                 PartMarks(BEFORE, (), ()),
             ),
             (Mark(511, UNIFORM, SEQNO_MAX),),
+            511,
+            (0, 510),
         ),
         cut(
             listed(
@@ -265,6 +274,7 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
                 part(),
             ),
             listed(mark(511, 1, SEQNO_MAX)),
+            struct.pack("<H", 511) + places(0, 510),
         ),
     ),
     (Want(ID, OTHER, UNIFORM, (range(1, 3), range(3, 4))), want((1, 2), (3, 1), stream=1)),
@@ -282,6 +292,7 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
     (Installed(BEFORE), frame(74, view_id(OTHER, 3))),
     (Complain(OTHER), frame(75, b"\0", member(OTHER))),
     (Complain(OTHER, is_slow=True), frame(75, b"\1", member(OTHER))),
+    (Complain(OTHER, wants_state=True), frame(75, b"\2", member(OTHER))),
     (InView(TAG), in_view()),
     (InView(2**64 - 1), in_view(2**64 - 1)),
 ]
@@ -297,12 +308,12 @@ GOLDEN = {
         "000162040000000000000001680100010000000000000000"
     ),
     State: (
-        "42ca0003040000000000000001680100010000000000000000030000000000000001680200070000"
+        "42e80003040000000000000001680100010000000000000000030000000000000001680200070000"
         "00000000000162020000000000000001680200070000000000000001620200016801000100000000"
         "000000000168020007000000000000000162020001ffffffffffffff7f0000000000000000000200"
         "0100000000000000000000000001ffffffffffffff7f020003000000000000000168020007000000"
         "00000000016201000168020007000000000000000162040000000000000001680100010000000000"
-        "0000000000"
+        "0000000000010168020007000000000000000162010001680100010000000000000000"
     ),
     Refuse: (
         "43390003040000000000000001680100010000000000000000030000000000000001680200070000"
@@ -313,10 +324,10 @@ GOLDEN = {
         "000000000162"
     ),
     Cut: (
-        "45760004000000000000000168010001000000000000000002000300000000000000016802000700"
+        "457e0004000000000000000168010001000000000000000002000300000000000000016802000700"
         "000000000000016202000000ff010200ff0101ffffffffffffffff03000200000900000000000000"
         "ff0103000000000000000168020007000000000000000162000000000100ff0101ffffffffffffff"
-        "7f"
+        "7fff0102000000fe01"
     ),
     Want: (
         "463e0000010400000000000000016801000100000000000000000168020007000000000000000162"
@@ -573,7 +584,10 @@ REFUSED = {
     "install view 2**63": (frame(73, view_id(counter=2**63)), Reject.SEQNO),
     "installed nobody's view": (frame(74, view_id(NOBODY)), Reject.MEMBER),
     "no complaint": (frame(75), Reject.FRAME_LENGTH),
-    "complaint with other flags": (frame(75, b"\2", member(OTHER)), Reject.FLAGS),
+    "complaint with other flags": (frame(75, b"\4", member(OTHER)), Reject.FLAGS),
+    "state that is neither there nor not": (state(holding=b"\4" + listed()), Reject.FLAGS),
+    "takers without a giver": (cut(takers=b"\0\2" + places(0)), Reject.VIEW),
+    "giver beyond the list": (cut(takers=b"\1\2" + listed()), Reject.VIEW),
     "complaint of nobody": (frame(75, b"\0"), Reject.MEMBER),
     "no tag": (frame(76), Reject.FRAME_LENGTH),
     "short tag": (frame(76, bytes(7)), Reject.FRAME_LENGTH),

@@ -123,6 +123,10 @@ class ViewChange:
         return self.follower.phase not in (Phase.OPEN, Phase.OUT)
 
     @property
+    def is_busy(self) -> bool:
+        return self.is_frozen or self.proposer.step is not Step.IDLE
+
+    @property
     def lost(self) -> set[Member]:
         """Members of the view who are not to be in the next."""
         return {*self.suspects, *self.elsewhere}

@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.core.view_change import Begin, Flush, Freeze, order
+from ringcast.core.view_change import NO_STATE, Begin, Flush, Freeze, order
 from ringcast.protocols.views.frames import Flushable, State
 from ringcast.wire.changes import Flushed, Installed, Refuse
 
@@ -62,6 +62,8 @@ class Follower:
         self.promised: ViewId = view.id
         self.proposal: Propose | None = None
         """The one that was promised last; None: its view has begun."""
+        self.standing = NO_STATE
+        """What this member has of the application's state."""
         self._state: State | None = None
         self._cut: Cut | None = None
         self._flushed: list[_Kept] = []
@@ -121,7 +123,9 @@ class Follower:
             return
         self.phase = Phase.FROZEN
         listed = tuple(Flushable(kept.proposal.id, kept.proposal.members) for kept in self._flushed)
-        self._state = State(self.promised, self.view, snapshot, listed, self._unlisted)
+        self._state = State(
+            self.promised, self.view, snapshot, listed, self._unlisted, self.standing
+        )
         out.send(self.promised.creator, self._state)
 
     def on_flushed(self, id: ViewId, out: Wishes) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.core.view_change import Begin, Cut, Flush, Freeze, order
+from ringcast.core.view_change import NO_STATE, Begin, Cut, Flush, Freeze, order
 from ringcast.model import View
 from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 
 if TYPE_CHECKING:
-    from ringcast.core.view_change import Snapshot
+    from ringcast.core.view_change import Snapshot, StateStanding
     from ringcast.model import Member, ViewId
 
 
@@ -48,6 +48,7 @@ class State:
     """Since that view, in the order of their ids."""
     unlisted: ViewId | None = None
     """Those up to this one are not listed any more; each may be flushed."""
+    standing: StateStanding = NO_STATE
 
     def may_have_flushed(self, id: ViewId) -> bool:
         if order(self.view.id) >= order(id):

@@ -33,7 +33,16 @@ from ringcast.core.effects import (
     VerifyWanted,
 )
 from ringcast.core.shared import Deadlines, GroupState, Named
-from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, order
+from ringcast.core.view_change import (
+    Begin,
+    Cut,
+    CutReached,
+    Frozen,
+    Part,
+    SawView,
+    StateChanged,
+    order,
+)
 from ringcast.model import Purge, Stream, View, ViewId
 from ringcast.protocols.discovery import Discovery, IncompatiblePeer
 from ringcast.protocols.intake import seconds
@@ -50,6 +59,7 @@ from ringcast.protocols.views.meeting import GATHER_NS, Meeting, rank
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.streams import is_kept
 from ringcast.wire import changes as wire
+from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
 from ringcast.wire.limits import CHANGE_MEMBERS_MAX
 
@@ -59,6 +69,7 @@ if TYPE_CHECKING:
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
+    from ringcast.core.view_change import StateStanding
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
 
@@ -131,6 +142,7 @@ class GroupViews(Layer):
         self.meeting = Meeting()
         self._leavers: set[Member] = set()
         self._may_go = False
+        self._wants_state = False  # this member, or another of the view
         self._since = 0  # when this phase began
         self._gone_by = 0
         self._interval = REPEAT_START_NS
@@ -200,6 +212,8 @@ class GroupViews(Layer):
                 out.datagram(member, self._hello())
             case TooSlow(member):
                 self._complain(member, now, out)
+            case StateChanged(standing):
+                self._on_state_changed(standing, now, out)
             case Flushed() if self.phase is Phase.LEAVING and not self._may_go:
                 self._may_go = True
                 self._advance(now, out)
@@ -237,6 +251,11 @@ class GroupViews(Layer):
     @property
     def is_member(self) -> bool:
         return self.phase in (Phase.MEMBER, Phase.LEAVING)
+
+    @property
+    def is_idle(self) -> bool:
+        """No view is being made, nor is there need of one."""
+        return not self.change.is_busy and not self.change.lost
 
     @property
     def is_leaving(self) -> bool:
@@ -317,13 +336,15 @@ class GroupViews(Layer):
 
     def _begin(self, begin: Begin, now: int, out: Effects, *, is_decided: bool = False) -> None:
         view = begin.view
-        held_up = now - self.change.frozen_since
+        # While it looks for the group nobody sends here.
+        held_up = 0 if self.phase is Phase.LOOKING else now - self.change.frozen_since
         self.meeting.changed(held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
             self._go("left", out)
             return
         self.discovery.add(member.address for member in view)
         self._leavers = {who for who in self._leavers if who in view}
+        self._wants_state = False
         self._timers.arm(Timer.ADVANCE, now)
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:
@@ -346,7 +367,7 @@ class GroupViews(Layer):
             view = self.change.view
             part = Part(view.id, view.members, {}, {})
             self.change.frozen_since = now
-            self._begin(Begin(view, Cut(view.id, (part,), {})), now, out, is_decided=True)
+            self._begin(Begin(view, Cut(view.id, (part,), {}, self.me)), now, out, is_decided=True)
 
     # A change is to be made
 
@@ -367,7 +388,7 @@ class GroupViews(Layer):
         elif change.lost:
             self.meeting.losses.part(now)
             self._propose((), now, out)
-        elif (self._leavers or self._may_go) and step is Step.IDLE:
+        elif (self._leavers or self._may_go or self._wants_state) and step is Step.IDLE:
             self._propose((), now, out)
         elif self.meeting.parts and self.phase is not Phase.LEAVING:
             at = self.meeting.not_before(now)
@@ -395,7 +416,7 @@ class GroupViews(Layer):
         return wire.Hello(
             self.purge,
             is_asking,
-            False,
+            self.change.follower.standing.holding in (Holding.HOLDS, Holding.KEEPS),
             self.change.highest,
             self.coordinator if self.is_member else None,
             view.id,
@@ -462,6 +483,13 @@ class GroupViews(Layer):
             self._interval = REPEAT_START_NS
             self._advance(now, out)
 
+    def _on_state_changed(self, standing: StateStanding, now: int, out: Effects) -> None:
+        self.change.follower.standing = standing
+        self._wants_state = standing.holding is Holding.LACKS and standing.provider is None
+        if self._wants_state and self.is_member:
+            self._interval = REPEAT_START_NS
+            self._advance(now, out)
+
     def _on_ahead(self, member: Member, now: int, out: Effects) -> None:
         """It is in another view by now: this one goes on without it."""
         if member in self.change.view and member not in self.change.elsewhere:
@@ -482,6 +510,9 @@ class GroupViews(Layer):
         view, member = self.change.view, complain.member
         if source not in view or member not in view:
             self.ignored += 1
+        elif complain.wants_state:
+            self._wants_state = True
+            self._advance(now, out)
         elif not complain.is_slow:
             out.signal(VerifyWanted(member))
         elif self.coordinator == self.me and self.config.slow_member_timeout_s:
@@ -499,11 +530,13 @@ class GroupViews(Layer):
     def _request(self, now: int, out: Effects) -> None:
         """Ask the coordinator, and ask again until it has seen to it."""
         to, suspects, elsewhere = self.coordinator, self.change.suspects, self.change.elsewhere
-        if to == self.me or not (suspects or elsewhere or self._may_go):
+        if to == self.me or not (suspects or elsewhere or self._may_go or self._wants_state):
             self._timers.disarm(Timer.REQUEST)
             return
         if self._may_go:
             out.datagram(to, Leave())
+        if self._wants_state:
+            out.datagram(to, wire.Complain(self.me, wants_state=True))
         for member in suspects:
             out.datagram(to, wire.Complain(member))
         if elsewhere:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import OWN, Cut, Part, order
 from ringcast.model import Origin
+from ringcast.wire.changes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,40 @@ def make_cut(proposal: Propose, states: States, is_kept: Callable[[Stream], bool
         for member in proposal.members
         for stream, seqno in states[member].snapshot.own.items()
     }
-    return Cut(proposal.id, parts, starts)
+    return Cut(proposal.id, parts, starts, *share_state(proposal, parts, states))
+
+
+def share_state(
+    proposal: Propose, parts: Sequence[Part], states: States
+) -> tuple[Member | None, tuple[Member, ...]]:
+    """Who gives its state, as it is at the cut, and who takes it.
+
+    The part leads that has one, and of several the largest, the first in the proposal. The first
+    of it that has a state gives it: to who lacks one and is not being given it, and to all of the
+    other parts. Where nobody has one, that of the first who could have one counts.
+    """
+    standings = {who: states[who].standing for who in proposal.members}
+    staying = [who for who in proposal.members if who not in proposal.leaving]
+    wanting = [who for who in staying if standings[who].holding is not Holding.NONE]
+    refused = {who for standing in standings.values() for who in standing.refused}
+    holders = {who for who in wanting if standings[who].holding in (Holding.HOLDS, Holding.KEEPS)}
+    able = [who for who in wanting if who not in refused and (who in holders or not holders)]
+    if not able:
+        return None, ()
+    leading = max(parts, key=lambda part: (not holders.isdisjoint(part.members), len(part.members)))
+    provider = next((who for who in leading.members if who in able), able[0])
+    together = {who: part.members for part in parts for who in part.members}
+    takers = []
+    for who in wanting:
+        holding, giver, _ = standings[who]
+        if holding is Holding.LACKS:
+            is_given = giver in staying and giver in together[who]
+            takes = not is_given
+        else:
+            takes = holding is Holding.HOLDS and who not in together[provider]
+        if takes and who != provider:
+            takers.append(who)
+    return provider, tuple(takers)
 
 
 def _part(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ringcast.events import ViewInstalled
+    from ringcast.events import Event
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
 
@@ -24,13 +24,16 @@ UNREAD_VIEWS_MAX = 256
 """Views that an application may be behind."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnreadView:
-    event: ViewInstalled
+    events: list[Event]
+    """ViewInstalled, and what follows on it at once."""
     cuts: Mapping[Half, int]
     """How far each stream is read before the event. What is not here opened in a later view."""
     has_new: bool
     """Somebody comes in who was not there: large messages that are under way start over."""
+    pauses: bool = False
+    """Nothing is to be read behind it until somebody says so."""
 
 
 class Reading:
@@ -51,18 +54,22 @@ class Reading:
         cut = self.unread[0].cuts.get(half)
         return 0 if cut is None else min(ready, cut - half.window.delivered)
 
-    def announce(self) -> ViewInstalled | None:
+    @property
+    def is_due(self) -> bool:
+        """Everything before the next view has been read."""
+        return bool(self.unread) and all(
+            half.window.delivered >= cut for half, cut in self.unread[0].cuts.items()
+        )
+
+    def announce(self) -> UnreadView | None:
         """The next view, if everything before it has been read."""
-        if not self.unread:
+        if not self.is_due:
             return None
-        head = self.unread[0]
-        if any(half.window.delivered < cut for half, cut in head.cuts.items()):
-            return None
-        self.unread.popleft()
+        head = self.unread.popleft()
         if head.has_new:
             for half, cut in head.cuts.items():
                 half.assembler.skip(cut, is_middle=False)
-        return head.event
+        return head
 
     @property
     def is_blocked(self) -> bool:

@@ -30,6 +30,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import Left
 from ringcast.core.shared import Named
 from ringcast.core.view_change import (
@@ -118,6 +119,8 @@ class ViewStreams(ReliableMulticast):
     receiver: ClassVar[type[MulticastReceiver]] = ViewReceiver
 
     standing = Standing.OPEN
+    is_paused = False
+    """Nothing is to be read for now: what the view begins with is not here."""
     _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
     _next_tag = 0  # of the one that was proposed
@@ -204,7 +207,7 @@ class ViewStreams(ReliableMulticast):
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
     ) -> list[Event]:
         events: list[Event] = []
-        while True:
+        while not self.is_paused:
             halves = self.reading.halves(self._in_turn())
             for half in list(halves):
                 if only_own and half.origin.sender != self.me:
@@ -213,10 +216,12 @@ class ViewStreams(ReliableMulticast):
                 if room > 0:
                     self._turn += 1
                     limit -= self._take_from(half, room, now, events, out)
-            view = self._announce()
-            if view is None:
+            read = self._announce()
+            if read is None:
                 break
-            events.append(view)
+            events += read
+            if self.is_paused:
+                break
         if self.standing is Standing.OPEN:
             self._report(now, out)
         return events
@@ -228,13 +233,18 @@ class ViewStreams(ReliableMulticast):
 
     @property
     def has_ready(self) -> bool:
+        if self.is_paused:
+            return False
         if not self.reading.unread:
             return bool(self._ready)
-        return any(self.reading.room(half) > 0 for half in self.reading.halves(()))
+        return self.reading.is_due or any(
+            self.reading.room(half) > 0 for half in self.reading.halves(())
+        )
 
     @property
     def has_own_ready(self) -> bool:
-        return any(self.reading.room(half) > 0 for half in self._senders.values())
+        halves = () if self.is_paused else self._senders.values()
+        return any(self.reading.room(half) > 0 for half in halves)
 
     @property
     def is_flushed(self) -> bool:
@@ -294,6 +304,11 @@ class ViewStreams(ReliableMulticast):
         self._tries = 0
         self._fetch_interval = FETCH_START_NS
         self.standing = Standing.FLUSHING
+        for origin, cut in self._lacking().items():
+            # Its sender may have room for more than this member: a change does not wait for a
+            # reader.
+            window = self._receivers[origin].window
+            window.capacity_max = max(window.capacity_max, min(cut - window.low, CAPACITY_LIMIT))
         aside, self._aside = self._aside, deque()
         for source, data in aside:
             self._add(Origin(source, data.stream), data, now)
@@ -327,14 +342,30 @@ class ViewStreams(ReliableMulticast):
                     self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
         parts = () if is_first else _parts(view, begin)
         has_new = any(member not in part.members for member in view)
-        self.reading.unread.append(UnreadView(ViewInstalled(view, parts), cuts, has_new))
-        event = self._announce()
-        while event is not None:
-            out.event(event)
-            event = self._announce()
+        self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
         self._replay_early(now, out)
+
+    def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
+        """Behind the view that has just begun these are to be read; and, if it `pauses`, nothing
+        more until `go_on`."""
+        last = self.reading.unread[-1]
+        last.events += events
+        last.pauses = pauses
+
+    def announce(self, out: Effects) -> None:
+        """Tell of the views before which nothing is left to be read."""
+        read = self._announce()
+        while read is not None:
+            out.events.extend(read)
+            read = self._announce()
+
+    def go_on(self) -> int:
+        """What follows on the view that was announced last may be read; the counter of that."""
+        self.is_paused = False
+        assert self._reading_in is not None
+        return self._reading_in.counter
 
     def _enter(self, view: View, part: Part, now: int, out: Effects) -> None:
         """Those who come along from the view before."""
@@ -363,11 +394,16 @@ class ViewStreams(ReliableMulticast):
             receiver.begin(view.id, now)
             self._enter_view(receiver, view, now)
 
-    def _announce(self) -> ViewInstalled | None:
-        event = self.reading.announce()
-        if event is not None:
-            self._reading_in = event.view
-        return event
+    def _announce(self) -> list[Event] | None:
+        """What follows on all that was read."""
+        unread = None if self.is_paused else self.reading.announce()
+        if unread is None:
+            return None
+        view = unread.events[0]
+        assert isinstance(view, ViewInstalled)
+        self._reading_in = view.view
+        self.is_paused = unread.pauses
+        return unread.events
 
     def _take_from(
         self,
@@ -423,6 +459,8 @@ class ViewStreams(ReliableMulticast):
         for origin, cut in lacking.items():
             window = self._receivers[origin].window
             missing = window.missing_within(window.received + 1, cut, NACK_RANGES_MAX)
+            if not missing:
+                continue  # no member that keeps to the rules has so much under way
             source, proposer = self._part.sources[origin], self._proposal.creator
             is_direct = self._tries < DIRECT_TRIES or proposer in (source, self.me)
             want = Want(self._proposal, *origin, tuple(missing), None if is_direct else source)

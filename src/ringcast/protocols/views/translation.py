@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.core.view_change import OWN, Cut, Part, Snapshot
+from ringcast.core.view_change import OWN, Cut, Part, Snapshot, StateStanding
 from ringcast.model import Origin, View
 from ringcast.protocols.views.frames import Flushable, Propose, State
 from ringcast.wire import changes as wire
@@ -46,6 +46,7 @@ def encode_state(state: State, known: Sequence[ViewId]) -> wire.State:
         held,
         tuple(wire.Flushable(each.id, each.members) for each in state.flushed),
         state.unlisted,
+        *state.standing,
     )
 
 
@@ -58,7 +59,9 @@ def decode_state(frame: wire.State, views: Mapping[ViewId, View]) -> State | Non
         Origin(view.members[place], stream): seqno for place, stream, seqno in frame.held if seqno
     }
     flushed = tuple(Flushable(id, members) for id, members in frame.flushed)
-    return State(frame.id, view, Snapshot(dict(frame.own), held), flushed, frame.unlisted)
+    standing = StateStanding(frame.holding, frame.provider, frame.refused)
+    own = Snapshot(dict(frame.own), held)
+    return State(frame.id, view, own, flushed, frame.unlisted, standing)
 
 
 def encode_cut(cut: Cut, proposal: Propose, views: Mapping[ViewId, View]) -> wire.Cut:
@@ -81,7 +84,9 @@ def encode_cut(cut: Cut, proposal: Propose, views: Mapping[ViewId, View]) -> wir
         for origin, seqno in cut.starts.items()
         if seqno
     )
-    return wire.Cut(cut.id, tuple(parts), starts)
+    provider = None if cut.provider is None else place[cut.provider]
+    takers = tuple(place[member] for member in cut.takers)
+    return wire.Cut(cut.id, tuple(parts), starts, provider, takers)
 
 
 def decode_cut(
@@ -90,7 +95,8 @@ def decode_cut(
     """With the cuts of my own part alone: those of others are not for me."""
     members = proposal.members
     count = len(members)
-    if any(mark.place >= count for mark in frame.starts):
+    named = [*(mark.place for mark in frame.starts), *frame.takers, frame.provider or 0]
+    if max(named) >= count:
         return None
     starts = {Origin(who, stream): 0 for who in members for stream in streams}
     starts.update({Origin(members[n], stream): seqno for n, stream, seqno in frame.starts})
@@ -114,4 +120,6 @@ def decode_cut(
                 if seqno != OWN:
                     sources[origin] = members[source]
         parts.append(Part(view_id, together, cuts, sources))
-    return Cut(frame.id, tuple(parts), starts)
+    provider = None if frame.provider is None else members[frame.provider]
+    takers = tuple(members[place] for place in frame.takers)
+    return Cut(frame.id, tuple(parts), starts, provider, takers)

@@ -14,6 +14,7 @@ from ringcast.trace.rows import about, naming
 if TYPE_CHECKING:
     from ringcast.events import Event, FragmentsDelivered
     from ringcast.protocols.state import StateTransfer
+    from ringcast.protocols.views import state as views_state
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
 
 
@@ -21,7 +22,11 @@ class Transfers:
     """Turns what becomes of states at one node into rows, and lets its application see it all."""
 
     def __init__(
-        self, machine: StateTransfer, keeper: Keeper, sink: Sink, contents: Contents
+        self,
+        machine: StateTransfer | views_state.StateTransfer,
+        keeper: Keeper,
+        sink: Sink,
+        contents: Contents,
     ) -> None:
         self._machine = machine
         self._keeper = keeper

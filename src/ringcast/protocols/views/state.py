@@ -1,0 +1,500 @@
+"""StateTransfer: who has no state gets one, as it is at the cut of a view, and all that follows.
+
+What holds: a taker's state and the messages that it is handed after it are together what its
+provider had taken and takes: none is missing, none comes twice. That follows from where the state
+is cut: behind a view, before any message that was sent in it. The cut of the view names provider
+and takers (parts.py); the provider's application finds StateWanted right behind that view, a taker
+reads nothing behind it before its state is complete.
+
+    phase     what happens                                    then
+    LIVE      a cut names this member as taker                EXPECTING
+    EXPECTING all before the view is read                     WAITING
+    WAITING   StateEnd, and all chunks are here               HANDING
+              a cut names no provider                         HANDING, with StateLost
+              a cut names another provider                    EXPECTING, what was kept is dropped
+    HANDING   the application has taken all                   LIVE
+
+While it waits, what members send in the view and in later ones is kept in order, up to so many
+bytes, and counts as taken; then senders are held up, and are told by whom.
+
+A provider that refuses, or gives no sign for PATIENCE, is named to the coordinator: the next view
+has another. One that departs is not in the next view anyway.
+
+All that is said here goes over the system's channel (channel.py), in order and once. A provider
+may be in the view before its taker is: what it says then waits here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from ringcast.core.effects import Layer
+from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.view_change import Begin, StateChanged, StateStanding
+from ringcast.events import (
+    Delivered,
+    FragmentsDelivered,
+    StateBegun,
+    StateChunk,
+    StateLost,
+    StateReceived,
+)
+from ringcast.model import Digest
+from ringcast.protocols.catch_up import CatchUp
+from ringcast.protocols.intake import seconds
+from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW, Provider
+from ringcast.wire.changes import Holding
+from ringcast.wire.frames import (
+    JoinerBlocked,
+    StateAck,
+    StateBegin,
+    StateCancel,
+    StateData,
+    StateEnd,
+    StateRefused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.core.effects import Effects, Signal
+    from ringcast.core.shared import Timers
+    from ringcast.events import Event
+    from ringcast.model import Member, View
+    from ringcast.wire.frames import SystemMessage
+
+PATIENCE_NS = 10_000_000_000
+PATIENCE_MAX_NS = 160_000_000_000
+"""How long the next sign of a provider is waited for: at first, and at most. It doubles each time,
+so that a state which takes long to make gets through at last."""
+
+EARLY_MAX = 4096
+"""Messages of a provider that is in the view before this member is."""
+
+
+class Phase(Enum):
+    LIVE = "has its state"
+    EXPECTING = "reads what comes before its state"
+    WAITING = "waits for its state"
+    HANDING = "hands on its state"
+
+
+class Timer(Named):
+    PATIENCE = auto()
+    """The provider gives no sign."""
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A state that comes to this member."""
+
+    transfer: int
+    chunks: int = 0
+    size: int = 0
+    arrived: int = 0
+    taken: int = 0
+    told: int = 0
+    """What the provider knows of `taken`."""
+
+
+class StateTransfer(Layer):
+    """The state machine of one member: both sides."""
+
+    def __init__(
+        self,
+        me: Member,
+        join_buffer_bytes: int,
+        fragment_bytes: int,
+        *,
+        has_state: bool,
+        keeps: bool = False,
+    ) -> None:
+        """`has_state`: the application gives its state, and wants one. `keeps`: not where it has
+        one and parts come together."""
+        self.me = me
+        self.has_state = has_state
+        self.phase = Phase.LIVE
+        self.is_catching_up = False
+        """Messages to the group go into the buffer."""
+        self.is_behind = False
+        """The application does not get live messages yet."""
+        self.giving = Provider()
+        self.provider: Member | None = None
+        """Who is to give us ours, while we wait for it."""
+        self.incoming: Incoming | None = None
+        """Ours, as far as it has come; None: it has not begun."""
+        self.catch_up: CatchUp | None = None
+        """Messages that come before the application can have them; None: it is up to date."""
+        self.blocked: dict[Member, int] = {}
+        """Who holds senders up because its state is still on its way, and since when."""
+        self.ignored = 0  # messages that came too late
+        self.cut: Digest | None = None
+        """Where the state is cut, for traces: at a view, so there is nothing to say."""
+        self.is_dropping = False
+        """What was sent before the next cut is in the state that is taken there."""
+        self._keeps = keeps
+        self._room = join_buffer_bytes
+        self._fragment_bytes = fragment_bytes
+        self._standing = StateStanding(Holding.LACKS if has_state else Holding.NONE)
+        self._view = 0  # the counter of the view that the state is cut at
+        self._behind_view: list[Event] = []  # for the application, right behind the view
+        self._early: deque[tuple[Member, SystemMessage]] = deque()
+        self._handover: deque[Event] = deque()  # of our own state, for the application
+        self._is_full = False
+        self._since = 0
+        self._patience = PATIENCE_NS
+        self.attach(GroupState(me), Deadlines())
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self._timers: Timers[Timer] = deadlines.owner("state")
+        self.giving.attach(deadlines)
+
+    # Inputs
+
+    def start(self, now: int, out: Effects) -> None:
+        out.signal(StateChanged(self._standing))
+
+    def receive_message(
+        self, source: Member, message: SystemMessage, now: int, out: Effects
+    ) -> None:
+        match message:
+            case StateBegin() if message.attempt > self._counter and len(self._early) < EARLY_MAX:
+                self._early.append((source, message))
+            case StateData() | StateEnd() if self._early and len(self._early) < EARLY_MAX:
+                self._early.append((source, message))
+            case StateBegin():
+                self._on_begin(source, message, now, out)
+            case StateData():
+                self._on_part(source, message, now, out)
+            case StateEnd():
+                self._on_end(source, message, out)
+            case StateRefused():
+                if self._is_awaited(source) and message.attempt == self._view:
+                    self._give_up_on(source, out)
+            case StateAck():
+                self.giving.on_state_ack(source, message, out)
+            case StateCancel():
+                self.giving.on_stop(source, message)
+            case JoinerBlocked():
+                self._on_joiner_blocked(source, message, now)
+        out.events.extend(self.giving.take_events())
+
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        if isinstance(signal, Begin) and self.has_state:
+            self._begin(signal, now, out)
+
+    def install_view(self, view: View, now: int, out: Effects) -> None:
+        if self.me not in view:
+            self.close(f"{view} goes on without this member", now, out)
+            return
+        self.giving.set_members(view)
+        out.events.extend(self.giving.take_events())
+        self.blocked = {who: since for who, since in self.blocked.items() if who in view}
+        if self._is_full:
+            before = self.group.previous or ()
+            self._tell([who for who in view if who not in before], out)
+
+    def take_behind_view(self) -> tuple[list[Event], bool]:
+        """What the application finds right behind the view that has begun; and whether its state
+        has to come before it reads on."""
+        events, self._behind_view = self._behind_view, []
+        return events, self.phase is Phase.EXPECTING or self.is_dropping
+
+    def come_to_cut(self, counter: int) -> None:
+        """All that comes before the view with this counter has been read."""
+        if self.catch_up is None:
+            self.catch_up = CatchUp({}, self._room, self._fragment_bytes)
+        else:
+            self.catch_up.drop_messages()
+        self.is_dropping = counter < self._view
+        self._enter(Phase.WAITING if self.is_dropping or not self._is_here else Phase.HANDING)
+
+    def provide(self, number: int, chunks: Sequence[bytes], out: Effects, *, is_last: bool) -> int:
+        """How many chunks of a state were accepted, from the first on."""
+        return self.giving.provide(number, chunks, out, is_last=is_last)
+
+    def give_up(self, number: int, out: Effects) -> None:
+        """The application cannot provide this state, or not the rest of it."""
+        self.giving.give_up(number, out)
+
+    @property
+    def room(self) -> int:
+        """How many messages to the group may be kept for later."""
+        return self.catch_up.room if self.catch_up is not None and self.is_catching_up else 0
+
+    def keep(self, events: Sequence[Event]) -> None:
+        """What has been taken out of the windows for later; or is in the state that is to come."""
+        assert self.catch_up is not None
+        if self.is_dropping:
+            events = [e for e in events if not isinstance(e, Delivered | FragmentsDelivered)]
+        self.catch_up.keep(events)
+
+    def note_full(self, is_full: bool, out: Effects) -> None:
+        """Whether messages are left in their windows because the buffer is full."""
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self._tell(list(self.group.view or ()), out)
+
+    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+        """The state, in chunks of which each counts as a message; then what came meanwhile."""
+        events: list[Event] = []
+        while self._handover:
+            event = self._handover[0]
+            if isinstance(event, StateChunk):
+                if limit <= 0:
+                    break
+                limit -= 1
+                self._took(event, out)
+            events.append(self._handover.popleft())
+        if self.phase is Phase.HANDING and not self._handover:
+            assert self.catch_up is not None
+            self._took_all(out)
+            events += self.catch_up.take(limit)
+            if not self.catch_up:
+                self.catch_up = None
+                self._enter(Phase.LIVE)
+        return events
+
+    def sift(self, events: list[Event]) -> list[Event]:
+        """Live messages: none of them is in the state."""
+        return events
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        for _ in self._timers.take_due(now):
+            if self._handover:
+                self._wait_on(now)  # it is our application that takes its time
+            else:
+                self._patience = min(2 * self._patience, PATIENCE_MAX_NS)
+                assert self.provider is not None
+                self._give_up_on(self.provider, out)
+
+    def close(self, reason: str, now: int, out: Effects) -> None:
+        self._enter(Phase.LIVE)
+        self.giving.close(reason)
+        out.events.extend(self.giving.take_events())
+        self.provider = self.incoming = self.catch_up = None
+        self._early.clear()
+        self._handover.clear()
+        self._behind_view.clear()
+        self.blocked.clear()
+        self._timers.disarm(Timer.PATIENCE)
+
+    # Outputs
+
+    @property
+    def has_ready(self) -> bool:
+        """There is something to take for an application that is behind."""
+        return bool(self._handover) or self.phase is Phase.HANDING
+
+    @property
+    def has_asks(self) -> bool:
+        """Nobody asks: the cut names who takes."""
+        return False
+
+    def stats(self) -> dict[str, object]:
+        incoming, catch_up = self.incoming, self.catch_up
+        return {
+            "phase": self.phase.value,
+            "holding": self._standing.holding.name.lower(),
+            "provider": str(self.provider),
+            "chunks": 0 if incoming is None else incoming.chunks,
+            "bytes": 0 if incoming is None else incoming.size,
+            "untaken": len(self._handover),
+            "kept": 0 if catch_up is None else len(catch_up),
+            "kept_bytes": 0 if catch_up is None else catch_up.size,
+            "early": len(self._early),
+            "ignored": self.ignored,
+            "giving": self.giving.stats(),
+        }
+
+    def explain(self, now: int) -> list[str]:
+        reasons = []
+        if self.phase is Phase.EXPECTING:
+            reasons.append("the state follows when this member's application has read what is here")
+        elif self.phase is Phase.WAITING:
+            so_far = 0 if self.incoming is None else self.incoming.size
+            reasons.append(
+                f"waits for the state for {seconds(now - self._since)}: {so_far} bytes so far from "
+                f"{self.provider or 'nobody'}; "
+                + (
+                    "what comes meanwhile holds senders up"
+                    if self._is_full
+                    else "messages are kept"
+                )
+            )
+        elif self.phase is Phase.HANDING:
+            reasons.append("the state is here and waits for this member's application")
+        reasons += self.giving.explain(now)
+        return reasons + [
+            f"{member} holds senders up for {seconds(now - since)}: its state is still on its way, "
+            f"and what it may keep meanwhile is full"
+            for member, since in self.blocked.items()
+        ]
+
+    def check_invariants(self) -> None:
+        assert self.has_state or self.phase is Phase.LIVE
+        self.giving.check_invariants()
+        assert not self.giving.events
+        is_awaited = self.phase in (Phase.EXPECTING, Phase.WAITING) and self.provider is not None
+        assert self._timers.is_armed(Timer.PATIENCE) == (is_awaited and not self._is_here)
+        assert not self.is_behind or self.catch_up is not None
+
+    # A cut
+
+    @property
+    def _is_here(self) -> bool:
+        """All of the state, or that there is none."""
+        last = self._handover[-1] if self._handover else None
+        return isinstance(last, StateReceived | StateLost)
+
+    @property
+    def _counter(self) -> int:
+        return 0 if self.group.view is None else self.group.view.counter
+
+    def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        cut, view = begin.cut, begin.view
+        if self.me == cut.provider:
+            self._stand(self._held(), out)  # of those who have none, it is the one whose counts
+            for taker in cut.takers:
+                self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
+            self._behind_view += self.giving.take_events()
+        if self.me in cut.takers:
+            self._expect(cut.provider, view.counter, now, out)
+        elif self._standing.holding is Holding.LACKS and self.provider is None:
+            self._lose(out)
+        early, self._early = self._early, deque()
+        for source, message in early:
+            self.receive_message(source, message, now, out)
+
+    def _expect(self, provider: Member | None, counter: int, now: int, out: Effects) -> None:
+        self._stop_taking(out)
+        self.provider, self._view = provider, counter
+        self.incoming = None
+        self._handover.clear()
+        self._since = now
+        self.is_dropping = self.catch_up is not None
+        self._enter(Phase.WAITING if self.is_dropping else Phase.EXPECTING)
+        self._wait_on(now)
+        self._stand(StateStanding(Holding.LACKS, provider, self._standing.refused), out)
+
+    def _lose(self, out: Effects) -> None:
+        """Nobody can give it: what follows is all there is."""
+        if self.phase in (Phase.LIVE, Phase.EXPECTING):
+            self._behind_view.append(StateLost("nobody has the state"))
+            self._enter(Phase.LIVE)
+        else:
+            self._handover.append(StateLost("nobody has the state"))
+            self._enter(Phase.HANDING)
+        self._timers.disarm(Timer.PATIENCE)
+        self._stand(self._held(), out)
+
+    def _held(self) -> StateStanding:
+        return StateStanding(Holding.KEEPS if self._keeps else Holding.HOLDS)
+
+    def _stand(self, standing: StateStanding, out: Effects) -> None:
+        if standing != self._standing:
+            self._standing = standing
+            out.signal(StateChanged(standing))
+
+    def _give_up_on(self, provider: Member, out: Effects) -> None:
+        """Another is to do it, from the next cut on."""
+        self._stop_taking(out)
+        self.provider = self.incoming = None
+        self._handover.clear()
+        self._timers.disarm(Timer.PATIENCE)
+        refused = tuple(dict.fromkeys((*self._standing.refused, provider)))
+        self._stand(StateStanding(Holding.LACKS, None, refused), out)
+
+    def _stop_taking(self, out: Effects) -> None:
+        view = self.group.view
+        if self.provider is not None and view is not None and self.provider in view:
+            out.message(self.provider, StateCancel(self._view))
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.is_catching_up = phase is Phase.WAITING
+        self.is_behind = phase in (Phase.WAITING, Phase.HANDING)
+
+    # The state comes
+
+    def _on_begin(self, source: Member, begin: StateBegin, now: int, out: Effects) -> None:
+        if not self._is_awaited(source) or begin.attempt != self._view:
+            self.ignored += 1
+            out.message(source, StateCancel(begin.attempt))
+            return
+        self.incoming = Incoming(begin.transfer)
+        self._handover.clear()
+        self._handover.append(StateBegun(source, begin.cut))
+        self._wait_on(now)
+
+    def _on_part(self, source: Member, part: StateData, now: int, out: Effects) -> None:
+        incoming = self._current(source, part.transfer)
+        if incoming is None:
+            self.ignored += 1
+        elif part.index != incoming.chunks or incoming.arrived - incoming.taken >= WINDOW:
+            self._give_up_on(source, out)  # one is lost; or this one is no provider to rely on
+        else:
+            incoming.chunks += 1
+            incoming.size += len(part.payload)
+            incoming.arrived += len(part.payload) + CHUNK_OVERHEAD
+            self._handover.append(StateChunk(part.payload))
+            self._wait_on(now)
+
+    def _on_end(self, source: Member, end: StateEnd, out: Effects) -> None:
+        incoming = self._current(source, end.transfer)
+        if incoming is None:
+            self.ignored += 1
+        elif end.count != incoming.chunks:
+            self._give_up_on(source, out)
+        else:
+            self._handover.append(StateReceived(source, incoming.chunks, incoming.size))
+            self._timers.disarm(Timer.PATIENCE)
+            self._patience = PATIENCE_NS
+            if self.phase is Phase.WAITING and not self.is_dropping:
+                self._enter(Phase.HANDING)
+            self.note_full(False, out)
+            self._stand(self._held(), out)
+
+    def _is_awaited(self, source: Member) -> bool:
+        return self.phase in (Phase.EXPECTING, Phase.WAITING) and source == self.provider
+
+    def _current(self, source: Member, number: int) -> Incoming | None:
+        incoming = self.incoming
+        is_current = incoming is not None and incoming.transfer == number
+        return incoming if is_current and self._is_awaited(source) else None
+
+    def _wait_on(self, now: int) -> None:
+        self._timers.arm(Timer.PATIENCE, now + self._patience)
+
+    def _took(self, chunk: StateChunk, out: Effects) -> None:
+        incoming = self.incoming
+        assert incoming is not None
+        incoming.taken += len(chunk.payload) + CHUNK_OVERHEAD
+        if incoming.taken - incoming.told >= WINDOW // 4:
+            self._ack_state(incoming, out)
+
+    def _took_all(self, out: Effects) -> None:
+        """The last word to the provider, if it is still there."""
+        if self.provider is not None and self.incoming is not None:
+            self._ack_state(self.incoming, out)
+        self.provider = None
+
+    def _ack_state(self, incoming: Incoming, out: Effects) -> None:
+        assert self.provider is not None
+        incoming.told = incoming.taken
+        out.message(self.provider, StateAck(incoming.transfer, incoming.taken))
+
+    def _on_joiner_blocked(self, source: Member, message: JoinerBlocked, now: int) -> None:
+        if message.is_full and self.group.view is not None and source in self.group.view:
+            self.blocked.setdefault(source, now)
+        else:
+            self.blocked.pop(source, None)
+
+    def _tell(self, members: Sequence[Member], out: Effects) -> None:
+        for member in members:
+            if member != self.me:
+                out.message(member, JoinerBlocked(self._is_full))
