@@ -297,6 +297,8 @@ class Watch:
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
         self._note_sent()
+        if buffered:
+            return  # the application has not seen them yet
         me, observed = self._node.me, self._observed
         for event in events:
             match event:

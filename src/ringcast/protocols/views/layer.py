@@ -302,8 +302,9 @@ class GroupViews(Layer):
         for member, reason in self.change.suspects.items():
             reasons.append(f"{member} is suspected: {reason}; {self.coordinator} is to see to it")
         wait = self.meeting.not_before(now) - now
-        if self.meeting.parts and wait > 0:
-            names = ", ".join(map(str, self.meeting.parts))
+        parts = self.meeting.fresh(now)
+        if parts and wait > 0:
+            names = ", ".join(map(str, parts))
             reasons.append(f"{names} would come in; not for {seconds(wait)}, to give senders time")
         return reasons + self.change.explain(now)
 
@@ -338,7 +339,7 @@ class GroupViews(Layer):
         view = begin.view
         # While it looks for the group nobody sends here.
         held_up = 0 if self.phase is Phase.LOOKING else now - self.change.frozen_since
-        self.meeting.changed(held_up, now, is_merge=len(begin.cut.parts) > 1)
+        self.meeting.changed(view, held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
             self._go("left", out)
             return
@@ -355,7 +356,7 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        if self.change.is_frozen or self.meeting.parts:
+        if self.change.is_frozen or self.meeting.fresh(now):
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.discovery.incompatible_peer is not None:
             self.refusal = self.discovery.incompatible_peer.against(self.purge)
@@ -390,7 +391,7 @@ class GroupViews(Layer):
             self._propose((), now, out)
         elif (self._leavers or self._may_go or self._wants_state) and step is Step.IDLE:
             self._propose((), now, out)
-        elif self.meeting.parts and self.phase is not Phase.LEAVING:
+        elif self.meeting.fresh(now) and self.phase is not Phase.LEAVING:
             at = self.meeting.not_before(now)
             if at > now or step is not Step.IDLE:
                 self._timers.arm(Timer.ADVANCE, max(at, now + GATHER_NS))
