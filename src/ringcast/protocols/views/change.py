@@ -94,8 +94,8 @@ class ViewChange:
         """Who was waited for in vain, since this member has promised."""
         self.highest = follower.view.counter
         """The highest counter heard of."""
-        self.begun: list[Begin] = []
-        """Views that have begun, for the owner to take."""
+        self.begun: list[Begin | Freeze | Flush] = []
+        """Views that have begun, and what follows on them, for the owner to take."""
         self.parts_lost = False
         """Somebody of another part did not answer: for the owner to take."""
         self.frozen_since = 0
@@ -264,7 +264,10 @@ class ViewChange:
             if mine is not None and mine.id != wish.id:
                 self.proposer.stop()
         self._timers.arm(Timer.STALLED, now + PATIENCE_NS)
-        out.signal(wish)
+        if self.begun:
+            self.begun.append(wish)  # the streams are to be in that view first
+        else:
+            out.signal(wish)
 
     def _receive_own(self, frame: machine.ChangeFrame, wishes: machine.Wishes) -> None:
         match frame:

@@ -135,3 +135,8 @@ class ViewReceiver(MulticastReceiver):
             self.window.check_invariants()
         else:
             super().check_invariants()
+
+    def _arm_repair(self) -> None:
+        """What is missing up to the cut is fetched by the flush."""
+        if not self.is_frozen:
+            super()._arm_repair()

@@ -312,8 +312,9 @@ class GroupViews(Layer):
         for member, reason in self.change.suspects.items():
             reasons.append(f"{member} is suspected: {reason}; {self.coordinator} is to see to it")
         wait = self.meeting.not_before(now) - now
-        if self.meeting.parts and wait > 0:
-            names = ", ".join(map(str, self.meeting.parts))
+        parts = self.meeting.fresh(now)
+        if parts and wait > 0:
+            names = ", ".join(map(str, parts))
             reasons.append(f"{names} would come in; not for {seconds(wait)}, to give senders time")
         return reasons + self.change.explain(now)
 
@@ -336,15 +337,19 @@ class GroupViews(Layer):
             change.parts_lost = False
             self.meeting.losses.part(now)
         begun, change.begun = change.begun, []
-        for begin in begun:
-            if self.phase is not Phase.OUT:
-                self._begin(begin, now, out)
+        for wish in begun:
+            if self.phase is Phase.OUT:
+                return
+            if isinstance(wish, Begin):
+                self._begin(wish, now, out)
+            else:
+                out.signal(wish)
 
     def _begin(self, begin: Begin, now: int, out: Effects, *, is_decided: bool = False) -> None:
         view = begin.view
         # While it looks for the group nobody sends here.
         held_up = 0 if self.phase is Phase.LOOKING else now - self.change.frozen_since
-        self.meeting.changed(held_up, now, is_merge=len(begin.cut.parts) > 1)
+        self.meeting.changed(view, held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
             self._go("left", out)
             return
@@ -361,7 +366,7 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        if self.change.is_frozen or self.meeting.parts:
+        if self.change.is_frozen or self.meeting.fresh(now):
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.discovery.incompatible_peer is not None:
             self.refusal = self.discovery.incompatible_peer.against(self.purge)
@@ -396,7 +401,7 @@ class GroupViews(Layer):
             self._propose((), now, out)
         elif (self._leavers or self._may_go or self._wants_state) and step is Step.IDLE:
             self._propose((), now, out)
-        elif self.meeting.parts and self.phase is not Phase.LEAVING:
+        elif self.meeting.fresh(now) and self.phase is not Phase.LEAVING:
             at = self.meeting.not_before(now)
             if at > now or step is not Step.IDLE:
                 self._timers.arm(Timer.ADVANCE, max(at, now + GATHER_NS))

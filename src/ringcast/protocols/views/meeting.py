@@ -9,7 +9,8 @@ that one gathers for a moment, so that many come in one change, and proposes a v
 After a loss nobody is met for a while: a second, and twice as long each time if parts had come
 together since, up to 16 seconds; in quiet times that is forgotten. So a link that comes and goes
 makes and breaks views less and less often. Nor does a change that nobody needs follow at once on
-another: after one that held senders up for so long, nine times as long passes, 50 ms at the least.
+another: after one that held senders up for so long, nine times as long passes, 50 ms at the least
+and nine seconds at the most.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ FRESH_NS = 1_500_000_000
 
 PAUSE_MIN_NS = 50_000_000
 PAUSE_SHARE = 9
+PAUSE_MAX_NS = 9_000_000_000
 """How long no change is made that nobody needs: so much, and so many times as long as senders were
-held up."""
+held up; but if that took longer than any change does, it was this member that slept."""
 
 PARTS_MAX = 256
 
@@ -66,14 +68,23 @@ class Meeting:
         if source not in hello.members or hello.view_id is None:
             return False
         self.parts.pop(source, None)
-        if len(self.parts) >= PARTS_MAX:
+        if len(self.fresh(now)) >= PARTS_MAX:
             return False
         self.parts[source] = Met(View(hello.view_id, hello.members), now)
         return True
 
-    def changed(self, held_up: int, now: int, *, is_merge: bool) -> None:
+    def fresh(self, now: int) -> dict[Member, Met]:
+        """Parts that can be counted on; the others are forgotten."""
+        horizon = now - FRESH_NS
+        self.parts = {who: met for who, met in self.parts.items() if met.at > horizon}
+        return self.parts
+
+    def changed(self, view: View, held_up: int, now: int, *, is_merge: bool) -> None:
         """A view has begun, for which senders were held up so long."""
-        self._pause_until = now + max(PAUSE_MIN_NS, PAUSE_SHARE * held_up)
+        self._pause_until = now + min(max(PAUSE_MIN_NS, PAUSE_SHARE * held_up), PAUSE_MAX_NS)
+        self.parts = {
+            who: met for who, met in self.parts.items() if not set(view).intersection(met.view)
+        }
         if is_merge:
             self.losses.merge()
 
@@ -86,11 +97,11 @@ class Meeting:
         twice."""
         taken = set(mine)
         addresses = {member.address for member in taken}
-        for met in list(self.parts.values()):
+        for met in self.fresh(now).values():
             view = met.view
             places = {member.address for member in view}
             has_room = len(view) <= room - len(taken)
-            if met.at > now - FRESH_NS and has_room and addresses.isdisjoint(places):
+            if has_room and addresses.isdisjoint(places):
                 taken.update(view)
                 addresses |= places
                 yield view

@@ -200,6 +200,8 @@ class ViewStreams(ReliableMulticast):
             self._fetch(now, out)
         if self.standing is Standing.OPEN:
             super().handle_timeout(now, out)
+        elif self.rounds is not None:
+            self.rounds.handle_timeout(now)  # what is due is reported in the next view
 
     def take_ready(
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
@@ -417,12 +419,13 @@ class ViewStreams(ReliableMulticast):
         else:
             assert isinstance(box, ViewSender)
             payloads = box.take_ready(limit, now, out)
-        if self._is_current(box):
+        is_current = self._is_current(box)
+        if is_current:
             self._note_ready(box)
         if payloads:
             assert self._reading_in is not None
             deliver(*box.origin, box.assembler, first, payloads, self._reading_in.id, events)
-            if self.rounds is not None and box.origin.stream is Stream.FIFO:
+            if self.rounds is not None and is_current and box.origin.stream is Stream.FIFO:
                 size = sum(map(len, payloads))
                 last = box.window.delivered
                 self.rounds.delivered(box.origin.sender, last, size, self.receive_buffer, now)

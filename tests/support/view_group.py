@@ -1,0 +1,249 @@
+"""A group of whole nodes with the view change of views/, on the virtual world, and watched.
+
+Members are single letters. What befalls them is said by methods, at once or planned; `Weather` says
+what befalls datagrams. One seed, one run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.model import Address, Member, Origin, Stream
+from ringcast.node import build_node
+from ringcast.protocols.views.layer import GroupViews, Phase
+from ringcast.protocols.views.streams import ViewStreams, is_kept
+from ringcast.sim.plain import TAKE_MAX, PlainMember, begin, plain_world
+from support.virtual_synchrony import Observed, Watch, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from ringcast.model import View
+    from ringcast.node import Node
+    from ringcast.sim.world import Flight, Process
+
+NAMES = "ABCDEFGHIJ"
+BOTH = (Stream.FIFO, Stream.UNIFORM)
+SMALL = GroupConfig(
+    group="views", multicast=MulticastConfig(capacity=16, datagram_bytes=1000, window_bytes=1 << 16)
+)
+FORM_MS = 5_000.0
+TURNS_MAX = 1000
+"""At one moment, of all members."""
+
+
+def address_of(name: str) -> Address:
+    return Address("10.0.0.1", 7800 + NAMES.index(name))
+
+
+def name_of(address: Address) -> str:
+    return NAMES[address.port - 7800]
+
+
+class Weather:
+    """What befalls datagrams; all of it may change at any time."""
+
+    def __init__(self, seed: int = 0, *, delay_ms: float = 1.0) -> None:
+        self.loss = 0.0
+        self.copies = 0.0
+        self.delay_ms = delay_ms
+        self.jitter_ms = 0.0
+        self.reorders = False
+        self.cuts: set[tuple[str, str]] = set()
+        """From whom nothing comes to whom."""
+        self._random = Random(seed)
+
+    def part(self, *sides: Collection[str]) -> None:
+        """These do not hear each other."""
+        side = {name: n for n, names in enumerate(sides) for name in names}
+        self.cuts |= {(a, b) for a in side for b in side if side[a] != side[b]}
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        link = name_of(flight.link.source), name_of(flight.link.dest)
+        if link in self.cuts or self._is(self.loss):
+            return []
+        found = [flight]
+        if self._is(self.copies):
+            found.append(replace(flight, is_copy=True))
+        for each in found:
+            each.due += round((self.delay_ms + self.jitter_ms * self._random.random()) * 1e6)
+            each.keeps_order = not self.reorders
+        return found
+
+    def _is(self, share: float) -> bool:
+        return share > 0 and self._random.random() < share
+
+
+class ViewGroup:
+    """Some members, and what happens to them."""
+
+    def __init__(
+        self,
+        names: str,
+        *,
+        seed: int = 0,
+        config: GroupConfig = SMALL,
+        streams: tuple[Stream, ...] = BOTH,
+        hint_ms: float | None = 0.0,
+        views: Callable[[Observed], type[GroupViews]] = watched,
+        multicast: type[ViewStreams] = ViewStreams,
+    ) -> None:
+        """`hint_ms`: so long after a datagram came to nobody its sender learns it; None: never."""
+        self.names = names
+        self.config = config
+        self.streams = streams
+        purge = config.multicast.purge
+        self.observed = Observed([stream for stream in streams if is_kept(purge, stream)])
+        self.weather = Weather(seed)
+        self.world = plain_world(hint_ms=hint_ms, start=1_000_000_000)
+        self.world.driving.random = Random(seed)
+        self.world.network.faults = [self.weather]
+        self.before_sending: Callable[[Node], None] = self.count_turn
+        self._turns = (0, 0)  # when, and how many there were
+        self._views = views(self.observed)
+        self._multicast = multicast
+        self._incarnations: Counter[str] = Counter()
+        self._sent = 0
+
+    # What befalls members
+
+    def start(self, name: str) -> Node:
+        """Also again, as another incarnation."""
+        self._incarnations[name] += 1
+        me = Member(address_of(name), self._incarnations[name], name)
+        node = build_node(
+            *(me, replace(self.config, name=name)),
+            membership=self._views,
+            multicast=self._multicast,
+            streams=self.streams,
+        )
+        Watch(node, self.observed)
+        member = PlainMember(node)
+        member.before_sending = self.before_sending
+        begin(self.world, member, [address_of(each) for each in self.names])
+        return node
+
+    def form(self, names: str | None = None) -> ViewGroup:
+        """One view of these."""
+        for name in names or self.names:
+            self.start(name)
+            assert self.run_until(self.is_one, FORM_MS), f"{name} is not let in"
+        self.run(500)
+        return self
+
+    def crash(self, name: str) -> None:
+        self.process(name).crash()
+
+    def leave(self, name: str) -> None:
+        process = self.process(name)
+        if process.can_act and self.layer(name).phase is Phase.MEMBER:
+            process.node.leave(process.now)
+            process.turn()
+
+    def send(
+        self, name: str, count: int = 1, stream: Stream = Stream.FIFO, size: int = 0
+    ) -> list[bytes]:
+        """What was accepted, each unlike any other."""
+        process = self.process(name)
+        if not process.can_act or process.node.view is None:
+            return []
+        payloads = []
+        for _ in range(count):
+            self._sent += 1
+            payloads.append((b"%s%d " % (name.encode(), self._sent)).ljust(size, b"."))
+        try:
+            accepted = process.node.send(payloads, process.now, stream=stream)
+        except (GroupClosed, UsageError):
+            return []
+        process.turn()
+        return payloads[:accepted]
+
+    def read(self, name: str, limit: int = TAKE_MAX) -> None:
+        """So many messages in a turn from now on."""
+        process = self.process(name)
+        process.resident.take_limit = limit
+        process.turn()
+
+    def count_turn(self, node: Node) -> None:
+        """A timer that is due and stays so would be served for ever."""
+        now = self.world.clock.now
+        when, count = self._turns
+        self._turns = (now, count + 1 if when == now else 0)
+        assert count < TURNS_MAX, f"{node.me} spins: {node.deadlines.armed()}"
+
+    # Time
+
+    def run(self, milliseconds: float) -> None:
+        self.world.run_for(milliseconds)
+
+    def run_until(self, condition: Callable[[], bool], within_ms: float) -> bool:
+        return self.world.run_until(condition, within_ms)
+
+    # What there is
+
+    def process(self, name: str) -> Process[PlainMember]:
+        return self.world.processes[address_of(name)]
+
+    def node(self, name: str) -> Node:
+        return self.process(name).node
+
+    def layer(self, name: str) -> GroupViews:
+        layer = self.node(name).membership
+        assert isinstance(layer, GroupViews)
+        return layer
+
+    def living(self) -> list[Process[PlainMember]]:
+        return [process for process in self.world.processes.values() if process.is_up]
+
+    def view(self, name: str) -> str:
+        """Who is in it, by their names; `'` for each restart."""
+        return in_letters(self.node(name).view)
+
+    def is_one(self) -> bool:
+        """All that live are in one view, with nobody else."""
+        nodes = [process.node for process in self.living()]
+        view = nodes[0].view if nodes else None
+        if view is None or any(node.view != view for node in nodes):
+            return not nodes
+        return set(view) == {node.me for node in nodes}
+
+    def is_quiet(self) -> bool:
+        """They are, and nothing waits."""
+        return self.is_one() and not any(map(self.reasons, self.living()))
+
+    def reasons(self, process: Process[PlainMember]) -> list[str]:
+        """What waits there. A round of reports that has begun is no reason: when all is stable a
+        report may come late, and nobody else has anything to say."""
+        explained = process.node.explain(process.now)
+        return [why for why in explained if "of reports waits for" not in why]
+
+    def undelivered(self) -> list[str]:
+        """What was sent in the view that all are in and has not reached everybody."""
+        found = []
+        for process in self.living():
+            me, view = process.node.me, process.node.view
+            assert view is not None
+            for sender in view:
+                for stream in self.streams:
+                    origin = Origin(sender, stream)
+                    sent = self.observed.sent_in(view.id, origin)
+                    got = self.observed.got(me, view.id, origin)
+                    if got != sent:
+                        found.append(f"{me} has {len(got)} of {len(sent)} of {origin} in {view}")
+        return found
+
+    def waits(self) -> list[str]:
+        """Why it is not quiet."""
+        found = [f"{process.node.me} is in {process.node.view}" for process in self.living()]
+        for process in self.living():
+            found += [f"{process.node.me} waits: {why}" for why in self.reasons(process)]
+        return found
+
+
+def in_letters(view: View | Sequence[Member] | None) -> str:
+    return "".join(who.name + "'" * (who.incarnation - 1) for who in view or ())

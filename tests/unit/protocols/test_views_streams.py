@@ -1,0 +1,121 @@
+"""ViewStreams: what counts while a member is frozen, what a flush fetches, and from whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
+from ringcast.core.effects import Effects
+from ringcast.core.view_change import Freeze
+from ringcast.model import Origin, Stream, ViewId
+from ringcast.protocols.views.streams import Standing, ViewStreams
+from ringcast.wire.frames import Commit
+from support.view_group import ViewGroup
+
+if TYPE_CHECKING:
+    from ringcast.node import Node
+
+FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
+MS = 1_000_000
+
+
+def streams_of(node: Node) -> ViewStreams:
+    streams = node.multicast
+    assert isinstance(streams, ViewStreams)
+    return streams
+
+
+def later(node: Node, *, by: int = 1) -> ViewId:
+    """A proposal above the view of this node."""
+    assert node.view is not None
+    return ViewId(node.view.coordinator, node.view.counter + by)
+
+
+def origin(group: ViewGroup, name: str, stream: Stream = FIFO) -> Origin:
+    return Origin(group.node(name).me, stream)
+
+
+def freeze(node: Node, now: int) -> Effects:
+    out = Effects()
+    streams_of(node).handle_signal(Freeze(later(node)), now, out)
+    assert streams_of(node).standing is Standing.FROZEN
+    return out
+
+
+# Timers of who is frozen
+
+
+def assert_no_timer_stays_due(node: Node, now: int) -> None:
+    """A driver would serve it for ever."""
+    node.handle_timeout(now)
+    due = node.next_timeout()
+    assert due is None or due > now
+
+
+def reporting_group(names: str) -> ViewGroup:
+    """Members report what they have instead of acknowledging it."""
+    stability = MulticastConfig(capacity=16, datagram_bytes=1000, stability=StabilityConfig())
+    return ViewGroup(names, config=GroupConfig(group="g", multicast=stability)).form()
+
+
+def test_a_frozen_member_reports_nothing_and_its_timer_does_not_stay_due() -> None:
+    group = reporting_group("ABC")
+    group.send("A", 3)
+    group.run(5)
+    process = group.process("B")
+    assert streams_of(process.node).rounds is not None
+    freeze(process.node, process.now)
+    assert_no_timer_stays_due(process.node, process.now + 100 * MS)
+
+
+def test_a_commit_that_comes_to_a_frozen_member_asks_for_nothing() -> None:
+    group = ViewGroup("ABC").form()
+    group.weather.cuts.add(("A", "B"))
+    group.send("A", 3, UNIFORM)
+    group.run(5)
+    process, sender = group.process("B"), group.node("A").me
+    streams, now = streams_of(process.node), process.now
+    freeze(process.node, now)
+    view = process.node.view
+    assert view is not None
+    streams._said_in = streams._tag
+    streams.receive(sender, [Commit(3, view.id)], now, Effects())
+    assert_no_timer_stays_due(process.node, now + 2000 * MS)
+
+
+@pytest.mark.parametrize("stream", [FIFO, UNIFORM])
+def test_who_is_frozen_accepts_nothing_and_gives_its_seqnos_in_the_next_view(
+    stream: Stream,
+) -> None:
+    group = ViewGroup("ABC").form()
+    group.crash("C")
+    assert group.run_until(lambda: group.layer("A").change.is_frozen, 5000)
+    assert group.send("A", 2, stream) == []
+    assert "sends wait for view" in " ".join(group.node("A").explain(group.process("A").now))
+    assert group.run_until(group.is_one, 1000)
+    assert len(group.send("A", 2, stream)) == 2
+    group.run(100)
+    assert group.undelivered() == []
+    assert group.observed.violations() == []
+
+
+# Readers that are behind
+
+
+def test_who_reads_what_a_departed_sender_sent_reports_nothing_of_it() -> None:
+    group = reporting_group("ABC")
+    group.read("B", 0)
+    sent = group.send("C", 3)
+    group.run(10)
+    group.crash("C")
+    assert group.run_until(group.is_one, 5000)
+    group.send("A", 1)
+    group.run(2000)
+    group.read("B")
+    views = group.observed.views_of(group.node("B").me)
+    assert group.observed.got(group.node("B").me, views[-2].id, origin(group, "C")) == sent
+    group.run(2000)
+    assert group.observed.violations() == []
+    assert group.is_quiet()
