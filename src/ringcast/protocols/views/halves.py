@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Unreachable
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender, Timer
-from ringcast.window.acks import AgreedMark
+from ringcast.window.acks import AckTable, AgreedMark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -50,7 +50,7 @@ class ViewSender(MulticastSender):
             self._probed_since = None
         elif self._probed_since is None:
             self._probed_since = now
-        elif is_due:
+        elif is_due and isinstance(self.acks, AckTable):
             for member in self.acks.slowest():
                 heard = max(self.heard.get(member, 0), self._probed_since)
                 if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
