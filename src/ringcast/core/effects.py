@@ -134,9 +134,10 @@ class NonMember:
 
 @dataclass(frozen=True, slots=True)
 class MemberAhead:
-    """A member of the view is in a later one by now."""
+    """A member of the view is in a later one by now, with this counter."""
 
     member: Member
+    counter: int
 
 
 @dataclass(frozen=True, slots=True)

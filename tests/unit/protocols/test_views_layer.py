@@ -67,7 +67,11 @@ class Side:
         self.hear(id.creator, wire.Propose(id, members))
         before = self.layer.change.view
         places = tuple(n for n, who in enumerate(members) if who in before)
-        self.hear(id.creator, wire.Cut(id, (wire.PartMarks(before.id, places, ()),), ()))
+        others = tuple(n for n in range(len(members)) if n not in places)
+        parts = [wire.PartMarks(before.id, places, ())]
+        if others:
+            parts.append(wire.PartMarks(ViewId(id.creator, 1), others, ()))
+        self.hear(id.creator, wire.Cut(id, tuple(parts), ()))
 
     def _settle(self) -> None:
         while self._out.signals:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Unreachable
+from ringcast.model import SEQNO_MAX
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender, Timer
 from ringcast.window.acks import AckTable, AgreedMark
@@ -85,9 +86,9 @@ class ViewSender(MulticastSender):
         self._purge(now, out)
         self._expect_acks(now)
 
-    def pieces(self, seqnos: range) -> list[Data]:
-        """Those of these that are still here."""
-        return self._as_frames(seqnos)
+    def pieces(self, seqnos: range, limit: int) -> list[Data]:
+        """Those of these that are still here, at most so many."""
+        return self._as_frames(seqnos[:limit])
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
         if not self.is_frozen:
@@ -113,6 +114,8 @@ class ViewReceiver(MulticastReceiver):
     is_frozen = False
 
     def freeze(self) -> None:
+        if not self.is_frozen and not self.is_gated:
+            self.window.gate = self.window.received  # what a flush brings waits for its view
         self.is_frozen = True
         self._timers.disarm_all()
 
@@ -122,7 +125,7 @@ class ViewReceiver(MulticastReceiver):
         self.repair.window_moved(self.window, now)
         self._arm_repair()
         self._ack_later(now)
-        self.window.open_gate(self.window.received)
+        self.window.gate = self.window.received if self.is_gated else SEQNO_MAX
         self.enter_view(view_id, now)
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:

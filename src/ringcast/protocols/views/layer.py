@@ -61,9 +61,10 @@ from ringcast.protocols.views.pairs import PROBE_NS, Pairs
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.streams import is_kept
 from ringcast.wire import changes as wire
+from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
-from ringcast.wire.limits import CHANGE_MEMBERS_MAX
+from ringcast.wire.limits import CHANGE_MEMBERS_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -195,7 +196,7 @@ class GroupViews(Layer):
                     self._on_leave(source, now, out)
                 case _:
                     self.change.receive(source, frame, now, out)
-                    self._follow(now, out)
+            self._follow(now, out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
@@ -212,7 +213,7 @@ class GroupViews(Layer):
             case Trusted(member):
                 self.change.suspects.pop(member, None)
                 self.pairs.hear(member)
-            case MemberAhead(member):
+            case MemberAhead(member, counter) if counter > self.change.view.counter:
                 self._on_ahead(member, now, out)
             case NonMember(member):
                 out.datagram(member, self._hello())
@@ -406,7 +407,9 @@ class GroupViews(Layer):
             if at > now or step is not Step.IDLE:
                 self._timers.arm(Timer.ADVANCE, max(at, now + GATHER_NS))
                 return
-            parts = list(self.meeting.take(change.view, CHANGE_MEMBERS_MAX, now))
+            is_large = self.purge is Purge.ACKS
+            room = CHANGE_MEMBERS_MAX if is_large else VIEW_MEMBERS_MAX
+            parts = list(self.meeting.take(change.view, room, now))
             if parts:
                 self._propose(parts, now, out)
 
@@ -446,14 +449,21 @@ class GroupViews(Layer):
         self.discovery.slow_down()
 
     def _on_hello(self, source: Member, hello: wire.Hello, now: int, out: Effects) -> None:
-        self.discovery.add([source.address])
-        self.pairs.hear(source)
-        view = self.change.view
         if hello.highest > self.change.highest + COUNTER_LEAP_MAX:
             self.ignored += 1
-        elif source in view:
-            if hello.view_id is not None and order(hello.view_id) > order(view.id):
-                self._on_ahead(source, now, out)
+            return
+        self.discovery.add([source.address])
+        self.pairs.hear(source)
+        if hello.view_id is not None:
+            self.change.on_tag(source, tag_of(hello.view_id), now, out)
+            self._follow(now, out)
+            if order(hello.view_id) > order(self.change.view.id):
+                for member in dict.fromkeys((source, *hello.members)):
+                    self._on_ahead(member, now, out)
+        view = self.change.view
+        if source in view:
+            if hello.is_asking:
+                out.datagram(source, self._hello())
         elif hello.purge is not self.purge:
             if hello.is_asking:
                 out.datagram(source, self._hello())
@@ -523,6 +533,7 @@ class GroupViews(Layer):
         pairs.complain(source, member, now)
         if member in view and member != self.me:
             out.signal(VerifyWanted(member))
+            out.datagram(member, self._hello(is_asking=True))  # it may be in another view by now
         loser = pairs.broken(view, now)
         if loser is not None and loser != self.me and self.coordinator == self.me:
             self.change.suspects.setdefault(loser, "it and another member do not hear each other")
@@ -536,9 +547,12 @@ class GroupViews(Layer):
             self._advance(now, out)
 
     def _on_ahead(self, member: Member, now: int, out: Effects) -> None:
-        """It is in another view by now: this one goes on without it."""
-        if member in self.change.view and member not in self.change.elsewhere:
-            self.change.elsewhere.add(member)
+        """It is in another view by now: this one goes on without it; but whoever has promised
+        waits for that change to end first, if both are in it."""
+        change, proposal = self.change, self.change.follower.proposal
+        is_with_me = proposal is not None and change.is_frozen and member in proposal.members
+        if member in change.view and member not in change.elsewhere and not is_with_me:
+            change.elsewhere.add(member)
             self._advance(now, out)
 
     def _complain(self, member: Member, now: int, out: Effects) -> None:
@@ -584,6 +598,8 @@ class GroupViews(Layer):
             out.datagram(to, wire.Complain(self.me, wants_state=True))
         if elsewhere:
             out.datagram(to, self._hello(is_asking=True))  # is it there, too?
+        for member in elsewhere:
+            out.datagram(to, wire.Complain(member))
         if self._interval > REPEAT_START_NS:
             out.signal(VerifyWanted(to))
         self._timers.arm(Timer.REQUEST, now + self._interval)
