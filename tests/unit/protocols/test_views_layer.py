@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from ringcast.config import MembershipConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, Snapshot
 from ringcast.model import Address, Member, Stream, ViewId
-from ringcast.protocols.views.layer import GroupViews, Phase
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire import changes as wire
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ seems dead, to leave out who holds them up.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import (
@@ -33,7 +33,7 @@ from ringcast.core.effects import (
     Unreachable,
     VerifyWanted,
 )
-from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import (
     Begin,
     Cut,
@@ -75,14 +75,6 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import StateStanding
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
-
-
-class Phase(Enum):
-    IDLE = "not started"
-    LOOKING = "looking for the group"
-    MEMBER = "in the group"
-    LEAVING = "leaving"
-    OUT = "out of the group"
 
 
 class Timer(Named):
@@ -521,9 +513,7 @@ class GroupViews(Layer):
         hello, to = self._hello(is_asking=True), self.coordinator
         for member in self.pairs.unheard:
             out.datagram(member, hello)
-            if to == self.me:
-                self._judge(self.me, member, now, out)
-            else:
+            if to != self.me:
                 out.datagram(to, wire.Complain(member))
         self._timers.arm(Timer.PAIRS, now + PROBE_NS)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Member, View
 
-BROKEN_AFTER_NS = 1_000_000_000
+BROKEN_AFTER_NS = 900_000_000
 """How long a complaint goes on before the link is taken to be broken."""
 
 FRESH_NS = 3_000_000_000
@@ -47,7 +47,9 @@ class Pairs:
         self._complaints: dict[tuple[Member, Member], Complaint] = {}
 
     def miss(self, member: Member, now: int) -> None:
+        """It is not a pair's affair if the coordinator does not hear it either."""
         self.unheard.setdefault(member, now)
+        self._complaints = {pair: c for pair, c in self._complaints.items() if member not in pair}
 
     def hear(self, member: Member) -> None:
         self.unheard.pop(member, None)
@@ -58,6 +60,8 @@ class Pairs:
         }
 
     def complain(self, source: Member, member: Member, now: int) -> None:
+        if member in self.unheard:
+            return
         before = self._complaints.get((source, member))
         is_fresh = before is not None and now - before.last < FRESH_NS
         since = before.since if before is not None and is_fresh else now
@@ -79,16 +83,12 @@ class Pairs:
         return max(lasting[0], key=lambda who: (involved.count(who), place(who)))
 
     def is_barred(self, members: Iterable[Member], view: View, now: int) -> bool:
-        """Whether somebody of this view does not hear one of these."""
+        """Whether somebody of this view does not hear one of these, though others do."""
         return any(
-            now - complaint.last < FRESH_NS and source in view and member in members
+            self._is_lasting(complaint, now) and source in view and member in members
             for (source, member), complaint in self._complaints.items()
         )
 
-    def forget(self, now: int) -> None:
-        """Complaints that are not repeated any more."""
-        self._complaints = {
-            pair: complaint
-            for pair, complaint in self._complaints.items()
-            if now - complaint.last < FRESH_NS
-        }
+    def _is_lasting(self, complaint: Complaint, now: int) -> bool:
+        is_fresh = now - complaint.last < FRESH_NS
+        return is_fresh and complaint.last - complaint.since >= BROKEN_AFTER_NS
