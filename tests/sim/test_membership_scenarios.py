@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringcast.config import MembershipConfig
+from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed
 from ringcast.events import ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.protocols.admission import HALVES_AT_ONCE
-from ringcast.protocols.membership import Phase
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.wire.frames import (
     Begin,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringcast.core.shared import Phase
 from ringcast.events import (
     Delivered,
     StateAbandoned,
@@ -25,7 +26,6 @@ from ringcast.events import (
 )
 from ringcast.model import SYSTEM_EPOCH, Origin
 from ringcast.node import build_node
-from ringcast.protocols.membership import Phase
 from ringcast.wire.frames import UnicastData
 from support.membership import MILLISECOND, Town
 

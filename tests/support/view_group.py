@@ -12,10 +12,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
-from ringcast.protocols.views.layer import GroupViews, Phase
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams, is_kept
 from ringcast.sim.plain import TAKE_MAX, PlainMember, begin, plain_world
 from support.virtual_synchrony import Observed, Watch, watched

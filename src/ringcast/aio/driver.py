@@ -12,8 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
+from ringcast.core.shared import Phase
 from ringcast.events import ViewInstalled
-from ringcast.protocols.membership import Membership, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
+    from ringcast.protocols.membership import Membership
+    from ringcast.protocols.views.layer import GroupViews
     from ringcast.trace.observe.observer import TraceObserver
 
 DRAIN_MAX = 16
@@ -91,9 +93,9 @@ class Driver:
         return self._clock()
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> Membership | GroupViews:
         membership = self.node.membership
-        assert isinstance(membership, Membership)  # who joins has one
+        assert membership is not None  # who joins has one
         return membership
 
     def start(self, candidates: Iterable[Address] = ()) -> None:

@@ -22,6 +22,7 @@ from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
 from ringcast.config import check_seconds
+from ringcast.core.shared import Phase
 from ringcast.errors import (
     GroupClosed,
     TimedOut,
@@ -43,7 +44,6 @@ from ringcast.events import (
     Writable,
 )
 from ringcast.model import Address, Member, Stream
-from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence

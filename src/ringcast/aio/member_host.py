@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from ringcast.aio.driver import Driver
+from ringcast.core.shared import Phase
 from ringcast.errors import JoinTimeout, UsageError
 from ringcast.model import Member, Stream
 from ringcast.node import build_node
-from ringcast.protocols.membership import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

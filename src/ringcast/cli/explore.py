@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from ringcast.explore.ablations import ABLATIONS
+from ringcast.explore.explorer import explore as explore_system
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.system import explore_scenario
+from ringcast.explore.view_ablations import ABLATIONS as VIEW_ABLATIONS
+from ringcast.explore.views import SCENARIOS as VIEW_CHANGES
+from ringcast.explore.views import Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +25,9 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.explore.ring import Scenario as RingScenario
     from ringcast.explore.system import Scenario
+    from ringcast.explore.views import Scenario as ViewScenario
 
-Described: TypeAlias = "RingScenario | Scenario"
+Described: TypeAlias = "RingScenario | Scenario | ViewScenario"
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
 
 
@@ -192,6 +197,56 @@ for _command in _COMMANDS:
     _add_command(_command)
 
 
+@explore.command("views")
+@_scenario_option(VIEW_CHANGES)
+@_option(
+    "--proposals",
+    type=click.IntRange(1, 3),
+    default=1,
+    help="How many are made. Two take minutes, and more --seconds.",
+)
+@_option("--crashes", type=click.IntRange(0, 2), default=1, help="Members that crash at most.")
+@_option(
+    "--without",
+    type=click.Choice([*VIEW_ABLATIONS]),
+    help="Take a rule away on purpose, to see what it prevents.",
+)
+@_option("--seconds", type=click.FloatRange(min=0), default=300, help="For all.")
+@_json_option
+def views(
+    name: str, proposals: int, crashes: int, without: str | None, seconds: float, as_json: bool
+) -> None:
+    """Explore how views change: any set proposed by any member, crashes at any step.
+
+    Exits with 1 if a violation was found or an exploration was not completed.
+
+    \b
+    Examples:
+      ringcast explore views
+      ringcast explore views --scenario crash --proposals 2 --seconds 1200
+      ringcast explore views --without freeze
+    """
+    ends_at = monotonic() + seconds
+    if without:
+        rule = VIEW_ABLATIONS[without]
+        chosen = [VIEW_CHANGES[rule.scenario if name == "all" else name]]
+    else:
+        chosen = list(VIEW_CHANGES.values()) if name == "all" else [VIEW_CHANGES[name]]
+        chosen = [each._replace(proposals=proposals, crashes=crashes) for each in chosen]
+    reports = _explore_each(
+        chosen,
+        lambda scenario: explore_system(
+            VIEW_ABLATIONS[without].build({VIEW_ABLATIONS[without].scenario: scenario})
+            if without
+            else Views(scenario),
+            max_seconds=max(0.0, ends_at - monotonic()),
+            stop_at_violation=without is not None,
+        ),
+        as_json,
+    )
+    _finish(chosen, reports, without, as_json)
+
+
 def _chosen(
     command: str,
     without: str | None,
@@ -234,7 +289,7 @@ def _explore_each(
 def _explore_all(
     command: str, scenarios: Sequence[Scenario], without: str | None, seconds: float, as_json: bool
 ) -> None:
-    """One after the other, as long as there is time; then the total, and the exit status."""
+    """One after the other, as long as there is time."""
     ends_at = monotonic() + seconds
     protocol = ABLATIONS[command][without].protocol if without else None
     reports = _explore_each(
@@ -247,6 +302,13 @@ def _explore_all(
         ),
         as_json,
     )
+    _finish(scenarios, reports, without, as_json)
+
+
+def _finish(
+    scenarios: Sequence[Described], reports: Sequence[Report], without: str | None, as_json: bool
+) -> None:
+    """The total, and the exit status."""
     states = sum(report.states for report in reports)
     total = {
         "states": states,

@@ -118,6 +118,13 @@ class TooSlow:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A member of the view acknowledges nothing, not even when asked, though others hear it."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class NonMember:
     """A member that is not in the view, or is in an older one, sends signs of life: it does not
     know yet."""
@@ -127,9 +134,10 @@ class NonMember:
 
 @dataclass(frozen=True, slots=True)
 class MemberAhead:
-    """A member of the view is in a later one by now."""
+    """A member of the view is in a later one by now, with this counter."""
 
     member: Member
+    counter: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,7 @@ Signal: TypeAlias = (
     | LetIn
     | Suspected
     | TooSlow
+    | Unreachable
     | NonMember
     | MemberAhead
     | Left

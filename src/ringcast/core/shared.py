@@ -39,6 +39,17 @@ class Named(Enum):
     __hash__ = object.__hash__
 
 
+class Phase(Enum):
+    """Where a member stands towards its group."""
+
+    IDLE = "not started"
+    LOOKING = "looking for the group"
+    JOINING = "asking for admission"
+    MEMBER = "in the group"
+    LEAVING = "leaving"
+    OUT = "out of the group"
+
+
 class GroupState:
     """Which group a member is in. Node writes, layers read."""
 

@@ -68,6 +68,8 @@ class Freeze:
     """To the streams: from now on give no seqno, and count nothing that comes. Answer: Frozen."""
 
     id: ViewId
+    members: tuple[Member, ...] = ()
+    """Of the proposal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,11 @@ class Kind(NamedTuple):
     messages: int
     is_retained: bool = True
 
+    @property
+    def words(self) -> str:
+        kept = "" if self.is_retained else ", not retained"
+        return f"{self.stream.name.lower()}{kept}"
+
 
 class Scenario(NamedTuple):
     name: str
@@ -49,6 +54,16 @@ class Scenario(NamedTuple):
     crashes: int = 1
     targets: tuple[tuple[int, ...], ...] = ()
     """What may be proposed; nothing: any set."""
+
+    @property
+    def description(self) -> str:
+        parts = " and ".join("".join("ABCDEFGH"[n] for n in view) for view in self.views)
+        messages = sum(kind.messages for kind in self.streams)
+        streams = ", ".join(kind.words for kind in self.streams)
+        counts = (
+            f"{messages} messages ({streams}), {self.proposals} proposals by anybody of any set"
+        )
+        return f"views of {parts}; {counts}, {self.crashes} crashes at any step, any frame lost"
 
 
 class Lived(NamedTuple):

@@ -140,7 +140,7 @@ class FailureDetector(Layer):
         if counters and self._counter and is_behind:
             out.signal(NonMember(source))
         elif max(counters, default=0) > self._counter > 0:
-            out.signal(MemberAhead(source))
+            out.signal(MemberAhead(source, max(counters)))
 
     def transport_hint(self, address: Address, now: int, out: Effects) -> None:
         """A datagram was refused: nobody listened at this address."""

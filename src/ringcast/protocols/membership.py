@@ -54,7 +54,7 @@ On Merged, if it was made from the view that I am in: install it and acknowledge
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import (
@@ -76,7 +76,7 @@ from ringcast.core.effects import (
     VerifyWanted,
     ViewAgreed,
 )
-from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named
+from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named, Phase
 from ringcast.model import Digest, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.admission import Admission
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS, Change, announcement
@@ -120,15 +120,6 @@ INCOMPATIBLE_RECENTLY_NS = 60_000_000_000
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of. No groups are parted for so
 many views; and whoever makes the next one must be able to count on."""
-
-
-class Phase(Enum):
-    IDLE = "not started"
-    LOOKING = "looking for the group"
-    JOINING = "asking for admission"
-    MEMBER = "in the group"
-    LEAVING = "leaving"
-    OUT = "out of the group"
 
 
 class Timer(Named):

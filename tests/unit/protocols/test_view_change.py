@@ -78,7 +78,7 @@ class Side:
 def test_a_change_freezes_flushes_and_installs() -> None:
     side = Side()
     side.propose(SECOND)
-    assert side.wants() == [Freeze(SECOND)]
+    assert side.wants() == [Freeze(SECOND, (A, B, C))]
     side.freeze(snapshot(5, a=3))
     assert side.wants() == [State(SECOND, OLD, snapshot(5, a=3))]
     whole = cut(SECOND, A, B, C)
@@ -116,7 +116,7 @@ def test_a_higher_proposal_is_answered_anew_in_every_phase(phase: Phase) -> None
     assert side.follower.phase is phase
     side.wants()
     side.propose(THIRD)
-    assert side.wants() == [Freeze(THIRD)]
+    assert side.wants() == [Freeze(THIRD, (A, B, C))]
     side.install(SECOND)
     assert side.wants() == []
 
@@ -192,7 +192,7 @@ def test_a_view_is_completed_first_and_the_state_said_again() -> None:
     side.wants()
     side.finish(THIRD, SECOND)
     view = View(SECOND, (A, B, C))
-    assert side.wants() == [Begin(view, cut(SECOND, A, B, C)), Freeze(THIRD)]
+    assert side.wants() == [Begin(view, cut(SECOND, A, B, C)), Freeze(THIRD, (A, B, C))]
     side.freeze()
     assert side.wants() == [State(THIRD, view, snapshot())]
     side.finish(THIRD, SECOND)  # the State was lost

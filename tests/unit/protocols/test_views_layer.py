@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from ringcast.config import MembershipConfig
 from ringcast.core.effects import Effects
+from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, Snapshot
 from ringcast.model import Address, Member, Stream, ViewId
-from ringcast.protocols.views.layer import GroupViews, Phase
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire import changes as wire
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ class Side:
         self.hear(id.creator, wire.Propose(id, members))
         before = self.layer.change.view
         places = tuple(n for n, who in enumerate(members) if who in before)
-        self.hear(id.creator, wire.Cut(id, (wire.PartMarks(before.id, places, ()),), ()))
+        others = tuple(n for n in range(len(members)) if n not in places)
+        parts = [wire.PartMarks(before.id, places, ())]
+        if others:
+            parts.append(wire.PartMarks(ViewId(id.creator, 1), others, ()))
+        self.hear(id.creator, wire.Cut(id, tuple(parts), ()))
 
     def _settle(self) -> None:
         while self._out.signals:

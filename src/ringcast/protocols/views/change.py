@@ -17,10 +17,11 @@ half a second, until it is answered or has no meaning any more.
                                                        them, or they are missed in it
 
     at a member that has promised                      then
-    nothing for PATIENCE                               verify the proposer
+    nothing for PATIENCE                               verify the proposer, and who stands before
+                                                       me in the view
     nothing for twice that                             wait no more for it (`passed`): the next in
                                                        the order of the view proposes
-    nothing again                                      nor for that one
+    nothing again                                      nor for that one; then for two more, for four
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ REFUSAL_PATIENCE_NS = PATIENCE_NS // 2
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of. No parts are apart for so
 many views; and whoever makes the next one must be able to count on."""
+
+NO_ANSWER = "does not answer a proposal"
 
 JITTER_NS = 20_000_000
 """Proposers that were in each other's way try again after up to so long, and twice as long each
@@ -164,10 +167,7 @@ class ViewChange:
             case wire.Propose() if len(frame.leaving) < len(frame.members):
                 self._on_propose(source, frame, wishes, now, out)
             case wire.State():
-                state = translation.decode_state(frame, self._views)
-                if state is not None:
-                    self._views[state.view.id] = state.view
-                    self.proposer.on_state(source, state, wishes)
+                self._on_state(source, frame, wishes)
             case wire.Refuse():
                 self._on_refuse(source, frame, now, out)
             case wire.Finish():
@@ -248,7 +248,10 @@ class ViewChange:
     def _begin(self, begin: Begin) -> None:
         view = begin.view
         self.highest = max(self.highest, view.counter)
-        self.suspects = {who: why for who, why in self.suspects.items() if who in view}
+        # All members of the view have flushed it: who only did not answer before has done so since.
+        self.suspects = {
+            who: why for who, why in self.suspects.items() if who in view and why != NO_ANSWER
+        }
         self.elsewhere.clear()
         self.passed.clear()
         self._outdone = 0
@@ -338,7 +341,8 @@ class ViewChange:
         out: Effects,
     ) -> None:
         proposal, promised = translation.decode_propose(frame), self.follower.promised
-        if proposal.id.counter > self.highest + COUNTER_LEAP_MAX:
+        is_to_me = source == proposal.id.creator and self.me in proposal.members
+        if not is_to_me or proposal.id.counter > self.highest + COUNTER_LEAP_MAX:
             return
         self.highest = max(self.highest, proposal.id.counter)
         if proposal.id.counter <= self.view.counter and proposal.id != self.view.id:
@@ -370,17 +374,36 @@ class ViewChange:
         proposer = self.follower.promised.creator
         self._stalled += 1
         if self._stalled == 1 and proposer != self.me:
-            out.signal(VerifyWanted(proposer))
+            before = self.view.members[: self.view.members.index(self.me)]
+            for member in dict.fromkeys((proposer, *before)):
+                out.signal(VerifyWanted(member))
         elif self._stalled == 2 and proposer != self.me:
             self.passed.add(proposer)
-        elif self.coordinator != self.me:
-            self.passed.add(self.coordinator)
+        else:
+            for _ in range(1 << max(0, min(self._stalled - 3, 9))):
+                if self.coordinator != self.me:
+                    self.passed.add(self.coordinator)
         self._timers.arm(Timer.STALLED, now + PATIENCE_NS)
         is_on_me = self.proposer.step is Step.IDLE and self.coordinator == self.me
         if is_on_me and self._stalled > 1:
             self._propose_rest(now, out)
 
     # As proposer
+
+    def _on_state(self, source: Member, frame: wire.State, wishes: machine.Wishes) -> None:
+        """From who was asked, and tells of a view that it is in and of the streams that I have."""
+        proposal = self.proposer.proposal
+        if proposal is None or frame.id != proposal.id or source not in self.proposer.awaited:
+            return
+        state = translation.decode_state(frame, self._views)
+        if (
+            state is None
+            or source not in state.view
+            or set(self._streams) != set(state.snapshot.own)
+        ):
+            return
+        if self._views.setdefault(state.view.id, state.view) == state.view:
+            self.proposer.on_state(source, state, wishes)
 
     def _propose_rest(self, now: int, out: Effects) -> None:
         """Those of my view that are not lost."""
@@ -390,6 +413,7 @@ class ViewChange:
     def _offer(
         self, members: tuple[Member, ...], leaving: AbstractSet[Member], now: int, out: Effects
     ) -> None:
+        assert self.me in members
         if leaving >= set(members):
             leaving = leaving - {self.me}  # a view has at least one member
         self.highest = max(self.highest, self.follower.promised.counter) + 1
@@ -429,17 +453,18 @@ class ViewChange:
         left_out = set(silent)
         for view in self._views.values():
             if view.id != self.view.id and not silent.isdisjoint(view):
-                left_out.update(view)
+                left_out.update(member for member in view if member not in self.view)
         self.parts_lost |= not left_out <= set(self.view)
         for member in self.view:
             if member in silent:
-                self.suspects.setdefault(member, "does not answer a proposal")
+                self.suspects.setdefault(member, NO_ANSWER)
         staying = tuple(member for member in proposal.members if member not in left_out)
         self._offer(staying, proposal.leaving & set(staying), now, out)
 
     def _on_refuse(self, source: Member, refuse: wire.Refuse, now: int, out: Effects) -> None:
         proposal = self.proposer.proposal
-        if proposal is None or refuse.id != proposal.id or not self.is_frozen:
+        is_mine = proposal is not None and refuse.id == proposal.id
+        if proposal is None or not is_mine or source not in proposal.members or not self.is_frozen:
             return
         if refuse.promised is None and source not in self.view:
             self._go_on_without({source}, now, out)

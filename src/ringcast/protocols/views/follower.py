@@ -152,7 +152,8 @@ class Follower:
     def _freeze(self, out: Wishes) -> None:
         self.phase = Phase.FREEZING
         self._state = self._cut = None
-        out.streams.append(Freeze(self.promised))
+        assert self.proposal is not None
+        out.streams.append(Freeze(self.promised, self.proposal.members))
 
     def _install(self, kept: _Kept, out: Wishes) -> None:
         self._flushed.clear()

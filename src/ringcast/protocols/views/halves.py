@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Unreachable
+from ringcast.model import SEQNO_MAX
 from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.multicast_sender import MulticastSender
-from ringcast.window.acks import AgreedMark
+from ringcast.protocols.multicast_sender import MulticastSender, Timer
+from ringcast.window.acks import AckTable, AgreedMark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View, ViewId
     from ringcast.wire.frames import Data
 
+UNREACHABLE_TAUS = 4
+"""For so many probe intervals a member answers none: its link to this one is broken."""
+
 
 class ViewSender(MulticastSender):
     """One stream of my own messages."""
 
     is_frozen = False
+    _probed_since: int | None = None  # some ack is behind
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         if not self.is_frozen:
@@ -38,6 +44,19 @@ class ViewSender(MulticastSender):
             self.blocked_since = self._stuck_since = now
         return 0
 
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        is_due = self._timers.until(Timer.WATERMARK_PROBE, now) == 0
+        super().handle_timeout(now, out)
+        if not self.is_behind:
+            self._probed_since = None
+        elif self._probed_since is None:
+            self._probed_since = now
+        elif is_due and isinstance(self.acks, AckTable):
+            for member in self.acks.slowest():
+                heard = max(self.heard.get(member, 0), self._probed_since)
+                if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
+                    out.signal(Unreachable(member))
+
     def freeze(self) -> None:
         self.is_frozen = True
         self._timers.disarm_all()
@@ -45,6 +64,7 @@ class ViewSender(MulticastSender):
     def begin(self, view: View, together: Collection[Member], now: int, out: Effects) -> None:
         """This view begins; these members come along with this one from the view before."""
         self.is_frozen = False
+        self._probed_since = None
         self._delivered_by_others = max(self._delivered_by_others, self.acked_by_others)
         staying = [who for who in view if who in together]
         self._receipts.depart(staying, self.acks.has_delivered, str(view), out)
@@ -66,9 +86,9 @@ class ViewSender(MulticastSender):
         self._purge(now, out)
         self._expect_acks(now)
 
-    def pieces(self, seqnos: range) -> list[Data]:
-        """Those of these that are still here."""
-        return self._as_frames(seqnos)
+    def pieces(self, seqnos: range, limit: int) -> list[Data]:
+        """Those of these that are still here, at most so many."""
+        return self._as_frames(seqnos[:limit])
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
         if not self.is_frozen:
@@ -94,6 +114,8 @@ class ViewReceiver(MulticastReceiver):
     is_frozen = False
 
     def freeze(self) -> None:
+        if not self.is_frozen and not self.is_gated:
+            self.window.gate = self.window.received  # what a flush brings waits for its view
         self.is_frozen = True
         self._timers.disarm_all()
 
@@ -103,7 +125,7 @@ class ViewReceiver(MulticastReceiver):
         self.repair.window_moved(self.window, now)
         self._arm_repair()
         self._ack_later(now)
-        self.window.open_gate(self.window.received)
+        self.window.gate = self.window.received if self.is_gated else SEQNO_MAX
         self.enter_view(view_id, now)
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:

@@ -18,7 +18,7 @@ seems dead, to leave out who holds them up.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import (
@@ -30,9 +30,10 @@ from ringcast.core.effects import (
     Suspected,
     TooSlow,
     Trusted,
+    Unreachable,
     VerifyWanted,
 )
-from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import (
     Begin,
     Cut,
@@ -56,12 +57,14 @@ from ringcast.protocols.views.change import (
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.meeting import GATHER_NS, Meeting, rank
+from ringcast.protocols.views.pairs import PROBE_NS, Pairs
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.streams import is_kept
 from ringcast.wire import changes as wire
+from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
-from ringcast.wire.limits import CHANGE_MEMBERS_MAX
+from ringcast.wire.limits import CHANGE_MEMBERS_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,14 +75,6 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import StateStanding
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
-
-
-class Phase(Enum):
-    IDLE = "not started"
-    LOOKING = "looking for the group"
-    MEMBER = "in the group"
-    LEAVING = "leaving"
-    OUT = "out of the group"
 
 
 class Timer(Named):
@@ -93,6 +88,8 @@ class Timer(Named):
     """Repeat what was asked of the coordinator: to leave, to see to a suspect."""
     LEAVE = auto()
     """It takes too long to leave."""
+    PAIRS = auto()
+    """Somebody is not heard: ask it, and complain again."""
 
 
 class GroupViews(Layer):
@@ -140,6 +137,7 @@ class GroupViews(Layer):
         )
         self.discovery = Discovery(me, purge)
         self.meeting = Meeting()
+        self.pairs = Pairs()
         self._leavers: set[Member] = set()
         self._may_go = False
         self._wants_state = False  # this member, or another of the view
@@ -190,7 +188,7 @@ class GroupViews(Layer):
                     self._on_leave(source, now, out)
                 case _:
                     self.change.receive(source, frame, now, out)
-                    self._follow(now, out)
+            self._follow(now, out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
@@ -206,12 +204,15 @@ class GroupViews(Layer):
                 self._suspect(member, reason, now, out)
             case Trusted(member):
                 self.change.suspects.pop(member, None)
-            case MemberAhead(member):
+                self.pairs.hear(member)
+            case MemberAhead(member, counter) if counter > self.change.view.counter:
                 self._on_ahead(member, now, out)
             case NonMember(member):
                 out.datagram(member, self._hello())
             case TooSlow(member):
                 self._complain(member, now, out)
+            case Unreachable(member):
+                self._miss(member, now, out)
             case StateChanged(standing):
                 self._on_state_changed(standing, now, out)
             case Flushed() if self.phase is Phase.LEAVING and not self._may_go:
@@ -232,6 +233,8 @@ class GroupViews(Layer):
                     self._request(now, out)
                 case Timer.LEAVE:
                     self._go("left without an answer", out)
+                case Timer.PAIRS:
+                    self._complain_of_unheard(now, out)
         if self.phase is not Phase.OUT:
             self.change.handle_timeout(now, out)
             self._follow(now, out)
@@ -396,7 +399,9 @@ class GroupViews(Layer):
             if at > now or step is not Step.IDLE:
                 self._timers.arm(Timer.ADVANCE, max(at, now + GATHER_NS))
                 return
-            parts = list(self.meeting.take(change.view, CHANGE_MEMBERS_MAX, now))
+            is_large = self.purge is Purge.ACKS
+            room = CHANGE_MEMBERS_MAX if is_large else VIEW_MEMBERS_MAX
+            parts = list(self.meeting.take(change.view, room, now))
             if parts:
                 self._propose(parts, now, out)
 
@@ -436,13 +441,21 @@ class GroupViews(Layer):
         self.discovery.slow_down()
 
     def _on_hello(self, source: Member, hello: wire.Hello, now: int, out: Effects) -> None:
-        self.discovery.add([source.address])
-        view = self.change.view
         if hello.highest > self.change.highest + COUNTER_LEAP_MAX:
             self.ignored += 1
-        elif source in view:
-            if hello.view_id is not None and order(hello.view_id) > order(view.id):
-                self._on_ahead(source, now, out)
+            return
+        self.discovery.add([source.address])
+        self.pairs.hear(source)
+        if hello.view_id is not None:
+            self.change.on_tag(source, tag_of(hello.view_id), now, out)
+            self._follow(now, out)
+            if order(hello.view_id) > order(self.change.view.id):
+                for member in dict.fromkeys((source, *hello.members)):
+                    self._on_ahead(member, now, out)
+        view = self.change.view
+        if source in view:
+            if hello.is_asking:
+                out.datagram(source, self._hello())
         elif hello.purge is not self.purge:
             if hello.is_asking:
                 out.datagram(source, self._hello())
@@ -469,6 +482,8 @@ class GroupViews(Layer):
             out.datagram(source, self._hello(with_members=True))
         elif self.phase is Phase.LOOKING and self.must_exist:
             self.ignored += 1  # this member founds nothing
+        elif self.pairs.is_barred(hello.members, self.change.view, now):
+            self.ignored += 1  # somebody of the view does not hear it
         elif self.meeting.note(source, hello, now):
             self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
             if hello.is_asking:
@@ -482,6 +497,36 @@ class GroupViews(Layer):
         if member in self.change.view and member != self.me:
             self.change.suspects[member] = reason
             self._interval = REPEAT_START_NS
+            self._miss(member, now, out)
+            self._advance(now, out)
+
+    def _miss(self, member: Member, now: int, out: Effects) -> None:
+        """This member does not hear that one; others may."""
+        self.pairs.miss(member, now)
+        if not self._timers.is_armed(Timer.PAIRS):
+            self._complain_of_unheard(now, out)
+
+    def _complain_of_unheard(self, now: int, out: Effects) -> None:
+        self.pairs.forget_old(now)
+        if not self.pairs.unheard:
+            return
+        hello, to = self._hello(is_asking=True), self.coordinator
+        for member in self.pairs.unheard:
+            out.datagram(member, hello)
+            if to != self.me:
+                out.datagram(to, wire.Complain(member))
+        self._timers.arm(Timer.PAIRS, now + PROBE_NS)
+
+    def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
+        """As coordinator: if both live and stay deaf to each other, one has to go."""
+        view, pairs = self.change.view, self.pairs
+        pairs.complain(source, member, now)
+        if member in view and member != self.me:
+            out.signal(VerifyWanted(member))
+            out.datagram(member, self._hello(is_asking=True))  # it may be in another view by now
+        loser = pairs.broken(view, now)
+        if loser is not None and loser != self.me and self.coordinator == self.me:
+            self.change.suspects.setdefault(loser, "it and another member do not hear each other")
             self._advance(now, out)
 
     def _on_state_changed(self, standing: StateStanding, now: int, out: Effects) -> None:
@@ -492,9 +537,12 @@ class GroupViews(Layer):
             self._advance(now, out)
 
     def _on_ahead(self, member: Member, now: int, out: Effects) -> None:
-        """It is in another view by now: this one goes on without it."""
-        if member in self.change.view and member not in self.change.elsewhere:
-            self.change.elsewhere.add(member)
+        """It is in another view by now: this one goes on without it; but whoever has promised
+        waits for that change to end first, if both are in it."""
+        change, proposal = self.change, self.change.follower.proposal
+        is_with_me = proposal is not None and change.is_frozen and member in proposal.members
+        if member in change.view and member not in change.elsewhere and not is_with_me:
+            change.elsewhere.add(member)
             self._advance(now, out)
 
     def _complain(self, member: Member, now: int, out: Effects) -> None:
@@ -509,13 +557,13 @@ class GroupViews(Layer):
 
     def _on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member = self.change.view, complain.member
-        if source not in view or member not in view:
+        if source in view and not complain.is_slow and not complain.wants_state:
+            self._judge(source, member, now, out)
+        elif source not in view or member not in view:
             self.ignored += 1
         elif complain.wants_state:
             self._wants_state = True
             self._advance(now, out)
-        elif not complain.is_slow:
-            out.signal(VerifyWanted(member))
         elif self.coordinator == self.me and self.config.slow_member_timeout_s:
             self._leavers.add(member)
             self._advance(now, out)
@@ -530,18 +578,18 @@ class GroupViews(Layer):
 
     def _request(self, now: int, out: Effects) -> None:
         """Ask the coordinator, and ask again until it has seen to it."""
-        to, suspects, elsewhere = self.coordinator, self.change.suspects, self.change.elsewhere
-        if to == self.me or not (suspects or elsewhere or self._may_go or self._wants_state):
+        to, elsewhere = self.coordinator, self.change.elsewhere
+        if to == self.me or not (elsewhere or self._may_go or self._wants_state):
             self._timers.disarm(Timer.REQUEST)
             return
         if self._may_go:
             out.datagram(to, Leave())
         if self._wants_state:
             out.datagram(to, wire.Complain(self.me, wants_state=True))
-        for member in suspects:
-            out.datagram(to, wire.Complain(member))
         if elsewhere:
             out.datagram(to, self._hello(is_asking=True))  # is it there, too?
+        for member in elsewhere:
+            out.datagram(to, wire.Complain(member))
         if self._interval > REPEAT_START_NS:
             out.signal(VerifyWanted(to))
         self._timers.arm(Timer.REQUEST, now + self._interval)

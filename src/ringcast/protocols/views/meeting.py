@@ -81,7 +81,8 @@ class Meeting:
 
     def changed(self, view: View, held_up: int, now: int, *, is_merge: bool) -> None:
         """A view has begun, for which senders were held up so long."""
-        self._pause_until = now + min(max(PAUSE_MIN_NS, PAUSE_SHARE * held_up), PAUSE_MAX_NS)
+        pause = PAUSE_SHARE * held_up if is_merge else 0  # what was needed does not count
+        self._pause_until = now + min(max(PAUSE_MIN_NS, pause), PAUSE_MAX_NS)
         self.parts = {
             who: met for who, met in self.parts.items() if not set(view).intersection(met.view)
         }

@@ -120,7 +120,7 @@ def _part(
         for stream in streams:
             origin = Origin(sender, stream)
             if sender in members:
-                cuts[origin] = states[sender].snapshot.own[stream]
+                cuts[origin] = states[sender].snapshot.own.get(stream, 0)
                 sources[origin] = sender
             elif is_kept(stream):
                 held = {member: states[member].snapshot.held.get(origin, 0) for member in members}

@@ -71,6 +71,17 @@ class Reading:
                 half.assembler.skip(cut, is_middle=False)
         return head
 
+    def ended_bytes(self, current: Iterable[Half]) -> int:
+        """Bytes that wait in windows which have ended."""
+        current = set(current)
+        ended = {half: cut for unread in self.unread for half, cut in unread.cuts.items()}
+        return sum(
+            len(payload)
+            for half, cut in ended.items()
+            if half not in current
+            for payload in half.window.read_run(range(half.window.delivered + 1, cut + 1))
+        )
+
     @property
     def is_blocked(self) -> bool:
         """The reader is so far behind that no further view can wait for it."""

@@ -27,6 +27,7 @@ windows where its streams go on. The event follows when all before it is read (r
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -81,6 +82,12 @@ FETCH_START_NS = 40_000_000
 FETCH_MAX_NS = 500_000_000
 """How often what a flush lacks is asked for: at first, and at the least."""
 
+WANTS_MAX = 4
+"""Windows full of messages that one member is given for one proposal: so often may it ask."""
+
+UNREAD_WINDOWS = 4
+"""How many windows full of bytes of departed members may wait for a reader."""
+
 DIRECT_TRIES = 2
 """How often its holder is asked before the proposer is."""
 
@@ -125,6 +132,7 @@ class ViewStreams(ReliableMulticast):
     _tag = 0  # of the view
     _next_tag = 0  # of the one that was proposed
     _proposal: ViewId | None = None
+    _members: tuple[Member, ...] = ()  # of the last proposal
     _part: Part | None = None
     _tries = 0
     _fetch_interval = FETCH_START_NS
@@ -133,6 +141,7 @@ class ViewStreams(ReliableMulticast):
         super().attach(group, deadlines)
         self.reading = Reading()
         self._aside: deque[tuple[Member, Data]] = deque()
+        self._answered: dict[Member, int] = {}  # messages that each wanted, for this proposal
         self._reading_in: View | None = None
         self._fetching: Timers[Timer] = deadlines.owner("flush")
 
@@ -184,8 +193,8 @@ class ViewStreams(ReliableMulticast):
         match signal:
             case _ if self._is_closed:
                 pass
-            case Freeze(id):
-                self._freeze(id, out)
+            case Freeze(id, members):
+                self._freeze(id, members, out)
             case Flush(id, part):
                 self._flush(id, part, now, out)
             case Begin():
@@ -284,8 +293,9 @@ class ViewStreams(ReliableMulticast):
 
     # A change
 
-    def _freeze(self, id: ViewId, out: Effects) -> None:
+    def _freeze(self, id: ViewId, members: tuple[Member, ...], out: Effects) -> None:
         self._proposal, self._part = id, None
+        self._members, self._answered = members, {}
         self._next_tag = tag_of(id)
         self._early.clear()
         self._fetching.disarm(Timer.FETCH)
@@ -345,6 +355,8 @@ class ViewStreams(ReliableMulticast):
         self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
+        elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.window_bytes:
+            out.signal(Left("not read: too much waits of members that have departed"))
         self._replay_early(now, out)
 
     def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
@@ -491,33 +503,54 @@ class ViewStreams(ReliableMulticast):
 
     def _on_want(self, source: Member, want: Want, out: Effects) -> None:
         """Of mine, or of somebody's that I hold; or pass it on to who does."""
-        if want.id.creator == self.me and want.asker is not None:
-            if want.asker != self.me:
-                out.datagram(want.asker, Want(*_what(want), source))
-                return
-            want = Want(*_what(want))
-        frames: list[Data] = []
+        if not self._is_in_change(source, want):
+            self.refused += 1
+            return
+        if want.id.creator == self.me and want.asker not in (None, self.me):
+            assert want.asker is not None
+            out.datagram(want.asker, replace(want, asker=source))
+            return
+        asker = None if want.id.creator == self.me else want.asker
+        half = self._half_of(Origin(want.sender, want.stream))
+        if half is None:
+            return
+        quota = WANTS_MAX * half.window.capacity_max - self._answered.get(source, 0)
         for seqnos in want.missing:
-            if want.sender == self.me:
-                sending = self._senders.get(want.stream)
-                assert sending is None or isinstance(sending, ViewSender)
-                frames += [] if sending is None else sending.pieces(seqnos)
-            else:
-                receiver = self._receivers.get(Origin(want.sender, want.stream))
-                if receiver is not None:
-                    frames += receiver.pieces(seqnos, receiver.window.capacity_max)
-        for data in frames:
-            out.datagram(source, Forwarded(want.id, want.sender, data, want.asker))
+            for data in half.pieces(seqnos[: max(0, quota)], half.window.capacity_max):
+                quota -= data.count
+                self._answered[source] = self._answered.get(source, 0) + data.count
+                out.datagram(source, Forwarded(want.id, want.sender, data, asker))
 
     def _on_forwarded(self, source: Member, forwarded: Forwarded, now: int, out: Effects) -> None:
-        if forwarded.asker is not None and forwarded.asker != self.me:
+        if not self._is_in_change(source, forwarded):
+            self.refused += 1
+        elif forwarded.asker is not None and forwarded.asker != self.me:
             if forwarded.id.creator == self.me:
-                out.datagram(
-                    forwarded.asker, Forwarded(forwarded.id, forwarded.sender, forwarded.data)
-                )
+                out.datagram(forwarded.asker, replace(forwarded, asker=None))
         elif forwarded.id == self._proposal and self.standing is Standing.FLUSHING:
             self._add(Origin(forwarded.sender, forwarded.data.stream), forwarded.data, now)
             self._note_progress(now, out)
+
+    def _is_in_change(self, source: Member, frame: Want | Forwarded) -> bool:
+        """It is about the last proposal, and between members of it."""
+        view = self.group.view
+        is_last = frame.id == self._proposal or (view is not None and frame.id == view.id)
+        named = (source,) if frame.asker is None else (source, frame.asker)
+        return is_last and all(member in self._members for member in named)
+
+    def _half_of(self, origin: Origin) -> ViewSender | ViewReceiver | None:
+        found = self._receivers.get(origin)
+        half = self._senders.get(origin.stream) if origin.sender == self.me else found
+        assert half is None or isinstance(half, ViewSender | ViewReceiver)
+        return half
+
+    def _shut(self, reason: str, out: Effects) -> None:
+        super()._shut(reason, out)
+        self.standing = Standing.OPEN
+        self.is_paused = False
+        self.reading.unread.clear()
+        self._aside.clear()
+        self._fetching.disarm(Timer.FETCH)
 
     def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
         if len(kept) < EARLY_MAX:
@@ -530,10 +563,6 @@ class ViewStreams(ReliableMulticast):
 def is_kept(purge: Purge, stream: Stream) -> bool:
     """Whether a survivor holds what a departed sender has sent on this stream."""
     return stream is Stream.UNIFORM or purge is Purge.RETAINED
-
-
-def _what(want: Want) -> tuple[ViewId, Member, Stream, tuple[range, ...]]:
-    return want.id, want.sender, want.stream, want.missing
 
 
 def _parts(view: View, begin: Begin) -> tuple[View, ...]:

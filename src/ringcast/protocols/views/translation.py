@@ -13,6 +13,7 @@ from ringcast.core.view_change import OWN, Cut, Part, Snapshot, StateStanding
 from ringcast.model import Origin, View
 from ringcast.protocols.views.frames import Flushable, Propose, State
 from ringcast.wire import changes as wire
+from ringcast.wire.limits import CHANGE_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,14 +39,17 @@ def encode_state(state: State, known: Sequence[ViewId]) -> wire.State:
         for origin, seqno in state.snapshot.held.items()
         if seqno
     )
+    listed, unlisted = list(state.flushed), state.unlisted
+    while sum(len(each.members) for each in listed) > CHANGE_MEMBERS_MAX:
+        unlisted = listed.pop(0).id  # as if it had been too many of them
     return wire.State(
         state.id,
         view.id,
         () if view.id in known else view.members,
         tuple(state.snapshot.own.items()),
         held,
-        tuple(wire.Flushable(each.id, each.members) for each in state.flushed),
-        state.unlisted,
+        tuple(wire.Flushable(each.id, each.members) for each in listed),
+        unlisted,
         *state.standing,
     )
 
@@ -101,9 +105,10 @@ def decode_cut(
     starts = {Origin(who, stream): 0 for who in members for stream in streams}
     starts.update({Origin(members[n], stream): seqno for n, stream, seqno in frame.starts})
     parts = []
+    everybody = [place for part in frame.parts for place in part.places]
+    if sorted(everybody) != list(range(count)):
+        return None  # each member of the proposal is in one part
     for view_id, places, departed in frame.parts:
-        if any(place >= count for place in places):
-            return None
         together = tuple(members[place] for place in places)
         cuts: dict[Origin, int] = {}
         sources: dict[Origin, Member] = {}
