@@ -3,17 +3,24 @@
 A script's first comment names the guarantee that it is about. Each block of commands is followed
 by its answers, which `pytest --rewrite` fills in. Commands, with members as single letters:
 
-    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform]   one view of these
+    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform] [views]   one view of these;
+                                       with `views` they change it as protocols/views does
     join D · leave A · crash A · restart A · pause A · resume A · late A 300ms
-    send A 1..3 [to=B] [uniform]       messages, named by numbers
+    send A 1..3 [to=B] [uniform] [size=5000]   messages, named by numbers
+    greet A [uniform]                  A's application answers every view with its next message
     stop B · take B [2]                B's application delivers nothing; so many more; all again
     drop A>B data [2] [count=1]        lose datagrams with such a frame, or with this message
-    cut A>B · cut AB|C · heal          one way, both ways; heal ends cuts and drops
-    advance 500ms [show=wire] · run [show=wire]
+    hold A>B install · release         keep such datagrams back; let go of all that were
+    replay                             every datagram of the group so far comes once more
+    cut A>B · cut AB|C|D · heal A|C    one way, all ways; some links again
+    heal                               all of them; nothing is lost or kept back any more
+    suspect A B · suspect A *          A suspects B, or everybody else in its view
+    advance 500ms [show=wire] · run [show=wire] · until A AB [within=5s]   and how long that took
     windows A · explain A
 
 At the end, and after every input, the nodes' invariants hold; and each stream that a member
 delivers is what its sender sent: in order and without gap (N1, S1, U4), once (N2), unchanged (G1).
+With `views` virtual synchrony holds (virtual_synchrony.py), which says more.
 """
 
 from __future__ import annotations
@@ -25,34 +32,73 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
+from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
+from ringcast.protocols.membership import Membership
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
+from ringcast.wire.changes import (
+    Complain,
+    Cut,
+    Finish,
+    Flushed,
+    Forwarded,
+    Hello,
+    Install,
+    Installed,
+    Propose,
+    Refuse,
+    State,
+    Want,
+)
 from ringcast.wire.frames import (
     Ack,
     Commit,
     Data,
+    Leave,
     Nack,
     UnicastAck,
     UnicastData,
     UnicastNack,
     Watermark,
 )
+from support.virtual_synchrony import Observed, Watch, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ringcast.events import Event
+    from ringcast.protocols.views.layer import GroupViews
     from ringcast.sim.world import Flight, Process
     from ringcast.wire.frames import Frame
 
-NAMES = "ABCDEFGH"
+NAMES = "ABCDEFGHIJ"
 DELAY_NS = 1_000_000
 UNITS = {"ms": 1.0, "s": 1000.0}
 RUN_MS = 1000.0
+PADDING = b"."
+HELD_MAX = 1000
 FORM_MS = 20_000.0
 TAKE_MAX = 1000
+REPEATABLE = frozenset(
+    [
+        "data",
+        "ack",
+        "commit",
+        "propose",
+        "state",
+        "refuse",
+        "finish",
+        "cut",
+        "want",
+        "forwarded",
+        "flushed",
+        "install",
+        "installed",
+    ]
+)
+"""What may come late, and then must have no effect."""
 
 
 class Happened(NamedTuple):
@@ -72,10 +118,17 @@ class Script:
         self._shows_wire = False
         self._cuts: set[tuple[str, str]] = set()
         self._drops: list[Drop] = []
+        self._holds: list[Drop] = []
+        self._held: list[Flight] = []
+        self._flown: list[Flight] = []
         self._incarnations: Counter[str] = Counter()
         self._config = GroupConfig(group="script")
         self._streams: tuple[Stream, ...] = (Stream.FIFO,)
         self._rules = StreamRules(self.violations)
+        self._observed: Observed | None = None
+        self._membership: type[Membership] | type[GroupViews] = Membership
+        self._greeters: dict[str, Stream] = {}
+        self._numbers: Counter[tuple[str, Stream]] = Counter()
 
     def answer(self, commands: Sequence[str]) -> list[str]:
         """What happened; in the order it began to, with those together to whom the same did."""
@@ -89,6 +142,8 @@ class Script:
     def end(self) -> None:
         for process in self._living():
             process.node.check_invariants()
+        if self._observed is not None:
+            self.violations += self._observed.violations()
 
     # Commands
 
@@ -99,6 +154,9 @@ class Script:
         tau_s = milliseconds(options.get("tau", "500ms")) / 1000
         if "uniform" in words:
             self._streams = (Stream.FIFO, Stream.UNIFORM)
+        if "views" in words:
+            self._observed = Observed()
+            self._membership = watched(self._observed)
         suspect_s = milliseconds(options.get("suspect", "2s")) / 1000
         self._config = GroupConfig(
             group="script",
@@ -115,12 +173,19 @@ class Script:
             self._do_join(name)
             assert self._world.run_until(self._is_one, FORM_MS), f"{name} is not let in"
         self._world.run_for(RUN_MS)
-        self._happened = [self._happened[-1]._replace(who=name) for name in names]
+        view = self._process(names[0]).node.view
+        self._happened = [Happened(name, f"view {labels(view or ())}") for name in names]
 
     def _do_join(self, name: str) -> None:
         self._incarnations[name] += 1
         me = Member(address_of(name), self._incarnations[name], name)
-        node = build_node(me, replace(self._config, name=name), streams=self._streams)
+        node = build_node(
+            *(me, replace(self._config, name=name)),
+            membership=self._membership,
+            streams=self._streams,
+        )
+        if self._observed is not None:
+            Watch(node, self._observed)
         member = PlainMember(node, self._see)
         member.before_sending = lambda node: node.check_invariants()
         begin(self._world, member, [address_of(each) for each in NAMES])
@@ -150,12 +215,15 @@ class Script:
     def _do_send(self, name: str, numbers: str, *options: str) -> None:
         process = self._process(name)
         first, _, last = numbers.partition("..")
-        payloads = [b"%d" % number for number in range(int(first), int(last or first) + 1)]
+        size = next((int(word[5:]) for word in options if word.startswith("size=")), 0)
+        numbered = range(int(first), int(last or first) + 1)
+        payloads = [(b"%d" % number).ljust(size, PADDING) for number in numbered]
         stream = Stream.UNIFORM if "uniform" in options else Stream.FIFO
         dest = next((word[3:] for word in options if word.startswith("to=")), None)
         to = None if dest is None else self._process(dest).node.me
         accepted = process.node.send(payloads, process.now, stream=stream, to=to)
         self._rules.sent(process.node.me, to, stream, payloads[:accepted])
+        self._numbers[name, stream] = int(first) + accepted - 1
         if accepted < len(payloads):
             self._note(name, f"backpressure, {accepted} of {len(payloads)} accepted")
         process.turn()
@@ -170,23 +238,54 @@ class Script:
         if limit:
             process.resident.take_limit = 0
 
+    def _do_greet(self, name: str, *options: str) -> None:
+        self._greeters[name] = Stream.UNIFORM if "uniform" in options else Stream.FIFO
+
     def _do_drop(self, link: str, kind: str, *options: str) -> None:
-        source, _, dest = link.partition(">")
-        times = [int(word[6:]) for word in options if word.startswith("count=")]
-        numbers = [int(word) for word in options if word.isdigit()]
-        self._drops.append(Drop(source, dest, kind, numbers, times[0] if times else 1))
+        self._drops.append(which(link, kind, options, 1))
+
+    def _do_hold(self, link: str, kind: str, *options: str) -> None:
+        self._holds.append(which(link, kind, options, HELD_MAX))
+
+    def _do_release(self) -> None:
+        held, self._held = self._held, []
+        self._holds.clear()
+        for flight in held:
+            self._world.clock.after(DELAY_NS / 1e6, self._world.deliver, flight)
+
+    def _do_replay(self) -> None:
+        for flight in list(self._flown):
+            self._world.clock.after(DELAY_NS / 1e6, self._world.deliver, flight)
 
     def _do_cut(self, link: str) -> None:
-        left, way, right = re.split("([>|])", link)
-        pairs = {(a, b) for a in left for b in right}
-        self._cuts |= pairs | ({(b, a) for a, b in pairs} if way == "|" else set())
+        self._cuts |= links(link)
 
-    def _do_heal(self) -> None:
+    def _do_heal(self, link: str = "") -> None:
+        if link:
+            self._cuts -= links(link)
+            return
         self._cuts.clear()
         self._drops.clear()
+        self._do_release()
+
+    def _do_suspect(self, name: str, whom: str) -> None:
+        process = self._process(name)
+        node = process.node
+        for member in node.view or ():
+            if member != node.me and whom in ("*", label(member)):
+                node.effects.signal(Suspected(member, "as the script says"))
+        node.handle_timeout(process.now)
+        process.turn()
 
     def _do_advance(self, time: str, *options: str) -> None:
         self._world.run_for(milliseconds(time))
+
+    def _do_until(self, name: str, members: str, *options: str) -> None:
+        within = next((word[7:] for word in options if word.startswith("within=")), "10s")
+        if not self._world.run_until(
+            lambda: labels(self._process(name).node.view or (), "") == members, milliseconds(within)
+        ):
+            self._note(name, f"not {members} within {within}")
 
     def _do_run(self, *options: str) -> None:
         self._do_advance(f"{RUN_MS}ms", *options)
@@ -210,16 +309,30 @@ class Script:
         match event:
             case Delivered(sender, run):
                 way = " unicast" if event.epoch else " uniform" * (run.stream is Stream.UNIFORM)
-                self._rules.delivered(me, event)
+                if self._observed is None:
+                    self._rules.delivered(me, event)
                 for payload in run.payloads:
-                    self._note(name, f"deliver {label(sender)} {payload.decode()}{way}")
-            case ViewInstalled(view):
+                    number = payload.rstrip(PADDING).decode()
+                    self._note(name, f"deliver {label(sender)} {number}{way}")
+            case ViewInstalled(view, parts):
                 self._rules.installed(me, event)
-                self._note(name, f"view {' '.join(map(label, view))}")
+                origins = " from " * bool(parts) + " | ".join(map(labels, parts))
+                is_told = self._observed is not None
+                self._note(name, f"view {labels(view)}{origins if is_told else ''}")
+                if me.name in self._greeters:
+                    self._greet(me.name)
             case Writable(to):
                 self._note(name, "writable" if to is None else f"writable to {label(to)}")
             case Closed(reason):
                 self._note(name, f"closed: {reason}")
+
+    def _greet(self, name: str) -> None:
+        """From inside the application, which has just seen a view."""
+        process, stream = self._process(name), self._greeters[name]
+        number = self._numbers[name, stream] + 1
+        accepted = process.node.send([b"%d" % number], process.now, stream=stream)
+        self._numbers[name, stream] += accepted
+        self._rules.sent(process.node.me, None, stream, [b"%d" % number][:accepted])
 
     def _is_lost(self, flight: Flight) -> bool:
         source, dest = name_of(flight.link.source), name_of(flight.link.dest)
@@ -228,10 +341,15 @@ class Script:
         words = [word for word in map(in_words, frames) if word]
         is_cut = (source, dest) in self._cuts
         is_lost = is_cut or bool([drop for drop in self._drops if drop.hits(source, dest, words)])
+        is_held = not is_lost and any(hold.hits(source, dest, words) for hold in self._holds)
         if self._shows_wire:
             for word in words:
-                self._note(f"{source}>{dest}", word + " lost" * is_lost)
-        return is_lost
+                self._note(f"{source}>{dest}", word + " lost" * is_lost + " held" * is_held)
+        if is_held:
+            self._held.append(flight)
+        if any(word.split()[0] in REPEATABLE for word in words):
+            self._flown.append(flight)
+        return is_lost or is_held
 
     def _process(self, name: str) -> Process[PlainMember]:
         return self._world.processes[address_of(name)]
@@ -268,6 +386,23 @@ class Drop:
             return False
         first, _, last = (numbers or ["0"])[0].partition("..")
         return not self._numbers or int(first) <= self._numbers[0] <= int(last or first)
+
+
+def links(text: str) -> set[tuple[str, str]]:
+    """From whom to whom: `AB>C`, or all ways between sides, `AB|C|D`."""
+    if ">" in text:
+        sources, _, dests = text.partition(">")
+        return {(a, b) for a in sources for b in dests}
+    side = {name: n for n, names in enumerate(text.split("|")) for name in names}
+    return {(a, b) for a in side for b in side if side[a] != side[b]}
+
+
+def which(link: str, kind: str, options: Iterable[str], times: int) -> Drop:
+    """Of this kind on this link, and with this number; so many, unless it is said how many."""
+    source, _, dest = link.partition(">")
+    counts = [int(word[6:]) for word in options if word.startswith("count=")]
+    numbers = [int(word) for word in options if word.isdigit()]
+    return Drop(source, dest, kind, numbers, counts[0] if counts else times)
 
 
 class StreamRules:
@@ -364,12 +499,26 @@ def in_words(frame: Frame) -> str:
             return f"unicast-ack {frame.delivered}"
         case UnicastNack():
             return f"unicast-nack {ranges(frame.missing)}"
+        case Propose():
+            return f"propose {labels(frame.members, '')}"
+        case Want():
+            return f"want {ranges(frame.missing)} of {label(frame.sender)}{way}"
+        case Forwarded():
+            return f"forwarded {in_words(frame.data)} of {label(frame.sender)}"
+        case Hello() | State() | Refuse() | Finish() | Cut() | Flushed() | Install() | Installed():
+            return type(frame).__name__.lower()
+        case Leave() | Complain():
+            return type(frame).__name__.lower()
         case _:
             return ""
 
 
 def label(member: Member) -> str:
     return member.name + "'" * (member.incarnation - 1)
+
+
+def labels(members: Iterable[Member], between: str = " ") -> str:
+    return between.join(map(label, members))
 
 
 def address_of(name: str) -> Address:

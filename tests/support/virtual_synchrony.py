@@ -8,7 +8,7 @@ from one part.
     VS3  of each origin a prefix of what it sent in V is delivered: in order, once, without a gap
     VS4  p and o both V→V′: p delivered all that o sent in V. The same if o left with V′
     VS5  p and q both V→V′: they delivered the same in V, of all origins on kept streams, of those
-         that are in V′ on others
+         that go together with them on others
     VS6  p delivered a uniform message by Commit in V: so has everybody who leaves V. By the cut of
          V′: so has everybody who is together with p into V′ and leaves V, by whatever way
     VS7  p was in V′; q, a member of it, goes from V to V″ with p and never saw V′: then some
@@ -178,7 +178,7 @@ class Observed:
             steps = list(whos.values())
             for sender in steps[0].view:
                 for origin in self._origins(sender):
-                    if origin.stream in self._kept or sender in steps[0].next:
+                    if origin.stream in self._kept or sender in steps[0].together:
                         got = {who: self.got(who, view, origin) for who in whos}
                         most = max(got.values(), key=len)
                         self.premises["VS5"] += bool(most) and sender not in whos and len(got) > 1

@@ -98,3 +98,21 @@ def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
     side.hear(A, wire.Finish(second, first))
     assert [type(signal) for signal in side.signals] == [Begin, Freeze]
     assert side.layer.phase is Phase.MEMBER
+
+
+# Hello
+
+
+def test_two_coordinators_do_not_greet_each_other_for_ever_while_one_leaves() -> None:
+    """Who leaves does not say who is in its view: asking again at once would not help."""
+    sides = {A: Side(A), C: Side(C)}
+    sides[A].join(ViewId(B, 2), A, B)
+    sides[C].join(ViewId(D, 2), C, D)
+    sides[C].layer.leave(sides[C].now, Effects())
+    sides[C].hear(A, sides[A].layer._hello(is_asking=True))
+    for _ in range(5):
+        for who, side in sides.items():
+            other = C if who == A else A
+            for _, frame in side.said(wire.Hello):
+                sides[other].hear(who, frame)
+    assert [side.said(wire.Hello) for side in sides.values()] == [[], []]

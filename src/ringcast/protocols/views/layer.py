@@ -488,7 +488,7 @@ class GroupViews(Layer):
             self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
             if hello.is_asking:
                 out.datagram(source, self._hello())
-        else:
+        elif hello.is_asking:  # else it was asked, and does not say who is in its view
             out.datagram(source, self._hello(is_asking=True))
 
     # Suspicion, and leaving
