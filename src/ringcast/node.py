@@ -14,10 +14,10 @@ An `Observer` sees what crosses this edge. No layer knows of it: a wrong protoco
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
-from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed
+from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed, owners_of
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Layer, Signal
+    from ringcast.core.observer import Observer
     from ringcast.events import Event
     from ringcast.model import Address, Digest, View
     from ringcast.wire.codec import Buffer, DatagramSeal
@@ -72,51 +73,6 @@ UNICAST = 1
 """The place of the application's unicast in the stack."""
 
 UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, SyncAck)
-
-
-class Observer(Protocol):
-    """Sees one Node from outside, and changes nothing. Only Node calls it."""
-
-    def received(self, datagram: Buffer, now: int) -> None:
-        """A datagram arrived. Its bytes are not to be kept."""
-        ...
-
-    def transmitted(
-        self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
-    ) -> None:
-        """Datagrams leave for one destination; None: every other member of the view."""
-        ...
-
-    def offered(
-        self,
-        to: Member | None,
-        stream: Stream,
-        payloads: Sequence[bytes],
-        accepted: int,
-        now: int,
-    ) -> None:
-        """The application sent these, and the first `accepted` of them have their seqnos. What
-        follows from that happens next, up to `after_input`."""
-        ...
-
-    def before_change(self, view: View | None, now: int) -> None:
-        """Layers are about to install a view, or (None) the member is about to close its windows:
-        in the middle of an input or of a take."""
-        ...
-
-    def before_take(self, now: int, *, buffered: bool) -> None:
-        """The application is about to take events; or (`buffered`) messages are about to leave
-        their windows while the application waits for its state."""
-        ...
-
-    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
-        """The application was handed these; or (`buffered`) they left their windows, and the
-        application takes them after its state, or has them in it."""
-        ...
-
-    def after_input(self, now: int) -> None:
-        """An input ran to completion: windows, connections and orphaned streams may differ."""
-        ...
 
 
 class Node:
@@ -195,7 +151,7 @@ class Node:
         self.deadlines = Deadlines()
         for layer in self._layers:
             layer.attach(self.group, self.deadlines)
-        self._owner = _owners(self._layers)
+        self._owner = owners_of(self._layers)
         self._places: dict[type, int] = {
             kind: place
             for kind in (
@@ -747,7 +703,7 @@ class Node:
         while self.multicast.has_ready and (state.room or state.is_dropping):
             if observer is not None:
                 observer.before_take(now, buffered=True)
-            limit = CAPACITY_LIMIT if state.is_dropping else state.room
+            limit = state.room or CAPACITY_LIMIT  # what is dropped needs no room
             events = self.multicast.take_ready(limit, now, self._out)
             if observer is not None:
                 observer.took(events, now, buffered=True)
@@ -898,15 +854,3 @@ def _count(event: Event) -> int:
     if isinstance(event, Delivered):
         return len(event.run.payloads)
     return isinstance(event, StateChunk)
-
-
-def _owners(layers: Sequence[Layer]) -> dict[type[Frame], int]:
-    """Which layer, by its place in the stack, receives which frame; no frame has two owners."""
-    owners: dict[type[Frame], int] = {}
-    for place, layer in enumerate(layers):
-        for frame in layer.frames:
-            if frame in owners:
-                names = f"{type(layers[owners[frame]]).__name__} and {type(layer).__name__}"
-                raise UsageError(f"{frame.__name__} frames have two owners: {names}")
-            owners[frame] = place
-    return owners

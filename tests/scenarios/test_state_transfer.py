@@ -273,7 +273,7 @@ def test_the_joiner_dies_at_any_step() -> None:
         assert town.agree("AB"), steps
         for name in "AB":
             state = town.state(name)
-            assert (state.giving.transfers, state.has_asks) == ({}, False)
+            assert (state.giving.transfers, state.giving.asks) == ({}, {})
             armed = town.nodes[name].deadlines.armed()
             assert not [owner for owner, _ in armed if owner in ("state", "giving")]
             assert town.application(name).giving == {}, steps

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from test_kills import PATIENT, TRADE, await_trading
+from test_kills import PATIENT, TRADE, await_segment, await_trading
 
 from ringcast.sim.processes import Cluster
 from ringcast.spark.audit import audit
@@ -93,6 +93,7 @@ def test_an_archive_with_the_run_id_of_the_members_is_one_of_them(tmp_path: Path
     with group_that_retains(tmp_path) as cluster:
         listen = cluster.await_view()[0]["listen"]
         with archive_of(tmp_path, listen):
+            await_segment(cluster, 1, tmp_path)
             kill_one(cluster)
     report = audit(None, tmp_path)
     assert report.exit_status == 0, report.to_json()

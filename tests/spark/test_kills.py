@@ -118,11 +118,17 @@ def test_a_member_that_was_stopped_leaves_two_whole_traces(
 def await_trading(cluster: Cluster, at: int, directory: Path | None) -> None:
     """Return while this member sends: after 200 messages more, and after a segment if there is a
     directory to look in. Each look is a round trip to the member, which paces it."""
-    while directory is not None and cluster.names[at] not in writers(directory):
-        messages_sent(cluster, at)
+    if directory is not None:
+        await_segment(cluster, at, directory)
     before = messages_sent(cluster, at)
     while messages_sent(cluster, at) < before + 200:
         pass
+
+
+def await_segment(cluster: Cluster, at: int, directory: Path) -> None:
+    """Return when this member has closed a segment: killed before that, it leaves no trace."""
+    while cluster.names[at] not in writers(directory):
+        messages_sent(cluster, at)
 
 
 def writers(directory: Path) -> set[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cluster_traces import Cluster, members, read_traces
 
-from ringcast.model import Origin, Stream
+from ringcast.model import Origin, Stream, View, ViewId
 from ringcast.spark.audit import audit
 from ringcast.spark.recorded_run import RecordedRun
 from ringcast.spark.summarize import summarize_segment
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
 
+    from ringcast.model import Member
     from ringcast.spark.survivors import Compared
 
 UNIFORM = Stream.UNIFORM
@@ -40,22 +41,28 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     cluster.kill(d)
     cluster.install(a, b, c)
     cluster.send(d, 4, UNIFORM)
-    assert cluster.view is not None
-    for member in (a, b, c):
-        cluster.recorders[member].write(
-            *(ESTATE, cluster.now),
-            **naming(Origin(d, UNIFORM)),
-            kind=RESOLVED,
-            seqno=20,
-            seqno2=20,
-            hd=20,
-            received=20,
-            view=cluster.view.counter,
-        )
+    resolve(cluster, d)
     cluster.install(a, b, c, e)
     cluster.send(a, 4, UNIFORM)
     cluster.stop()
     return read_traces(directory)
+
+
+def resolve(cluster: Cluster, departed: Member, stream: Stream = UNIFORM) -> None:
+    """All members of the view say that nothing is left of this one to be delivered."""
+    assert cluster.view is not None
+    through = cluster.sent.get(Origin(departed, stream), 0)
+    for member in cluster.view:
+        cluster.recorders[member].write(
+            *(ESTATE, cluster.now),
+            **naming(Origin(departed, stream)),
+            kind=RESOLVED,
+            seqno=through,
+            seqno2=through,
+            hd=through,
+            received=through,
+            view=cluster.view.counter,
+        )
 
 
 def compare(traces: Traces, directory: Path) -> Compared:
@@ -152,6 +159,58 @@ def test_who_was_apart_in_between_owes_nothing(recorded: Traces, tmp_path: Path)
     traces.change("b", at, view_creator="b#101", members=("b#101",))
     forget_from(traces, "b", 17)
     assert lacking(traces, tmp_path) == set()
+
+
+def record_parted(directory: Path, *, is_seen: bool) -> Traces:
+    """d sends 16 uniform messages while b is apart, which b has seen for itself, or not. They come
+    together again, and before b is told where to go on d is killed."""
+    a, b, c, d = members("abcd")
+    cluster = Cluster(directory)
+    cluster.install(a, b, c, d)
+    if is_seen:
+        cluster.recorders[b].view(View(ViewId(b, 2), (b,)), cluster.now)
+    cluster.install(a, c, d)
+    cluster.send(d, 16, UNIFORM)
+    cluster.install(a, b, c, d)
+    cluster.kill(d)
+    cluster.install(a, b, c)
+    resolve(cluster, d)
+    cluster.stop()
+    return read_traces(directory)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_who_was_parted_from_the_sender_owes_nothing_of_that_time(
+    tmp_path: Path, is_seen: bool, is_kept: bool
+) -> None:
+    """Whether or not the trace of the sender is there, which knows with whom it was."""
+    traces = record_parted(tmp_path / "recorded", is_seen=is_seen)
+    if not is_kept:
+        del traces.rows["d"]
+    assert compare(traces, tmp_path / "parted").missed == []
+    forget_from(traces, "c", 9)  # who was with it all the time does
+    others = {("c", "a", 9, 16)} | ({("c", "d", 9, 16)} if is_kept else set())
+    assert lacking(traces, tmp_path / "torn") == others
+
+
+def test_who_has_resolved_plain_messages_only_owes_no_uniform_ones(tmp_path: Path) -> None:
+    """Where these are retained. b is killed in between, and does not live to deliver the rest."""
+    a, b, c, d = members("abcd")
+    cluster = Cluster(tmp_path / "recorded")
+    cluster.install(a, b, c, d)
+    cluster.kill(d)
+    cluster.install(a, b, c)
+    resolve(cluster, d, Stream.FIFO)
+    cluster.kill(b)
+    cluster.install(a, c)
+    cluster.send(d, 4, UNIFORM)
+    resolve(cluster, d)
+    cluster.stop()
+    traces = read_traces(tmp_path / "recorded")
+    assert compare(traces, tmp_path / "whole") == (2, 2, [])
+    forget_from(traces, "c", 3)
+    assert lacking(traces, tmp_path / "torn") == {("c", "a", 3, 4)}
 
 
 def begin_behind_it(traces: Traces) -> None:

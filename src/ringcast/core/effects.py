@@ -21,6 +21,7 @@ from ringcast.core.view_change import (
     SawView,
     StateChanged,
 )
+from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -277,3 +278,15 @@ class Layer:
 
     def check_invariants(self) -> None:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
+
+
+def owners_of(layers: Sequence[Layer]) -> dict[type[Frame], int]:
+    """Which layer, by its place in the stack, receives which frame; no frame has two owners."""
+    owners: dict[type[Frame], int] = {}
+    for place, layer in enumerate(layers):
+        for frame in layer.frames:
+            if frame in owners:
+                names = f"{type(layers[owners[frame]]).__name__} and {type(layer).__name__}"
+                raise UsageError(f"{frame.__name__} frames have two owners: {names}")
+            owners[frame] = place
+    return owners

@@ -41,8 +41,7 @@ class Kind(NamedTuple):
 
     @property
     def words(self) -> str:
-        kept = "" if self.is_retained else ", not retained"
-        return f"{self.stream.name.lower()}{kept}"
+        return self.stream.name.lower() + " not retained" * (not self.is_retained)
 
 
 class Scenario(NamedTuple):

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Admitted, DigestWanted, Layer, LetIn, Settled
 from ringcast.core.shared import DEPARTED_MAX, Deadlines, GroupState, Named
@@ -119,7 +119,6 @@ class StateTransfer(Layer):
         """Messages to the group go into the buffer."""
         self.is_behind = False
         """The application does not get live messages yet."""
-        self.is_dropping = False
         self.giving = Provider()
         self.provider: Member | None = None
         """Who is to give us ours, while we wait for it."""
@@ -325,10 +324,8 @@ class StateTransfer(Layer):
         """There is something to take for an application that is behind."""
         return bool(self._handover) or self.phase is Phase.HANDING
 
-    @property
-    def has_asks(self) -> bool:
-        """Somebody waits for a cut."""
-        return bool(self.giving.asks)
+    is_dropping: ClassVar = False
+    """Nothing that was kept is in another state, too."""
 
     @property
     def cut(self) -> Digest | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.errors import RingcastError, UsageError
+from ringcast.model import Stream
 from ringcast.spark.summary import (
     SPAN_BLOCKS,
     Hole,
@@ -331,10 +332,15 @@ def _fold_capacity(columns: dict[str, pa.Array], events: _Events, summary: Segme
 
 
 def _fold_estates(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
+    """Of uniform messages. Where plain ones are retained, they are resolved by themselves."""
     places = events.where(ESTATE)
     if not len(places):
         return
     taken = pa.array(places)
-    names = ("kind", "peer", "peer_inc", "idx")
+    names = ("kind", "stream", "peer", "peer_inc", "idx")
     rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
-    summary.resolved |= {(peer, inc): idx for kind, peer, inc, idx in rows if kind == RESOLVED}
+    summary.resolved |= {
+        (peer, inc): idx
+        for kind, stream, peer, inc, idx in rows
+        if kind == RESOLVED and stream == Stream.UNIFORM
+    }

@@ -135,7 +135,8 @@ class SegmentSummary:
     capacity: int = 0
     """Of the member's send windows; 0: no row tells."""
     resolved: dict[MemberKey, int] = field(default_factory=dict)
-    """Departed senders of whom nothing is left to be delivered, and the idx of the row."""
+    """Departed senders, none of whose uniform messages is left to be delivered; the idx of the
+    row."""
     purged: dict[int, list[Purged]] = field(default_factory=dict)
     """By stream, one for each view."""
     caught_up: int = -1

@@ -5,7 +5,12 @@ whoever goes on with it, and by whoever was with it in the sender's last view an
 the sender itself, and others that died. Two members go on together when they come to a view without
 the sender and have not lost sight of each other since they had it: one of them may have skipped
 views, which a coordinator that died had sent to some. Members of another part of a parted group are
-not compared, nor is who lost sight of the sender and saw it again.
+not compared.
+
+A window ends when its member and the sender are parted: the member was in a view without the
+sender, or the sender in one without the member. If they come together again the sender says where
+the member goes on, and if it dies before that is heard no row tells: what was sent meanwhile was
+for others. Who had such a window owes nothing.
 """
 
 from __future__ import annotations
@@ -26,12 +31,28 @@ class Share(NamedTuple):
 
     member: MemberKey
     offset: int
+    opened_in: int
+    """The counter of the view in which the window for the sender opened."""
     last: int
-    together: Installed
-    """The last view with the sender."""
+    with_sender: list[Installed]
+    """All views with the sender."""
     without: list[Installed]
     """Those that came after; none: this member went no further."""
     is_resolved: bool
+
+    @property
+    def together(self) -> Installed:
+        """The last view with the sender."""
+        return self.with_sender[-1]
+
+    def is_left_out_by(self, other: Share) -> bool:
+        """Whether that one was with the sender, and without this member, while this member's
+        window was open."""
+        name = _name(self.member)
+        return any(
+            self.opened_in < view.counter <= self.together.counter and name not in view.members
+            for view in other.with_sender
+        )
 
     def sees(self, other: Share, through: ViewKey) -> bool:
         """Whether that one is in each view from the last with the sender to this one."""
@@ -74,8 +95,9 @@ def compare_survivors(run: RecordedRun) -> Compared:
             for member, trace in run.members.items()
             if (share := _share(member, trace, sender)) is not None
         ]
+        own = next((share for share in shares if share.member == sender), None)
         for survivor in shares:
-            if not survivor.is_resolved:
+            if not survivor.is_resolved or (own is not None and survivor.is_left_out_by(own)):
                 continue
             others = [share for share in shares if _goes_on_with(survivor, share)]
             with_anybody += bool(others)
@@ -95,7 +117,7 @@ def compare_survivors(run: RecordedRun) -> Compared:
 
 
 def _goes_on_with(survivor: Share, other: Share) -> bool:
-    if other.member == survivor.member:
+    if other.member == survivor.member or survivor.is_left_out_by(other):
         return False
     if not other.without:
         return other.together.key == survivor.together.key
@@ -109,27 +131,25 @@ def _goes_on_with(survivor: Share, other: Share) -> bool:
 def _share(member: MemberKey, trace: MemberTrace, sender: MemberKey) -> Share | None:
     stretches = trace.tracks.get(Track("delivered", *sender, int(Stream.UNIFORM)), [])
     opened = [stretch for stretch in stretches if stretch.is_opened]
-    together, without = _parting(trace, sender)
+    with_sender = [view for view in trace.views if _name(sender) in view.members]
     is_begun = len(opened) == 1 or (not opened and member == sender)  # one's own need no window
-    if together is None or not is_begun:
+    if not with_sender or not is_begun:
         return None
+    opened_idx = opened[0].first_idx if opened else -1
+    last_idx = with_sender[-1].idx
+    apart = [view for view in trace.views if _name(sender) not in view.members]
+    if any(opened_idx < view.idx < last_idx for view in apart):
+        return None
+    before = [view.counter for view in trace.views if view.idx < opened_idx]
     return Share(
         member,
         opened[0].first - 1 if opened else 0,
+        before[-1] if before else with_sender[-1].counter,
         max((stretch.last for stretch in stretches), default=0),
-        together,
-        without,
+        with_sender,
+        [view for view in apart if view.idx > last_idx],
         sender in trace.resolved and not trace.holes,
     )
-
-
-def _parting(trace: MemberTrace, sender: MemberKey) -> tuple[Installed | None, list[Installed]]:
-    """The last view with the sender, and those after it."""
-    name = _name(sender)
-    for at in reversed(range(len(trace.views))):
-        if name in trace.views[at].members:
-            return trace.views[at], trace.views[at + 1 :]
-    return None, []
 
 
 def _name(member: MemberKey) -> str:

@@ -137,7 +137,7 @@ def test_whoever_is_let_in_gets_a_cut_of_this_moment() -> None:
     assert desk.messages() == []
     desk.receive(J, StateRequest(1, V1.id, digest(a=3, b=4, j=0)))
     assert desk.messages() == [(J, StateBegin(1, 1, digest(a=3, b=4, j=0)))]
-    assert not desk.layer.has_asks
+    assert not desk.layer.giving.asks
 
 
 def test_chunks_that_are_there_before_the_joiner_asks_follow_the_beginning() -> None:
@@ -212,7 +212,7 @@ def test_a_question_that_is_repeated_changes_nothing_and_a_new_one_begins_anew()
     desk.answer(a=0)
     desk.messages()
     desk.receive(J, StateRequest(1, V1.id, digest(a=0)))
-    assert not desk.layer.has_asks
+    assert not desk.layer.giving.asks
     desk.receive(J, StateRequest(2, V1.id, digest(a=0)))
     desk.answer(a=5)
     assert desk.messages() == [(J, StateBegin(2, 2, digest(a=5)))]
@@ -223,7 +223,7 @@ def test_a_question_may_be_taken_back() -> None:
     desk = Desk()
     desk.receive(J, StateRequest(1, V1.id, digest(a=7)))
     desk.receive(J, StateCancel(2), StateCancel(1))
-    assert not desk.layer.has_asks
+    assert not desk.layer.giving.asks
     desk.answer(a=7)
     assert desk.messages() == []
     desk.receive(J, StateRequest(2, V1.id, digest(a=7)))

@@ -290,11 +290,6 @@ class StateTransfer(Layer):
         """There is something to take for an application that is behind."""
         return bool(self._handover) or self.phase is Phase.HANDING
 
-    @property
-    def has_asks(self) -> bool:
-        """Nobody asks: the cut names who takes."""
-        return False
-
     def stats(self) -> dict[str, object]:
         incoming, catch_up = self.incoming, self.catch_up
         return {
