@@ -517,8 +517,9 @@ class GroupViews(Layer):
             out.datagram(member, hello)
             if to != self.me:
                 out.datagram(to, wire.Complain(member))
-        if to != self.me:
-            out.signal(VerifyWanted(to))
+        view = self.change.view
+        for member in view.members[: view.members.index(self.me)]:
+            out.signal(VerifyWanted(member))  # is any of them there to see to it?
         self._timers.arm(Timer.PAIRS, now + PROBE_NS)
 
     def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
