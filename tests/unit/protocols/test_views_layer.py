@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.config import MembershipConfig
-from ringcast.core.effects import Effects
+from ringcast.core.effects import Effects, Suspected, VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, Snapshot
-from ringcast.model import Address, Member, Stream, ViewId
+from ringcast.model import Address, Member, Purge, Stream, ViewId
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire import changes as wire
 
@@ -116,3 +116,25 @@ def test_two_coordinators_do_not_greet_each_other_for_ever_while_one_leaves() ->
             for _, frame in side.said(wire.Hello):
                 sides[other].hear(who, frame)
     assert [side.said(wire.Hello) for side in sides.values()] == [[], []]
+
+
+def test_who_is_asked_answers_also_where_another_coordinates() -> None:
+    """It may have been missed there: else it would be complained of on and on."""
+    side = Side(A)
+    side.pass_time(1000)
+    side.said(wire.Hello)
+    asking = wire.Hello(Purge.ACKS, True, False, 3, B, ViewId(B, 3), 2)
+    side.hear(C, asking)
+    assert [dest for dest, _ in side.said(wire.Hello)] == [C, B]
+
+
+# Suspicion
+
+
+def test_who_misses_others_asks_whether_the_coordinator_lives_that_it_complains_to() -> None:
+    side = Side(D)
+    side.join(ViewId(A, 2), A, B, C, D)
+    side.signals.clear()
+    side.signal(Suspected(C, "silent"))
+    assert side.said(wire.Complain) == [(A, wire.Complain(C))]
+    assert VerifyWanted(A) in side.signals

@@ -39,7 +39,8 @@ def origin(group: ViewGroup, name: str, stream: Stream = FIFO) -> Origin:
 
 def freeze(node: Node, now: int) -> Effects:
     out = Effects()
-    streams_of(node).handle_signal(Freeze(later(node)), now, out)
+    assert node.view is not None
+    streams_of(node).handle_signal(Freeze(later(node), node.view.members), now, out)
     assert streams_of(node).standing is Standing.FROZEN
     return out
 

@@ -440,7 +440,9 @@ class ViewChange:
             if self.me in proposal.leaving:
                 self.follower.on_install(self.me, wire.Install(proposal.id), wishes)
             self._do(wishes, now, out)
-        elif silent and silent <= self._refusing and not self._has_waited:
+        elif silent - self._refusing:
+            self._go_on_without(silent - self._refusing, now, out)
+        elif silent and not self._has_waited:
             self._has_waited = True
             self._timers.arm(Timer.SILENT, now + REFUSAL_PATIENCE_NS)
         else:

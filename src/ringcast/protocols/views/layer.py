@@ -475,6 +475,8 @@ class GroupViews(Layer):
             if hello.is_asking:
                 out.datagram(source, self._hello())
         elif hello.coordinator is not None and hello.coordinator != source:
+            if hello.is_asking:
+                out.datagram(source, self._hello())
             if hello.coordinator.address != self.me.address:
                 told = self._hello(is_asking=True, with_members=is_better)
                 out.datagram(hello.coordinator, told)
@@ -515,6 +517,9 @@ class GroupViews(Layer):
             out.datagram(member, hello)
             if to != self.me:
                 out.datagram(to, wire.Complain(member))
+        view = self.change.view
+        for member in view.members[: view.members.index(self.me)]:
+            out.signal(VerifyWanted(member))  # is any of them there to see to it?
         self._timers.arm(Timer.PAIRS, now + PROBE_NS)
 
     def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
