@@ -104,28 +104,23 @@ def test_parts_that_are_in_the_view_are_not_to_be_met_any_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held_up", "pause"),
+    ("held_up", "is_merge", "pause"),
     [
-        (0, PAUSE_MIN_NS),
-        (SECOND // 10, PAUSE_SHARE * SECOND // 10),
-        (3600 * SECOND, PAUSE_MAX_NS),  # the machine slept in the middle of a change
+        (0, True, PAUSE_MIN_NS),
+        (SECOND // 10, True, PAUSE_SHARE * SECOND // 10),
+        (3600 * SECOND, True, PAUSE_MAX_NS),  # the machine slept in the middle of a change
+        (SECOND, False, PAUSE_MIN_NS),  # somebody was lost: that was needed
     ],
 )
 def test_after_a_change_none_that_nobody_needs_follows_for_a_while(
-    held_up: int, pause: int
+    held_up: int, is_merge: bool, pause: int
 ) -> None:
     meeting = Meeting()
     now = 100 * SECOND
     assert meeting.not_before(now) <= now
-    meeting.changed(View(ViewId(A, 4), (A,)), held_up, now, is_merge=True)
+    meeting.changed(View(ViewId(A, 4), (A,)), held_up, now, is_merge=is_merge)
     assert meeting.not_before(now) == now + pause
     assert meeting.not_before(now + pause) == now + pause
-
-
-def test_a_change_that_was_needed_puts_others_off_for_a_moment_only() -> None:
-    meeting = Meeting()
-    meeting.changed(View(ViewId(A, 4), (A,)), SECOND, 0, is_merge=False)
-    assert meeting.not_before(0) == PAUSE_MIN_NS
 
 
 def test_after_losses_parts_are_met_less_and_less_often() -> None:

@@ -27,25 +27,23 @@ may be in the view before its taker is: what it says then waits here.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Layer
-from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, StateChanged, StateStanding
 from ringcast.events import (
     Delivered,
     FragmentsDelivered,
-    StateBegun,
     StateChunk,
     StateLost,
-    StateReceived,
 )
 from ringcast.model import Digest
 from ringcast.protocols.catch_up import CatchUp
 from ringcast.protocols.intake import seconds
-from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW, Provider
+from ringcast.protocols.state_provider import Provider
+from ringcast.protocols.views.taking import Outcome, Taking
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import (
     JoinerBlocked,
@@ -61,15 +59,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.shared import Timers
     from ringcast.events import Event
     from ringcast.model import Member, View
+    from ringcast.protocols.views.taking import Incoming
     from ringcast.wire.frames import SystemMessage
-
-PATIENCE_NS = 10_000_000_000
-PATIENCE_MAX_NS = 160_000_000_000
-"""How long the next sign of a provider is waited for: at first, and at most. It doubles each time,
-so that a state which takes long to make gets through at last."""
 
 EARLY_MAX = 4096
 """Messages of a provider that is in the view before this member is."""
@@ -80,24 +73,6 @@ class Phase(Enum):
     EXPECTING = "reads what comes before its state"
     WAITING = "waits for its state"
     HANDING = "hands on its state"
-
-
-class Timer(Named):
-    PATIENCE = auto()
-    """The provider gives no sign."""
-
-
-@dataclass(slots=True)
-class Incoming:
-    """A state that comes to this member."""
-
-    transfer: int
-    chunks: int = 0
-    size: int = 0
-    arrived: int = 0
-    taken: int = 0
-    told: int = 0
-    """What the provider knows of `taken`."""
 
 
 class StateTransfer(Layer):
@@ -122,10 +97,7 @@ class StateTransfer(Layer):
         self.is_behind = False
         """The application does not get live messages yet."""
         self.giving = Provider()
-        self.provider: Member | None = None
-        """Who is to give us ours, while we wait for it."""
-        self.incoming: Incoming | None = None
-        """Ours, as far as it has come; None: it has not begun."""
+        self.taking = Taking()
         self.catch_up: CatchUp | None = None
         """Messages that come before the application can have them; None: it is up to date."""
         self.blocked: dict[Member, int] = {}
@@ -139,18 +111,15 @@ class StateTransfer(Layer):
         self._room = join_buffer_bytes
         self._fragment_bytes = fragment_bytes
         self._standing = StateStanding(Holding.LACKS if has_state else Holding.NONE)
-        self._view = 0  # the counter of the view that the state is cut at
         self._behind_view: list[Event] = []  # for the application, right behind the view
         self._early: deque[tuple[Member, SystemMessage]] = deque()
-        self._handover: deque[Event] = deque()  # of our own state, for the application
         self._is_full = False
         self._since = 0
-        self._patience = PATIENCE_NS
         self.attach(GroupState(me), Deadlines())
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
-        self._timers: Timers[Timer] = deadlines.owner("state")
+        self.taking.attach(deadlines.owner("state"))
         self.giving.attach(deadlines)
 
     # Inputs
@@ -166,14 +135,10 @@ class StateTransfer(Layer):
                 self._early.append((source, message))
             case StateData() | StateEnd() if self._early and len(self._early) < EARLY_MAX:
                 self._early.append((source, message))
-            case StateBegin():
-                self._on_begin(source, message, now, out)
-            case StateData():
-                self._on_part(source, message, now, out)
-            case StateEnd():
-                self._on_end(source, message, out)
+            case StateBegin() | StateData() | StateEnd():
+                self._on_state(source, message, now, out)
             case StateRefused():
-                if self._is_awaited(source) and message.attempt == self._view:
+                if source == self.provider and message.attempt == self.taking.view:
                     self._give_up_on(source, out)
             case StateAck():
                 self.giving.on_state_ack(source, message, out)
@@ -210,8 +175,9 @@ class StateTransfer(Layer):
             self.catch_up = CatchUp({}, self._room, self._fragment_bytes)
         else:
             self.catch_up.drop_messages()
-        self.is_dropping = counter < self._view
-        self._enter(Phase.WAITING if self.is_dropping or not self._is_here else Phase.HANDING)
+        self.is_dropping = counter < self.taking.view
+        is_here = self.taking.is_here and not self.is_dropping
+        self._enter(Phase.HANDING if is_here else Phase.WAITING)
 
     def provide(self, number: int, chunks: Sequence[bytes], out: Effects, *, is_last: bool) -> int:
         """How many chunks of a state were accepted, from the first on."""
@@ -241,18 +207,11 @@ class StateTransfer(Layer):
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """The state, in chunks of which each counts as a message; then what came meanwhile."""
-        events: list[Event] = []
-        while self._handover:
-            event = self._handover[0]
-            if isinstance(event, StateChunk):
-                if limit <= 0:
-                    break
-                limit -= 1
-                self._took(event, out)
-            events.append(self._handover.popleft())
-        if self.phase is Phase.HANDING and not self._handover:
+        events = self.taking.take(limit, out)
+        limit -= sum(isinstance(event, StateChunk) for event in events)
+        if self.phase is Phase.HANDING and not self.taking.handover:
             assert self.catch_up is not None
-            self._took_all(out)
+            self.taking.finish(out)
             events += self.catch_up.take(limit)
             if not self.catch_up:
                 self.catch_up = None
@@ -264,41 +223,46 @@ class StateTransfer(Layer):
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        for _ in self._timers.take_due(now):
-            if self._handover:
-                self._wait_on(now)  # it is our application that takes its time
-            else:
-                self._patience = min(2 * self._patience, PATIENCE_MAX_NS)
-                assert self.provider is not None
-                self._give_up_on(self.provider, out)
+        if self.taking.is_given_up(now):
+            assert self.provider is not None
+            self._give_up_on(self.provider, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._enter(Phase.LIVE)
         self.giving.close(reason)
         out.events.extend(self.giving.take_events())
-        self.provider = self.incoming = self.catch_up = None
+        self.taking.stop()
+        self.catch_up = None
         self._early.clear()
-        self._handover.clear()
         self._behind_view.clear()
         self.blocked.clear()
-        self._timers.disarm(Timer.PATIENCE)
 
     # Outputs
 
     @property
+    def provider(self) -> Member | None:
+        """Who is to give us ours, while we wait for it."""
+        return self.taking.provider
+
+    @property
+    def incoming(self) -> Incoming | None:
+        """Ours, as far as it has come; None: it has not begun."""
+        return self.taking.incoming
+
+    @property
     def has_ready(self) -> bool:
         """There is something to take for an application that is behind."""
-        return bool(self._handover) or self.phase is Phase.HANDING
+        return bool(self.taking.handover) or self.phase is Phase.HANDING
 
     def stats(self) -> dict[str, object]:
-        incoming, catch_up = self.incoming, self.catch_up
+        incoming, catch_up = self.taking.incoming, self.catch_up
         return {
             "phase": self.phase.value,
             "holding": self._standing.holding.name.lower(),
             "provider": str(self.provider),
             "chunks": 0 if incoming is None else incoming.chunks,
             "bytes": 0 if incoming is None else incoming.size,
-            "untaken": len(self._handover),
+            "untaken": len(self.taking.handover),
             "kept": 0 if catch_up is None else len(catch_up),
             "kept_bytes": 0 if catch_up is None else catch_up.size,
             "early": len(self._early),
@@ -311,7 +275,8 @@ class StateTransfer(Layer):
         if self.phase is Phase.EXPECTING:
             reasons.append("the state follows when this member's application has read what is here")
         elif self.phase is Phase.WAITING:
-            so_far = 0 if self.incoming is None else self.incoming.size
+            incoming = self.taking.incoming
+            so_far = 0 if incoming is None else incoming.size
             reasons.append(
                 f"waits for the state for {seconds(now - self._since)}: {so_far} bytes so far from "
                 f"{self.provider or 'nobody'}; "
@@ -334,17 +299,10 @@ class StateTransfer(Layer):
         assert self.has_state or self.phase is Phase.LIVE
         self.giving.check_invariants()
         assert not self.giving.events
-        is_awaited = self.phase in (Phase.EXPECTING, Phase.WAITING) and self.provider is not None
-        assert self._timers.is_armed(Timer.PATIENCE) == (is_awaited and not self._is_here)
+        self.taking.check_invariants()
         assert not self.is_behind or self.catch_up is not None
 
     # A cut
-
-    @property
-    def _is_here(self) -> bool:
-        """All of the state, or that there is none."""
-        last = self._handover[-1] if self._handover else None
-        return isinstance(last, StateReceived | StateLost)
 
     @property
     def _counter(self) -> int:
@@ -366,25 +324,22 @@ class StateTransfer(Layer):
             self.receive_message(source, message, now, out)
 
     def _expect(self, provider: Member | None, counter: int, now: int, out: Effects) -> None:
-        self._stop_taking(out)
-        self.provider, self._view = provider, counter
-        self.incoming = None
-        self._handover.clear()
+        self._cancel(out)
+        self.taking.expect(provider, counter, now)
         self._since = now
         self.is_dropping = self.catch_up is not None
         self._enter(Phase.WAITING if self.is_dropping else Phase.EXPECTING)
-        self._wait_on(now)
         self._stand(StateStanding(Holding.LACKS, provider, self._standing.refused), out)
 
     def _lose(self, out: Effects) -> None:
         """Nobody can give it: what follows is all there is."""
         if self.phase in (Phase.LIVE, Phase.EXPECTING):
+            self.taking.stop()
             self._behind_view.append(StateLost("nobody has the state"))
             self._enter(Phase.LIVE)
         else:
-            self._handover.append(StateLost("nobody has the state"))
+            self.taking.lose()
             self._enter(Phase.HANDING)
-        self._timers.disarm(Timer.PATIENCE)
         self._stand(self._held(), out)
 
     def _held(self) -> StateStanding:
@@ -397,17 +352,15 @@ class StateTransfer(Layer):
 
     def _give_up_on(self, provider: Member, out: Effects) -> None:
         """Another is to do it, from the next cut on."""
-        self._stop_taking(out)
-        self.provider = self.incoming = None
-        self._handover.clear()
-        self._timers.disarm(Timer.PATIENCE)
+        self._cancel(out)
+        self.taking.stop()
         refused = tuple(dict.fromkeys((*self._standing.refused, provider)))
         self._stand(StateStanding(Holding.LACKS, None, refused), out)
 
-    def _stop_taking(self, out: Effects) -> None:
-        view = self.group.view
-        if self.provider is not None and view is not None and self.provider in view:
-            out.message(self.provider, StateCancel(self._view))
+    def _cancel(self, out: Effects) -> None:
+        view, provider = self.group.view, self.provider
+        if provider is not None and view is not None and provider in view:
+            out.message(provider, StateCancel(self.taking.view))
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -416,72 +369,19 @@ class StateTransfer(Layer):
 
     # The state comes
 
-    def _on_begin(self, source: Member, begin: StateBegin, now: int, out: Effects) -> None:
-        if not self._is_awaited(source) or begin.attempt != self._view:
-            self.ignored += 1
-            out.message(source, StateCancel(begin.attempt))
-            return
-        self.incoming = Incoming(begin.transfer)
-        self._handover.clear()
-        self._handover.append(StateBegun(source, begin.cut))
-        self._wait_on(now)
-
-    def _on_part(self, source: Member, part: StateData, now: int, out: Effects) -> None:
-        incoming = self._current(source, part.transfer)
-        if incoming is None:
-            self.ignored += 1
-        elif part.index != incoming.chunks or incoming.arrived - incoming.taken >= WINDOW:
-            self._give_up_on(source, out)  # one is lost; or this one is no provider to rely on
-        else:
-            incoming.chunks += 1
-            incoming.size += len(part.payload)
-            incoming.arrived += len(part.payload) + CHUNK_OVERHEAD
-            self._handover.append(StateChunk(part.payload))
-            self._wait_on(now)
-
-    def _on_end(self, source: Member, end: StateEnd, out: Effects) -> None:
-        incoming = self._current(source, end.transfer)
-        if incoming is None:
-            self.ignored += 1
-        elif end.count != incoming.chunks:
-            self._give_up_on(source, out)
-        else:
-            self._handover.append(StateReceived(source, incoming.chunks, incoming.size))
-            self._timers.disarm(Timer.PATIENCE)
-            self._patience = PATIENCE_NS
-            if self.phase is Phase.WAITING and not self.is_dropping:
-                self._enter(Phase.HANDING)
-            self.note_full(False, out)
-            self._stand(self._held(), out)
-
-    def _is_awaited(self, source: Member) -> bool:
-        return self.phase in (Phase.EXPECTING, Phase.WAITING) and source == self.provider
-
-    def _current(self, source: Member, number: int) -> Incoming | None:
-        incoming = self.incoming
-        is_current = incoming is not None and incoming.transfer == number
-        return incoming if is_current and self._is_awaited(source) else None
-
-    def _wait_on(self, now: int) -> None:
-        self._timers.arm(Timer.PATIENCE, now + self._patience)
-
-    def _took(self, chunk: StateChunk, out: Effects) -> None:
-        incoming = self.incoming
-        assert incoming is not None
-        incoming.taken += len(chunk.payload) + CHUNK_OVERHEAD
-        if incoming.taken - incoming.told >= WINDOW // 4:
-            self._ack_state(incoming, out)
-
-    def _took_all(self, out: Effects) -> None:
-        """The last word to the provider, if it is still there."""
-        if self.provider is not None and self.incoming is not None:
-            self._ack_state(self.incoming, out)
-        self.provider = None
-
-    def _ack_state(self, incoming: Incoming, out: Effects) -> None:
-        assert self.provider is not None
-        incoming.told = incoming.taken
-        out.message(self.provider, StateAck(incoming.transfer, incoming.taken))
+    def _on_state(
+        self, source: Member, message: StateBegin | StateData | StateEnd, now: int, out: Effects
+    ) -> None:
+        match self.taking.receive(source, message, now, out):
+            case Outcome.IGNORED:
+                self.ignored += 1
+            case Outcome.FAILED:
+                self._give_up_on(source, out)
+            case Outcome.COMPLETE:
+                if self.phase is Phase.WAITING and not self.is_dropping:
+                    self._enter(Phase.HANDING)
+                self.note_full(False, out)
+                self._stand(self._held(), out)
 
     def _on_joiner_blocked(self, source: Member, message: JoinerBlocked, now: int) -> None:
         if message.is_full and self.group.view is not None and source in self.group.view:

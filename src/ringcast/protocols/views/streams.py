@@ -14,10 +14,8 @@ What bears the tag of any other view is dropped: its sender is somewhere else, o
 A Commit counts while frozen: its sender has seen that all members of the view hold what is up to
 it, so all had it when they froze.
 
-Flush: what a window lacks up to the cut is asked of who holds it, as the cut says; after two tries
-of the proposer, which passes on both the question and the answer. So a change depends on nobody's
-link but those with its proposer. Nothing that a flush brings is delivered or acknowledged before
-Begin: should the proposal come to nothing, it was not there.
+Flush: what a window lacks up to the cut is fetched (fetch.py). Nothing that a flush brings is
+delivered or acknowledged before Begin: should the proposal come to nothing, it was not there.
 
 Begin: the windows of those who came along go on; on a uniform stream all up to the cut may be
 delivered. Windows of who did not come along end at the cut. Whoever comes from elsewhere gets
@@ -27,13 +25,10 @@ windows where its streams go on. The event follows when all before it is read (r
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.effects import Left
-from ringcast.core.shared import Named
 from ringcast.core.view_change import (
     OWN,
     Begin,
@@ -46,8 +41,9 @@ from ringcast.core.view_change import (
 )
 from ringcast.events import ViewInstalled
 from ringcast.model import Origin, Purge, Stream, View
-from ringcast.protocols.intake import accept, deliver
+from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
+from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.reading import Reading, UnreadView
 from ringcast.wire.change_codec import tag_of
@@ -64,13 +60,12 @@ from ringcast.wire.frames import (
     Stable,
     Watermark,
 )
-from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.shared import Deadlines, GroupState, Timers
+    from ringcast.core.shared import Deadlines, GroupState
     from ringcast.core.view_change import Part
     from ringcast.events import Event
     from ringcast.model import Member, ViewId
@@ -78,18 +73,8 @@ if TYPE_CHECKING:
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.wire.frames import Frame
 
-FETCH_START_NS = 40_000_000
-FETCH_MAX_NS = 500_000_000
-"""How often what a flush lacks is asked for: at first, and at the least."""
-
-WANTS_MAX = 4
-"""Windows full of messages that one member is given for one proposal: so often may it ask."""
-
 UNREAD_WINDOWS = 4
 """How many windows full of bytes of departed members may wait for a reader."""
-
-DIRECT_TRIES = 2
-"""How often its holder is asked before the proposer is."""
 
 
 class Standing(Enum):
@@ -97,11 +82,6 @@ class Standing(Enum):
     FROZEN = "frozen"
     FLUSHING = "flushing"
     FLUSHED = "flushed"
-
-
-class Timer(Named):
-    FETCH = "fetch"
-    """Some of what a flush lacks has not come: ask again."""
 
 
 class ViewStreams(ReliableMulticast):
@@ -131,19 +111,13 @@ class ViewStreams(ReliableMulticast):
     _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
     _next_tag = 0  # of the one that was proposed
-    _proposal: ViewId | None = None
-    _members: tuple[Member, ...] = ()  # of the last proposal
-    _part: Part | None = None
-    _tries = 0
-    _fetch_interval = FETCH_START_NS
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
         self.reading = Reading()
         self._aside: deque[tuple[Member, Data]] = deque()
-        self._answered: dict[Member, int] = {}  # messages that each wanted, for this proposal
         self._reading_in: View | None = None
-        self._fetching: Timers[Timer] = deadlines.owner("flush")
+        self.fetch = Fetch(self.me, self._half_of, deadlines.owner("flush"))
 
     # Inputs
 
@@ -156,9 +130,10 @@ class ViewStreams(ReliableMulticast):
                     if tag == self._next_tag:
                         out.signal(SawView(source, tag))
                 case Want():
-                    self._on_want(source, frame, out)
+                    self.refused += not self.fetch.on_want(source, frame, out)
                 case Forwarded():
-                    self._on_forwarded(source, frame, now, out)
+                    self.refused += not self.fetch.on_forwarded(source, frame, now, out)
+                    self._note_progress(now, out)
                 case Data() if self._said_in == self._next_tag:
                     self._keep(self._early, source, frame)
                 case _ if self._said_in != self._tag or not self._is_peer(source):
@@ -195,17 +170,15 @@ class ViewStreams(ReliableMulticast):
                 pass
             case Freeze(id, members):
                 self._freeze(id, members, out)
-            case Flush(id, part):
-                self._flush(id, part, now, out)
+            case Flush(_, part):
+                self._flush(part, now, out)
             case Begin():
                 self._begin(signal, now, out)
             case _:
                 super().handle_signal(signal, now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self._fetching.take(Timer.FETCH, now):
-            self._tries += 1
-            self._fetch_interval = min(2 * self._fetch_interval, FETCH_MAX_NS)
+        if self.fetch.is_due(now):
             self._fetch(now, out)
         if self.standing is Standing.OPEN:
             super().handle_timeout(now, out)
@@ -272,10 +245,11 @@ class ViewStreams(ReliableMulticast):
     def explain(self, now: int) -> list[str]:
         reasons = super().explain(now)
         if self.standing is Standing.FLUSHING:
-            lacking = ", ".join(f"{origin} up to {cut}" for origin, cut in self._lacking().items())
-            reasons.append(f"view {self._proposal} waits for this member to get {lacking}")
+            lacking = (f"{origin} up to {cut}" for origin, cut in self.fetch.lacking().items())
+            what = ", ".join(lacking)
+            reasons.append(f"view {self.fetch.proposal} waits for this member to get {what}")
         elif self.standing is not Standing.OPEN:
-            reasons.append(f"sends wait for view {self._proposal}")
+            reasons.append(f"sends wait for view {self.fetch.proposal}")
         if self.reading.unread:
             reasons.append(
                 f"{len(self.reading.unread)} views wait for this member's application to read what "
@@ -287,18 +261,14 @@ class ViewStreams(ReliableMulticast):
         if self.standing is Standing.OPEN:
             super().check_invariants()
         assert len(self._aside) <= EARLY_MAX
-        is_lacking = self.standing is Standing.FLUSHING
-        assert self._fetching.is_armed(Timer.FETCH) == is_lacking
-        assert not is_lacking or self._lacking()
+        self.fetch.check_invariants(is_flushing=self.standing is Standing.FLUSHING)
 
     # A change
 
     def _freeze(self, id: ViewId, members: tuple[Member, ...], out: Effects) -> None:
-        self._proposal, self._part = id, None
-        self._members, self._answered = members, {}
+        self.fetch.promise(id, members)
         self._next_tag = tag_of(id)
         self._early.clear()
-        self._fetching.disarm(Timer.FETCH)
         self.standing = Standing.FROZEN
         for half in self._boxes():
             assert isinstance(half, ViewSender | ViewReceiver)
@@ -309,20 +279,32 @@ class ViewStreams(ReliableMulticast):
         held.update({Origin(self.me, stream): seqno for stream, seqno in own.items()})
         out.signal(Frozen(id, Snapshot(own, held)))
 
-    def _flush(self, id: ViewId, part: Part, now: int, out: Effects) -> None:
-        self._part = part
-        self._tries = 0
-        self._fetch_interval = FETCH_START_NS
+    def _flush(self, part: Part, now: int, out: Effects) -> None:
         self.standing = Standing.FLUSHING
-        for origin, cut in self._lacking().items():
-            # Its sender may have room for more than this member: a change does not wait for a
-            # reader.
-            window = self._receivers[origin].window
-            window.capacity_max = max(window.capacity_max, min(cut - window.low, CAPACITY_LIMIT))
+        self.fetch.start(part)
         aside, self._aside = self._aside, deque()
         for source, data in aside:
-            self._add(Origin(source, data.stream), data, now)
+            self.fetch.add(Origin(source, data.stream), data, now)
         self._fetch(now, out)
+
+    def _fetch(self, now: int, out: Effects) -> None:
+        """Ask for what is lacking; if nothing is, say so."""
+        assert self.fetch.proposal is not None
+        if self.fetch.ask(now, out):
+            self.standing = Standing.FLUSHED
+            out.signal(CutReached(self.fetch.proposal))
+
+    def _note_progress(self, now: int, out: Effects) -> None:
+        if self.standing is Standing.FLUSHING and not self.fetch.lacking():
+            self._fetch(now, out)
+
+    def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
+        """Of the view that we are in, but we have promised another."""
+        if self.standing is Standing.FLUSHING:
+            self.fetch.add(Origin(source, data.stream), data, now)
+            self._note_progress(now, out)
+        elif self.standing is Standing.FROZEN:
+            self._keep(self._aside, source, data)
 
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         view, part = begin.view, begin.cut.part_of(self.me)
@@ -339,8 +321,7 @@ class ViewStreams(ReliableMulticast):
                 del self._receivers[origin]
                 self._ready.discard(origin)
         self.standing = Standing.OPEN
-        self._fetching.disarm(Timer.FETCH)
-        self._proposal, self._part = None, None
+        self.fetch.end()
         self._tag, self._next_tag = tag_of(view.id), 0
         self._aside.clear()
         self.generation += 1
@@ -447,97 +428,6 @@ class ViewStreams(ReliableMulticast):
         """Its window has not ended."""
         return box.origin.sender == self.me or self._receivers.get(box.origin) is box
 
-    # What a flush lacks
-
-    def _lacking(self) -> dict[Origin, int]:
-        found: dict[Origin, int] = {}
-        if self._part is not None:
-            for origin, cut in self._part.cuts.items():
-                receiver = self._receivers.get(origin)
-                if receiver is not None and receiver.window.received < cut:
-                    found[origin] = cut
-        return found
-
-    def _fetch(self, now: int, out: Effects) -> None:
-        """Ask for what is lacking; if nothing is, say so."""
-        lacking = self._lacking()
-        assert self._part is not None
-        assert self._proposal is not None
-        if not lacking:
-            self.standing = Standing.FLUSHED
-            self._fetching.disarm(Timer.FETCH)
-            out.signal(CutReached(self._proposal))
-            return
-        for origin, cut in lacking.items():
-            window = self._receivers[origin].window
-            missing = window.missing_within(window.received + 1, cut, NACK_RANGES_MAX)
-            if not missing:
-                continue  # no member that keeps to the rules has so much under way
-            source, proposer = self._part.sources[origin], self._proposal.creator
-            is_direct = self._tries < DIRECT_TRIES or proposer in (source, self.me)
-            want = Want(self._proposal, *origin, tuple(missing), None if is_direct else source)
-            out.datagram(source if is_direct else proposer, want)
-        self._fetching.arm(Timer.FETCH, now + self._fetch_interval)
-
-    def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        """Of the view that we are in, but we have promised another."""
-        if self.standing is Standing.FLUSHING:
-            self._add(Origin(source, data.stream), data, now)
-            self._note_progress(now, out)
-        elif self.standing is Standing.FROZEN:
-            self._keep(self._aside, source, data)
-
-    def _add(self, origin: Origin, data: Data, now: int) -> None:
-        """As far as the cut goes."""
-        assert self._part is not None
-        receiver = self._receivers.get(origin)
-        cut = self._part.cuts.get(origin, OWN)
-        if receiver is not None and data.first <= cut:
-            payloads = data.payloads[: cut - data.first + 1]
-            data = Data(data.stream, data.first, payloads, more=data.more)
-            accept(data, receiver.window, receiver.assembler, receiver.repair, now, None)
-
-    def _note_progress(self, now: int, out: Effects) -> None:
-        if self.standing is Standing.FLUSHING and not self._lacking():
-            self._fetch(now, out)
-
-    def _on_want(self, source: Member, want: Want, out: Effects) -> None:
-        """Of mine, or of somebody's that I hold; or pass it on to who does."""
-        if not self._is_in_change(source, want):
-            self.refused += 1
-            return
-        if want.id.creator == self.me and want.asker not in (None, self.me):
-            assert want.asker is not None
-            out.datagram(want.asker, replace(want, asker=source))
-            return
-        asker = None if want.id.creator == self.me else want.asker
-        half = self._half_of(Origin(want.sender, want.stream))
-        if half is None:
-            return
-        quota = WANTS_MAX * half.window.capacity_max - self._answered.get(source, 0)
-        for seqnos in want.missing:
-            for data in half.pieces(seqnos[: max(0, quota)], half.window.capacity_max):
-                quota -= data.count
-                self._answered[source] = self._answered.get(source, 0) + data.count
-                out.datagram(source, Forwarded(want.id, want.sender, data, asker))
-
-    def _on_forwarded(self, source: Member, forwarded: Forwarded, now: int, out: Effects) -> None:
-        if not self._is_in_change(source, forwarded):
-            self.refused += 1
-        elif forwarded.asker is not None and forwarded.asker != self.me:
-            if forwarded.id.creator == self.me:
-                out.datagram(forwarded.asker, replace(forwarded, asker=None))
-        elif forwarded.id == self._proposal and self.standing is Standing.FLUSHING:
-            self._add(Origin(forwarded.sender, forwarded.data.stream), forwarded.data, now)
-            self._note_progress(now, out)
-
-    def _is_in_change(self, source: Member, frame: Want | Forwarded) -> bool:
-        """It is about the last proposal, and between members of it."""
-        view = self.group.view
-        is_last = frame.id == self._proposal or (view is not None and frame.id == view.id)
-        named = (source,) if frame.asker is None else (source, frame.asker)
-        return is_last and all(member in self._members for member in named)
-
     def _half_of(self, origin: Origin) -> ViewSender | ViewReceiver | None:
         found = self._receivers.get(origin)
         half = self._senders.get(origin.stream) if origin.sender == self.me else found
@@ -550,7 +440,7 @@ class ViewStreams(ReliableMulticast):
         self.is_paused = False
         self.reading.unread.clear()
         self._aside.clear()
-        self._fetching.disarm(Timer.FETCH)
+        self.fetch.end()
 
     def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
         if len(kept) < EARLY_MAX:
