@@ -347,6 +347,7 @@ class GroupViews(Layer):
             self._go("left", out)
             return
         self.discovery.add(member.address for member in view)
+        self.pairs.begin(view)
         self._leavers = {who for who in self._leavers if who in view}
         self._wants_state = False
         self._timers.arm(Timer.ADVANCE, now)
