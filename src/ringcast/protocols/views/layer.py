@@ -433,13 +433,16 @@ class GroupViews(Layer):
 
     def _say_hello(self, now: int, out: Effects) -> None:
         if self.phase is Phase.LOOKING or self.coordinator == self.me:
-            with_us = {member.address for member in self.change.view}
-            hello = self._hello(is_asking=True)
-            for address in self.discovery.candidates:
-                if address not in with_us:
-                    out.datagram(address, hello)
+            self._greet(out)
         self._timers.arm(Timer.HELLO, now + self.discovery.interval)
         self.discovery.slow_down()
+
+    def _greet(self, out: Effects) -> None:
+        with_us = {member.address for member in self.change.view}
+        hello = self._hello(is_asking=True)
+        for address in self.discovery.candidates:
+            if address not in with_us:
+                out.datagram(address, hello)
 
     def _on_hello(self, source: Member, hello: wire.Hello, now: int, out: Effects) -> None:
         if hello.highest > self.change.highest + COUNTER_LEAP_MAX:
@@ -481,8 +484,12 @@ class GroupViews(Layer):
             if hello.coordinator.address != self.me.address:
                 told = self._hello(is_asking=True, with_members=is_better)
                 out.datagram(hello.coordinator, told)
+                if is_better:
+                    self.meeting.give_way(now)
+                self._greet_others(now, out)
         elif is_better:
             out.datagram(source, self._hello(with_members=True))
+            self.meeting.give_way(now)
         elif self.phase is Phase.LOOKING and self.must_exist:
             self.ignored += 1  # this member founds nothing
         elif self.pairs.is_barred(hello.members, self.change.view, now):
@@ -491,8 +498,15 @@ class GroupViews(Layer):
             self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
             if hello.is_asking:
                 out.datagram(source, self._hello())
+            self._greet_others(now, out)
         elif hello.is_asking:  # else it was asked, and does not say who is in its view
             out.datagram(source, self._hello(is_asking=True))
+            self._greet_others(now, out)
+
+    def _greet_others(self, now: int, out: Effects) -> None:
+        """Somebody is there: who else is?"""
+        if self.phase is Phase.MEMBER and self.meeting.may_greet(now):
+            self._greet(out)
 
     # Suspicion, and leaving
 
