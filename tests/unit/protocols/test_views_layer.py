@@ -125,7 +125,7 @@ def test_who_is_asked_answers_also_where_another_coordinates() -> None:
     side.said(wire.Hello)
     asking = wire.Hello(Purge.ACKS, True, False, 3, B, ViewId(B, 3), 2)
     side.hear(C, asking)
-    assert [dest for dest, _ in side.said(wire.Hello)] == [C, B]
+    assert {dest for dest, _ in side.said(wire.Hello)} >= {B, C}
 
 
 # Suspicion

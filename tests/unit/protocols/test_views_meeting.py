@@ -123,12 +123,6 @@ def test_after_a_change_none_that_nobody_needs_follows_for_a_while(
     assert meeting.not_before(now + pause) == now + pause
 
 
-def test_a_change_that_was_needed_puts_others_off_for_a_moment_only() -> None:
-    meeting = Meeting()
-    meeting.changed(View(ViewId(A, 4), (A,)), SECOND, 0, is_merge=False)
-    assert meeting.not_before(0) == PAUSE_MIN_NS
-
-
 def test_after_losses_parts_are_met_less_and_less_often() -> None:
     meeting = Meeting()
     waits = []

@@ -100,8 +100,12 @@ class Greetings:
             if hello.coordinator.address != me.address:
                 told = self.hello(is_asking=True, with_members=is_better)
                 out.datagram(hello.coordinator, told)
+                if is_better:
+                    owner.meeting.give_way(now)
+                self._greet_others(now, out)
         elif is_better:
             out.datagram(source, self.hello(with_members=True))
+            owner.meeting.give_way(now)
         elif owner.phase is Phase.LOOKING and owner.must_exist:
             owner.ignored += 1  # this member founds nothing
         elif owner.requests.pairs.is_barred(hello.members, owner.change.view, now):
@@ -110,5 +114,12 @@ class Greetings:
             owner.note_part(now)
             if hello.is_asking:
                 out.datagram(source, self.hello())
+            self._greet_others(now, out)
         elif hello.is_asking:  # else it was asked, and does not say who is in its view
             out.datagram(source, self.hello(is_asking=True))
+            self._greet_others(now, out)
+
+    def _greet_others(self, now: int, out: Effects) -> None:
+        """Somebody is there: who else is?"""
+        if self._owner.phase is Phase.MEMBER and self._owner.meeting.may_greet(now):
+            self.say_hello(out)

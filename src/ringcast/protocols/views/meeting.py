@@ -39,6 +39,12 @@ PAUSE_MAX_NS = 9_000_000_000
 """How long no change is made that nobody needs: so much, and so many times as long as senders were
 held up; but if that took longer than any change does, it was this member that slept."""
 
+YIELD_NS = 500_000_000
+"""How long whoever has told a better part of itself leaves it to that one to make one view."""
+
+GREET_NS = 500_000_000
+"""How often somebody who is met makes one say Hello to all: who else is there may come along."""
+
 PARTS_MAX = 256
 
 
@@ -62,6 +68,7 @@ class Meeting:
         """By their coordinators."""
         self.losses = Reunion()
         self._pause_until = 0
+        self._greeted_at = -GREET_NS
 
     def note(self, source: Member, hello: Hello, now: int) -> bool:
         """Whether it is a part that could come in."""
@@ -88,6 +95,17 @@ class Meeting:
         }
         if is_merge:
             self.losses.merge()
+
+    def give_way(self, now: int) -> None:
+        """A better part knows of mine."""
+        self._pause_until = max(self._pause_until, now + YIELD_NS)
+
+    def may_greet(self, now: int) -> bool:
+        """Whether others are to be asked now, so that they come in by the same change."""
+        if now < self._greeted_at + GREET_NS:
+            return False
+        self._greeted_at = now
+        return True
 
     def not_before(self, now: int) -> int:
         """When parts may come together again; `now` or earlier: they may."""

@@ -59,6 +59,14 @@ class Pairs:
             who: since for who, since in self.unheard.items() if now - since < FORGET_NS
         }
 
+    def begin(self, view: View) -> None:
+        """What its members complained of before they were in it together does not count."""
+        self._complaints = {
+            (source, member): complaint
+            for (source, member), complaint in self._complaints.items()
+            if source not in view or member not in view
+        }
+
     def complain(self, source: Member, member: Member, now: int) -> None:
         if member in self.unheard:
             return
@@ -75,7 +83,7 @@ class Pairs:
             for pair, complaint in self._complaints.items()
             if now - complaint.last < FRESH_NS and pair[0] in view and pair[1] in view
         ]
-        lasting = [pair for pair in fresh if now - self._complaints[pair].since >= BROKEN_AFTER_NS]
+        lasting = [pair for pair in fresh if self._is_lasting(self._complaints[pair], now)]
         if not lasting:
             return None
         involved = [who for pair in fresh for who in pair]
