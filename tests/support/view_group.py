@@ -17,7 +17,8 @@ from ringcast.errors import GroupClosed, UsageError
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.streams import ViewStreams, is_kept
+from ringcast.protocols.views.parts import is_kept
+from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.plain import TAKE_MAX, PlainMember, begin, plain_world
 from support.virtual_synchrony import Observed, Watch, watched
 

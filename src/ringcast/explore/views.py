@@ -17,9 +17,10 @@ from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, 
 from ringcast.explore.view_rules import violations
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose, State, Wishes
+from ringcast.protocols.views.frames import Propose, Wishes
+from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Proposer
-from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
+from ringcast.wire.changes import Finish, Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -367,24 +368,9 @@ class Views:
     def _receive(self, world: World, source: Member, dest: Member, frame: ChangeFrame) -> None:
         person = world.people[dest]
         wishes = Wishes()
-        match frame:
-            case Propose():
-                person.follower.on_propose(source, frame, wishes)
-                self._follow(person)
-            case Finish():
-                person.follower.on_finish(source, frame, wishes)
-            case Cut():
-                person.follower.on_cut(source, frame, wishes)
-            case Install():
-                person.follower.on_install(source, frame, wishes)
-            case State():
-                person.proposer.on_state(source, frame, wishes)
-            case Flushed():
-                person.proposer.on_flushed(source, frame, wishes)
-            case Installed():
-                person.proposer.on_installed(source, frame)
-            case Refuse():
-                person.proposer.on_refuse(frame)
+        receive(person.follower, person.proposer, source, frame, wishes)
+        if isinstance(frame, Propose):
+            self._follow(person)
         self._do(world, dest, wishes)
 
     def _follow(self, person: Person) -> None:

@@ -109,7 +109,7 @@ def test_two_coordinators_do_not_greet_each_other_for_ever_while_one_leaves() ->
     sides[A].join(ViewId(B, 2), A, B)
     sides[C].join(ViewId(D, 2), C, D)
     sides[C].layer.leave(sides[C].now, Effects())
-    sides[C].hear(A, sides[A].layer._hello(is_asking=True))
+    sides[C].hear(A, sides[A].layer.hello(is_asking=True))
     for _ in range(5):
         for who, side in sides.items():
             other = C if who == A else A

@@ -13,8 +13,7 @@ half a second, until it is answered or has no meaning any more.
                                                        and is given time for it; the coordinator
                                                        itself: stop, it goes first
     one has promised a higher proposal                 stop, and wait for that one
-    all but the last step is done, some are silent     stop: what they hear in the new view tells
-                                                       them, or they are missed in it
+    it tells, and some are silent                      stop: the new view tells, or misses them
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
@@ -33,11 +32,11 @@ from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Named
 from ringcast.core.view_change import Begin, Cut, Freeze, order
 from ringcast.model import ViewId
-from ringcast.protocols.intake import seconds
 from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views import translation
 from ringcast.protocols.views.election import coordinator, may_answer
 from ringcast.protocols.views.follower import Phase
+from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Step
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
@@ -63,14 +62,12 @@ REFUSAL_PATIENCE_NS = PATIENCE_NS // 2
 """How much longer who refuses is waited for: it verifies first whom it takes to live."""
 
 COUNTER_LEAP_MAX = 1 << 32
-"""How far the counter of a view may be above all that were heard of. No parts are apart for so
-many views; and whoever makes the next one must be able to count on."""
+"""How far the counter of a view may be above all that were heard of: one must be able to go on."""
 
 NO_ANSWER = "does not answer a proposal"
 
 JITTER_NS = 20_000_000
-"""Proposers that were in each other's way try again after up to so long, and twice as long each
-time."""
+"""Proposers that were in each other's way wait up to so long, and twice as long each time."""
 
 
 class Timer(Named):
@@ -103,7 +100,7 @@ class ViewChange:
         """Somebody of another part did not answer: for the owner to take."""
         self.frozen_since = 0
         self._streams = streams
-        self._views: dict[ViewId, View] = {follower.view.id: follower.view}  # of those I ask
+        self._views = {follower.view.id: follower.view}  # of those I ask
         self._known: tuple[ViewId, ...] = ()  # to the proposer, as it said
         self._refusing: set[Member] = set()  # my proposal: they take another to live
         self._stalled = 0  # how often it was waited for in vain
@@ -126,10 +123,6 @@ class ViewChange:
         return self.follower.phase not in (Phase.OPEN, Phase.OUT)
 
     @property
-    def is_busy(self) -> bool:
-        return self.is_frozen or self.proposer.step is not Step.IDLE
-
-    @property
     def lost(self) -> set[Member]:
         """Members of the view who are not to be in the next."""
         return {*self.suspects, *self.elsewhere}
@@ -138,18 +131,6 @@ class ViewChange:
     def coordinator(self) -> Member:
         """Whoever is to propose, as this member sees it."""
         return coordinator(self.view, self.lost | self.passed, self.me)
-
-    def explain(self, now: int) -> list[str]:
-        proposal = self.proposer.proposal
-        if proposal is not None:
-            names = ", ".join(sorted(map(str, self.proposer.awaited)))
-            left = seconds(self._timers.until(Timer.SILENT, now))
-            step = self.proposer.step.value
-            return [f"view {proposal.id} ({step}) waits for {names}; given up in {left}"]
-        if self.is_frozen:
-            promised, so_far = self.follower.promised, seconds(now - self.frozen_since)
-            return [f"view {promised} was promised {so_far} ago; {promised.creator} makes it"]
-        return []
 
     def check_invariants(self) -> None:
         is_armed = self._timers.is_armed
@@ -170,16 +151,10 @@ class ViewChange:
                 self._on_state(source, frame, wishes)
             case wire.Refuse():
                 self._on_refuse(source, frame, now, out)
-            case wire.Finish():
-                self.follower.on_finish(source, frame, wishes)
             case wire.Cut():
                 self._on_cut(source, frame, wishes)
-            case wire.Flushed():
-                self.proposer.on_flushed(source, frame, wishes)
-            case wire.Install():
-                self.follower.on_install(source, frame, wishes)
-            case wire.Installed():
-                self.proposer.on_installed(source, frame)
+            case wire.Finish() | wire.Flushed() | wire.Install() | wire.Installed():
+                receive(self.follower, self.proposer, source, frame, wishes)
                 self._go_last(wishes)
         self._do(wishes, now, out)
 
@@ -273,23 +248,10 @@ class ViewChange:
             out.signal(wish)
 
     def _receive_own(self, frame: machine.ChangeFrame, wishes: machine.Wishes) -> None:
-        match frame:
-            case machine.Propose():
-                self.follower.on_propose(self.me, frame, wishes)
-            case machine.State():
-                self._views[frame.view.id] = frame.view
-                self.proposer.on_state(self.me, frame, wishes)
-            case wire.Finish():
-                self.follower.on_finish(self.me, frame, wishes)
-            case Cut():
-                self.follower.on_cut(self.me, frame, wishes)
-            case wire.Flushed():
-                self.proposer.on_flushed(self.me, frame, wishes)
-            case wire.Install():
-                if not self._has_to_tell():
-                    self.follower.on_install(self.me, frame, wishes)
-            case wire.Installed():
-                self.proposer.on_installed(self.me, frame)
+        if isinstance(frame, machine.State):
+            self._views[frame.view.id] = frame.view
+        if not isinstance(frame, wire.Install) or not self._has_to_tell():
+            receive(self.follower, self.proposer, self.me, frame, wishes)
 
     def _has_to_tell(self) -> bool:
         """This member leaves with the view that it makes: the others hear of it first."""
@@ -298,9 +260,8 @@ class ViewChange:
         return proposal is not None and self.me in proposal.leaving and bool(others)
 
     def _go_last(self, wishes: machine.Wishes) -> None:
-        proposal = self.proposer.proposal
-        is_last = self.proposer.step is Step.TELL and self.proposer.awaited.keys() == {self.me}
-        if proposal is not None and is_last:
+        proposal, awaited = self.proposer.proposal, self.proposer.awaited.keys()
+        if proposal is not None and self.proposer.step is Step.TELL and awaited == {self.me}:
             self.follower.on_install(self.me, wire.Install(proposal.id), wishes)
 
     def _as_said(self, frame: machine.ChangeFrame) -> Frame:

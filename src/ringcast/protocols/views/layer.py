@@ -31,7 +31,6 @@ from ringcast.core.effects import (
     TooSlow,
     Trusted,
     Unreachable,
-    VerifyWanted,
 )
 from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import (
@@ -42,27 +41,22 @@ from ringcast.core.view_change import (
     Part,
     SawView,
     StateChanged,
-    order,
 )
 from ringcast.model import Purge, Stream, View, ViewId
-from ringcast.protocols.discovery import Discovery, IncompatiblePeer
+from ringcast.protocols.discovery import Discovery
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.change import (
-    COUNTER_LEAP_MAX,
     PATIENCE_NS,
-    REPEAT_MAX_NS,
-    REPEAT_START_NS,
     ViewChange,
 )
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
-from ringcast.protocols.views.meeting import GATHER_NS, Meeting, rank
-from ringcast.protocols.views.pairs import PROBE_NS, Pairs
+from ringcast.protocols.views.greetings import Greetings
+from ringcast.protocols.views.meeting import GATHER_NS, Meeting
+from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.proposer import Proposer, Step
-from ringcast.protocols.views.streams import is_kept
+from ringcast.protocols.views.requests import Requests
 from ringcast.wire import changes as wire
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
 from ringcast.wire.limits import CHANGE_MEMBERS_MAX, VIEW_MEMBERS_MAX
 
@@ -72,7 +66,6 @@ if TYPE_CHECKING:
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
-    from ringcast.core.view_change import StateStanding
     from ringcast.model import Address, Member
     from ringcast.wire.frames import Frame
 
@@ -84,12 +77,8 @@ class Timer(Named):
     """Nobody is there: begin alone?"""
     ADVANCE = auto()
     """Look whether there is a change to be made."""
-    REQUEST = auto()
-    """Repeat what was asked of the coordinator: to leave, to see to a suspect."""
     LEAVE = auto()
     """It takes too long to leave."""
-    PAIRS = auto()
-    """Somebody is not heard: ask it, and complain again."""
 
 
 class GroupViews(Layer):
@@ -137,19 +126,17 @@ class GroupViews(Layer):
         )
         self.discovery = Discovery(me, purge)
         self.meeting = Meeting()
-        self.pairs = Pairs()
-        self._leavers: set[Member] = set()
-        self._may_go = False
-        self._wants_state = False  # this member, or another of the view
+        self.requests = Requests(self.change, config, self)
+        self.greetings = Greetings(self)
         self._since = 0  # when this phase began
         self._gone_by = 0
-        self._interval = REPEAT_START_NS
         self.attach(GroupState(me), Deadlines())
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
         self._timers: Timers[Timer] = deadlines.owner("views")
         self.change.attach(deadlines.owner("view change"))
+        self.requests.attach(deadlines.owner("requests"))
 
     # Inputs
 
@@ -164,7 +151,7 @@ class GroupViews(Layer):
         fresh = self.discovery.add(addresses)
         if self.phase is Phase.LOOKING:
             for address in fresh:
-                out.datagram(address, self._hello(is_asking=True))
+                out.datagram(address, self.hello(is_asking=True))
 
     def leave(self, now: int, out: Effects, by: int | None = None) -> None:
         """Go, and in any case `by` then."""
@@ -181,14 +168,14 @@ class GroupViews(Layer):
                 case _ if self.phase in (Phase.IDLE, Phase.OUT):
                     self.ignored += 1
                 case wire.Hello():
-                    self._on_hello(source, frame, now, out)
+                    self.greetings.on_hello(source, frame, now, out)
                 case wire.Complain():
-                    self._on_complain(source, frame, now, out)
+                    self.requests.on_complain(source, frame, now, out)
                 case Leave():
-                    self._on_leave(source, now, out)
+                    self.requests.on_leave(source, now, out)
                 case _:
                     self.change.receive(source, frame, now, out)
-            self._follow(now, out)
+            self.follow(now, out)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
@@ -201,24 +188,23 @@ class GroupViews(Layer):
             case SawView(source, tag):
                 self.change.on_tag(source, tag, now, out)
             case Suspected(member, reason):
-                self._suspect(member, reason, now, out)
+                self.requests.suspect(member, reason, now, out)
             case Trusted(member):
                 self.change.suspects.pop(member, None)
-                self.pairs.hear(member)
+                self.requests.pairs.hear(member)
             case MemberAhead(member, counter) if counter > self.change.view.counter:
-                self._on_ahead(member, now, out)
+                self.requests.ahead(member, now, out)
             case NonMember(member):
-                out.datagram(member, self._hello())
+                out.datagram(member, self.hello())
             case TooSlow(member):
-                self._complain(member, now, out)
+                self.requests.too_slow(member, now, out)
             case Unreachable(member):
-                self._miss(member, now, out)
+                self.requests.miss(member, now, out)
             case StateChanged(standing):
-                self._on_state_changed(standing, now, out)
-            case Flushed() if self.phase is Phase.LEAVING and not self._may_go:
-                self._may_go = True
-                self._advance(now, out)
-        self._follow(now, out)
+                self.requests.state_changed(standing, now, out)
+            case Flushed() if self.phase is Phase.LEAVING and not self.requests.may_go:
+                self.requests.go(now, out)
+        self.follow(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):
@@ -228,20 +214,18 @@ class GroupViews(Layer):
                 case Timer.DECIDE:
                     self._decide(now, out)
                 case Timer.ADVANCE:
-                    self._advance(now, out)
-                case Timer.REQUEST:
-                    self._request(now, out)
+                    self.advance(now, out)
                 case Timer.LEAVE:
                     self._go("left without an answer", out)
-                case Timer.PAIRS:
-                    self._complain_of_unheard(now, out)
         if self.phase is not Phase.OUT:
+            self.requests.handle_timeout(now, out)
             self.change.handle_timeout(now, out)
-            self._follow(now, out)
+            self.follow(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.phase = Phase.OUT
         self.change.close()
+        self.requests.close()
         self._timers.disarm_all()
 
     # Outputs
@@ -258,7 +242,8 @@ class GroupViews(Layer):
     @property
     def is_idle(self) -> bool:
         """No view is being made, nor is there need of one."""
-        return not self.change.is_busy and not self.change.lost
+        change = self.change
+        return not change.is_frozen and change.proposer.step is Step.IDLE and not change.lost
 
     @property
     def is_leaving(self) -> bool:
@@ -286,8 +271,8 @@ class GroupViews(Layer):
             "parts_met": len(self.meeting.parts),
             "suspects": {str(member): reason for member, reason in change.suspects.items()},
             "elsewhere": sorted(map(str, change.elsewhere)),
-            "leavers": len(self._leavers),
-            "ignored": self.ignored,
+            "leavers": len(self.requests.leavers),
+            "ignored": self.ignored + self.requests.ignored,
         }
 
     def explain(self, now: int) -> list[str]:
@@ -309,7 +294,18 @@ class GroupViews(Layer):
         if parts and wait > 0:
             names = ", ".join(map(str, parts))
             reasons.append(f"{names} would come in; not for {seconds(wait)}, to give senders time")
-        return reasons + self.change.explain(now)
+        change = self.change
+        proposal, promised = change.proposer.proposal, change.follower.promised
+        if proposal is not None:
+            names = ", ".join(sorted(map(str, change.proposer.awaited)))
+            step = change.proposer.step.value
+            reasons.append(f"view {proposal.id} ({step}) waits for {names}")
+        elif change.is_frozen:
+            so_far = seconds(now - change.frozen_since)
+            reasons.append(
+                f"view {promised} was promised {so_far} ago; {promised.creator} makes it"
+            )
+        return reasons
 
     def check_invariants(self) -> None:
         if self.phase in (Phase.IDLE, Phase.OUT):
@@ -323,7 +319,7 @@ class GroupViews(Layer):
 
     # Views begin
 
-    def _follow(self, now: int, out: Effects) -> None:
+    def follow(self, now: int, out: Effects) -> None:
         """Views may have begun."""
         change = self.change
         if change.parts_lost:
@@ -347,9 +343,7 @@ class GroupViews(Layer):
             self._go("left", out)
             return
         self.discovery.add(member.address for member in view)
-        self.pairs.begin(view)
-        self._leavers = {who for who in self._leavers if who in view}
-        self._wants_state = False
+        self.requests.begin(view)
         self._timers.arm(Timer.ADVANCE, now)
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:
@@ -376,11 +370,11 @@ class GroupViews(Layer):
 
     # A change is to be made
 
-    def _advance(self, now: int, out: Effects) -> None:
+    def advance(self, now: int, out: Effects) -> None:
         """Propose, if there is reason to and it is on this member."""
         change = self.change
         if self.coordinator != self.me:
-            self._request(now, out)
+            self.requests.ask(now, out)
             return
         step, proposal = change.proposer.step, change.proposer.proposal
         if change.is_frozen:
@@ -388,12 +382,12 @@ class GroupViews(Layer):
             is_orphaned = proposal is None and change.follower.promised.creator in change.lost
             if is_lost or is_orphaned:
                 self._propose((), now, out)
-        elif self._may_go and len(change.view) == 1:
+        elif self.requests.may_go and len(change.view) == 1:
             self._go("left", out)
         elif change.lost:
             self.meeting.losses.part(now)
             self._propose((), now, out)
-        elif (self._leavers or self._may_go or self._wants_state) and step is Step.IDLE:
+        elif self.requests.are_any and step is Step.IDLE:
             self._propose((), now, out)
         elif self.meeting.fresh(now) and self.phase is not Phase.LEAVING:
             at = self.meeting.not_before(now)
@@ -409,214 +403,33 @@ class GroupViews(Layer):
     def _propose(self, parts: Sequence[View], now: int, out: Effects) -> None:
         change = self.change
         members = [member for member in change.view if member not in change.lost]
-        leaving = self._leavers.intersection(members)
-        if self._may_go:
+        leaving = self.requests.leavers.intersection(members)
+        if self.requests.may_go:
             leaving.add(self.me)
         members += [member for part in parts for member in part]
         change.propose(members, leaving, parts, now, out)
 
     # Others
 
-    def _hello(self, *, is_asking: bool = False, with_members: bool = False) -> wire.Hello:
-        view = self.change.view
-        is_told = with_members or len(view) == 1
-        return wire.Hello(
-            self.purge,
-            is_asking,
-            self.change.follower.standing.holding in (Holding.HOLDS, Holding.KEEPS),
-            self.change.highest,
-            self.coordinator if self.is_member else None,
-            view.id,
-            len(view),
-            view.members if is_told else (),
-        )
+    def hello(self, *, is_asking: bool = False, with_members: bool = False) -> wire.Hello:
+        """What this member says of itself."""
+        return self.greetings.hello(is_asking=is_asking, with_members=with_members)
+
+    def note_part(self, now: int) -> None:
+        """Somebody could come in: others may, in a moment more."""
+        self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
 
     def _say_hello(self, now: int, out: Effects) -> None:
         if self.phase is Phase.LOOKING or self.coordinator == self.me:
-            self._greet(out)
+            self.greetings.say_hello(out)
         self._timers.arm(Timer.HELLO, now + self.discovery.interval)
         self.discovery.slow_down()
 
-    def _greet(self, out: Effects) -> None:
-        with_us = {member.address for member in self.change.view}
-        hello = self._hello(is_asking=True)
-        for address in self.discovery.candidates:
-            if address not in with_us:
-                out.datagram(address, hello)
-
-    def _on_hello(self, source: Member, hello: wire.Hello, now: int, out: Effects) -> None:
-        if hello.highest > self.change.highest + COUNTER_LEAP_MAX:
-            self.ignored += 1
-            return
-        self.discovery.add([source.address])
-        self.pairs.hear(source)
-        if hello.view_id is not None:
-            self.change.on_tag(source, tag_of(hello.view_id), now, out)
-            self._follow(now, out)
-            if order(hello.view_id) > order(self.change.view.id):
-                for member in dict.fromkeys((source, *hello.members)):
-                    self._on_ahead(member, now, out)
-        view = self.change.view
-        if source in view:
-            if hello.is_asking:
-                out.datagram(source, self._hello())
-        elif hello.purge is not self.purge:
-            if hello.is_asking:
-                out.datagram(source, self._hello())
-            if self.phase is Phase.LOOKING and hello.coordinator is not None:
-                self.discovery.incompatible_peer = IncompatiblePeer(source, hello.purge)
-        else:
-            self.change.highest = max(self.change.highest, hello.highest)
-            for member in view:
-                if member.address == source.address:
-                    out.signal(VerifyWanted(member))  # restarted, it seems
-            self._meet(source, hello, now, out)
-
-    def _meet(self, source: Member, hello: wire.Hello, now: int, out: Effects) -> None:
-        """Somebody who could be in one view with us."""
-        is_better = rank(hello, source) < rank(self._hello(), self.me)
-        if self.coordinator != self.me or self.phase is Phase.LEAVING:
-            if hello.is_asking:
-                out.datagram(source, self._hello())
-        elif hello.coordinator is not None and hello.coordinator != source:
-            if hello.is_asking:
-                out.datagram(source, self._hello())
-            if hello.coordinator.address != self.me.address:
-                told = self._hello(is_asking=True, with_members=is_better)
-                out.datagram(hello.coordinator, told)
-                if is_better:
-                    self.meeting.give_way(now)
-                self._greet_others(now, out)
-        elif is_better:
-            out.datagram(source, self._hello(with_members=True))
-            self.meeting.give_way(now)
-        elif self.phase is Phase.LOOKING and self.must_exist:
-            self.ignored += 1  # this member founds nothing
-        elif self.pairs.is_barred(hello.members, self.change.view, now):
-            self.ignored += 1  # somebody of the view does not hear it
-        elif self.meeting.note(source, hello, now):
-            self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
-            if hello.is_asking:
-                out.datagram(source, self._hello())
-            self._greet_others(now, out)
-        elif hello.is_asking:  # else it was asked, and does not say who is in its view
-            out.datagram(source, self._hello(is_asking=True))
-            self._greet_others(now, out)
-
-    def _greet_others(self, now: int, out: Effects) -> None:
-        """Somebody is there: who else is?"""
-        if self.phase is Phase.MEMBER and self.meeting.may_greet(now):
-            self._greet(out)
-
-    # Suspicion, and leaving
-
-    def _suspect(self, member: Member, reason: str, now: int, out: Effects) -> None:
-        if member in self.change.view and member != self.me:
-            self.change.suspects[member] = reason
-            self._interval = REPEAT_START_NS
-            self._miss(member, now, out)
-            self._advance(now, out)
-
-    def _miss(self, member: Member, now: int, out: Effects) -> None:
-        """This member does not hear that one; others may."""
-        self.pairs.miss(member, now)
-        if not self._timers.is_armed(Timer.PAIRS):
-            self._complain_of_unheard(now, out)
-
-    def _complain_of_unheard(self, now: int, out: Effects) -> None:
-        self.pairs.forget_old(now)
-        if not self.pairs.unheard:
-            return
-        hello, to = self._hello(is_asking=True), self.coordinator
-        for member in self.pairs.unheard:
-            out.datagram(member, hello)
-            if to != self.me:
-                out.datagram(to, wire.Complain(member))
-        view = self.change.view
-        for member in view.members[: view.members.index(self.me)]:
-            out.signal(VerifyWanted(member))  # is any of them there to see to it?
-        self._timers.arm(Timer.PAIRS, now + PROBE_NS)
-
-    def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
-        """As coordinator: if both live and stay deaf to each other, one has to go."""
-        view, pairs = self.change.view, self.pairs
-        pairs.complain(source, member, now)
-        if member in view and member != self.me:
-            out.signal(VerifyWanted(member))
-            out.datagram(member, self._hello(is_asking=True))  # it may be in another view by now
-        loser = pairs.broken(view, now)
-        if loser is not None and loser != self.me and self.coordinator == self.me:
-            self.change.suspects.setdefault(loser, "it and another member do not hear each other")
-            self._advance(now, out)
-
-    def _on_state_changed(self, standing: StateStanding, now: int, out: Effects) -> None:
-        self.change.follower.standing = standing
-        self._wants_state = standing.holding is Holding.LACKS and standing.provider is None
-        if self._wants_state and self.is_member:
-            self._interval = REPEAT_START_NS
-            self._advance(now, out)
-
-    def _on_ahead(self, member: Member, now: int, out: Effects) -> None:
-        """It is in another view by now: this one goes on without it; but whoever has promised
-        waits for that change to end first, if both are in it."""
-        change, proposal = self.change, self.change.follower.proposal
-        is_with_me = proposal is not None and change.is_frozen and member in proposal.members
-        if member in change.view and member not in change.elsewhere and not is_with_me:
-            change.elsewhere.add(member)
-            self._advance(now, out)
-
-    def _complain(self, member: Member, now: int, out: Effects) -> None:
-        """A member holds this one up."""
-        if member not in self.change.view or member == self.me:
-            return
-        if self.coordinator == self.me:
-            self._leavers.add(member)
-            self._advance(now, out)
-        else:
-            out.datagram(self.coordinator, wire.Complain(member, is_slow=True))
-
-    def _on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
-        view, member = self.change.view, complain.member
-        if source in view and not complain.is_slow and not complain.wants_state:
-            self._judge(source, member, now, out)
-        elif source not in view or member not in view:
-            self.ignored += 1
-        elif complain.wants_state:
-            self._wants_state = True
-            self._advance(now, out)
-        elif self.coordinator == self.me and self.config.slow_member_timeout_s:
-            self._leavers.add(member)
-            self._advance(now, out)
-
-    def _on_leave(self, source: Member, now: int, out: Effects) -> None:
-        view = self.change.view
-        if source in view:
-            self._leavers.add(source)
-            self._advance(now, out)
-        elif view.id.creator == self.me:
-            out.datagram(source, wire.Install(view.id))
-
-    def _request(self, now: int, out: Effects) -> None:
-        """Ask the coordinator, and ask again until it has seen to it."""
-        to, elsewhere = self.coordinator, self.change.elsewhere
-        if to == self.me or not (elsewhere or self._may_go or self._wants_state):
-            self._timers.disarm(Timer.REQUEST)
-            return
-        if self._may_go:
-            out.datagram(to, Leave())
-        if self._wants_state:
-            out.datagram(to, wire.Complain(self.me, wants_state=True))
-        if elsewhere:
-            out.datagram(to, self._hello(is_asking=True))  # is it there, too?
-        for member in elsewhere:
-            out.datagram(to, wire.Complain(member))
-        if self._interval > REPEAT_START_NS:
-            out.signal(VerifyWanted(to))
-        self._timers.arm(Timer.REQUEST, now + self._interval)
-        self._interval = min(2 * self._interval, REPEAT_MAX_NS)
+    # The end
 
     def _go(self, reason: str, out: Effects) -> None:
         self.phase = Phase.OUT
         self.change.close()
+        self.requests.close()
         self._timers.disarm_all()
         out.signal(Left(reason))

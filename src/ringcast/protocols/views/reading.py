@@ -11,9 +11,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ringcast.model import View
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ringcast.core.view_change import Begin
     from ringcast.events import Event
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
@@ -86,3 +89,13 @@ class Reading:
     def is_blocked(self) -> bool:
         """The reader is so far behind that no further view can wait for it."""
         return len(self.unread) >= UNREAD_VIEWS_MAX
+
+
+def parts_of(view: View, begin: Begin) -> tuple[View, ...]:
+    """The views that groups come together from, as far as their members are in this one."""
+    parts = [
+        View(part.view, members)
+        for part in begin.cut.parts
+        if (members := tuple(who for who in part.members if who in view))
+    ]
+    return tuple(parts) if len(parts) > 1 else ()

@@ -40,12 +40,12 @@ from ringcast.core.view_change import (
     Snapshot,
 )
 from ringcast.events import ViewInstalled
-from ringcast.model import Origin, Purge, Stream, View
+from ringcast.model import Origin, Stream
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.reading import Reading, UnreadView
+from ringcast.protocols.views.reading import Reading, UnreadView, parts_of
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.frames import (
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Deadlines, GroupState
     from ringcast.core.view_change import Part
     from ringcast.events import Event
-    from ringcast.model import Member, ViewId
+    from ringcast.model import Member, View, ViewId
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.wire.frames import Frame
@@ -331,7 +331,7 @@ class ViewStreams(ReliableMulticast):
                 for stream in self.streams:
                     origin = Origin(member, stream)
                     self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
-        parts = () if is_first else _parts(view, begin)
+        parts = () if is_first else parts_of(view, begin)
         has_new = any(member not in part.members for member in view)
         self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
         if self.reading.is_blocked:
@@ -448,18 +448,3 @@ class ViewStreams(ReliableMulticast):
             kept.append((source, Data(data.stream, data.first, data.payloads, more=data.more)))
         else:
             self.early_dropped += 1
-
-
-def is_kept(purge: Purge, stream: Stream) -> bool:
-    """Whether a survivor holds what a departed sender has sent on this stream."""
-    return stream is Stream.UNIFORM or purge is Purge.RETAINED
-
-
-def _parts(view: View, begin: Begin) -> tuple[View, ...]:
-    """The views that groups come together from, as far as their members are in this one."""
-    parts = [
-        View(part.view, members)
-        for part in begin.cut.parts
-        if (members := tuple(who for who in part.members if who in view))
-    ]
-    return tuple(parts) if len(parts) > 1 else ()

@@ -1,0 +1,127 @@
+"""Greetings: what a member says of itself to others, and what it makes of what they say.
+
+whose Hello it is                            then
+of my view, in a later one by now            it is in another view; so are those it names
+of one that purges otherwise                 it cannot be in a group with me
+of somebody, and I do not coordinate         answer if it asks: that names who does
+of a member that does not coordinate         say Hello to who does there
+of a coordinator, of a better part           tell it who is in my view, and leave it to that one
+of a coordinator, of a lesser part           note who is in its view; if it does not say, ask
+
+Whenever somebody is met all others are asked at once, so that all come in by one change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.core.effects import VerifyWanted
+from ringcast.core.shared import Phase
+from ringcast.core.view_change import order
+from ringcast.protocols.discovery import IncompatiblePeer
+from ringcast.protocols.views.change import COUNTER_LEAP_MAX
+from ringcast.protocols.views.meeting import rank
+from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import Hello, Holding
+
+if TYPE_CHECKING:
+    from ringcast.core.effects import Effects
+    from ringcast.model import Member
+    from ringcast.protocols.views.layer import GroupViews
+
+
+class Greetings:
+    """Those of one member."""
+
+    def __init__(self, owner: GroupViews) -> None:
+        self._owner = owner
+
+    def hello(self, *, is_asking: bool = False, with_members: bool = False) -> Hello:
+        """Who is alone says who it is; others only to who is to make one view of both."""
+        owner, change = self._owner, self._owner.change
+        view = change.view
+        return Hello(
+            owner.purge,
+            is_asking,
+            change.follower.standing.holding in (Holding.HOLDS, Holding.KEEPS),
+            change.highest,
+            owner.coordinator if owner.is_member else None,
+            view.id,
+            len(view),
+            view.members if with_members or len(view) == 1 else (),
+        )
+
+    def say_hello(self, out: Effects) -> None:
+        """To all who may be there and are not in my view."""
+        owner = self._owner
+        with_us = {member.address for member in owner.change.view}
+        hello = self.hello(is_asking=True)
+        for address in owner.discovery.candidates:
+            if address not in with_us:
+                out.datagram(address, hello)
+
+    def on_hello(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
+        owner, change = self._owner, self._owner.change
+        if hello.highest > change.highest + COUNTER_LEAP_MAX:
+            owner.ignored += 1
+            return
+        owner.discovery.add([source.address])
+        owner.requests.pairs.hear(source)
+        if hello.view_id is not None:
+            change.on_tag(source, tag_of(hello.view_id), now, out)
+            owner.follow(now, out)
+            if order(hello.view_id) > order(change.view.id):
+                for member in dict.fromkeys((source, *hello.members)):
+                    owner.requests.ahead(member, now, out)
+        view = change.view
+        if source in view:
+            if hello.is_asking:
+                out.datagram(source, self.hello())
+        elif hello.purge is not owner.purge:
+            if hello.is_asking:
+                out.datagram(source, self.hello())
+            if owner.phase is Phase.LOOKING and hello.coordinator is not None:
+                owner.discovery.incompatible_peer = IncompatiblePeer(source, hello.purge)
+        else:
+            change.highest = max(change.highest, hello.highest)
+            for member in view:
+                if member.address == source.address:
+                    out.signal(VerifyWanted(member))  # restarted, it seems
+            self._meet(source, hello, now, out)
+
+    def _meet(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
+        """Somebody who could be in one view with us."""
+        owner, me = self._owner, self._owner.me
+        is_better = rank(hello, source) < rank(self.hello(), me)
+        if owner.coordinator != me or owner.phase is Phase.LEAVING:
+            if hello.is_asking:
+                out.datagram(source, self.hello())
+        elif hello.coordinator is not None and hello.coordinator != source:
+            if hello.is_asking:
+                out.datagram(source, self.hello())
+            if hello.coordinator.address != me.address:
+                told = self.hello(is_asking=True, with_members=is_better)
+                out.datagram(hello.coordinator, told)
+                if is_better:
+                    owner.meeting.give_way(now)
+                self._ask_others(now, out)
+        elif is_better:
+            out.datagram(source, self.hello(with_members=True))
+            owner.meeting.give_way(now)
+        elif owner.phase is Phase.LOOKING and owner.must_exist:
+            owner.ignored += 1  # this member founds nothing
+        elif owner.requests.pairs.is_barred(hello.members, owner.change.view, now):
+            owner.ignored += 1  # somebody of the view does not hear it
+        elif owner.meeting.note(source, hello, now):
+            owner.note_part(now)
+            if hello.is_asking:
+                out.datagram(source, self.hello())
+            self._ask_others(now, out)
+        elif hello.is_asking:  # else it was asked, and does not say who is in its view
+            out.datagram(source, self.hello(is_asking=True))
+            self._ask_others(now, out)
+
+    def _ask_others(self, now: int, out: Effects) -> None:
+        """Somebody is there: who else is may come along."""
+        if self._owner.phase is Phase.MEMBER and self._owner.meeting.may_greet(now):
+            self.say_hello(out)

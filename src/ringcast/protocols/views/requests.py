@@ -1,0 +1,203 @@
+"""Requests: what a member wants of its coordinator, and what the coordinator makes of that.
+
+To leave; to see to who is silent, or in another view by now; to leave out who holds it up; to have
+somebody else give it the state. Whoever wants something asks again after 40 ms, doubled up to half
+a second, until a view has settled it. Who coordinates asks nobody, and proposes.
+"""
+
+from __future__ import annotations
+
+from enum import auto
+from typing import TYPE_CHECKING, Protocol
+
+from ringcast.core.effects import VerifyWanted
+from ringcast.core.shared import Named
+from ringcast.protocols.views.change import REPEAT_MAX_NS, REPEAT_START_NS
+from ringcast.protocols.views.pairs import PROBE_NS, Pairs
+from ringcast.wire import changes as wire
+from ringcast.wire.changes import Holding
+from ringcast.wire.frames import Leave
+
+if TYPE_CHECKING:
+    from ringcast.config import MembershipConfig
+    from ringcast.core.effects import Effects
+    from ringcast.core.shared import Timers
+    from ringcast.core.view_change import StateStanding
+    from ringcast.model import Member, View
+    from ringcast.protocols.views.change import ViewChange
+
+
+class Timer(Named):
+    REQUEST = auto()
+    """Repeat what was asked of the coordinator."""
+    PAIRS = auto()
+    """Somebody is not heard: ask it, and complain again."""
+
+
+class Owner(Protocol):
+    """Whose requests they are."""
+
+    @property
+    def is_member(self) -> bool: ...
+    def hello(self, *, is_asking: bool = False) -> wire.Hello: ...
+    def advance(self, now: int, out: Effects) -> None:
+        """Propose, if there is reason to and it is on this member; else ask for it."""
+        ...
+
+
+class Requests:
+    """Those of one member, and those of others if it coordinates."""
+
+    def __init__(self, change: ViewChange, config: MembershipConfig, owner: Owner) -> None:
+        self.me = change.me
+        self.leavers: set[Member] = set()
+        """Who is to be left out of the next view, and asked for all it has."""
+        self.may_go = False
+        """This member wants to leave, and nothing keeps it."""
+        self.wants_state = False
+        """Somebody lacks the state, and nobody gives it."""
+        self.pairs = Pairs()
+        self.ignored = 0
+        self._change = change
+        self._owner = owner
+        self._is_strict = bool(config.slow_member_timeout_s)
+        self._interval = REPEAT_START_NS
+
+    def attach(self, timers: Timers[Timer]) -> None:
+        self._timers = timers
+
+    @property
+    def are_any(self) -> bool:
+        """A view is needed to settle them."""
+        return bool(self.leavers) or self.may_go or self.wants_state
+
+    def begin(self, view: View) -> None:
+        """This view settles what was asked for."""
+        self.leavers = {who for who in self.leavers if who in view}
+        self.wants_state = False
+        self.pairs.begin(view)
+
+    def close(self) -> None:
+        self._timers.disarm_all()
+
+    # Of this member
+
+    def go(self, now: int, out: Effects) -> None:
+        self.may_go = True
+        self._owner.advance(now, out)
+
+    def suspect(self, member: Member, reason: str, now: int, out: Effects) -> None:
+        if member in self._change.view and member != self.me:
+            self._change.suspects[member] = reason
+            self._interval = REPEAT_START_NS
+            self.miss(member, now, out)
+            self._owner.advance(now, out)
+
+    def ahead(self, member: Member, now: int, out: Effects) -> None:
+        """It is in another view by now: this one goes on without it; but whoever has promised
+        waits for that change to end first, if both are in it."""
+        change, proposal = self._change, self._change.follower.proposal
+        is_with_me = proposal is not None and change.is_frozen and member in proposal.members
+        if member in change.view and member not in change.elsewhere and not is_with_me:
+            change.elsewhere.add(member)
+            self._owner.advance(now, out)
+
+    def too_slow(self, member: Member, now: int, out: Effects) -> None:
+        """It holds this one up."""
+        change = self._change
+        if member not in change.view or member == self.me:
+            return
+        if change.coordinator == self.me:
+            self.leavers.add(member)
+            self._owner.advance(now, out)
+        else:
+            out.datagram(change.coordinator, wire.Complain(member, is_slow=True))
+
+    def state_changed(self, standing: StateStanding, now: int, out: Effects) -> None:
+        self._change.follower.standing = standing
+        self.wants_state = standing.holding is Holding.LACKS and standing.provider is None
+        if self.wants_state and self._owner.is_member:
+            self._interval = REPEAT_START_NS
+            self._owner.advance(now, out)
+
+    def miss(self, member: Member, now: int, out: Effects) -> None:
+        """This member does not hear that one; others may."""
+        self.pairs.miss(member, now)
+        if not self._timers.is_armed(Timer.PAIRS):
+            self._complain_of_unheard(now, out)
+
+    def handle_timeout(self, now: int, out: Effects) -> None:
+        for timer in self._timers.take_due(now):
+            match timer:
+                case Timer.REQUEST:
+                    self.ask(now, out)
+                case Timer.PAIRS:
+                    self._complain_of_unheard(now, out)
+
+    def ask(self, now: int, out: Effects) -> None:
+        """Ask the coordinator, and ask again until it has seen to it."""
+        to, elsewhere = self._change.coordinator, self._change.elsewhere
+        if to == self.me or not (elsewhere or self.may_go or self.wants_state):
+            self._timers.disarm(Timer.REQUEST)
+            return
+        if self.may_go:
+            out.datagram(to, Leave())
+        if self.wants_state:
+            out.datagram(to, wire.Complain(self.me, wants_state=True))
+        if elsewhere:
+            out.datagram(to, self._owner.hello(is_asking=True))  # is it there, too?
+        for member in elsewhere:
+            out.datagram(to, wire.Complain(member))
+        if self._interval > REPEAT_START_NS:
+            out.signal(VerifyWanted(to))
+        self._timers.arm(Timer.REQUEST, now + self._interval)
+        self._interval = min(2 * self._interval, REPEAT_MAX_NS)
+
+    def _complain_of_unheard(self, now: int, out: Effects) -> None:
+        self.pairs.forget_old(now)
+        if not self.pairs.unheard:
+            return
+        hello, to = self._owner.hello(is_asking=True), self._change.coordinator
+        for member in self.pairs.unheard:
+            out.datagram(member, hello)
+            if to != self.me:
+                out.datagram(to, wire.Complain(member))
+        view = self._change.view
+        for member in view.members[: view.members.index(self.me)]:
+            out.signal(VerifyWanted(member))  # is any of them there to see to it?
+        self._timers.arm(Timer.PAIRS, now + PROBE_NS)
+
+    # Of others
+
+    def on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
+        view, member = self._change.view, complain.member
+        if source in view and not complain.is_slow and not complain.wants_state:
+            self._judge(source, member, now, out)
+        elif source not in view or member not in view:
+            self.ignored += 1
+        elif complain.wants_state:
+            self.wants_state = True
+            self._owner.advance(now, out)
+        elif self._change.coordinator == self.me and self._is_strict:
+            self.leavers.add(member)
+            self._owner.advance(now, out)
+
+    def on_leave(self, source: Member, now: int, out: Effects) -> None:
+        view = self._change.view
+        if source in view:
+            self.leavers.add(source)
+            self._owner.advance(now, out)
+        elif view.id.creator == self.me:
+            out.datagram(source, wire.Install(view.id))
+
+    def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
+        """As coordinator: if both live and stay deaf to each other, one has to go."""
+        change, view = self._change, self._change.view
+        self.pairs.complain(source, member, now)
+        if member in view and member != self.me:
+            out.signal(VerifyWanted(member))
+            out.datagram(member, self._owner.hello(is_asking=True))  # it may be in another view
+        loser = self.pairs.broken(view, now)
+        if loser is not None and loser != self.me and change.coordinator == self.me:
+            change.suspects.setdefault(loser, "it and another member do not hear each other")
+            self._owner.advance(now, out)
