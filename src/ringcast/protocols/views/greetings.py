@@ -6,7 +6,8 @@ of one that purges otherwise                 it cannot be in a group with me
 of somebody, and I do not coordinate         answer if it asks: that names who does
 of a member that does not coordinate         say Hello to who does there
 of a coordinator, of a better part           tell it who is in my view, and leave it to that one
-of a coordinator, of a lesser part           note who is in its view; if it does not say, ask
+of a coordinator, of a lesser part           if it asks, ask it; if it answers, so that it hears
+                                             me, note who is in its view
 
 Whenever somebody is met all others are asked at once, so that all come in by one change.
 """
@@ -112,13 +113,13 @@ class Greetings:
             owner.ignored += 1  # this member founds nothing
         elif owner.requests.pairs.is_barred(hello.members, owner.change.view, now):
             owner.ignored += 1  # somebody of the view does not hear it
+        elif hello.is_asking and hello.coordinator is not None:
+            out.datagram(source, self.hello(is_asking=True))  # its answer shows that it hears us
+            self._ask_others(now, out)
         elif owner.meeting.note(source, hello, now):
             owner.note_part(now)
             if hello.is_asking:
                 out.datagram(source, self.hello())
-            self._ask_others(now, out)
-        elif hello.is_asking:  # else it was asked, and does not say who is in its view
-            out.datagram(source, self.hello(is_asking=True))
             self._ask_others(now, out)
 
     def _ask_others(self, now: int, out: Effects) -> None:
