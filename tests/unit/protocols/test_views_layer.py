@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.config import MembershipConfig
-from ringcast.core.effects import Effects, Suspected, VerifyWanted
+from ringcast.core.effects import Effects, Suspected, Unreachable, VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, Snapshot
 from ringcast.model import Address, Member, Purge, Stream, ViewId
@@ -138,3 +139,29 @@ def test_who_misses_others_asks_whether_the_coordinator_lives_that_it_complains_
     side.signal(Suspected(C, "silent"))
     assert side.said(wire.Complain) == [(A, wire.Complain(C))]
     assert VerifyWanted(A) in side.signals
+
+
+def test_the_coordinator_leaves_out_whom_its_messages_do_not_reach() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.signal(Unreachable(C))
+    assert [frame.members for _, frame in side.said(wire.Propose)] == [(A, B)]
+    other = Side(B)
+    other.join(ViewId(A, 2), A, B, C)
+    other.signal(Unreachable(C))
+    assert other.said(wire.Complain) == [(A, wire.Complain(C))]
+
+
+def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:
+    side = Side(A)
+    side.pass_time(1000)
+    alone = wire.Hello(Purge.ACKS, True, False, 3, C, ViewId(C, 3), 1, (C,))
+    side.said(wire.Hello)
+    side.hear(C, alone)
+    assert (C, side.layer.hello(is_asking=True)) in side.said(wire.Hello)
+    side.pass_time(100)
+    assert side.said(wire.Propose) == []
+    side.hear(C, replace(alone, is_asking=False))
+    side.pass_time(100)
+    assert [dest for dest, _ in side.said(wire.Propose)][:1] == [C]

@@ -5,8 +5,11 @@ of my view, in a later one by now            it is in another view; so are those
 of one that purges otherwise                 it cannot be in a group with me
 of somebody, and I do not coordinate         answer if it asks: that names who does
 of a member that does not coordinate         say Hello to who does there
-of a coordinator, of a better part           tell it who is in my view
-of a coordinator, of a lesser part           note who is in its view; if it does not say, ask
+of a coordinator, of a better part           tell it who is in my view, and leave it to that one
+of a coordinator, of a lesser part           if it asks, ask it; if it answers, so that it hears
+                                             me, note who is in its view
+
+Whenever somebody is met all others are asked at once, so that all come in by one change.
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ class Greetings:
                 out.datagram(hello.coordinator, told)
                 if is_better:
                     owner.meeting.give_way(now)
-                self._greet_others(now, out)
+                self._ask_others(now, out)
         elif is_better:
             out.datagram(source, self.hello(with_members=True))
             owner.meeting.give_way(now)
@@ -110,16 +113,16 @@ class Greetings:
             owner.ignored += 1  # this member founds nothing
         elif owner.requests.pairs.is_barred(hello.members, owner.change.view, now):
             owner.ignored += 1  # somebody of the view does not hear it
+        elif hello.is_asking and hello.coordinator is not None:
+            out.datagram(source, self.hello(is_asking=True))  # its answer shows that it hears us
+            self._ask_others(now, out)
         elif owner.meeting.note(source, hello, now):
             owner.note_part(now)
             if hello.is_asking:
                 out.datagram(source, self.hello())
-            self._greet_others(now, out)
-        elif hello.is_asking:  # else it was asked, and does not say who is in its view
-            out.datagram(source, self.hello(is_asking=True))
-            self._greet_others(now, out)
+            self._ask_others(now, out)
 
-    def _greet_others(self, now: int, out: Effects) -> None:
-        """Somebody is there: who else is?"""
+    def _ask_others(self, now: int, out: Effects) -> None:
+        """Somebody is there: who else is may come along."""
         if self._owner.phase is Phase.MEMBER and self._owner.meeting.may_greet(now):
             self.say_hello(out)

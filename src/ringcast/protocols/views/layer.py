@@ -199,7 +199,7 @@ class GroupViews(Layer):
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
             case Unreachable(member):
-                self.requests.miss(member, now, out)
+                self.requests.unreachable(member, now, out)
             case StateChanged(standing):
                 self.requests.state_changed(standing, now, out)
             case Flushed() if self.phase is Phase.LEAVING and not self.requests.may_go:

@@ -76,6 +76,7 @@ class Requests:
         self.pairs.begin(view)
         self.leavers = {who for who in self.leavers if who in view}
         self.wants_state = False
+        self.pairs.begin(view)
 
     def close(self) -> None:
         self._timers.disarm_all()
@@ -125,6 +126,13 @@ class Requests:
         self.pairs.miss(member, now)
         if not self._timers.is_armed(Timer.PAIRS):
             self._complain_of_unheard(now, out)
+
+    def unreachable(self, member: Member, now: int, out: Effects) -> None:
+        """It does not hear this one, which coordinates or else complains of it."""
+        if self._change.coordinator == self.me:
+            self.suspect(member, "it acknowledges nothing", now, out)
+        else:
+            self.miss(member, now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):
