@@ -492,12 +492,12 @@ class GroupViews(Layer):
             self.ignored += 1  # this member founds nothing
         elif self.pairs.is_barred(hello.members, self.change.view, now):
             self.ignored += 1  # somebody of the view does not hear it
+        elif hello.is_asking or not hello.members:
+            out.datagram(source, self._hello(is_asking=True))  # what it answers proves it hears us
         elif self.meeting.note(source, hello, now):
             self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
-            if hello.is_asking:
-                out.datagram(source, self._hello())
         else:
-            out.datagram(source, self._hello(is_asking=True))
+            self.ignored += 1
 
     # Suspicion, and leaving
 
@@ -518,14 +518,19 @@ class GroupViews(Layer):
         self.pairs.forget_old(now)
         if not self.pairs.unheard:
             return
-        hello, to = self._hello(is_asking=True), self.coordinator
-        for member in self.pairs.unheard:
+        hello = self._hello(is_asking=True)
+        for member in list(self.pairs.unheard):
             out.datagram(member, hello)
-            if to == self.me:
-                self._judge(self.me, member, now, out)
-            else:
-                out.datagram(to, wire.Complain(member))
+            out.datagram(member, wire.Complain(member))  # it may hear this one
+            self._report(member, now, out)
         self._timers.arm(Timer.PAIRS, now + PROBE_NS)
+
+    def _report(self, member: Member, now: int, out: Effects) -> None:
+        """This member and that one do not hear each other."""
+        if self.coordinator == self.me:
+            self._judge(self.me, member, now, out)
+        else:
+            out.datagram(self.coordinator, wire.Complain(member))
 
     def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
         """As coordinator: if both live and stay deaf to each other, one has to go."""
@@ -567,8 +572,12 @@ class GroupViews(Layer):
 
     def _on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member = self.change.view, complain.member
-        if source in view and not complain.is_slow and not complain.wants_state:
+        is_unheard = not complain.is_slow and not complain.wants_state
+        if source in view and is_unheard:
             self._judge(source, member, now, out)
+        elif member == self.me and is_unheard:
+            if self.pairs.complain(source, member, now):  # else it may hear what we answer
+                self._report(source, now, out)
         elif source not in view or member not in view:
             self.ignored += 1
         elif complain.wants_state:
