@@ -28,16 +28,16 @@ class Side:
         self.now = 1_000 * MS
         self.frames: list[tuple[object, Frame]] = []
         self.signals: list[Signal] = []
-        self._out = Effects()
-        self.layer.start(self.now, self._out)
+        self.out = Effects()
+        self.layer.start(self.now, self.out)
         self._settle()
 
     def hear(self, source: Member, *frames: Frame) -> None:
-        self.layer.receive(source, frames, self.now, self._out)
+        self.layer.receive(source, frames, self.now, self.out)
         self._settle()
 
     def signal(self, signal: Signal) -> None:
-        self.layer.handle_signal(signal, self.now, self._out)
+        self.layer.handle_signal(signal, self.now, self.out)
         self._settle()
 
     def pass_time(self, milliseconds: float) -> None:
@@ -45,7 +45,7 @@ class Side:
         stop = self.now + round(milliseconds * MS)
         while (due := self.layer.deadlines.next()) is not None and due <= stop:
             self.now = max(self.now, due)
-            self.layer.handle_timeout(self.now, self._out)
+            self.layer.handle_timeout(self.now, self.out)
             self._settle()
         self.now = stop
 
@@ -91,14 +91,14 @@ class Side:
         self.hear(id.creator, wire.Cut(id, tuple(parts), ()))
 
     def _settle(self) -> None:
-        while self._out.signals:
-            signal = self._out.signals.popleft()
+        while self.out.signals:
+            signal = self.out.signals.popleft()
             self.signals.append(signal)
             if isinstance(signal, Freeze):
                 snapshot = Snapshot({Stream.FIFO: 0}, {})
-                self.layer.handle_signal(Frozen(signal.id, snapshot), self.now, self._out)
+                self.layer.handle_signal(Frozen(signal.id, snapshot), self.now, self.out)
             elif isinstance(signal, Flush):
-                self.layer.handle_signal(CutReached(signal.id), self.now, self._out)
-        self.frames += self._out.frames
-        self._out.frames.clear()
+                self.layer.handle_signal(CutReached(signal.id), self.now, self.out)
+        self.frames += self.out.frames
+        self.out.frames.clear()
         self.layer.check_invariants()
