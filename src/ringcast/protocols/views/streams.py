@@ -26,7 +26,7 @@ windows where its streams go on. The event follows when all before it is read (r
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
@@ -83,7 +83,8 @@ FETCH_MAX_NS = 500_000_000
 """How often what a flush lacks is asked for: at first, and at the least."""
 
 WANTS_MAX = 4
-"""Windows full of messages that one member is given for one proposal: so often may it ask."""
+"""Windows full of messages of one stream that one member is given for one proposal: so often may it
+ask."""
 
 UNREAD_WINDOWS = 4
 """How many windows full of bytes of departed members may wait for a reader."""
@@ -141,7 +142,8 @@ class ViewStreams(ReliableMulticast):
         super().attach(group, deadlines)
         self.reading = Reading()
         self._aside: deque[tuple[Member, Data]] = deque()
-        self._answered: dict[Member, int] = {}  # messages that each wanted, for this proposal
+        # Messages that each member was given of each stream, for this proposal.
+        self._answered: Counter[tuple[Member, Origin]] = Counter()
         self._reading_in: View | None = None
         self._fetching: Timers[Timer] = deadlines.owner("flush")
 
@@ -295,7 +297,8 @@ class ViewStreams(ReliableMulticast):
 
     def _freeze(self, id: ViewId, members: tuple[Member, ...], out: Effects) -> None:
         self._proposal, self._part = id, None
-        self._members, self._answered = members, {}
+        self._members = members
+        self._answered.clear()
         self._next_tag = tag_of(id)
         self._early.clear()
         self._fetching.disarm(Timer.FETCH)
@@ -511,14 +514,16 @@ class ViewStreams(ReliableMulticast):
             out.datagram(want.asker, replace(want, asker=source))
             return
         asker = None if want.id.creator == self.me else want.asker
-        half = self._half_of(Origin(want.sender, want.stream))
+        origin = Origin(want.sender, want.stream)
+        half = self._half_of(origin)
         if half is None:
             return
-        quota = WANTS_MAX * half.window.capacity_max - self._answered.get(source, 0)
+        given = asker or source, origin
+        quota = WANTS_MAX * half.window.capacity_max - self._answered[given]
         for seqnos in want.missing:
             for data in half.pieces(seqnos[: max(0, quota)], half.window.capacity_max):
                 quota -= data.count
-                self._answered[source] = self._answered.get(source, 0) + data.count
+                self._answered[given] += data.count
                 out.datagram(source, Forwarded(want.id, want.sender, data, asker))
 
     def _on_forwarded(self, source: Member, forwarded: Forwarded, now: int, out: Effects) -> None:
