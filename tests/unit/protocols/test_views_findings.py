@@ -18,6 +18,8 @@ from ringcast.model import Address, Member, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.views.change import NO_ANSWER, PATIENCE_NS
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.frames import Flushable, State
+from ringcast.protocols.views.pairs import COMPLAINTS_MAX, Pairs
+from ringcast.protocols.views.pairs import FRESH_NS as COMPLAINT_NS
 from ringcast.protocols.views.streams import UNREAD_WINDOWS, WANTS_MAX, Standing, ViewStreams
 from ringcast.protocols.views.translation import decode_state, encode_state
 from ringcast.wire import changes as wire
@@ -25,7 +27,7 @@ from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Data, Heartbeat
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
-from support.view_group import SMALL, STRANGER, ViewGroup, in_letters
+from support.view_group import NAMES, SMALL, STRANGER, ViewGroup, in_letters
 from support.view_side import A, B, C, D, Side
 
 if TYPE_CHECKING:
@@ -225,6 +227,38 @@ def test_who_has_flushed_completes_the_view_of_another_whose_proposer_dies() -> 
     assert group.run_until(group.is_one, 2000), group.waits()
     assert completed in group.observed.views_of(group.node("C").me)
     assert group.view("B") == "BC"
+
+
+# 10: who is cut off
+
+
+@pytest.mark.parametrize(
+    ("names", "who", "bound_ms"),
+    [("ABC", "C", 1014), ("ABC", "B", 1514), (NAMES[:24], "X", 1014), (NAMES[:12], "G", 1514)],
+    ids=["last of 3", "middle of 3", "last of 24", "middle of 12"],
+)
+def test_who_is_cut_off_goes_on_alone_as_soon_as_nobody_has_answered(
+    names: str, who: str, bound_ms: float
+) -> None:
+    """VL3: 2 p + 14 delays; so far p longer where others stand behind it in the view."""
+    group = ViewGroup(names, hint_ms=None).form()
+    group.propose("A")
+    assert group.run_until(lambda: is_flushed(group, who), 50)
+    group.weather.part(who, names.replace(who, ""))
+    assert group.run_until(lambda: not group.layer(who).change.is_frozen, bound_ms)
+    assert group.view(who) == who
+
+
+def test_those_who_live_and_do_not_propose_are_waited_for_in_steps_that_double() -> None:
+    """The last of 24: for its proposer, then for one, two, four ... before it."""
+    many = members(24)
+    side = Side(many[-1])
+    side.join(ViewId(many[0], 2), *many)
+    side.flush(ViewId(many[0], 3), *many)
+    side.pass_time(6 * PATIENCE_MS)
+    assert side.said(wire.Propose) == []
+    side.pass_time(PATIENCE_MS)
+    assert len(side.said(wire.Propose)) == 23
 
 
 # 12: suspicions
@@ -474,21 +508,43 @@ def test_what_a_stranger_wants_it_does_not_get() -> None:
         assert answers(group, "A", wire.Want(id, sender, Stream.FIFO, (range(1, 11),))) == 0
 
 
-def test_a_member_is_given_four_windows_for_one_proposal() -> None:
-    group = ViewGroup("ABC").form()
+def test_a_member_is_given_four_windows_of_each_stream_for_one_proposal() -> None:
+    group = ViewGroup("ABCD").form()
     capacity = group.config.multicast.capacity
     group.read("B", 0)
-    group.send("A", capacity)
+    for stream in group.streams:
+        group.send("A", capacity, stream)
     group.run(50)
-    group.weather.part("A", "BC")
+    group.weather.part("A", "BCD")
     group.propose("A")
     sender, source = group.node("A").me, group.node("B").me
-    want = wire.Want(
-        group.layer("A").change.follower.promised,
-        *(sender, Stream.FIFO, (range(1, capacity + 1),)),
-    )
-    given = [answers(group, "A", want, source=source) for _ in range(WANTS_MAX + 2)]
-    assert given == [capacity] * WANTS_MAX + [0, 0]
+    for stream in group.streams:
+        id, missing = group.layer("A").change.follower.promised, range(1, capacity + 1)
+        want = wire.Want(id, sender, stream, (missing,))
+        given = [answers(group, "A", want, source) for _ in range(WANTS_MAX + 2)]
+        assert given == [capacity] * WANTS_MAX + [0, 0]
+
+
+def test_a_proposer_is_given_what_it_wants_for_others_as_often_as_each_might_ask() -> None:
+    group = ViewGroup("ABCD").form()
+    capacity = group.config.multicast.capacity
+    group.read("D", 0)
+    group.send("B", capacity)
+    group.run(50)
+    group.weather.part("B", "ACD")
+    id, proposer = later(group), group.node("A").me
+    group.inject("B", wire.Propose(id, tuple(group.layer("A").change.view)), source=proposer)
+    for asker in "CD":
+        member = group.node(asker).me
+        sender, missing = group.node("B").me, range(1, capacity + 1)
+        want = wire.Want(id, sender, Stream.FIFO, (missing,), member)
+        given = [answers(group, "B", want, proposer) for _ in range(WANTS_MAX + 2)]
+        assert given == [capacity] * WANTS_MAX + [0, 0]
+
+
+def later(group: ViewGroup) -> ViewId:
+    """A proposal of A, above all that there were."""
+    return ViewId(group.node("A").me, group.layer("A").change.highest + 1)
 
 
 def answers(group: ViewGroup, name: str, want: wire.Want, source: Member = STRANGER) -> int:
@@ -521,3 +577,76 @@ def test_who_does_not_read_what_departed_members_sent_closes_itself_in_the_end()
     assert waiting > most
     assert "departed" in group.observed.closed[reader]
     assert group.run_until(lambda: group.view("A") == "A", 5000)
+
+
+# M3: two members that do not hear each other
+
+SUSPECT_AFTER_MS = 1000 * SMALL.membership.suspect_after_s
+BROKEN_MS = 12_000.0
+BROKEN_LINKS = [
+    *(("ABCD", source, dest) for source, dest in ("BC", "CB", "BD", "AB", "BA", "AD", "DA")),
+    *(("ABCDEFGHI", source, dest) for source, dest in ("BF", "FB", "AE", "EA")),
+]
+
+
+@pytest.mark.parametrize("way", ["both ways", "one way"])
+@pytest.mark.parametrize(("names", "source", "dest"), BROKEN_LINKS)
+def test_of_two_that_do_not_hear_each_other_the_later_one_stays_out_until_they_do(
+    names: str, source: str, dest: str, way: str
+) -> None:
+    group = ViewGroup(names).form()
+    group.weather.cuts = {(source, dest), *([(dest, source)] if way == "both ways" else [])}
+    loser, rest = max(source, dest), names.replace(max(source, dest), "")
+    assert longest_wait(group, SUSPECT_AFTER_MS + 4000) <= SUSPECT_AFTER_MS + 3000
+    assert {group.view(name) for name in rest} == {rest}
+    assert group.view(loser) == loser
+
+    promised = [group.layer(name).change.follower.promised for name in names]
+    assert longest_wait(group, BROKEN_MS) == 0
+    assert [group.layer(name).change.follower.promised for name in names] == promised
+
+    group.weather.cuts.clear()
+    assert group.run_until(group.is_one, 6000), group.waits()
+    group.run(1000)
+    assert group.undelivered() == []
+    assert group.observed.violations() == []
+
+
+def test_a_part_comes_in_when_it_has_answered_not_when_it_only_asks() -> None:
+    """D10: it may not hear us; all would freeze for it in vain."""
+    side = Side(A)
+    side.pass_time(1000)
+    part = View(ViewId(B, 2), (B,))
+    side.said(wire.Hello)
+    side.hear(B, hello(part, is_asking=True))
+    assert [dest for dest, _ in side.said(wire.Hello)] == [B]
+    side.pass_time(100)
+    assert proposed(side) == []
+    side.hear(B, hello(part))
+    assert side.said(wire.Hello) == []
+    side.pass_time(100)
+    assert proposed(side)[0] == "B: AB"
+
+
+def test_complaints_that_are_over_make_room_for_others() -> None:
+    pairs, many = Pairs(), members(COMPLAINTS_MAX)
+    for who in many:
+        pairs.complain(A, who, 0)
+    view = View(ViewId(A, 2), (A, B))
+    pairs.complain(A, C, COMPLAINT_NS - 1)
+    assert not pairs.is_barred([C], view, COMPLAINT_NS - 1)
+    pairs.complain(A, C, COMPLAINT_NS)
+    assert pairs.is_barred([C], view, COMPLAINT_NS)
+
+
+def longest_wait(group: ViewGroup, milliseconds: float) -> float:
+    """All send, again and again: for how long nothing was accepted of one, at the worst."""
+    since = dict.fromkeys(group.names, group.now_ms)
+    longest, stop = 0.0, group.now_ms + milliseconds
+    while group.now_ms < stop:
+        for name in group.names:
+            if group.send(name):
+                since[name] = group.now_ms
+            longest = max(longest, group.now_ms - since[name])
+        group.run(100)
+    return longest
