@@ -73,6 +73,7 @@ class Requests:
 
     def begin(self, view: View) -> None:
         """This view settles what was asked for."""
+        self.pairs.begin(view)
         self.leavers = {who for who in self.leavers if who in view}
         self.wants_state = False
         self.pairs.begin(view)

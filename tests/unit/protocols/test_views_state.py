@@ -1,0 +1,361 @@
+"""The application's state goes over at the cut of a view, and then all that is not in it, once.
+
+Each application keeps what it was handed, by sender; that is its state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringcast.config import MembershipConfig
+from ringcast.core.shared import Phase
+from ringcast.core.view_change import Part, Snapshot, StateStanding
+from ringcast.events import (
+    Delivered,
+    StateAbandoned,
+    StateBegun,
+    StateChunk,
+    StateLost,
+    StateReceived,
+    StateWanted,
+    StateWritable,
+    ViewInstalled,
+)
+from ringcast.model import Address, Member, Stream, View, ViewId
+from ringcast.node import build_node
+from ringcast.protocols.views import state as views_state
+from ringcast.protocols.views.frames import Propose, State
+from ringcast.protocols.views.layer import GroupViews
+from ringcast.protocols.views.parts import share_state
+from ringcast.sim.plain import PlainMember, begin
+from ringcast.wire.changes import Holding
+from support.view_group import SMALL, ViewGroup, address_of
+
+if TYPE_CHECKING:
+    from ringcast.events import Event
+    from ringcast.node import Node
+
+PATIENCE_MS = 11_000.0
+
+
+class Keeper:
+    """One application: it keeps messages, and gives them away as it is told to."""
+
+    def __init__(self, group: StateGroup, node: Node) -> None:
+        self.node = node
+        self.kept: list[bytes] = []
+        self.views = 0
+        self.lost = 0
+        self.begun = 0
+        self.received = 0
+        self.gives = True
+        """If not, it leaves who wants the state waiting."""
+        self.refuses = False
+        self.wanted: list[int] = []
+        self.abandoned: list[int] = []
+        self._group = group
+        self._rest: dict[int, list[bytes]] = {}
+
+    def see(self, me: Member, event: Event) -> None:
+        match event:
+            case Delivered(_, run) if not event.epoch:
+                self.kept += run.payloads
+            case ViewInstalled():
+                self.views += 1
+            case StateWanted(transfer):
+                self.wanted.append(transfer)
+                self._rest[transfer] = list(self.kept)
+                self._group.world.clock.after(0, self.give, transfer)
+            case StateWritable(transfer):
+                self._group.world.clock.after(0, self.give, transfer)
+            case StateAbandoned(transfer):
+                self.abandoned.append(transfer)
+                self._rest.pop(transfer, None)
+            case StateBegun():
+                self.begun += 1
+                self.kept.clear()
+            case StateChunk(payload):
+                self.kept.append(payload)
+            case StateReceived():
+                self.received += 1
+            case StateLost():
+                self.lost += 1
+
+    def give(self, transfer: int) -> None:
+        process = self._group.world.processes[self.node.me.address]
+        if transfer not in self._rest or process.node is not self.node or not process.can_act:
+            return
+        if self.refuses:
+            self.node.refuse_state(transfer, process.now)
+        elif self.gives:
+            rest = self._rest.pop(transfer)
+            accepted = self.node.provide_state(transfer, rest, process.now, is_last=True)
+            if accepted < len(rest):
+                self._rest[transfer] = rest[accepted:]
+        process.turn()
+
+
+class StateGroup(ViewGroup):
+    keepers: dict[str, Keeper]
+
+    def start(self, name: str) -> Node:
+        self._incarnations[name] += 1
+        me = Member(address_of(name), self._incarnations[name], name)
+        node = build_node(
+            *(me, replace(self.config, name=name)),
+            membership=GroupViews,
+            streams=self.streams,
+            state=True,
+        )
+        keeper = Keeper(self, node)
+        self.keepers = {**getattr(self, "keepers", {}), name: keeper}
+        member = PlainMember(node, keeper.see)
+        member.before_sending = lambda node: node.check_invariants()
+        begin(self.world, member, [address_of(each) for each in self.names])
+        return node
+
+    def states(self, names: str | None = None) -> list[list[bytes]]:
+        return [sorted(self.keepers[name].kept) for name in names or self.names]
+
+    def state_of(self, name: str) -> views_state.StateTransfer:
+        state = self.node(name).state
+        assert isinstance(state, views_state.StateTransfer)
+        return state
+
+    def assert_same(self, names: str | None = None) -> None:
+        first, *others = self.states(names)
+        assert len(first) == len(set(first))
+        assert all(other == first for other in others)
+
+
+def test_who_founds_a_group_has_the_state_and_who_joins_takes_it() -> None:
+    group = StateGroup("ABC").form("A")
+    sent = group.send("A", 5)
+    group.form("BC")
+    assert group.states() == [sorted(sent)] * 3
+    assert [group.keepers[name].received for name in "ABC"] == [0, 1, 1]
+
+
+def test_members_that_start_together_have_one_state() -> None:
+    group = StateGroup("ABCD")
+    for name in "ABCD":
+        group.start(name)
+    assert group.run_until(group.is_one, 5000)
+    for name in "ABCD":
+        group.send(name, 3)
+        group.send(name, 3, Stream.UNIFORM)
+    group.run(500)
+    group.assert_same()
+    assert len(group.states()[0]) == 24
+
+
+def test_what_is_sent_while_the_state_is_on_its_way_follows_on_it() -> None:
+    group = StateGroup("ABC").form("AB")
+    group.send("A", 3)
+    group.run(100)
+    group.keepers["A"].gives = group.keepers["B"].gives = False
+    group.start("C")
+    assert group.run_until(group.is_one, 2000)
+    group.send("A", 4)
+    group.send("B", 4, Stream.UNIFORM)
+    group.run(100)
+    assert "waits for the state" in " ".join(group.node("C").explain(group.process("C").now))
+    assert group.state_of("C").is_behind
+    giver = "A" if group.keepers["A"].wanted else "B"
+    group.keepers[giver].gives = True
+    group.keepers[giver].give(group.keepers[giver].wanted[-1])
+    group.run(500)
+    group.assert_same()
+    assert len(group.states()[0]) == 11
+
+
+@pytest.mark.parametrize("how", ["dies", "refuses", "says nothing", "leaves"])
+def test_another_gives_the_state_if_its_provider(how: str) -> None:
+    group = StateGroup("ABC").form("AB")
+    group.send("B", 3)
+    group.run(100)
+    first = group.node("A").view.members[0].name if group.node("A").view else ""
+    second = "B" if first == "A" else "A"
+    provider = group.keepers[first]
+    provider.gives, provider.refuses = False, how == "refuses"
+    group.start("C")
+    assert group.run_until(lambda: bool(provider.wanted), 3000)
+    group.send(second, 4)
+    if how == "dies":
+        group.crash(first)
+    elif how == "leaves":
+        group.leave(first)
+    group.run(PATIENCE_MS)
+    stay = "ABC" if how in ("refuses", "says nothing") else f"{second}C"
+    assert group.keepers["C"].received == 1
+    group.assert_same(stay)
+    assert len(group.states(stay)[0]) == 7
+
+
+def test_the_state_is_lost_if_nobody_can_give_it() -> None:
+    group = StateGroup("ABC").form("AB")
+    group.send("A", 3)
+    group.run(100)
+    for name in "AB":
+        group.keepers[name].refuses = True
+    group.start("C")
+    group.run(3000)
+    sent = group.send("A", 2)
+    group.run(500)
+    assert group.keepers["C"].lost == 1
+    assert group.keepers["C"].kept[-2:] == sent
+    assert not group.state_of("C").is_behind
+
+
+def test_where_parts_come_together_the_lesser_takes_the_state_of_the_larger() -> None:
+    group = StateGroup("ABC").form()
+    group.weather.part("AB", "C")
+    assert group.run_until(lambda: group.view("C") == "C", 8000)
+    group.send("A", 3)
+    lost = group.send("C", 2)
+    group.run(3000)
+    group.weather.cuts.clear()
+    assert group.run_until(group.is_one, 20_000)
+    group.send("C", 1)
+    group.run(1000)
+    group.assert_same()
+    assert not set(lost) & set(group.states()[0])
+
+
+def test_a_reader_that_is_behind_takes_the_state_after_what_it_has_to_read() -> None:
+    group = StateGroup("ABC").form()
+    group.read("C", 0)
+    before = group.send("A", 3)
+    group.run(100)
+    group.weather.part("AB", "C")
+    assert group.run_until(lambda: group.view("A") == group.view("B") != "ABC", 8000)
+    group.send("A", 2)
+    group.run(4000)
+    group.weather.cuts.clear()
+    assert group.run_until(group.is_one, 20_000)
+    group.run(500)
+    assert group.state_of("C").phase is views_state.Phase.EXPECTING
+    assert "the state follows" in " ".join(group.node("C").explain(group.process("C").now))
+    group.crash("B")  # another cut, before it has come to the first
+    group.run(5000)
+    group.read("C")
+    group.run(2000)
+    assert set(before) <= set(group.keepers["A"].kept)
+    group.assert_same("AC")
+
+
+def test_who_may_keep_no_more_holds_senders_up_and_says_so() -> None:
+    small = replace(SMALL, membership=MembershipConfig(join_buffer_bytes=4096))
+    group = StateGroup("ABC", config=small).form("AB")
+    group.keepers["A"].gives = group.keepers["B"].gives = False
+    group.start("C")
+    assert group.run_until(group.is_one, 3000)
+    for _ in range(20):
+        group.send("A", 4)
+        group.run(20)
+    explained = " ".join(group.node("A").explain(group.process("A").now))
+    assert "C holds senders up" in explained
+    for keeper in (group.keepers["A"], group.keepers["B"]):
+        keeper.gives = True
+        for transfer in keeper.wanted:
+            keeper.give(transfer)
+    group.run(2000)
+    group.assert_same()
+    assert "holds senders up" not in " ".join(group.node("A").explain(group.process("A").now))
+
+
+def test_a_leaver_abandons_what_it_takes_and_gives() -> None:
+    group = StateGroup("ABC").form("AB")
+    group.keepers["A"].gives = group.keepers["B"].gives = False
+    group.start("C")
+    assert group.run_until(group.is_one, 3000)
+    group.leave("C")
+    group.run(2000)
+    assert group.layer("C").phase is Phase.OUT
+    assert group.keepers["A"].abandoned + group.keepers["B"].abandoned
+    assert group.view("A") in ("AB", "BA")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_at_random_all_that_go_on_together_end_with_one_state(seed: int) -> None:
+    dice = Random(seed)
+    group = StateGroup("ABCD", seed=seed)
+    group.weather.loss = dice.choice([0.0, 0.02])
+    group.weather.jitter_ms = dice.choice([0.0, 5.0])
+    for name in "ABCD":
+        group.start(name)
+        group.run(dice.uniform(0, 200))
+    for _ in range(12):
+        name = dice.choice("ABCD")
+        group.send(name, dice.randint(1, 5), dice.choice([Stream.FIFO, Stream.UNIFORM]))
+        group.run(dice.uniform(1, 300))
+        match dice.randrange(6):
+            case 0 if len(group.living()) > 2 and group.process(name).is_up:
+                group.crash(name)
+                group.run(dice.uniform(0, 3000))
+                group.start(name)
+            case 1:
+                group.weather.part(name, "ABCD".replace(name, ""))
+                group.run(dice.uniform(0, 4000))
+                group.weather.cuts.clear()
+            case _:
+                pass
+    group.weather.loss = 0.0
+    assert group.run_until(group.is_one, 60_000)
+    group.run(20_000)
+    assert group.is_quiet(), group.waits()
+    uniform = group.send("A", 3, Stream.UNIFORM)
+    group.run(2000)
+    for name in "ABCD":
+        kept = group.keepers[name].kept
+        assert len(kept) == len(set(kept))
+        assert set(uniform) <= set(kept)
+
+
+# Who gives and who takes
+
+A, B, C = (Member(Address("h", port), 1, name) for port, name in enumerate("ABC", 1))
+
+
+def shared(*standings: StateStanding, apart: bool = False) -> tuple[str, str]:
+    """Who gives, and who takes, of A, B and C; `apart`: C comes from another part."""
+    members = (A, B, C)[: len(standings)]
+    id, mine, other = ViewId(A, 5), View(ViewId(A, 2), (A, B, C)), View(ViewId(C, 3), (C,))
+    states = {
+        who: State(id, other if apart and who == C else mine, Snapshot({}, {}), standing=standing)
+        for who, standing in zip(members, standings, strict=True)
+    }
+    sides = [(mine.id, [who for who in members if not apart or who != C])]
+    if apart:
+        sides.append((other.id, [C]))
+    parts = [Part(view_id, tuple(side), {}, {}) for view_id, side in sides]
+    provider, takers = share_state(Propose(id, members), parts, states)
+    return "" if provider is None else provider.name, "".join(who.name for who in takers)
+
+
+NONE, LACKS, HOLDS, KEEPS = (StateStanding(holding) for holding in Holding)
+
+
+@pytest.mark.parametrize(
+    ("standings", "apart", "expected"),
+    [
+        ((NONE, NONE, NONE), False, ("", "")),
+        ((LACKS, LACKS, NONE), False, ("A", "B")),
+        ((LACKS, HOLDS, LACKS), False, ("B", "AC")),
+        ((HOLDS, HOLDS, LACKS._replace(provider=B)), False, ("A", "")),
+        ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), False, ("B", "")),
+        ((HOLDS, HOLDS, LACKS._replace(refused=(A,))), False, ("B", "C")),
+        ((HOLDS, LACKS._replace(refused=(A,)), NONE), False, ("", "")),
+        ((HOLDS, HOLDS, HOLDS), True, ("A", "C")),
+        ((HOLDS, HOLDS, KEEPS), True, ("A", "")),
+        ((LACKS, LACKS, HOLDS), True, ("C", "AB")),
+    ],
+)
+def test_who_gives_its_state_and_who_takes_it(
+    standings: tuple[StateStanding, ...], apart: bool, expected: tuple[str, str]
+) -> None:
+    assert shared(*standings, apart=apart) == expected
