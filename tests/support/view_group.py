@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from random import Random
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.core.effects import Suspected
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.model import Address, Member, Origin, Stream
@@ -19,22 +21,26 @@ from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.sim.plain import TAKE_MAX, PlainMember, begin, plain_world
+from ringcast.sim.plain import TAKE_MAX, LoseWhere, PlainMember, begin, plain_world
+from ringcast.wire.codec import Codec
 from support.virtual_synchrony import Observed, Watch, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from ringcast.core.effects import Signal
     from ringcast.model import View
     from ringcast.node import Node
     from ringcast.sim.world import Flight, Process
+    from ringcast.wire.frames import Frame
 
-NAMES = "ABCDEFGHIJ"
+NAMES = ascii_uppercase
 BOTH = (Stream.FIFO, Stream.UNIFORM)
 SMALL = GroupConfig(
     group="views", multicast=MulticastConfig(capacity=16, datagram_bytes=1000, window_bytes=1 << 16)
 )
 FORM_MS = 5_000.0
+STRANGER = Member(Address("10.0.0.2", 1), 9, "?")
 TURNS_MAX = 1000
 """At one moment, of all members."""
 
@@ -44,7 +50,8 @@ def address_of(name: str) -> Address:
 
 
 def name_of(address: Address) -> str:
-    return NAMES[address.port - 7800]
+    place = address.port - 7800
+    return NAMES[place] if 0 <= place < len(NAMES) else STRANGER.name
 
 
 class Weather:
@@ -104,7 +111,10 @@ class ViewGroup:
         self.weather = Weather(seed)
         self.world = plain_world(hint_ms=hint_ms, start=1_000_000_000)
         self.world.driving.random = Random(seed)
-        self.world.network.faults = [self.weather]
+        self.world.network.faults = [self.weather, LoseWhere(self._is_lost)]
+        self.is_lost: Callable[[str, str, set[type[Frame]]], bool] | None = None
+        """Whether a datagram of one to another with such frames is lost."""
+        self._stranger = Codec(config.group, STRANGER, 60_000, tagged=True)
         self.before_sending: Callable[[Node], None] = self.count_turn
         self._turns = (0, 0)  # when, and how many there were
         self._views = views(self.observed)
@@ -171,6 +181,32 @@ class ViewGroup:
         process.resident.take_limit = limit
         process.turn()
 
+    def inject(self, name: str, *frames: Frame, source: Member = STRANGER) -> None:
+        """Somebody says this to it: a member, or one that nobody has ever heard of."""
+        process = self.process(name)
+        codec = Codec(self.config.group, source, 60_000, tagged=True)
+        process.node.receive_datagrams(codec.pack(frames, process.node.me), process.now)
+        process.turn()
+
+    def signal(self, name: str, *signals: Signal) -> None:
+        """A layer of this member says this to the others."""
+        process = self.process(name)
+        for signal in signals:
+            process.node.effects.signal(signal)
+        process.node._run_to_completion(process.now)
+        process.turn()
+
+    def suspect(self, name: str, others: Iterable[str]) -> None:
+        self.signal(name, *(Suspected(self.node(other).me, "a test") for other in others))
+
+    def propose(self, name: str) -> None:
+        """A change that nobody needs: to a view of the same members."""
+        process = self.process(name)
+        self.layer(name).change.propose(
+            *(self.layer(name).change.view, set(), (), process.now, process.node.effects)
+        )
+        self.signal(name)
+
     def count_turn(self, node: Node) -> None:
         """A timer that is due and stays so would be served for ever."""
         now = self.world.clock.now
@@ -178,7 +214,18 @@ class ViewGroup:
         self._turns = (now, count + 1 if when == now else 0)
         assert count < TURNS_MAX, f"{node.me} spins: {node.deadlines.armed()}"
 
+    def _is_lost(self, flight: Flight) -> bool:
+        if self.is_lost is None:
+            return False
+        _, frames = self._stranger.unpack(flight.datagram, overhear=True)
+        link = flight.link
+        return self.is_lost(name_of(link.source), name_of(link.dest), set(map(type, frames)))
+
     # Time
+
+    @property
+    def now_ms(self) -> float:
+        return self.world.clock.now / 1e6
 
     def run(self, milliseconds: float) -> None:
         self.world.run_for(milliseconds)

@@ -8,6 +8,7 @@ Only members of the last proposal are answered, and each at most so many windows
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ DIRECT_TRIES = 2
 """How often its holder is asked before the proposer is."""
 
 WANTS_MAX = 4
-"""Windows full of messages that one member is given for one proposal: so often may it ask."""
+"""Windows full of messages of one stream that one member is given for one proposal."""
 
 
 class Timer(Named):
@@ -63,7 +64,8 @@ class Fetch:
         self._part: Part | None = None
         self._tries = 0
         self._interval = FETCH_START_NS
-        self._answered: dict[Member, int] = {}  # messages that each wanted, for this proposal
+        # Messages that each member was given of each stream, for this proposal.
+        self._answered: Counter[tuple[Member, Origin]] = Counter()
 
     def promise(self, id: ViewId, members: tuple[Member, ...]) -> None:
         """Another proposal was promised."""
@@ -145,11 +147,12 @@ class Fetch:
         asker = None if want.id.creator == self.me else want.asker
         half = self._half_of(Origin(want.sender, want.stream))
         if half is not None:
-            quota = WANTS_MAX * half.window.capacity_max - self._answered.get(source, 0)
+            whose = want.asker or source, half.origin
+            quota = WANTS_MAX * half.window.capacity_max - self._answered[whose]
             for seqnos in want.missing:
                 for data in half.pieces(seqnos[: max(0, quota)], half.window.capacity_max):
                     quota -= data.count
-                    self._answered[source] = self._answered.get(source, 0) + data.count
+                    self._answered[whose] += data.count
                     out.datagram(source, Forwarded(want.id, want.sender, data, asker))
         return True
 

@@ -6,7 +6,8 @@ complaint goes on for so long that the coordinator would have noticed, the link 
 broken, and one of them has to go: whoever stands in more complaints, its own or of others; of two
 as bad the later one in the view. So it is the same one, whoever decides.
 
-It may not come in again while somebody of the view still complains of it.
+It may not come in again while somebody of the view still complains of it. Whoever is not heard is
+told, too: it may hear the other one itself, and complains of it then.
 """
 
 from __future__ import annotations
@@ -67,14 +68,20 @@ class Pairs:
             if source not in view or member not in view
         }
 
-    def complain(self, source: Member, member: Member, now: int) -> None:
+    def complain(self, source: Member, member: Member, now: int) -> bool:
+        """Whether it has done so before, lately."""
         if member in self.unheard:
-            return
+            return False
         before = self._complaints.get((source, member))
         is_fresh = before is not None and now - before.last < FRESH_NS
         since = before.since if before is not None and is_fresh else now
+        if before is None and len(self._complaints) >= COMPLAINTS_MAX:
+            self._complaints = {
+                pair: c for pair, c in self._complaints.items() if now - c.last < FRESH_NS
+            }
         if before is not None or len(self._complaints) < COMPLAINTS_MAX:
             self._complaints[source, member] = Complaint(since, now)
+        return is_fresh
 
     def broken(self, view: View, now: int) -> Member | None:
         """Who has to go, if two members of this view cannot hear each other."""

@@ -168,6 +168,7 @@ class Requests:
         hello, to = self._owner.hello(is_asking=True), self._change.coordinator
         for member in self.pairs.unheard:
             out.datagram(member, hello)
+            out.datagram(member, wire.Complain(member))  # it may hear this one
             if to != self.me:
                 out.datagram(to, wire.Complain(member))
         view = self._change.view
@@ -178,8 +179,15 @@ class Requests:
     # Of others
 
     def on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
-        view, member = self._change.view, complain.member
-        if source in view and not complain.is_slow and not complain.wants_state:
+        view, member, to = self._change.view, complain.member, self._change.coordinator
+        is_unheard = not complain.is_slow and not complain.wants_state
+        if member == self.me and is_unheard and source not in view:
+            if self.pairs.complain(source, member, now):  # else it may hear what we answer
+                if to == self.me:
+                    self._judge(self.me, source, now, out)
+                else:
+                    out.datagram(to, wire.Complain(source))
+        elif source in view and is_unheard:
             self._judge(source, member, now, out)
         elif source not in view or member not in view:
             self.ignored += 1
