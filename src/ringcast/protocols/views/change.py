@@ -12,7 +12,8 @@ half a second, until it is answered or has no meaning any more.
                                                        that; of mine: it verifies that coordinator
                                                        and is given time for it; the coordinator
                                                        itself: stop, it goes first
-    one has promised a higher proposal                 stop, and wait for that one
+    one has promised a higher proposal                 stop; if that does not come here in a moment,
+                                                       go above it
     it tells, and some are silent                      stop: the new view tells, or misses them
 
     at a member that has promised                      then
@@ -67,7 +68,8 @@ COUNTER_LEAP_MAX = 1 << 32
 NO_ANSWER = "does not answer a proposal"
 
 JITTER_NS = 20_000_000
-"""Proposers that were in each other's way wait up to so long, and twice as long each time."""
+"""Proposers that were in each other's way wait for so long and up to twice that; and twice as long
+each time."""
 
 
 class Timer(Named):
@@ -435,13 +437,16 @@ class ViewChange:
         if refuse.promised is None and refuse.coordinator != source:
             self._refusing.add(source)
             return
+        wait, times = PATIENCE_NS, min(self._outdone, 4)
         if refuse.promised is None:
             self.passed.discard(source)  # it is there, and goes first
             self.proposer.stop()
         else:
+            # If I am in that one, it comes before the wait is over. Else I go above it.
             self.highest = max(self.highest, refuse.promised.counter)
             self.proposer.on_refuse(refuse)
+            wait, self._stalled = JITTER_NS << times, 1
         jitter = (self.me.incarnation * 2654435761 + self.me.address.port) % JITTER_NS
         self._arm(now)
-        self._timers.arm(Timer.STALLED, now + PATIENCE_NS + (jitter << min(self._outdone, 4)))
+        self._timers.arm(Timer.STALLED, now + wait + (jitter << times))
         self._outdone += 1
