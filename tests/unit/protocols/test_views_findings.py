@@ -1,6 +1,7 @@
 """What reviews of the view change found: late and foreign frames, overlapping views, broken links.
 
-Each test fails without the rule that it is about.
+For each rule there is a test that fails without it. Two are whole scenarios that other rules
+resolve as well by now: of a member that two views have, and of one that has flushed.
 """
 
 from __future__ import annotations
