@@ -3,90 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ringcast.config import MembershipConfig
 from ringcast.core.effects import Effects, Suspected, Unreachable, VerifyWanted
 from ringcast.core.shared import Phase
-from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, Snapshot
-from ringcast.model import Address, Member, Purge, Stream, ViewId
-from ringcast.protocols.views.layer import GroupViews
+from ringcast.core.view_change import Begin, Freeze
+from ringcast.model import Purge, ViewId
 from ringcast.wire import changes as wire
-
-if TYPE_CHECKING:
-    from ringcast.core.effects import Signal
-    from ringcast.model import View
-    from ringcast.wire.frames import Frame
-
-A, B, C, D = (Member(Address("h", n + 1), 1, name) for n, name in enumerate("ABCD"))
-MS = 1_000_000
-
-
-class Side:
-    """One member's layer, with streams that hold everything at once."""
-
-    def __init__(self, me: Member, config: MembershipConfig | None = None) -> None:
-        self.layer = GroupViews(me, config or MembershipConfig())
-        self.now = 1_000 * MS
-        self.frames: list[tuple[object, Frame]] = []
-        self.signals: list[Signal] = []
-        self._out = Effects()
-        self.layer.start(self.now, self._out)
-        self._settle()
-
-    def hear(self, source: Member, *frames: Frame) -> None:
-        self.layer.receive(source, frames, self.now, self._out)
-        self._settle()
-
-    def signal(self, signal: Signal) -> None:
-        self.layer.handle_signal(signal, self.now, self._out)
-        self._settle()
-
-    def pass_time(self, milliseconds: float) -> None:
-        """Timers fire when they are due."""
-        stop = self.now + round(milliseconds * MS)
-        while (due := self.layer.deadlines.next()) is not None and due <= stop:
-            self.now = max(self.now, due)
-            self.layer.handle_timeout(self.now, self._out)
-            self._settle()
-        self.now = stop
-
-    def said(self, kind: type[Frame]) -> list[tuple[object, Frame]]:
-        """Frames of this kind since the last call; others are forgotten."""
-        found = [(dest, frame) for dest, frame in self.frames if isinstance(frame, kind)]
-        self.frames.clear()
-        return found
-
-    def join(self, id: ViewId, *members: Member) -> View:
-        """A view that another member makes, with all its frames."""
-        self.flush(id, *members)
-        self.hear(id.creator, wire.Install(id))
-        view = self.layer.change.view
-        assert view.id == id
-        return view
-
-    def flush(self, id: ViewId, *members: Member) -> None:
-        self.hear(id.creator, wire.Propose(id, members))
-        before = self.layer.change.view
-        places = tuple(n for n, who in enumerate(members) if who in before)
-        others = tuple(n for n in range(len(members)) if n not in places)
-        parts = [wire.PartMarks(before.id, places, ())]
-        if others:
-            parts.append(wire.PartMarks(ViewId(id.creator, 1), others, ()))
-        self.hear(id.creator, wire.Cut(id, tuple(parts), ()))
-
-    def _settle(self) -> None:
-        while self._out.signals:
-            signal = self._out.signals.popleft()
-            self.signals.append(signal)
-            if isinstance(signal, Freeze):
-                snapshot = Snapshot({Stream.FIFO: 0}, {})
-                self.layer.handle_signal(Frozen(signal.id, snapshot), self.now, self._out)
-            elif isinstance(signal, Flush):
-                self.layer.handle_signal(CutReached(signal.id), self.now, self._out)
-        self.frames += self._out.frames
-        self._out.frames.clear()
-        self.layer.check_invariants()
+from support.view_side import A, B, C, D, Side
 
 
 def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
