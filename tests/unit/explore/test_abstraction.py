@@ -216,7 +216,7 @@ STATE = {
     "Membership": "_admission _coordinator _departed _highest _is_flushed _is_settled _joiners"
     " _leavers _parts _diverged _timers change config discovery may_rejoin phase reunion suspects"
     " view",
-    "Node": "_has_refused _has_said_goodbye _is_closed _layers _out config view",
+    "Node": "_has_refused _has_said_goodbye _is_closed _layers _out _packed config view",
     "MulticastSender": "_agreed _allowances _config _heard_by_all _timers _view_id acks assembler"
     " awaiting_start fragments is_blocked is_gated",
     "Provider": "_numbers _timers asks events transfers",
