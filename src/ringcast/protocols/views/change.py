@@ -18,7 +18,7 @@ half a second, until it is answered or has no meaning any more.
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
-                                                       me in the view
+                                                       me in the view; who is next has all do so
     nothing for twice that                             wait no more for it (`passed`): the next in
                                                        the order of the view proposes
     nothing again                                      nor for that one; then for two more, for four
@@ -340,6 +340,10 @@ class ViewChange:
             before = self.view.members[: self.view.members.index(self.me)]
             for member in dict.fromkeys((proposer, *before)):
                 out.signal(VerifyWanted(member))
+            if coordinator(self.view, self.lost | {proposer}, self.me) == self.me:
+                for member in self.view:  # they are asked to follow me, if it is gone
+                    if member not in (self.me, proposer):
+                        out.datagram(member, wire.Complain(proposer))
         elif self._stalled == 2 and proposer != self.me:
             self.passed.add(proposer)
         else:
