@@ -212,7 +212,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/leave_all_but_one.txt": [(Node, "leave", closes_at_once)],
     "views/leave_coordinator.txt": [(Node, "leave", closes_at_once)],
     "views/leave_unread.txt": [(Node, "leave", closes_at_once)],
-    "views/one_way_from_coordinator.txt": [(Requests, "unreachable", silent)],
+    "views/one_way_from_coordinator.txt": [(Pairs, "broken", silent)],
     "views/one_way_pair.txt": [(Pairs, "broken", silent)],
     "views/one_way_to_coordinator.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
     "views/reader_stops.txt": [(Reading, "is_due", property(lambda reading: bool(reading.unread)))],

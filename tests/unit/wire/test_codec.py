@@ -460,7 +460,9 @@ def change_in_words(frame: ChangeFrame) -> str:
             return f"propose {who_asks}; leaving {numbers_in_words(frame.leaving)}; known {known}"
         case State():
             place = f"in view {view_id_in_words(frame.view_id)}"
-            state = ", with state" if frame.has_state else ""
+            given = f" given by {who(frame.provider)}" if frame.provider else ""
+            refused = f" refused by {members_in_words(frame.refused)}" if frame.refused else ""
+            state = f", state {frame.holding.name.lower()}{given}{refused}"
             unlisted = f", up to {view_id_in_words(frame.unlisted)}" if frame.unlisted else ""
             own = ", ".join(f"{stream.name.lower()} {seqno}" for stream, seqno in frame.own)
             flushed = ", ".join(
@@ -483,7 +485,9 @@ def change_in_words(frame: ChangeFrame) -> str:
                 for part in frame.parts
             )
             starts = marks_in_words(frame.starts)
-            return f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}"
+            given = f"; {frame.provider} gives the state to {numbers_in_words(frame.takers)}"
+            state = "" if frame.provider is None else given
+            return f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}{state}"
         case Want():
             missing = f"{frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
             return f"want {asked_in_words(frame)}: {missing}"
