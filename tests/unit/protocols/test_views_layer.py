@@ -3,90 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ringcast.config import MembershipConfig
-from ringcast.core.effects import Effects, Suspected, Unreachable, VerifyWanted
+import pytest
+
+from ringcast.core.effects import (
+    Effects,
+    Flushed,
+    Left,
+    NonMember,
+    Suspected,
+    TooSlow,
+    Trusted,
+    Unreachable,
+    VerifyWanted,
+)
 from ringcast.core.shared import Phase
-from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Frozen, Snapshot
-from ringcast.model import Address, Member, Purge, Stream, ViewId
-from ringcast.protocols.views.layer import GroupViews
+from ringcast.core.view_change import Begin, Freeze
+from ringcast.model import Purge, ViewId
+from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
-
-if TYPE_CHECKING:
-    from ringcast.core.effects import Signal
-    from ringcast.model import View
-    from ringcast.wire.frames import Frame
-
-A, B, C, D = (Member(Address("h", n + 1), 1, name) for n, name in enumerate("ABCD"))
-MS = 1_000_000
-
-
-class Side:
-    """One member's layer, with streams that hold everything at once."""
-
-    def __init__(self, me: Member, config: MembershipConfig | None = None) -> None:
-        self.layer = GroupViews(me, config or MembershipConfig())
-        self.now = 1_000 * MS
-        self.frames: list[tuple[object, Frame]] = []
-        self.signals: list[Signal] = []
-        self._out = Effects()
-        self.layer.start(self.now, self._out)
-        self._settle()
-
-    def hear(self, source: Member, *frames: Frame) -> None:
-        self.layer.receive(source, frames, self.now, self._out)
-        self._settle()
-
-    def signal(self, signal: Signal) -> None:
-        self.layer.handle_signal(signal, self.now, self._out)
-        self._settle()
-
-    def pass_time(self, milliseconds: float) -> None:
-        """Timers fire when they are due."""
-        stop = self.now + round(milliseconds * MS)
-        while (due := self.layer.deadlines.next()) is not None and due <= stop:
-            self.now = max(self.now, due)
-            self.layer.handle_timeout(self.now, self._out)
-            self._settle()
-        self.now = stop
-
-    def said(self, kind: type[Frame]) -> list[tuple[object, Frame]]:
-        """Frames of this kind since the last call; others are forgotten."""
-        found = [(dest, frame) for dest, frame in self.frames if isinstance(frame, kind)]
-        self.frames.clear()
-        return found
-
-    def join(self, id: ViewId, *members: Member) -> View:
-        """A view that another member makes, with all its frames."""
-        self.flush(id, *members)
-        self.hear(id.creator, wire.Install(id))
-        view = self.layer.change.view
-        assert view.id == id
-        return view
-
-    def flush(self, id: ViewId, *members: Member) -> None:
-        self.hear(id.creator, wire.Propose(id, members))
-        before = self.layer.change.view
-        places = tuple(n for n, who in enumerate(members) if who in before)
-        others = tuple(n for n in range(len(members)) if n not in places)
-        parts = [wire.PartMarks(before.id, places, ())]
-        if others:
-            parts.append(wire.PartMarks(ViewId(id.creator, 1), others, ()))
-        self.hear(id.creator, wire.Cut(id, tuple(parts), ()))
-
-    def _settle(self) -> None:
-        while self._out.signals:
-            signal = self._out.signals.popleft()
-            self.signals.append(signal)
-            if isinstance(signal, Freeze):
-                snapshot = Snapshot({Stream.FIFO: 0}, {})
-                self.layer.handle_signal(Frozen(signal.id, snapshot), self.now, self._out)
-            elif isinstance(signal, Flush):
-                self.layer.handle_signal(CutReached(signal.id), self.now, self._out)
-        self.frames += self._out.frames
-        self._out.frames.clear()
-        self.layer.check_invariants()
+from ringcast.wire.frames import Leave
+from support.view_side import A, B, C, D, Side
 
 
 def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
@@ -165,3 +102,211 @@ def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:
     side.hear(C, replace(alone, is_asking=False))
     side.pass_time(100)
     assert [dest for dest, _ in side.said(wire.Propose)][:1] == [C]
+
+
+# Finding the group
+
+
+def reasons(side: Side) -> list[str]:
+    """Why this member is out."""
+    return [signal.reason for signal in side.signals if isinstance(signal, Left)]
+
+
+def test_who_finds_nobody_begins_alone() -> None:
+    side = Side(A)
+    side.layer.add_candidates([B.address], side.now, side.out)
+    side.pass_time(0)
+    assert side.layer.view is None
+    assert side.layer.explain(side.now) == [
+        "looking for the group for 0.0 s: 1 addresses asked; decided in 0.3 s"
+    ]
+    side.pass_time(300)
+    assert side.layer.started_alone
+    assert side.layer.view is not None
+    assert side.layer.view.members == (A,)
+    side.said(wire.Hello)
+    side.layer.add_candidates([C.address], side.now, side.out)
+    side.pass_time(0)
+    assert side.said(wire.Hello) == []  # it is asked in its turn
+
+
+def test_who_must_find_a_group_founds_none() -> None:
+    side = Side(C, must_exist=True)
+    side.layer.add_candidates([A.address, B.address], side.now, side.out)
+    side.hear(D, wire.Hello(Purge.ACKS, True, False, 1, None, ViewId(D, 1), 1, (D,)))
+    side.pass_time(1000)
+    assert reasons(side) == ["nobody answered at 3 addresses"]
+    assert side.layer.ignored == 1
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, C)))
+    side.signal(Suspected(A, "silent"))
+    assert side.layer.ignored == 2
+    assert side.layer.stats()["phase"] == "out of the group"
+
+
+@pytest.mark.parametrize("is_asking", [False, True])
+def test_a_group_that_purges_otherwise_is_not_joined(is_asking: bool) -> None:
+    side = Side(B)
+    side.said(wire.Hello)
+    other = wire.Hello(Purge.RETAINED, is_asking, False, 1, A, ViewId(A, 1), 1, (A,))
+    side.hear(A, other)
+    assert [dest for dest, _ in side.said(wire.Hello)] == [A] * is_asking
+    side.pass_time(1000)
+    assert reasons(side) == [side.layer.refusal]
+    assert "purges by stability with retained messages" in str(side.layer.refusal)
+
+
+def test_who_looks_and_purges_otherwise_is_no_reason_to_give_up() -> None:
+    side = Side(B)
+    side.hear(A, wire.Hello(Purge.RETAINED, False, False, 1, None, ViewId(A, 1), 1, (A,)))
+    side.pass_time(1000)
+    assert side.layer.started_alone
+
+
+def test_counters_that_leap_are_ignored() -> None:
+    side = Side(B)
+    far = side.layer.change.highest + COUNTER_LEAP_MAX + 1
+    side.hear(A, wire.Hello(Purge.ACKS, True, False, far, A, ViewId(A, far), 1, (A,)))
+    side.hear(A, wire.Propose(ViewId(A, far), (A, B)))
+    assert side.layer.ignored == 1
+    assert side.said(wire.State) == []
+    assert side.layer.change.highest < far
+
+
+def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    again = C._replace(incarnation=2)
+    side.hear(again, wire.Hello(Purge.ACKS, True, False, 1, None, ViewId(again, 1), 1, (again,)))
+    assert VerifyWanted(C) in side.signals
+
+
+def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B)
+    side.said(wire.Hello)
+    side.signal(NonMember(C))
+    assert side.said(wire.Hello) == [(C, side.layer.hello())]
+
+
+# Leaving
+
+
+def test_who_leaves_before_it_is_in_is_out_at_once() -> None:
+    side = Side(A)
+    side.layer.leave(side.now, side.out)
+    side.hear(B)
+    assert reasons(side) == ["left before it was in"]
+
+
+def test_who_leaves_asks_again_and_goes_without_an_answer_in_the_end() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B)
+    side.layer.leave(side.now, side.out)
+    side.layer.leave(side.now, side.out)  # as often as one likes
+    assert side.layer.explain(side.now) == ["leaving for 0.0 s: gone in 5.0 s"]
+    side.signal(Flushed())
+    side.signal(Flushed())
+    side.pass_time(1000)
+    assert [dest for dest, _ in side.said(Leave)] == [A] * 5  # after 40, 80, 160, 320 ms
+    assert VerifyWanted(A) in side.signals
+    side.pass_time(4000)
+    assert reasons(side) == ["left without an answer"]
+
+
+def test_who_leaves_alone_is_gone_at_once() -> None:
+    side = Side(A)
+    side.pass_time(1000)
+    side.layer.leave(side.now, side.out)
+    side.signal(Flushed())
+    assert reasons(side) == ["left"]
+
+
+def test_who_asks_to_leave_and_is_out_already_is_told_again() -> None:
+    side = Side(A)
+    side.pass_time(1000)
+    view = side.layer.view
+    assert view is not None
+    side.said(wire.Install)
+    side.hear(B, Leave())
+    assert side.said(wire.Install) == [(B, wire.Install(view.id))]
+    other = Side(C)
+    other.join(ViewId(A, 2), A, C)
+    other.hear(B, Leave())
+    assert other.said(wire.Install) == []  # it is for who made that view
+
+
+# Slow members
+
+
+def test_the_coordinator_leaves_out_who_holds_it_up_and_lets_it_take_part() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.signal(TooSlow(D))
+    side.signal(TooSlow(A))
+    assert side.said(wire.Propose) == []
+    side.signal(TooSlow(C))
+    ((_, frame), _) = side.said(wire.Propose)
+    assert isinstance(frame, wire.Propose)
+    assert (frame.members, frame.leaving) == ((A, B, C), (2,))
+
+
+def test_others_complain_to_it() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.signal(TooSlow(C))
+    assert side.said(wire.Complain) == [(A, wire.Complain(C, is_slow=True))]
+
+
+@pytest.mark.parametrize(("timeout_s", "count"), [(0.0, 0), (5.0, 2)])
+def test_a_complaint_of_a_slow_member_counts_where_that_is_agreed(
+    timeout_s: float, count: int
+) -> None:
+    side = Side(A, slow_member_timeout_s=timeout_s)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.hear(B, wire.Complain(D, is_slow=True))
+    side.hear(D, wire.Complain(C, is_slow=True))
+    assert side.layer.stats()["ignored"] == 2
+    side.hear(B, wire.Complain(C, is_slow=True))
+    assert len(side.said(wire.Propose)) == count
+
+
+# What it says of itself
+
+
+def test_what_waits_is_explained() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    assert side.layer.explain(side.now) == []
+    assert side.layer.is_idle
+    side.signal(Suspected(C, "silent"))
+    assert side.layer.explain(side.now) == [
+        "C is suspected: silent; A is to see to it",
+        "view 3@A (collect) waits for B",
+    ]
+    assert not side.layer.is_idle
+    assert side.layer.stats()["unanswered_by"] == ["B"]
+    side.signal(Trusted(C))
+    assert len(side.layer.explain(side.now)) == 1
+    other = Side(B)
+    other.flush(ViewId(A, 2), A, B)
+    other.pass_time(100)
+    assert "view 2@A was promised 0.1 s ago; A makes it" in other.layer.explain(other.now)
+
+
+def test_parts_that_have_to_wait_are_explained() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.layer.meeting.losses.part(side.now)
+    side.hear(D, wire.Hello(Purge.ACKS, False, False, 1, D, ViewId(D, 1), 1, (D,)))
+    assert side.layer.explain(side.now) == ["D would come in; not for 1.0 s, to give senders time"]
+
+
+def test_who_is_closed_waits_for_nothing() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B)
+    side.layer.close("closed", side.now, side.out)
+    assert side.layer.deadlines.next() is None
+    assert side.layer.view is None
+    assert not side.layer.may_rejoin

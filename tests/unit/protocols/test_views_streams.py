@@ -11,11 +11,15 @@ from ringcast.core.effects import Effects
 from ringcast.core.view_change import Freeze
 from ringcast.model import Origin, Stream, ViewId
 from ringcast.protocols.views.streams import Standing, ViewStreams
+from ringcast.wire.changes import Forwarded, Want
 from ringcast.wire.frames import Commit
-from support.view_group import ViewGroup
+from support.view_group import ViewGroup, name_of
 
 if TYPE_CHECKING:
+    from random import Random
+
     from ringcast.node import Node
+    from ringcast.sim.world import Flight
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 MS = 1_000_000
@@ -120,3 +124,100 @@ def test_who_reads_what_a_departed_sender_sent_reports_nothing_of_it() -> None:
     group.run(2000)
     assert group.observed.violations() == []
     assert group.is_quiet()
+
+
+# What a flush lacks
+
+
+def said_by(group: ViewGroup) -> list[str]:
+    """Who wants what of whom from now on, and who passes it on, as it is sent."""
+    told: list[str] = []
+
+    class Listener:
+        def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+            source, dest = flight.link.source, flight.link.dest
+            node = group.world.processes[source].node
+            for frame in node.codec.unpack(flight.datagram, overhear=True)[1]:
+                if isinstance(frame, Want | Forwarded):
+                    word = type(frame).__name__.lower()
+                    told.append(f"{name_of(source)}>{name_of(dest)} {word} of {frame.sender}")
+            return [flight]
+
+    group.world.network.faults = [Listener(), group.weather]
+    return told
+
+
+def test_what_is_lacking_comes_from_who_holds_it() -> None:
+    group = ViewGroup("ABCD").form()
+    told = said_by(group)
+    group.weather.cuts = {("D", "B")}
+    sent = group.send("D", 2, UNIFORM)
+    group.run(3)
+    group.weather.part("ABC", "D")
+    group.crash("D")
+    assert group.run_until(group.is_one, 5000)
+    assert told == ["B>A want of D", "A>B forwarded of D"]
+    check_all_have(group, "ABC", sent)
+
+
+def test_what_its_holder_does_not_give_twice_is_asked_of_the_proposer() -> None:
+    """B lacks what C has sent, and they do not hear each other."""
+    group = ViewGroup("ABC").form()
+    group.weather.cuts = {("B", "C"), ("C", "B")}
+    told = said_by(group)
+    sent = group.send("C", 2, UNIFORM)
+    group.run(3)
+    group.leave("C")
+    assert group.run_until(lambda: len(group.node("B").view or ()) == 2, 500)
+    assert told == [
+        *["B>C want of C"] * 2,
+        *("B>A want of C", "A>C want of C"),
+        *("C>A forwarded of C", "A>B forwarded of C"),
+    ]
+    check_all_have(group, "AB", sent)
+
+
+def test_the_proposer_gives_what_it_holds_itself_of_who_has_departed() -> None:
+    """B asks A, which the cut names, and who makes the view."""
+    group = ViewGroup("ABCD").form()
+    told = said_by(group)
+    group.weather.cuts = {("D", "B"), ("D", "C")}
+    sent = group.send("D", 1, UNIFORM)
+    group.run(3)
+    group.weather.part("ABC", "D")
+    group.crash("D")
+    group.weather.cuts.add(("A", "B"))
+    group.world.clock.after(2600, group.weather.cuts.discard, ("A", "B"))
+    assert group.run_until(group.is_one, 8000)
+    assert set(told) == {
+        *("B>A want of D", "C>A want of D"),
+        *("A>B forwarded of D", "A>C forwarded of D"),
+    }
+    check_all_have(group, "ABC", sent)
+
+
+def check_all_have(group: ViewGroup, names: str, sent: list[bytes]) -> None:
+    """In the view before this one."""
+    sender = next(name for name in "CD" if sent[0].decode().startswith(name))
+    for name in names:
+        me = group.node(name).me
+        group.run(2)
+        before = group.observed.views_of(me)[-2]
+        assert group.observed.got(me, before.id, origin(group, sender, UNIFORM)) == sent
+    assert group.observed.violations() == []
+
+
+def test_who_flushes_says_what_it_lacks() -> None:
+    group = ViewGroup("ABC").form()
+    group.weather.cuts = {("C", "B")}
+    group.send("C", 2)
+    group.run(3)
+    group.weather.cuts = {("C", "B"), ("B", "C")}
+    group.leave("C")
+    process = group.process("B")
+    streams = streams_of(process.node)
+    assert group.run_until(lambda: streams.standing is Standing.FLUSHING, 100)
+    assert "waits for this member to get C/fifo up to 2" in " ".join(
+        process.node.explain(process.now)
+    )
+    process.node.check_invariants()
