@@ -11,6 +11,7 @@ from ringcast.core.effects import Effects
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, Writable
 from ringcast.model import Origin, Stream, ViewId
+from ringcast.protocols.views.halves import ViewSender
 from support.view_group import ViewGroup
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ def test_what_was_held_before_the_freeze_may_be_read_while_frozen(stream: Stream
         events = process.node.take_events(10, process.now)
         assert [e.run.payloads for e in events if isinstance(e, Delivered)] == [sent]
         process.node.multicast.check_invariants()
+        for half in process.node.multicast._boxes():
+            if isinstance(half, ViewSender):
+                half.check_invariants(view)
+            else:
+                half.check_invariants()
 
 
 @pytest.mark.parametrize("stream", [FIFO, UNIFORM])

@@ -18,7 +18,7 @@ from ringcast.core.effects import (
     VerifyWanted,
 )
 from ringcast.core.shared import Phase
-from ringcast.core.view_change import Begin, Freeze
+from ringcast.core.view_change import Begin, CutReached, Freeze
 from ringcast.model import Purge, ViewId
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
@@ -310,3 +310,82 @@ def test_who_is_closed_waits_for_nothing() -> None:
     assert side.layer.deadlines.next() is None
     assert side.layer.view is None
     assert not side.layer.may_rejoin
+
+
+# A change that does not go as it should
+
+
+def my_proposal(side: Side) -> wire.Propose:
+    """The last that this member has made."""
+    frames = [frame for _, frame in side.said(wire.Propose)]
+    assert isinstance(frames[-1], wire.Propose)
+    return frames[-1]
+
+
+def test_a_proposer_gives_way_to_the_coordinator_that_is_there_after_all() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.flush(ViewId(A, 3), A, B, C)
+    side.said(wire.Propose)
+    side.pass_time(1100)  # nothing comes of it
+    mine = my_proposal(side)
+    assert mine.id == ViewId(B, 4)
+    side.hear(A, wire.Refuse(mine.id, None, A))
+    assert side.layer.change.proposer.proposal is None
+    assert side.layer.coordinator == A
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, B, C)))
+    assert side.layer.change.follower.promised == ViewId(A, 5)
+
+
+def test_of_all_that_leave_the_one_that_proposes_goes_last() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B)
+    side.layer.leave(side.now, side.out)
+    side.layer.requests.leavers.add(B)
+    side.said(wire.Propose)
+    side.signal(Flushed())
+    assert my_proposal(side).leaving == (1,)
+
+
+def test_who_leaves_and_proposes_goes_though_somebody_does_not_say_that_it_has_installed() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B)
+    side.layer.leave(side.now, side.out)
+    side.signal(Flushed())
+    mine = my_proposal(side)
+    assert mine.leaving == (0,)
+    side.hear(B, side.state(B))
+    side.hear(B, wire.Flushed(mine.id))
+    assert reasons(side) == []
+    side.pass_time(500)
+    assert reasons(side) == ["left"]
+
+
+def test_one_view_id_has_one_list_of_members() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.signal(Suspected(C, "silent"))
+    view = side.layer.change.view
+    side.hear(B, side.state(B, replace(view, members=(B, A, C))))
+    assert side.layer.stats()["proposing"] == "collect"
+    side.hear(B, side.state(B))
+    assert side.layer.stats()["proposing"] == "cut"
+
+
+def test_frames_that_do_not_fit_the_phase_change_nothing() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    first, second = ViewId(A, 3), ViewId(A, 4)
+    side.hear(A, wire.Propose(first, (A, B)))
+    side.said(wire.State)
+    side.hear(A, wire.Finish(first, ViewId(A, 99)))  # it was never flushed here
+    side.signal(CutReached(second))
+    side.hear(A, wire.Cut(second, (), ()))
+    side.hear(A, wire.Propose(second, (A, B), (0, 1)))  # a view of nobody
+    assert side.frames == []
+    side.flush(first, A, B)
+    side.said(wire.Flushed)
+    side.hear(A, wire.Propose(first, (A, B)))
+    assert side.frames == []
+    assert side.layer.change.follower.promised == first

@@ -8,11 +8,14 @@ import pytest
 
 from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
-from ringcast.core.view_change import Freeze
-from ringcast.model import Origin, Stream, ViewId
+from ringcast.core.view_change import CutReached, Flush, Freeze, Part
+from ringcast.events import Closed
+from ringcast.model import Origin, Stream, View, ViewId
+from ringcast.protocols.multicast import EARLY_MAX
 from ringcast.protocols.views.streams import Standing, ViewStreams
-from ringcast.wire.changes import Forwarded, Want
-from ringcast.wire.frames import Commit
+from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.frames import Commit, Data
 from support.view_group import ViewGroup, name_of
 
 if TYPE_CHECKING:
@@ -221,3 +224,115 @@ def test_who_flushes_says_what_it_lacks() -> None:
         process.node.explain(process.now)
     )
     process.node.check_invariants()
+
+
+# Data of this view and of the next
+
+
+def data(count: int, first: int = 1) -> Data:
+    return Data(FIFO, first, [b"%d" % (first + n) for n in range(count)])
+
+
+class Flushing:
+    """B is in the middle of a change of A, B, C and D, and D does not come along; C has sent two
+    messages, of which B has none."""
+
+    def __init__(self, group: ViewGroup) -> None:
+        process = group.process("B")
+        self.node, self.now = process.node, process.now
+        self.streams, self.out = streams_of(process.node), Effects()
+        assert self.node.view is not None
+        self.view, self.id = self.node.view, later(self.node)
+        self._sender = group.node("C").me
+        freeze(self.node, self.now)
+
+    def hear(self, what: Data, *, tag: int | None = None) -> None:
+        said_in = tag_of(self.view.id) if tag is None else tag
+        self.streams.receive(self._sender, [InView(said_in), what], self.now, self.out)
+
+    def flush(self, cut: int = 2) -> None:
+        members = self.view.members[:3]
+        cuts = {Origin(who, stream): 0 for who in members for stream in (FIFO, UNIFORM)}
+        cuts[Origin(self._sender, FIFO)] = cut
+        sources = {origin: origin.sender for origin in cuts}
+        part = Part(self.view.id, members, cuts, sources)
+        self.streams.handle_signal(Flush(self.id, part), self.now, self.out)
+
+    @property
+    def wants(self) -> int:
+        return sum(isinstance(frame, Want) for _, frame in self.out.frames)
+
+    @property
+    def held(self) -> int:
+        return self.streams.windows()[Origin(self._sender, FIFO)].received
+
+
+@pytest.fixture
+def flushing() -> Flushing:
+    return Flushing(ViewGroup("ABCD").form())
+
+
+def test_what_comes_while_frozen_is_set_aside_and_not_fetched_again(flushing: Flushing) -> None:
+    flushing.hear(data(2))
+    assert flushing.held == 0
+    assert flushing.streams.stats()["set_aside"] == 1
+    flushing.flush()
+    assert flushing.held == 2
+    assert flushing.wants == 0
+    assert flushing.out.signals.pop() == CutReached(flushing.id)
+
+
+def test_what_comes_while_it_flushes_counts_up_to_the_cut(flushing: Flushing) -> None:
+    flushing.flush()
+    assert flushing.wants == 1
+    flushing.hear(data(1))
+    assert flushing.streams.standing is Standing.FLUSHING
+    flushing.hear(data(3))
+    assert flushing.held == 2
+    assert flushing.streams.standing is Standing.FLUSHED
+    flushing.hear(data(1, first=3))
+    assert flushing.held == 2
+
+
+def test_what_is_set_aside_is_bounded(flushing: Flushing) -> None:
+    for first in range(1, EARLY_MAX + 2):
+        flushing.hear(data(1, first))
+    assert flushing.streams.stats()["set_aside"] == EARLY_MAX
+    assert flushing.streams.early_dropped == 1
+
+
+def test_what_bears_the_tag_of_no_view_of_ours_is_refused(flushing: Flushing) -> None:
+    before = flushing.streams.refused
+    flushing.hear(data(1), tag=4711)
+    assert flushing.streams.refused == before + 1
+    assert flushing.streams.stats()["set_aside"] == 0
+
+
+def test_data_of_the_view_that_was_flushed_install_it_and_are_delivered_in_it() -> None:
+    group = ViewGroup("ABCD").form()
+    group.weather.cuts = {("A", "B")}
+    group.leave("D")
+    group.run(2)  # the proposal is lost to B: it is asked again
+    group.weather.cuts.clear()
+    streams = streams_of(group.node("B"))
+    assert group.run_until(lambda: streams.standing is Standing.FLUSHED, 200)
+    group.weather.cuts = {("A", "B")}
+    assert group.run_until(lambda: len(group.node("C").view or ()) == 3, 200)
+    told = said_by(group)
+    sent = group.send("C", 2)
+    group.run(1)
+    me, view = group.node("B").me, group.node("C").view
+    assert view is not None
+    assert group.observed.got(me, view.id, origin(group, "C")) == sent
+    assert told == []
+    assert group.observed.violations() == []
+
+
+def test_who_is_closed_heeds_no_change(flushing: Flushing) -> None:
+    others = View(flushing.id, flushing.view.members[2:])
+    flushing.streams.install_view(others, flushing.now, flushing.out)
+    assert isinstance(flushing.out.events[-1], Closed)
+    flushing.streams.handle_signal(Freeze(flushing.id, ()), flushing.now, flushing.out)
+    assert flushing.streams.standing is Standing.OPEN
+    flushing.streams.install_view(others, flushing.now, flushing.out)
+    assert len(flushing.out.events) == 1
