@@ -1,6 +1,7 @@
 """What reviews of the view change found: late and foreign frames, overlapping views, broken links.
 
-Each test fails without the rule that it is about.
+For each rule there is a test that fails without it. Two are whole scenarios that other rules
+resolve as well by now: of a member that two views have, and of one that has flushed.
 """
 
 from __future__ import annotations
@@ -627,6 +628,27 @@ def test_a_part_comes_in_when_it_has_answered_not_when_it_only_asks() -> None:
     assert side.said(wire.Hello) == []
     side.pass_time(100)
     assert proposed(side)[0] == "B: AB"
+
+
+def test_who_is_told_that_it_is_not_heard_complains_of_that_one() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.said(wire.Complain)
+    side.hear(C, wire.Complain(B))
+    assert side.said(wire.Complain) == [(A, wire.Complain(C))]
+    side.hear(D, wire.Complain(B))
+    assert side.said(wire.Complain) == []  # it may have heard the answer
+    side.hear(D, wire.Complain(B))
+    assert side.said(wire.Complain) == [(A, wire.Complain(D))]
+
+
+def test_who_comes_in_for_a_try_while_the_link_is_broken_does_so_once_a_minute() -> None:
+    group = ViewGroup("ABCD").form()
+    group.weather.cuts = {("B", "C")}
+    before = len(group.observed.views_of(group.node("C").me))
+    group.run(120_000)
+    seen = group.observed.views_of(group.node("C").me)[before:]
+    assert list(map(in_letters, seen)) == ["C", "ABDC", "C"]
 
 
 def test_complaints_that_are_over_make_room_for_others() -> None:

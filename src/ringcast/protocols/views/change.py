@@ -407,13 +407,11 @@ class ViewChange:
             if self.me in proposal.leaving:
                 self.follower.on_install(self.me, wire.Install(proposal.id), wishes)
             self._do(wishes, now, out)
-        elif silent - self._refusing:
-            self._go_on_without(silent - self._refusing, now, out)
-        elif silent and not self._has_waited:
+        elif silent <= self._refusing and silent and not self._has_waited:
             self._has_waited = True
             self._timers.arm(Timer.SILENT, now + REFUSAL_PATIENCE_NS)
         else:
-            self._go_on_without(silent, now, out)
+            self._go_on_without((silent - self._refusing) or silent, now, out)
 
     def _go_on_without(self, silent: set[Member], now: int, out: Effects) -> None:
         """Neither with them nor with the other parts that they belong to."""
@@ -424,9 +422,8 @@ class ViewChange:
             if view.id != self.view.id and not silent.isdisjoint(view):
                 left_out.update(member for member in view if member not in self.view)
         self.parts_lost |= not left_out <= set(self.view)
-        for member in self.view:
-            if member in silent:
-                self.suspects.setdefault(member, NO_ANSWER)
+        mine = [member for member in self.view if member in silent]
+        self.suspects = {**dict.fromkeys(mine, NO_ANSWER), **self.suspects}
         staying = tuple(member for member in proposal.members if member not in left_out)
         self._offer(staying, proposal.leaving & set(staying), now, out)
 

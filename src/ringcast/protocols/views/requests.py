@@ -181,8 +181,9 @@ class Requests:
     def on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member, to = self._change.view, complain.member, self._change.coordinator
         is_unheard = not complain.is_slow and not complain.wants_state
-        if member == self.me and is_unheard and source not in view:
-            if self.pairs.complain(source, member, now):  # else it may hear what we answer
+        if member == self.me and is_unheard and (source not in view or to != self.me):
+            # Who is elsewhere may hear what is answered, and not say so again.
+            if self.pairs.complain(source, member, now) or source in view:
                 if to == self.me:
                     self._judge(self.me, source, now, out)
                 else:
