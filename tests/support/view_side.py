@@ -23,8 +23,16 @@ MS = 1_000_000
 class Side:
     """One member's layer, with streams that hold everything at once."""
 
-    def __init__(self, me: Member, purge: Purge = Purge.ACKS) -> None:
-        self.layer = GroupViews(me, MembershipConfig(), purge=purge)
+    def __init__(
+        self,
+        me: Member,
+        purge: Purge = Purge.ACKS,
+        *,
+        must_exist: bool = False,
+        slow_member_timeout_s: float = 0.0,
+    ) -> None:
+        config = MembershipConfig(slow_member_timeout_s=slow_member_timeout_s)
+        self.layer = GroupViews(me, config, must_exist=must_exist, purge=purge)
         self.now = 1_000 * MS
         self.frames: list[tuple[object, Frame]] = []
         self.signals: list[Signal] = []

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringcast.core.effects import Effects, Suspected, Unreachable, VerifyWanted
+import pytest
+
+from ringcast.core.effects import (
+    Effects,
+    Flushed,
+    Left,
+    NonMember,
+    Suspected,
+    TooSlow,
+    Trusted,
+    Unreachable,
+    VerifyWanted,
+)
 from ringcast.core.shared import Phase
-from ringcast.core.view_change import Begin, Freeze
+from ringcast.core.view_change import Begin, CutReached, Freeze
 from ringcast.model import Purge, ViewId
+from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
+from ringcast.wire.frames import Leave
 from support.view_side import A, B, C, D, Side
 
 
@@ -88,3 +102,290 @@ def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:
     side.hear(C, replace(alone, is_asking=False))
     side.pass_time(100)
     assert [dest for dest, _ in side.said(wire.Propose)][:1] == [C]
+
+
+# Finding the group
+
+
+def reasons(side: Side) -> list[str]:
+    """Why this member is out."""
+    return [signal.reason for signal in side.signals if isinstance(signal, Left)]
+
+
+def test_who_finds_nobody_begins_alone() -> None:
+    side = Side(A)
+    side.layer.add_candidates([B.address], side.now, side.out)
+    side.pass_time(0)
+    assert side.layer.view is None
+    assert side.layer.explain(side.now) == [
+        "looking for the group for 0.0 s: 1 addresses asked; decided in 0.3 s"
+    ]
+    side.pass_time(300)
+    assert side.layer.started_alone
+    assert side.layer.view is not None
+    assert side.layer.view.members == (A,)
+    side.said(wire.Hello)
+    side.layer.add_candidates([C.address], side.now, side.out)
+    side.pass_time(0)
+    assert side.said(wire.Hello) == []  # it is asked in its turn
+
+
+def test_who_must_find_a_group_founds_none() -> None:
+    side = Side(C, must_exist=True)
+    side.layer.add_candidates([A.address, B.address], side.now, side.out)
+    side.hear(D, wire.Hello(Purge.ACKS, True, False, 1, None, ViewId(D, 1), 1, (D,)))
+    side.pass_time(1000)
+    assert reasons(side) == ["nobody answered at 3 addresses"]
+    assert side.layer.ignored == 1
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, C)))
+    side.signal(Suspected(A, "silent"))
+    assert side.layer.ignored == 2
+    assert side.layer.stats()["phase"] == "out of the group"
+
+
+@pytest.mark.parametrize("is_asking", [False, True])
+def test_a_group_that_purges_otherwise_is_not_joined(is_asking: bool) -> None:
+    side = Side(B)
+    side.said(wire.Hello)
+    other = wire.Hello(Purge.RETAINED, is_asking, False, 1, A, ViewId(A, 1), 1, (A,))
+    side.hear(A, other)
+    assert [dest for dest, _ in side.said(wire.Hello)] == [A] * is_asking
+    side.pass_time(1000)
+    assert reasons(side) == [side.layer.refusal]
+    assert "purges by stability with retained messages" in str(side.layer.refusal)
+
+
+def test_who_looks_and_purges_otherwise_is_no_reason_to_give_up() -> None:
+    side = Side(B)
+    side.hear(A, wire.Hello(Purge.RETAINED, False, False, 1, None, ViewId(A, 1), 1, (A,)))
+    side.pass_time(1000)
+    assert side.layer.started_alone
+
+
+def test_counters_that_leap_are_ignored() -> None:
+    side = Side(B)
+    far = side.layer.change.highest + COUNTER_LEAP_MAX + 1
+    side.hear(A, wire.Hello(Purge.ACKS, True, False, far, A, ViewId(A, far), 1, (A,)))
+    side.hear(A, wire.Propose(ViewId(A, far), (A, B)))
+    assert side.layer.ignored == 1
+    assert side.said(wire.State) == []
+    assert side.layer.change.highest < far
+
+
+def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    again = C._replace(incarnation=2)
+    side.hear(again, wire.Hello(Purge.ACKS, True, False, 1, None, ViewId(again, 1), 1, (again,)))
+    assert VerifyWanted(C) in side.signals
+
+
+def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B)
+    side.said(wire.Hello)
+    side.signal(NonMember(C))
+    assert side.said(wire.Hello) == [(C, side.layer.hello())]
+
+
+# Leaving
+
+
+def test_who_leaves_before_it_is_in_is_out_at_once() -> None:
+    side = Side(A)
+    side.layer.leave(side.now, side.out)
+    side.hear(B)
+    assert reasons(side) == ["left before it was in"]
+
+
+def test_who_leaves_asks_again_and_goes_without_an_answer_in_the_end() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B)
+    side.layer.leave(side.now, side.out)
+    side.layer.leave(side.now, side.out)  # as often as one likes
+    assert side.layer.explain(side.now) == ["leaving for 0.0 s: gone in 5.0 s"]
+    side.signal(Flushed())
+    side.signal(Flushed())
+    side.pass_time(1000)
+    assert [dest for dest, _ in side.said(Leave)] == [A] * 5  # after 40, 80, 160, 320 ms
+    assert VerifyWanted(A) in side.signals
+    side.pass_time(4000)
+    assert reasons(side) == ["left without an answer"]
+
+
+def test_who_leaves_alone_is_gone_at_once() -> None:
+    side = Side(A)
+    side.pass_time(1000)
+    side.layer.leave(side.now, side.out)
+    side.signal(Flushed())
+    assert reasons(side) == ["left"]
+
+
+def test_who_asks_to_leave_and_is_out_already_is_told_again() -> None:
+    side = Side(A)
+    side.pass_time(1000)
+    view = side.layer.view
+    assert view is not None
+    side.said(wire.Install)
+    side.hear(B, Leave())
+    assert side.said(wire.Install) == [(B, wire.Install(view.id))]
+    other = Side(C)
+    other.join(ViewId(A, 2), A, C)
+    other.hear(B, Leave())
+    assert other.said(wire.Install) == []  # it is for who made that view
+
+
+# Slow members
+
+
+def test_the_coordinator_leaves_out_who_holds_it_up_and_lets_it_take_part() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.signal(TooSlow(D))
+    side.signal(TooSlow(A))
+    assert side.said(wire.Propose) == []
+    side.signal(TooSlow(C))
+    ((_, frame), _) = side.said(wire.Propose)
+    assert isinstance(frame, wire.Propose)
+    assert (frame.members, frame.leaving) == ((A, B, C), (2,))
+
+
+def test_others_complain_to_it() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.signal(TooSlow(C))
+    assert side.said(wire.Complain) == [(A, wire.Complain(C, is_slow=True))]
+
+
+@pytest.mark.parametrize(("timeout_s", "count"), [(0.0, 0), (5.0, 2)])
+def test_a_complaint_of_a_slow_member_counts_where_that_is_agreed(
+    timeout_s: float, count: int
+) -> None:
+    side = Side(A, slow_member_timeout_s=timeout_s)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.hear(B, wire.Complain(D, is_slow=True))
+    side.hear(D, wire.Complain(C, is_slow=True))
+    assert side.layer.stats()["ignored"] == 2
+    side.hear(B, wire.Complain(C, is_slow=True))
+    assert len(side.said(wire.Propose)) == count
+
+
+# What it says of itself
+
+
+def test_what_waits_is_explained() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    assert side.layer.explain(side.now) == []
+    assert side.layer.is_idle
+    side.signal(Suspected(C, "silent"))
+    assert side.layer.explain(side.now) == [
+        "C is suspected: silent; A is to see to it",
+        "view 3@A (collect) waits for B",
+    ]
+    assert not side.layer.is_idle
+    assert side.layer.stats()["unanswered_by"] == ["B"]
+    side.signal(Trusted(C))
+    assert len(side.layer.explain(side.now)) == 1
+    other = Side(B)
+    other.flush(ViewId(A, 2), A, B)
+    other.pass_time(100)
+    assert "view 2@A was promised 0.1 s ago; A makes it" in other.layer.explain(other.now)
+
+
+def test_parts_that_have_to_wait_are_explained() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.layer.meeting.losses.part(side.now)
+    side.hear(D, wire.Hello(Purge.ACKS, False, False, 1, D, ViewId(D, 1), 1, (D,)))
+    assert side.layer.explain(side.now) == ["D would come in; not for 1.0 s, to give senders time"]
+
+
+def test_who_is_closed_waits_for_nothing() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B)
+    side.layer.close("closed", side.now, side.out)
+    assert side.layer.deadlines.next() is None
+    assert side.layer.view is None
+    assert not side.layer.may_rejoin
+
+
+# A change that does not go as it should
+
+
+def my_proposal(side: Side) -> wire.Propose:
+    """The last that this member has made."""
+    frames = [frame for _, frame in side.said(wire.Propose)]
+    assert isinstance(frames[-1], wire.Propose)
+    return frames[-1]
+
+
+def test_a_proposer_gives_way_to_the_coordinator_that_is_there_after_all() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.flush(ViewId(A, 3), A, B, C)
+    side.said(wire.Propose)
+    side.pass_time(1100)  # nothing comes of it
+    mine = my_proposal(side)
+    assert mine.id == ViewId(B, 4)
+    side.hear(A, wire.Refuse(mine.id, None, A))
+    assert side.layer.change.proposer.proposal is None
+    assert side.layer.coordinator == A
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, B, C)))
+    assert side.layer.change.follower.promised == ViewId(A, 5)
+
+
+def test_of_all_that_leave_the_one_that_proposes_goes_last() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B)
+    side.layer.leave(side.now, side.out)
+    side.layer.requests.leavers.add(B)
+    side.said(wire.Propose)
+    side.signal(Flushed())
+    assert my_proposal(side).leaving == (1,)
+
+
+def test_who_leaves_and_proposes_goes_though_somebody_does_not_say_that_it_has_installed() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B)
+    side.layer.leave(side.now, side.out)
+    side.signal(Flushed())
+    mine = my_proposal(side)
+    assert mine.leaving == (0,)
+    side.hear(B, side.state(B))
+    side.hear(B, wire.Flushed(mine.id))
+    assert reasons(side) == []
+    side.pass_time(500)
+    assert reasons(side) == ["left"]
+
+
+def test_one_view_id_has_one_list_of_members() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.said(wire.Propose)
+    side.signal(Suspected(C, "silent"))
+    view = side.layer.change.view
+    side.hear(B, side.state(B, replace(view, members=(B, A, C))))
+    assert side.layer.stats()["proposing"] == "collect"
+    side.hear(B, side.state(B))
+    assert side.layer.stats()["proposing"] == "cut"
+
+
+def test_frames_that_do_not_fit_the_phase_change_nothing() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    first, second = ViewId(A, 3), ViewId(A, 4)
+    side.hear(A, wire.Propose(first, (A, B)))
+    side.said(wire.State)
+    side.hear(A, wire.Finish(first, ViewId(A, 99)))  # it was never flushed here
+    side.signal(CutReached(second))
+    side.hear(A, wire.Cut(second, (), ()))
+    side.hear(A, wire.Propose(second, (A, B), (0, 1)))  # a view of nobody
+    assert side.frames == []
+    side.flush(first, A, B)
+    side.said(wire.Flushed)
+    side.hear(A, wire.Propose(first, (A, B)))
+    assert side.frames == []
+    assert side.layer.change.follower.promised == first

@@ -18,9 +18,8 @@ half a second, until it is answered or has no meaning any more.
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
-                                                       me in the view
-    nothing for twice that                             wait no more for it (`passed`): the next in
-                                                       the order of the view proposes
+                                                       me in the view; who is next has all do so
+    nothing for twice that                             wait no more (`passed`): the next proposes
     nothing again                                      nor for that one; then for two more, for four
 """
 
@@ -68,8 +67,7 @@ COUNTER_LEAP_MAX = 1 << 32
 NO_ANSWER = "does not answer a proposal"
 
 JITTER_NS = 20_000_000
-"""Proposers that were in each other's way wait for so long and up to twice that; and twice as long
-each time."""
+"""Proposers in each other's way wait for so long, up to twice that; each time twice as long."""
 
 
 class Timer(Named):
@@ -337,9 +335,12 @@ class ViewChange:
         proposer = self.follower.promised.creator
         self._stalled += 1
         if self._stalled == 1 and proposer != self.me:
-            before = self.view.members[: self.view.members.index(self.me)]
-            for member in dict.fromkeys((proposer, *before)):
+            for member in (proposer, *self.view.members[: self.view.members.index(self.me)]):
                 out.signal(VerifyWanted(member))
+            if coordinator(self.view, self.lost | {proposer}, self.me) == self.me:
+                for member in self.view:  # they are asked to follow me, if it is gone
+                    if member not in (self.me, proposer):
+                        out.datagram(member, wire.Complain(proposer))
         elif self._stalled == 2 and proposer != self.me:
             self.passed.add(proposer)
         else:
@@ -425,8 +426,8 @@ class ViewChange:
 
     def _on_refuse(self, source: Member, refuse: wire.Refuse, now: int, out: Effects) -> None:
         proposal = self.proposer.proposal
-        is_mine = proposal is not None and refuse.id == proposal.id
-        if proposal is None or not is_mine or source not in proposal.members or not self.is_frozen:
+        asked = () if proposal is None or refuse.id != proposal.id else proposal.members
+        if source not in asked or not self.is_frozen:
             return
         if refuse.promised is None and source not in self.view:
             self._go_on_without({source}, now, out)
