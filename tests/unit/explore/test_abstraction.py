@@ -209,7 +209,7 @@ STATE = {
     "Discovery": "candidates is_expected_back incompatible_peer offers rivals",
     "Effects": "events frames lone messages signals",
     "FailureDetector": "_cases _counter _is_closed _timers _watched _watchers",
-    "Fragmenter": "_continued is_middle rest window",
+    "Fragmenter": "_continued _whole is_middle rest window",
     "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _datagrams _is_acking"
     " _is_repaired _later _delivered_bytes _timers assembler committed_in counter is_gated repair"
     " window",
