@@ -815,7 +815,7 @@ def build_node(
     config: GroupConfig,
     *,
     seal: DatagramSeal | None = None,
-    membership: type[Membership] | type[GroupViews] | None = Membership,
+    membership: type[Membership] | type[GroupViews] | None = GroupViews,
     detector: type[FailureDetector] | None = FailureDetector,
     multicast: type[ReliableMulticast] = ReliableMulticast,
     unicast: type[ReliableUnicast] = ReliableUnicast,
