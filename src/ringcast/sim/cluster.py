@@ -163,7 +163,7 @@ class Cluster:
             return
         process.crash()
         process.resident.harness.note(CRASH)
-        self.gathering.crashed(process)
+        self.gathering.gone(process)
 
     def resume(self, process: SimProcess) -> None:
         """Everything that waited comes at once."""

@@ -1,8 +1,8 @@
 """Gathering: nodes find each other and make their own views. The simulator starts them, tells them
 where others may be, and knows when all that live are in one view.
 
-Where nodes have no failure detector, the simulator tells members who has crashed: a while after the
-crash, and in each later view that still has the dead in it.
+Where nodes have no failure detector, the simulator tells members who is gone, crashed or left: a
+while later, and again in each view that still has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Gathering:
     def __init__(self, cluster: Cluster, addresses: Sequence[Address]) -> None:
         self._cluster = cluster
         self._addresses = addresses
-        self._missed: dict[Member, None] = {}  # have crashed, and it is known
+        self._missed: dict[Member, None] = {}  # are gone, and it is known
 
     def admit(self, process: SimProcess) -> None:
         """Start it. It knows some addresses, the nearest; the others it learns later."""
@@ -48,9 +48,9 @@ class Gathering:
             process.resident.harness.add_candidates(others[: round(share * count)], process.now)
             process.turn()
 
-    # Crashes, where nobody else notices them
+    # Who is gone, where nobody else notices it
 
-    def crashed(self, process: SimProcess) -> None:
+    def gone(self, process: SimProcess) -> None:
         cluster = self._cluster
         if not cluster.options.has_detector:
             is_calm = cluster.conditions.is_calm
@@ -63,14 +63,14 @@ class Gathering:
             process.turn()
 
     def look(self, member: SimulatedMember) -> None:
-        """If the dead are in its view, it learns so, once in each view."""
+        """If they are in its view, it learns so, once in each view."""
         view = member.node.view
         if not self._missed or view is None:
             return
         for who in view:
             if who in self._missed and (view.id, who) not in member.told:
                 member.told.add((view.id, who))
-                member.harness.signal(Suspected(who, "it has crashed"), member.process.now)
+                member.harness.signal(Suspected(who, "it is gone"), member.process.now)
 
     # Outputs
 

@@ -43,7 +43,7 @@ class SimulatedMember:
         self.was_late = False
         """It slept, or its clock or timers were wrong, at some time."""
         self.told: set[tuple[ViewId, Member]] = set()
-        """In which views it was told that a member of them has crashed."""
+        """In which views it was told that a member of them is gone."""
         self._cluster = cluster
 
     @property
@@ -88,7 +88,7 @@ class SimulatedMember:
         self._cluster.crash(self.process)
 
     def closed(self) -> None:
-        """Its socket is closed, and no timer is set."""
+        self._cluster.gathering.gone(self.process)
 
     def act(self, now: int) -> None:
         """The application takes, and sends what it wants to."""
