@@ -49,7 +49,7 @@ CALLS = {
 
 STEPS = (
     *("propose", "propose", "state", "refuse", "finish", "cut", "cut", "want", "forwarded"),
-    *("flushed", "flushed", "install", "install", "installed", "hello"),
+    *("flushed", "flushed", "install", "install", "install", "install", "installed", "hello"),
 )
 """Frames that an incident may wait for, those of every change more often."""
 RECEIVER = "receiver"

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.departures import departures
-from ringcast.sim.partitions import KINDS
-from ringcast.sim.rounds import reports
+from ringcast.sim.happenings import happenings
 from ringcast.trace.files import trace_hash
-from ringcast.trace.rows import PART, STOP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,9 +63,8 @@ class Summary:
     deliveries: int
     rows: int
     happenings: Mapping[str, int]
-    """With partitions: how often the group fell apart in which way, and what followed. With the
-    uniform stream: what befell senders and takers. With reports: what became of messages whose
-    senders died, of windows and of rounds."""
+    """What befell views, how groups fell apart, and what became of senders, windows and rounds:
+    how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +86,6 @@ class Result:
 def _when(failure: Failure) -> int:
     """The earliest violation comes first: later ones may follow from it."""
     return failure.rows[-1].run_idx if failure.rows else 0
-
-
-def _happenings(cluster: Cluster) -> dict[str, int]:
-    found: dict[str, int] = {}
-    if cluster.options.partitions:
-        found.update(_partings(cluster))
-    if cluster.options.has_uniform:
-        found.update(departures(cluster.recorder.rows))
-    if cluster.options.has_stability:
-        found.update(reports(cluster.trace, cluster.recorder.happenings))
-    return found
-
-
-def _partings(cluster: Cluster) -> dict[str, int]:
-    rows = cluster.recorder.rows
-    merges = {(row.view_creator, row.view) for row in rows if row.event == PART}
-    excluded = sum(row.event == STOP and row.detail == "excluded" for row in rows)
-    kinds = {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
-    return {**kinds, "merges": len(merges), "exclusions": excluded}
 
 
 def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
@@ -146,6 +123,6 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         faults=cluster.conditions.log.total,
         deliveries=cluster.recorder.deliveries,
         rows=len(trace.rows),
-        happenings=_happenings(cluster),
+        happenings=happenings(cluster),
     )
     return Result(options, trace, verdicts, summary, tuple(cluster.conditions.log.names))
