@@ -16,7 +16,7 @@ from ringcast.aio.driver import Driver
 from ringcast.aio.loop import run
 from ringcast.aio.sources import ListSource
 from ringcast.aio.state import CHUNK_BYTES
-from ringcast.protocols.state_provider import WINDOW
+from ringcast.protocols.views.providing import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -160,10 +160,6 @@ class ViewStreams(ReliableMulticast):
         if self.standing is Standing.OPEN:
             self._report(now, out)
 
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        if self.me not in view and not self._is_closed:
-            self._shut(f"{view} goes on without this member", out)
-
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
             case _ if self._is_closed:
@@ -330,7 +326,7 @@ class ViewStreams(ReliableMulticast):
             if member not in part.members:
                 for stream in self.streams:
                     origin = Origin(member, stream)
-                    self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
+                    self._open(origin, begin.cut.starts.get(origin, 0), now)
         parts = () if is_first else parts_of(view, begin)
         has_new = any(member not in part.members for member in view)
         self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
@@ -384,8 +380,8 @@ class ViewStreams(ReliableMulticast):
             self._note_ready(sending)
         for receiver in self._receivers.values():
             assert isinstance(receiver, ViewReceiver)
-            receiver.begin(view.id, now)
-            self._enter_view(receiver, view, now)
+            receiver.begin(now)
+            self._find_helpers(receiver, view)
 
     def _announce(self) -> list[Event] | None:
         """What follows on all that was read."""

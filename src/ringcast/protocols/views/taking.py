@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Named
 from ringcast.events import StateBegun, StateChunk, StateLost, StateReceived
-from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW
+from ringcast.protocols.views.providing import CHUNK_OVERHEAD, WINDOW
 from ringcast.wire.frames import StateAck, StateBegin, StateCancel, StateData
 
 if TYPE_CHECKING:
