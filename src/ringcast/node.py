@@ -732,8 +732,9 @@ class Node:
 
     def _react(self, signal: Signal, now: int) -> None:
         match signal:
-            case Left(reason):
+            case Left(reason, is_flushed):
                 if not self._is_closed:
+                    self.multicast.has_handed_over = is_flushed
                     if self._has_said_goodbye:
                         self._hand_over()
                     self._is_closed = True

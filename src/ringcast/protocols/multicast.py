@@ -97,6 +97,8 @@ class ReliableMulticast(Layer):
         self.generation = 0
         """Rises whenever a window opens or is dropped: whoever watches need not look each time."""
         self.refused = 0  # frames of strangers, and acks for what was never sent
+        self.has_handed_over = False
+        """Everybody who goes on has all that was sent here."""
         self.early_dropped = 0
         self.peer_repaired = 0  # messages of others retransmitted
         self._peer_repaired_to: dict[Member, int] = {}  # to each, since the last report
@@ -461,7 +463,7 @@ class ReliableMulticast(Layer):
         unacked = tuple(
             (stream, sending.acked_by_others + 1, sending.window.high)
             for stream, sending in self._senders.items()
-            if not sending.is_flushed
+            if not sending.is_flushed and not self.has_handed_over
         )
         self._last_sent = {stream: box.window.high for stream, box in self._senders.items()}
         for box in self._boxes():

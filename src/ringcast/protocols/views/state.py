@@ -329,12 +329,14 @@ class StateTransfer(Layer):
 
     def _lose(self, out: Effects) -> None:
         """Nobody can give it: what follows is all there is."""
+        refused = ", ".join(map(str, self._standing.refused))
+        lost = StateLost("nobody has the state" + f": {refused} could not give it" * bool(refused))
         if self.phase in (Phase.LIVE, Phase.EXPECTING):
             self.taking.stop()
-            self._behind_view.append(StateLost("nobody has the state"))
+            self._behind_view.append(lost)
             self._enter(Phase.LIVE)
         else:
-            self.taking.lose()
+            self.taking.lose(lost)
             self._enter(Phase.HANDING)
         self._stand(self._held(), out)
 
