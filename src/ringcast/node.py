@@ -28,7 +28,7 @@ from ringcast.events import (
     StateChunk,
     Writable,
 )
-from ringcast.model import SYSTEM_EPOCH, Member, Stream
+from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.intake import seconds
@@ -90,7 +90,9 @@ class Node:
         self.config = config
         self.view: View | None = None
         self.observer: Observer | None = None
-        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
+        self._tells_purged = config.multicast.purge is Purge.ACKS_RETAINED
+        datagram_bytes = config.multicast.datagram_bytes
+        self.codec = Codec(config.group, me, datagram_bytes, seal, marked=self._tells_purged)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -416,6 +418,8 @@ class Node:
                 observer.transmitted(lone[0], [datagrams[-1][1]], now)
         if not waiting:
             return datagrams
+        if self._tells_purged:
+            self.codec.mark(self.multicast.purged)
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:
             by_dest.setdefault(dest, []).append(frame)
