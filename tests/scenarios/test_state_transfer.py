@@ -17,9 +17,9 @@ from ringcast.errors import UsageError
 from ringcast.events import Delivered, StateChunk, StateLost, ViewInstalled
 from ringcast.model import Digest, Origin, Stream
 from ringcast.protocols import state_provider
-from ringcast.protocols.catch_up import CatchUp
+from ringcast.protocols.views.catch_up import CatchUp
 from ringcast.protocols.state import StateTransfer
-from ringcast.protocols.state_provider import CHUNK_BYTES_MAX, UNASKED_NS, WINDOW
+from ringcast.protocols.views.providing import CHUNK_BYTES_MAX, UNASKED_NS, WINDOW
 from support.membership import MILLISECOND, NAMES, address_of
 from support.state import CHUNKS, StateTown, is_system
 

@@ -27,7 +27,7 @@ from ringcast.core.effects import (
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.admission import HALVES_AT_ONCE
 from ringcast.protocols.change import REPEAT_MAX_NS, REPEAT_START_NS
-from ringcast.protocols.discovery import GATHER_NS
+from ringcast.protocols.views.discovery import GATHER_NS
 from ringcast.protocols.membership import (
     DEPARTED_MAX,
     JOIN_PATIENCE_NS,

@@ -26,7 +26,7 @@ from ringcast.protocols.state import (
     Phase,
     StateTransfer,
 )
-from ringcast.protocols.state_provider import ASKS_MAX, CHUNK_OVERHEAD, UNASKED_NS, WINDOW
+from ringcast.protocols.views.providing import ASKS_MAX, CHUNK_OVERHEAD, UNASKED_NS, WINDOW
 from ringcast.wire.frames import (
     JoinerBlocked,
     Refusal,
