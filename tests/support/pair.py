@@ -102,7 +102,9 @@ class Pair(Cluster):
     def collect(self) -> list[Packet]:
         packets = []
         for node in self.nodes.values():
-            dests = {dest.address: dest for dest, _ in node.pending() if isinstance(dest, Member)}
+            # What was packed before a view began is not pending any more.
+            waiting = [dest for dest, _ in node.pending() if isinstance(dest, Member)]
+            dests = {member.address: member for member in (*self._codecs, *waiting)}
             for address, datagram in node.take_datagrams():
                 assert address is not None, "nobody here writes to the group"
                 tag, frames = read(node.codec, datagram)
