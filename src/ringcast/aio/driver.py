@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
-    from ringcast.protocols.membership import Membership
     from ringcast.protocols.views.layer import GroupViews
     from ringcast.trace.observe.observer import TraceObserver
 
@@ -93,7 +92,7 @@ class Driver:
         return self._clock()
 
     @property
-    def membership(self) -> Membership | GroupViews:
+    def membership(self) -> GroupViews:
         membership = self.node.membership
         assert membership is not None  # who joins has one
         return membership
@@ -214,7 +213,7 @@ class Driver:
         membership = self.membership
         if membership.is_member:
             return {member.address: str(member) for member in self.node.view or ()}
-        is_looking = membership.phase in (Phase.LOOKING, Phase.JOINING)
+        is_looking = membership.phase is Phase.LOOKING
         candidates = membership.discovery.candidates if is_looking else ()
         return {address: str(address) for address in candidates}
 

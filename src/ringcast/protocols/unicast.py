@@ -281,9 +281,6 @@ class ReliableUnicast(Layer):
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self._is_closed:
             return
-        if self.me not in view:
-            self._shut(f"{view} goes on without this member", out)
-            return
         addresses = {member.address for member in view}
         before = self.group.previous
         known = dict.fromkeys(

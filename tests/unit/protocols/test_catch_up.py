@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringcast.events import Delivered, FragmentsDelivered, StateWanted
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
-from ringcast.protocols.catch_up import MESSAGE_OVERHEAD, CatchUp
+from ringcast.protocols.views.catch_up import MESSAGE_OVERHEAD, CatchUp
 
 A, B, C = (Member(Address("h", n), n, name) for n, name in enumerate("ABC", 1))
 V1 = ViewId(A, 1)

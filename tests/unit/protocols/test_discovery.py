@@ -6,7 +6,7 @@ import pytest
 
 from ringcast.core.effects import Effects
 from ringcast.model import Address, Member
-from ringcast.protocols.discovery import (
+from ringcast.protocols.views.discovery import (
     ANSWERS_MAX,
     ASK_MAX_NS,
     ASK_START_NS,

@@ -12,7 +12,7 @@ from ringcast.config import MembershipConfig, StabilityConfig
 from ringcast.core.effects import Effects, Left
 from ringcast.model import Address, Digest, Member, Purge, View, ViewId
 from ringcast.node import build_node
-from ringcast.protocols.discovery import GATHER_NS, IncompatiblePeer
+from ringcast.protocols.views.discovery import GATHER_NS, IncompatiblePeer
 from ringcast.protocols.membership import (
     INCOMPATIBLE_RECENTLY_NS,
     JOIN_PATIENCE_NS,

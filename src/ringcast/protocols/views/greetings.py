@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
-from ringcast.protocols.discovery import IncompatiblePeer
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
+from ringcast.protocols.views.discovery import IncompatiblePeer
 from ringcast.protocols.views.meeting import rank
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Hello, Holding

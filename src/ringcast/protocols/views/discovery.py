@@ -1,0 +1,75 @@
+"""Discovery: where members of the group may be.
+
+Addresses come from member files, a list, a shared directory. Some lead nowhere; who is really there
+shows by answering. Candidates are asked often at first, and less and less often: a group keeps
+looking for other parts of itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.model import Purge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.model import Address, Member
+
+ASK_START_NS = 40_000_000
+ASK_MAX_NS = 1_000_000_000
+"""How often candidates are asked: at first, and at the least."""
+
+CANDIDATES_MAX = 4096
+
+PURGES = {
+    Purge.ACKS: "acks",
+    Purge.STABILITY: "stability",
+    Purge.RETAINED: "stability with retained messages",
+    Purge.ACKS_RETAINED: "acks with retained messages",
+}
+"""In words."""
+
+
+def rank(coordinator: Member, size: int) -> tuple[int, Address, int]:
+    """Groups in order, the best first: the largest, then the lowest coordinator."""
+    return -size, coordinator.address, coordinator.incarnation
+
+
+class IncompatiblePeer(NamedTuple):
+    """Somebody who purges otherwise than this member: they cannot be in one group."""
+
+    who: Member
+    purge: Purge
+
+    def against(self, ours: Purge) -> str:
+        """What does not fit, and what to do about it."""
+        name, address = self.who.name, self.who.address
+        return (
+            f"{f'{name} at {address}' if name else address} purges by {PURGES[self.purge]}, and "
+            f"this member by {PURGES[ours]}: give all members the same `stability`"
+        )
+
+
+class Discovery:
+    """The candidates of one member."""
+
+    def __init__(self, me: Member) -> None:
+        self._me = me
+        self.candidates: dict[Address, None] = {}
+        self.incompatible_peer: IncompatiblePeer | None = None
+        """Somebody in a group that this member cannot join."""
+        self.interval = ASK_START_NS
+        """Until candidates are asked again."""
+
+    def add(self, addresses: Iterable[Address]) -> list[Address]:
+        """Those that are new."""
+        fresh = [address for address in addresses if address not in self.candidates]
+        fresh = [address for address in dict.fromkeys(fresh) if address != self._me.address]
+        fresh = fresh[: CANDIDATES_MAX - len(self.candidates)]
+        self.candidates.update(dict.fromkeys(fresh))
+        return fresh
+
+    def slow_down(self) -> None:
+        """Ask less often from now on."""
+        self.interval = min(2 * self.interval, ASK_MAX_NS)
