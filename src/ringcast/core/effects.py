@@ -75,6 +75,8 @@ class Left:
     """This member is out of its group, for this reason: every layer closes."""
 
     reason: str
+    is_flushed: bool = False
+    """Everybody who goes on has all that this member has sent."""
 
 
 @dataclass(frozen=True, slots=True)

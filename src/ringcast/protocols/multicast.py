@@ -97,6 +97,8 @@ class ReliableMulticast(Layer):
         self.generation = 0
         """Rises whenever a window opens or is dropped: whoever watches need not look each time."""
         self.refused = 0  # frames of strangers, and acks for what was never sent
+        self.has_handed_over = False
+        """Everybody who goes on has all that was sent here."""
         self.early_dropped = 0
         self.peer_repaired = 0  # messages of others retransmitted
         self._peer_repaired_to: dict[Member, int] = {}  # to each, since the last report
@@ -212,6 +214,12 @@ class ReliableMulticast(Layer):
         windows = self.windows()
         return Digest({origin: window.delivered for origin, window in windows.items()})
 
+    @property
+    def purged(self) -> int:
+        """Up to here every member of the view has delivered what this one has sent."""
+        sending = self._senders.get(Stream.FIFO)
+        return 0 if sending is None else sending.window.low
+
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
         """Every window, to be read only: for traces, statistics and tests."""
         found: dict[Origin, SendWindow | ReceiveWindow] = {
@@ -309,7 +317,7 @@ class ReliableMulticast(Layer):
 
     def _find_helpers(self, receiver: MulticastReceiver, view: View) -> None:
         self._note_ready(receiver)
-        if receiver.window.retain:
+        if receiver.window.retain and self.rounds is not None:
             sender = receiver.origin.sender
             receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
 
@@ -461,7 +469,7 @@ class ReliableMulticast(Layer):
         unacked = tuple(
             (stream, sending.acked_by_others + 1, sending.window.high)
             for stream, sending in self._senders.items()
-            if not sending.is_flushed
+            if not sending.is_flushed and not self.has_handed_over
         )
         self._last_sent = {stream: box.window.high for stream, box in self._senders.items()}
         for box in self._boxes():

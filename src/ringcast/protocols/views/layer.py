@@ -345,7 +345,8 @@ class GroupViews(Layer):
         self.meeting.changed(view, held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
             is_asked = self.phase is Phase.LEAVING
-            self._go("left" if is_asked else "left out: it held senders up for too long", out)
+            reason = "left" if is_asked else "left out: it held senders up for too long"
+            self._go(reason, out, is_flushed=True)
             return
         self.discovery.add(member.address for member in view)
         self.requests.begin(view)
@@ -432,9 +433,9 @@ class GroupViews(Layer):
 
     # The end
 
-    def _go(self, reason: str, out: Effects) -> None:
+    def _go(self, reason: str, out: Effects, *, is_flushed: bool = False) -> None:
         self.phase = Phase.OUT
         self.change.close()
         self.requests.close()
         self._timers.disarm_all()
-        out.signal(Left(reason))
+        out.signal(Left(reason, is_flushed))

@@ -167,6 +167,8 @@ class StateTransfer(Layer):
 
     def come_to_cut(self, counter: int) -> None:
         """All that comes before the view with this counter has been read."""
+        if self.phase is Phase.LIVE:
+            return  # the state that was to follow is lost
         if self.catch_up is None:
             self.catch_up = CatchUp(self._room, self._fragment_bytes)
         else:
@@ -307,7 +309,10 @@ class StateTransfer(Layer):
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         cut, view = begin.cut, begin.view
         if self.me == cut.provider:
-            self._stand(self._held(), out)  # of those who have none, it is the one whose counts
+            is_waiting = self._standing.holding is Holding.LACKS and self.phase is not Phase.LIVE
+            if is_waiting:  # and of those who have none, it is the one whose counts
+                self._lose(out)
+            self._stand(self._held(), out)
             for taker in cut.takers:
                 self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
             self._behind_view += self.giving.take_events()
@@ -329,12 +334,14 @@ class StateTransfer(Layer):
 
     def _lose(self, out: Effects) -> None:
         """Nobody can give it: what follows is all there is."""
+        refused = ", ".join(map(str, self._standing.refused))
+        lost = StateLost("nobody has the state" + f": {refused} could not give it" * bool(refused))
         if self.phase in (Phase.LIVE, Phase.EXPECTING):
             self.taking.stop()
-            self._behind_view.append(StateLost("nobody has the state"))
+            self._behind_view.append(lost)
             self._enter(Phase.LIVE)
         else:
-            self.taking.lose()
+            self.taking.lose(lost)
             self._enter(Phase.HANDING)
         self._stand(self._held(), out)
 

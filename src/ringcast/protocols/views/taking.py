@@ -90,10 +90,10 @@ class Taking:
         self.handover.clear()
         self._timers.disarm(Timer.PATIENCE)
 
-    def lose(self) -> None:
+    def lose(self, lost: StateLost) -> None:
         """There is none."""
         self.stop()
-        self.handover.append(StateLost("nobody has the state"))
+        self.handover.append(lost)
 
     def receive(
         self, source: Member, message: StateBegin | StateData | StateEnd, now: int, out: Effects
