@@ -126,6 +126,13 @@ class Purge(IntEnum):
     """Everybody tells the coordinator, which tells all."""
     RETAINED = 2
     """The same, and receivers keep messages until then: any of them can repair for any other."""
+    ACKS_RETAINED = 3
+    """Everybody acknowledges, and receivers keep messages until their sender has purged them."""
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether a survivor holds what a departed sender has sent."""
+        return self in (Purge.RETAINED, Purge.ACKS_RETAINED)
 
 
 class Origin(NamedTuple):

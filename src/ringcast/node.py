@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
 from ringcast.core.effects import Effects, Flushed, Left, owners_of
 from ringcast.core.shared import Deadlines, GroupState
-from ringcast.core.view_change import Begin, cut_between
+from ringcast.core.view_change import Begin, Freeze, cut_between
 from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
 from ringcast.events import (
     Delivered,
@@ -28,7 +28,7 @@ from ringcast.events import (
     StateChunk,
     Writable,
 )
-from ringcast.model import SYSTEM_EPOCH, Member, Stream
+from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.intake import seconds
@@ -90,7 +90,9 @@ class Node:
         self.config = config
         self.view: View | None = None
         self.observer: Observer | None = None
-        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
+        self._tells_purged = config.multicast.purge is Purge.ACKS_RETAINED
+        datagram_bytes = config.multicast.datagram_bytes
+        self.codec = Codec(config.group, me, datagram_bytes, seal, marked=self._tells_purged)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -416,6 +418,8 @@ class Node:
                 observer.transmitted(lone[0], [datagrams[-1][1]], now)
         if not waiting:
             return datagrams
+        if self._tells_purged:
+            self.codec.mark(self.multicast.purged)
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:
             by_dest.setdefault(dest, []).append(frame)
@@ -742,14 +746,14 @@ class Node:
                     for layer in reversed(self._layers[1:]):
                         layer.close(reason, now, self._out)
                     if self.observer is not None:
-                        self.observer.before_change(None, now)
+                        self.observer.before_change(signal, now)
                     # Closed, of the first layer, is the last event.
                     self.group.close(reason, self._layers[:1], now, self._out)
             case Begin(view):
                 self._packed = self.take_datagrams(now)  # said in the view that ends
                 self.view = view
                 if self.observer is not None:
-                    self.observer.before_change(view, now)
+                    self.observer.before_change(signal, now)
                 self.codec.tag = tag_of(view.id)
                 self.group.change(view, self._layers, now, self._out)
                 for layer in self._layers:
@@ -757,6 +761,8 @@ class Node:
                 self._follow_view()
                 self._count_members(view, now)
             case _:
+                if isinstance(signal, Freeze) and self.observer is not None:
+                    self.observer.before_change(signal, now)
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
 

@@ -214,6 +214,12 @@ class ReliableMulticast(Layer):
         windows = self.windows()
         return Digest({origin: window.delivered for origin, window in windows.items()})
 
+    @property
+    def purged(self) -> int:
+        """Up to here every member of the view has delivered what this one has sent."""
+        sending = self._senders.get(Stream.FIFO)
+        return 0 if sending is None else sending.window.low
+
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
         """Every window, to be read only: for traces, statistics and tests."""
         found: dict[Origin, SendWindow | ReceiveWindow] = {
@@ -311,7 +317,7 @@ class ReliableMulticast(Layer):
 
     def _find_helpers(self, receiver: MulticastReceiver, view: View) -> None:
         self._note_ready(receiver)
-        if receiver.window.retain:
+        if receiver.window.retain and self.rounds is not None:
             sender = receiver.origin.sender
             receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
 

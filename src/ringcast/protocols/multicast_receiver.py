@@ -64,8 +64,8 @@ class MulticastReceiver:
         is_gated: bool = False,
     ) -> None:
         purge = Purge.ACKS if is_gated else config.purge
-        self._is_acking = purge is Purge.ACKS
-        retain = purge is Purge.RETAINED
+        self._is_acking = purge in (Purge.ACKS, Purge.ACKS_RETAINED)
+        retain = purge.is_retained
         most = None if self._is_acking else config.capacity_max * (1 + retain)
         self.window = ReceiveWindow(
             config.capacity,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ringcast.sim.cluster import Cluster
 
 
-def facts_of(cluster: Cluster) -> Facts:
+def facts_of(cluster: Cluster) -> GroupFacts:
     """What the rules that judge a run depend on."""
     options = cluster.options
     stopped = [
@@ -47,7 +47,7 @@ def facts_of(cluster: Cluster) -> Facts:
         gst_ns=cluster.gst,
         end_ns=cluster.clock.now,
     )
-    return _group_facts(cluster, facts) if cluster.has_own_views else facts
+    return _group_facts(cluster, facts)
 
 
 def _group_facts(cluster: Cluster, facts: Facts) -> GroupFacts:

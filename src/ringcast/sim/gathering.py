@@ -1,13 +1,15 @@
-"""Gathering: nodes that find each other and make their own views. The simulator only looks on.
+"""Gathering: nodes find each other and make their own views. The simulator starts them, tells them
+where others may be, and knows when all that live are in one view.
 
-It stands where the coordinator stands in runs whose views come from outside: it starts nodes, tells
-them where others may be, and knows when all that live are in one view.
+Where nodes have no failure detector, the simulator tells members who is gone, crashed or left: a
+while later, and again in each view that still has it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Suspected
 from ringcast.model import Origin
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Address, Member
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.member import SimProcess
+    from ringcast.sim.member import SimProcess, SimulatedMember
 
 
 class Gathering:
@@ -24,18 +26,12 @@ class Gathering:
     def __init__(self, cluster: Cluster, addresses: Sequence[Address]) -> None:
         self._cluster = cluster
         self._addresses = addresses
+        self._missed: dict[Member, None] = {}  # are gone, and it is known
 
-    def admit(self, member: Member, heir_of: SimProcess | None = None) -> None:
-        """Start it. It knows some addresses, the nearest; the others it learns later.
-
-        Whoever comes back without having been away still knows what it knew.
-        """
-        process = self._cluster.process_of(member)
+    def admit(self, process: SimProcess) -> None:
+        """Start it. It knows some addresses, the nearest; the others it learns later."""
         options = self._cluster.options
         process.resident.harness.start(process.now)
-        before = None if heir_of is None else heir_of.resident.harness.node.membership
-        if before is not None:
-            process.resident.harness.add_candidates(before.discovery.candidates, process.now)
         self._tell(process, options.told)
         if options.told < 1:
             self._cluster.clock.after(options.told_ms, self._tell, process)
@@ -52,11 +48,31 @@ class Gathering:
             process.resident.harness.add_candidates(others[: round(share * count)], process.now)
             process.turn()
 
-    def remove(self, *members: Member) -> None:
-        """The others will notice."""
+    # Who is gone, where nobody else notices it
 
-    def step(self) -> None:
-        """There is nothing to help along."""
+    def gone(self, process: SimProcess) -> None:
+        cluster = self._cluster
+        if not cluster.options.has_detector:
+            is_calm = cluster.conditions.is_calm
+            delay = cluster.options.delta_ms if is_calm else cluster.options.detect_ms
+            cluster.clock.after(delay, self._miss, process.resident.harness.me)
+
+    def _miss(self, member: Member) -> None:
+        self._missed[member] = None
+        for process in self._living():
+            process.turn()
+
+    def look(self, member: SimulatedMember) -> None:
+        """If they are in its view, it learns so, once in each view."""
+        view = member.node.view
+        if not self._missed or view is None:
+            return
+        for who in view:
+            if who in self._missed and (view.id, who) not in member.told:
+                member.told.add((view.id, who))
+                member.harness.signal(Suspected(who, "it is gone"), member.process.now)
+
+    # Outputs
 
     def members(self) -> list[Member]:
         """Who lives and has not left, in the group or on the way to it."""

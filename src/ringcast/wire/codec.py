@@ -126,6 +126,7 @@ _PASSING_HEAD_MAX: Final = (
     + _IDENTITY_BYTES_MAX
     + _ADDRESSEE.size
     + _TAG_FRAME_BYTES
+    + change_codec.TAG_BYTES
     + change_codec.FORWARDED_HEAD_MAX
     + _DATA_HEAD.size
 )
@@ -157,15 +158,19 @@ class Codec:
         me: Member,
         datagram_bytes: int,
         seal: DatagramSeal | None = None,
+        *,
+        marked: bool = False,
     ) -> None:
+        """`marked`: datagrams tell what their sender has purged."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)
         self._group = group
         self._seal = seal
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
-        self._tag, self._in_view = 0, b""
-        header_bytes = len(self._header) + _ADDRESSEE.size + _TAG_FRAME_BYTES
+        self._tag, self._purged, self._in_view = 0, 0 if marked else None, b""
+        tag_bytes = _TAG_FRAME_BYTES + marked * change_codec.TAG_BYTES
+        header_bytes = len(self._header) + _ADDRESSEE.size + tag_bytes
         self._overhead = header_bytes + (seal.overhead if seal else 0)
         self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
@@ -191,7 +196,13 @@ class Codec:
     @tag.setter
     def tag(self, tag: int) -> None:
         self._tag = tag
-        self._in_view = _encode_frame(*encode_change(InView(tag))) if tag else b""
+        self._in_view = _encode_frame(*encode_change(InView(tag, self._purged))) if tag else b""
+
+    def mark(self, purged: int) -> None:
+        """Say in each datagram that everybody has delivered what is up to this."""
+        if purged != self._purged:
+            self._purged = purged
+            self.tag = self._tag
 
     def resize(self, datagram_bytes: int) -> None:
         """Fill datagrams up to so many bytes from now on; but neither to more than at first, nor to

@@ -26,6 +26,7 @@ PURGES = {
     Purge.ACKS: "acks",
     Purge.STABILITY: "stability",
     Purge.RETAINED: "stability with retained messages",
+    Purge.ACKS_RETAINED: "acks with retained messages",
 }
 """In words."""
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import OWN, Cut, Part, order
-from ringcast.model import Origin, Purge, Stream
+from ringcast.model import Origin, Stream
 from ringcast.wire.changes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, Purge, View, ViewId
     from ringcast.protocols.views.frames import Flushable, Propose, State
 
     States = Mapping[Member, State]
@@ -134,4 +134,4 @@ def _part(
 
 def is_kept(purge: Purge, stream: Stream) -> bool:
     """Whether a survivor holds what a departed sender has sent on this stream."""
-    return stream is Stream.UNIFORM or purge is Purge.RETAINED
+    return stream is Stream.UNIFORM or purge.is_retained

@@ -167,6 +167,8 @@ class StateTransfer(Layer):
 
     def come_to_cut(self, counter: int) -> None:
         """All that comes before the view with this counter has been read."""
+        if self.phase is Phase.LIVE:
+            return  # the state that was to follow is lost
         if self.catch_up is None:
             self.catch_up = CatchUp(self._room, self._fragment_bytes)
         else:
@@ -307,7 +309,10 @@ class StateTransfer(Layer):
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         cut, view = begin.cut, begin.view
         if self.me == cut.provider:
-            self._stand(self._held(), out)  # of those who have none, it is the one whose counts
+            is_waiting = self._standing.holding is Holding.LACKS and self.phase is not Phase.LIVE
+            if is_waiting:  # and of those who have none, it is the one whose counts
+                self._lose(out)
+            self._stand(self._held(), out)
             for taker in cut.takers:
                 self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
             self._behind_view += self.giving.take_events()

@@ -125,8 +125,10 @@ class ViewStreams(ReliableMulticast):
         self._datagram += 1
         for frame in frames:
             match frame:
-                case InView(tag):
+                case InView(tag, purged):
                     self._said_in = tag
+                    if purged is not None:
+                        self._on_purged(source, purged, now)
                     if tag == self._next_tag:
                         out.signal(SawView(source, tag))
                 case Want():
@@ -159,6 +161,12 @@ class ViewStreams(ReliableMulticast):
                     self._on_rounds(source, frame, now, out)
         if self.standing is Standing.OPEN:
             self._report(now, out)
+
+    def _on_purged(self, source: Member, purged: int, now: int) -> None:
+        """Every member of the view has delivered its messages up to this."""
+        receiver = self._receivers.get(Origin(source, Stream.FIFO))
+        if receiver is not None and self._said_in == self._tag and self.standing is Standing.OPEN:
+            receiver.on_stable(purged, now)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
