@@ -53,6 +53,7 @@ class Phases:
 
     def _warm(self) -> None:
         self._recorder.phase("warm")
+        self._cluster.oracle.start()
         for slot in range(self._options.initial):
             delay = self._random.uniform(0, self._options.start_ms)
             self._clock.after(delay, self._cluster.join, slot)

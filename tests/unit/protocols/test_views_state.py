@@ -386,7 +386,8 @@ NONE, LACKS, HOLDS, KEEPS = (StateStanding(holding) for holding in Holding)
     ("standings", "apart", "expected"),
     [
         ((NONE, NONE, NONE), False, ("", "")),
-        ((LACKS, LACKS, NONE), False, ("A", "B")),
+        ((LACKS, LACKS, LACKS), False, ("A", "BC")),
+        ((LACKS, LACKS, NONE), False, ("", "")),
         ((LACKS, HOLDS, LACKS), False, ("B", "AC")),
         ((HOLDS, HOLDS, LACKS._replace(provider=B)), False, ("A", "")),
         ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), False, ("B", "")),

@@ -110,7 +110,7 @@ class ViewStreams(ReliableMulticast):
     """Nothing is to be read for now: what the view begins with is not here."""
     _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
-    _next_tag = 0  # of the one that was proposed
+    _next_tag = 0  # of the one that was proposed; 0: none is
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
@@ -136,7 +136,7 @@ class ViewStreams(ReliableMulticast):
                 case Forwarded():
                     self.refused += not self.fetch.on_forwarded(source, frame, now, out)
                     self._note_progress(now, out)
-                case Data() if self._said_in == self._next_tag:
+                case Data() if self._said_in == self._next_tag != 0:
                     self._keep(self._early, source, frame)
                 case _ if self._said_in != self._tag or not self._is_peer(source):
                     self.refused += 1
