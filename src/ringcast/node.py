@@ -20,7 +20,7 @@ from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
 from ringcast.core.effects import Effects, Flushed, Left, owners_of
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, Freeze, cut_between
-from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
+from ringcast.errors import DecodeError, GroupClosed, Reject, TooFewMembers, UsageError
 from ringcast.events import (
     Delivered,
     ReplyReceived,
@@ -37,7 +37,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.wire.change_codec import tag_of
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import (
     Close,
     Sync,
@@ -545,6 +545,12 @@ class Node:
     def explain(self, now: int) -> list[str]:
         """One sentence for each thing that waits. Nothing waits: an empty list."""
         reasons = [reason for layer in self._layers for reason in layer.explain(now)]
+        others = self.rejected.get(Reject.VERSION.value)
+        if others:
+            reasons.append(
+                f"{others} datagrams of another wire version than {VERSION} were refused: all "
+                "members of a group run the same release"
+            )
         if self._few_since is not None:
             assert self.view is not None
             reasons.append(

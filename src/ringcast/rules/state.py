@@ -233,11 +233,9 @@ class _Taker:
             self.wait, self._is_here = row, False
         elif self.wait is None:
             return
-        elif row.event == STATE_RECEIVED:
+        elif row.event in (STATE_RECEIVED, STATE_LOST):
             self._is_here = True
             self._aside = [each for each in self._aside if each.view >= row.view]
-        elif row.event == STATE_LOST:
-            self._is_here = True
         elif row.event == DELIVER and row.detail == ASIDE:
             self._aside.append(row)
         elif row.event in (DELIVER, HANDED):
@@ -288,7 +286,8 @@ def _range(row: Row) -> str:
 class OnceBehindItsState:
     """Behind its state an application gets exactly what was sent in the view that the state was cut
     at, and in later ones: in order, once, and all that its member took. Before it, it gets nothing.
-    """
+    The same if the state is lost: what was sent before the view that it was to be cut at is lost,
+    too."""
 
     id = "T2"
     title = "behind a state comes what was sent since its cut, once"

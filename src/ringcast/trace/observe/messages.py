@@ -5,6 +5,7 @@ What a node delivers is compared byte for byte with what was sent under that seq
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ringcast.events import FragmentsDelivered
     from ringcast.model import Stream, ViewId
     from ringcast.node import Node
+    from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
 
@@ -42,8 +44,9 @@ class _Sending:
     """What a node sends on one stream."""
 
     messages: dict[int, bytes]
-    assigned: int = 0
-    """The seqno of the last fragment of the last accepted message."""
+    waiting: deque[bytes] = field(default_factory=deque)
+    """Messages that were accepted, and whose last fragment has no seqno yet."""
+    sender: MulticastSender | None = None
     was_blocked: bool = False
     hashes: BlockHasher = field(default_factory=lambda: BlockHasher(0, BLOCK_MESSAGES))
 
@@ -74,11 +77,7 @@ class Messages:
 
     def offered(self, stream: Stream, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
-        size = self._node.codec.payload_bytes_max
-        mine = self._sending[stream]
-        for payload in payloads:
-            mine.assigned += max(1, -(-len(payload) // size))
-            mine.messages[mine.assigned] = payload
+        self._sending[stream].waiting.extend(payloads)
 
     def sent(self, origin: Origin, before: int, window: SendWindow, now: int) -> None:
         """What is in the send window beyond `before` counts as sent."""
@@ -87,10 +86,11 @@ class Messages:
         bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
         self._sink.write(SEND, now, **place, **bounds, **self.naming_view())
         mine = self._sending[origin.stream]
+        mine.sender = mine.sender or self._node.multicast.senders[origin.stream]
         blocks: list[Block] = []
-        for seqno in range(before + 1, window.high + 1):
-            message = mine.messages.get(seqno)
-            if message is not None:
+        for data in mine.sender.sent_since(before + 1):
+            for seqno in range(data.first, data.last + 1) if not data.more else ():
+                message = mine.messages[seqno] = mine.waiting.popleft()
                 blocks += mine.hashes.skip_to(seqno)
                 blocks += mine.hashes.add_run(seqno, [message])
         blocks += mine.hashes.skip_to(window.high + 1)
@@ -102,14 +102,12 @@ class Messages:
         if not isinstance(window, SendWindow):
             return
         mine = self._sending[stream]
-        largest = self._node.codec.payload_bytes_max
-        size = min(len(payload), largest)
+        size = min(len(payload), self._node.codec.payload_bytes_max)
+        rest = self._node.multicast.senders[stream].fragments.rest
         if is_frozen(self._node):
             reason = "change"  # of the view
-        elif mine.assigned > window.high:
-            reason = "rest"  # of a large message, which goes first
-            total = len(mine.messages[mine.assigned])
-            size = next_fragment_bytes(total, mine.assigned - window.high, largest)
+        elif rest:
+            reason, size = "rest", len(rest[0])  # of a large message, which goes first
         else:
             reason = "messages" if window.room <= 0 else "bytes"
         bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}

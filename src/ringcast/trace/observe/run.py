@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Left
-from ringcast.core.view_change import Begin, Freeze
+from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
 from ringcast.model import Origin
 from ringcast.trace.observe.connections import Connections
@@ -25,7 +25,7 @@ from ringcast.window.windows import SendWindow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ringcast.core.effects import ViewAgreed
+    from ringcast.core.view_change import Begin
     from ringcast.events import Event
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
@@ -65,7 +65,7 @@ class RunObserver:
         self._offer: tuple[Member | None, Stream, bytes | None] | None = None
         """The send that runs to completion, and the first payload that was not accepted."""
         self._asked: tuple[str, Member] | None = None
-        self._changes: list[ViewAgreed | Freeze | Begin] = []  # while events were being taken
+        self._changes: list[Freeze | Begin] = []  # while events were being taken
         self._taken: list[Event] = []  # out of windows, in the middle of a take or send
         self._aside: dict[Origin, int] = {}  # what the application got, or will get, later
         self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
@@ -112,7 +112,7 @@ class RunObserver:
         else:
             self._connections.offered(to, payloads[:accepted])
 
-    def before_change(self, change: ViewAgreed | Freeze | Begin | Left, now: int) -> None:
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What the node did and wanted to send up to here was in the view before."""
         if isinstance(change, Left):
             if self._is_taking:
@@ -242,18 +242,16 @@ class RunObserver:
             self.transfers.look(now)
         self._is_new_view = False
 
-    def _enter(self, change: ViewAgreed | Freeze | Begin, now: int) -> None:
+    def _enter(self, change: Freeze | Begin, now: int) -> None:
         if isinstance(change, Freeze):
             self._sink.write(FREEZE, now, **columns_of(change, self._node.me))
             return
         self._is_new_view = True
         self._messages.view_id = change.view.id
         self.wire.enter_view(change.view)
-        is_taker = isinstance(change, Begin) and self._node.me in change.cut.takers
-        if self.transfers is not None and is_taker:
+        if self.transfers is not None and self._node.me in change.cut.takers:
             self.transfers.taken_at = change.view.id
-        if self._node.me in change.view:
-            self._sink.write(VIEW, now, **columns_of(change, self._node.me))
+        self._sink.write(VIEW, now, **columns_of(change, self._node.me))
 
 
 def _is_to_group(event: Event) -> bool:
