@@ -40,6 +40,7 @@ from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views import state as views_state
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.settings import settings_of
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
@@ -94,6 +95,7 @@ class Node:
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
         self.config = config
+        """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
         has_views = any(isinstance(layer, GroupViews) for layer in layers)
@@ -794,6 +796,8 @@ class Node:
             case Begin(view):
                 self._packed = self.take_datagrams(now)  # said in the view that ends
                 self.view = view
+                if signal.settings is not None:
+                    self.config = signal.settings.apply_to(self.config)
                 if self.observer is not None:
                     self.observer.before_change(view, now)
                 self.codec.tag = tag_of(view.id)
@@ -830,10 +834,18 @@ def build_node(
     """
     layers: list[Layer] = []
     if membership is not None:
-        purge = config.multicast.purge
-        layers.append(
-            membership(me, config.membership, must_exist=must_exist, streams=streams, purge=purge)
-        )
+        if issubclass(membership, GroupViews):
+            settings = settings_of(config, streams)
+            layers.append(
+                membership(me, config.membership, must_exist=must_exist, settings=settings)
+            )
+        else:
+            purge = config.multicast.purge
+            layers.append(
+                membership(
+                    me, config.membership, must_exist=must_exist, streams=streams, purge=purge
+                )
+            )
         if detector is not None:
             layers.append(detector(me, config.membership))
         if issubclass(membership, GroupViews) and not issubclass(multicast, ViewStreams):
