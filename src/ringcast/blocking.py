@@ -29,7 +29,7 @@ from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
-from ringcast.protocols.membership import GOODBYE_SHARE
+from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ class DefaultSize(int):
 
 def is_default(value: object) -> bool:
     """Whether nobody asked for this value of a setting that a group agrees on."""
-    return value is None or isinstance(value, DefaultTime | DefaultSize)
+    return isinstance(value, DefaultTime | DefaultSize)
 
 
 def internal(default: object) -> Any:
@@ -179,6 +179,11 @@ class MulticastConfig:
     """How senders learn what everybody has: by reports; None, as the group does, and if this member
     starts the group, from an ack of each to each."""
 
+    retain: bool = False
+    """Where members acknowledge: keep messages after they were taken until everybody has them. Then
+    what a sender left that crashed reaches all who go on, or none. It costs up to one window of
+    memory for each sender. Where members report, `stability` says it."""
+
     # Internal
 
     ack_threshold: int | None = internal(None)
@@ -214,6 +219,9 @@ class MulticastConfig:
         if self.bulk_bytes is not None:
             check_whole("bulk_bytes", self.bulk_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         check_flag("repair_to_all", self.repair_to_all)
+        check_flag("retain", self.retain)
+        if self.retain and self.stability is not None:
+            raise ConfigError("retain", True, "False with stability, which has retain_delivered")
         if self.stability is not None:
             if not isinstance(self.stability, StabilityConfig):
                 raise ConfigError("stability", self.stability, "a StabilityConfig, or None")
@@ -225,7 +233,7 @@ class MulticastConfig:
     def purge(self) -> Purge:
         """What all members of a group must agree on."""
         if self.stability is None:
-            return Purge.ACKS
+            return Purge.ACKS_RETAINED if self.retain else Purge.ACKS
         return Purge.RETAINED if self.stability.retain_delivered else Purge.STABILITY
 
     @property

@@ -26,6 +26,7 @@ PURGES = {
     Purge.ACKS: "acks",
     Purge.STABILITY: "stability",
     Purge.RETAINED: "stability with retained messages",
+    Purge.ACKS_RETAINED: "acks with retained messages",
 }
 """In words."""
 
@@ -33,7 +34,7 @@ MEMBERSHIP_TIMES = ("heartbeat_s", "suspect_after_s", "verify_s", "slow_member_t
 TIMES = (*MEMBERSHIP_TIMES, "xmit_interval_s", "interval_s")
 """In this order on the wire."""
 
-NAMES = ("stability", *TIMES, "max_message_bytes")
+NAMES = ("purge", *TIMES, "max_message_bytes")
 """What a member may ask for."""
 
 
@@ -49,10 +50,15 @@ class Settings(NamedTuple):
     """Names of those that were asked for: here, or by whoever started the group."""
 
     @property
+    def is_reporting(self) -> bool:
+        """Whether members report what they have, in place of acks."""
+        return self.purge in (Purge.STABILITY, Purge.RETAINED)
+
+    @property
     def values(self) -> dict[str, Any]:
         """By name, as they are configured."""
         values: dict[str, Any] = {n: t / 1e9 for n, t in zip(TIMES, self.times, strict=True)}
-        if self.purge is Purge.ACKS:
+        if not self.is_reporting:
             del values["interval_s"]
         return {**values, "max_message_bytes": self.max_message_bytes}
 
@@ -77,10 +83,10 @@ class Settings(NamedTuple):
                 f"{whose} has the streams {_names(group.streams)}, and {who} "
                 f"{_names(self.streams)}: give all members the same streams"
             )
-        if self.purge is not group.purge and "stability" in self.given:
+        if self.purge is not group.purge and "purge" in self.given:
             found.append(
                 f"{whose} purges by {PURGES[group.purge]}, and {who} by {PURGES[self.purge]}: give "
-                "all members the same `stability`"
+                "all members the same `stability` and `retain`"
             )
         return found + [
             f"{whose} has {name} = {theirs:.12g}, and {who} asked for {ours:.12g}: leave it out, "
@@ -108,7 +114,7 @@ class Settings(NamedTuple):
 
     def apply_to_multicast(self, config: MulticastConfig) -> MulticastConfig:
         stability, capacity = None, config.capacity
-        if self.purge is not Purge.ACKS:
+        if self.is_reporting:
             stability = replace(
                 config.stability or StabilityConfig(),
                 interval_s=self.values["interval_s"],
@@ -119,6 +125,7 @@ class Settings(NamedTuple):
         return replace(
             config,
             stability=stability,
+            retain=self.purge is Purge.ACKS_RETAINED,
             capacity=capacity,
             xmit_interval_s=tick,
             ack_delay_s=min(config.ack_delay_s, tick / 2),
@@ -133,12 +140,12 @@ class Settings(NamedTuple):
 def settings_of(config: GroupConfig, streams: Sequence[Stream]) -> Settings:
     """What a member with this configuration would have its group agree on."""
     found = _found_in(config)
-    stability = config.multicast.stability
+    purge = config.multicast.purge
     given = {name for name, value in found.items() if not is_default(value)}
-    if stability is not None:
-        given.add("stability")
+    if purge is not Purge.ACKS:
+        given.add("purge")
     return Settings(
-        config.multicast.purge,
+        purge,
         tuple(sorted(streams)),
         tuple(round(found[name] * 1e9) for name in TIMES),
         found["max_message_bytes"],

@@ -40,14 +40,14 @@ def within(test: Any) -> None:
             {"config": ACKS},
             {"config": RETAINED},
             "purges by acks, and this member by stability with retained messages: give all "
-            "members the same `stability`",
+            "members the same `stability` and `retain`",
             "purges by acks, and B",
         ),
         (
             {"config": RETAINED},
             {"config": VOTES},
             "purges by stability with retained messages, and this member by stability: give all "
-            "members the same `stability`",
+            "members the same `stability` and `retain`",
             "purges by stability with retained messages, and B",
         ),
         (

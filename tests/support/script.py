@@ -184,7 +184,9 @@ class Script:
         for word in options:
             is_default = word == "defaults"
             suspect_s = 0.0 if is_default else milliseconds(word.partition("=")[2]) / 1000
-            times = MembershipConfig() if is_default else MembershipConfig(suspect_after_s=suspect_s)
+            times = (
+                MembershipConfig() if is_default else MembershipConfig(suspect_after_s=suspect_s)
+            )
             config = replace(config, membership=times)
         node = build_node(
             *(me, config),

@@ -16,6 +16,7 @@ STABILITY = {
     Purge.ACKS: None,
     Purge.STABILITY: StabilityConfig(retain_delivered=False),
     Purge.RETAINED: StabilityConfig(),
+    Purge.ACKS_RETAINED: None,
 }
 
 
@@ -27,7 +28,9 @@ def configured(purge: Purge = Purge.ACKS, **given: Any) -> GroupConfig:
     times = {name: given.pop(name) for name in MEMBERSHIP_TIMES if name in given}
     return GroupConfig(
         group="any",
-        multicast=MulticastConfig(stability=stability, **given),
+        multicast=MulticastConfig(
+            stability=stability, retain=purge is Purge.ACKS_RETAINED, **given
+        ),
         membership=MembershipConfig(**times),
     )
 

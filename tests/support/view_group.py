@@ -114,7 +114,7 @@ class ViewGroup:
         self.world.network.faults = [self.weather, LoseWhere(self._is_lost)]
         self.is_lost: Callable[[str, str, set[type[Frame]]], bool] | None = None
         """Whether a datagram of one to another with such frames is lost."""
-        self._stranger = Codec(config.group, STRANGER, 60_000, tagged=True)
+        self._stranger = Codec(config.group, STRANGER, 60_000)
         self.before_sending: Callable[[Node], None] = self.count_turn
         self._turns = (0, 0)  # when, and how many there were
         self._views = views(self.observed)
@@ -184,7 +184,7 @@ class ViewGroup:
     def inject(self, name: str, *frames: Frame, source: Member = STRANGER) -> None:
         """Somebody says this to it: a member, or one that nobody has ever heard of."""
         process = self.process(name)
-        codec = Codec(self.config.group, source, 60_000, tagged=True)
+        codec = Codec(self.config.group, source, 60_000)
         process.node.receive_datagrams(codec.pack(frames, process.node.me), process.now)
         process.turn()
 

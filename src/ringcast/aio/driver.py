@@ -213,7 +213,7 @@ class Driver:
         membership = self.membership
         if membership.is_member:
             return {member.address: str(member) for member in self.node.view or ()}
-        is_looking = membership.phase in (Phase.LOOKING, Phase.JOINING)
+        is_looking = membership.phase is Phase.LOOKING
         candidates = membership.discovery.candidates if is_looking else ()
         return {address: str(address) for address in candidates}
 

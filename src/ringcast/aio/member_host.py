@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from ringcast.aio.driver import Driver
-from ringcast.core.shared import Phase
 from ringcast.errors import JoinTimeout, UsageError
 from ringcast.model import Member, Stream
 from ringcast.node import build_node
@@ -120,7 +119,7 @@ class MemberHost:
 
     def raise_join_timeout(self, driver: Driver, limit: str) -> NoReturn:
         membership = driver.membership
-        if membership.phase is Phase.JOINING:
+        if membership.change.is_frozen:  # somebody is there
             reasons = "; ".join(driver.explain())
             raise JoinTimeout(f"not let in{limit}: {reasons}") from None
         asked = list(map(str, membership.discovery.candidates))

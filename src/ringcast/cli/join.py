@@ -24,7 +24,6 @@ from ringcast.errors import UsageError
 from ringcast.events import (
     Closed,
     Delivered,
-    Excluded,
     GapSkipped,
     StateLost,
     Undeliverable,
@@ -222,9 +221,6 @@ class _Terminal:
                     self._own_printed += len(event.run.payloads)
                     self._progress.set()
             elif not isinstance(event, Closed):
-                if isinstance(event, Excluded):
-                    self._sent = self._own_printed = 0  # what was not taken never will be
-                    self._progress.set()
                 click.echo(self._notice(event))
 
     def _messages(self, event: Delivered) -> Iterator[str]:
@@ -252,9 +248,6 @@ class _Terminal:
             case ViewInstalled(view):
                 text = str(view)
                 what = {"view": view.counter, "members": list(map(str, view))}
-            case Excluded(reason):
-                text = f"left out, and coming back: {reason}"
-                what = {"reason": reason}
             case Undeliverable():
                 text = f"{notice.first}..{notice.last} to {notice.to} given up: {notice.reason}"
                 what = {"to": str(notice.to), "first": notice.first, "last": notice.last}

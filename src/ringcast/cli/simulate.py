@@ -16,7 +16,7 @@ from ringcast.sim.control_cost import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
-from ringcast.sim.options import FAULTS, OWN_VIEWS, PROTOCOLS, PURGES
+from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
 from ringcast.sim.timeline import time_line
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def simulate(
         else:
             write_figures([load._asdict() for load in found], json_file)
         return
-    if partitions and protocol not in OWN_VIEWS:
+    if partitions and protocol not in DETECTING:
         raise click.UsageError("--partitions needs --protocol group or uniform")
     if purge != "acks" and protocol == "unicast":
         raise click.UsageError("--purge stability is about messages to a group")
@@ -273,8 +273,6 @@ def show_matrix(tally: Tally, protocol: str, purge: str) -> None:
     click.echo(f"\n{'fault':32}{titles}")
     empty = []
     for fault, title in FAULTS.items():
-        if fault == "F18" and protocol in OWN_VIEWS:
-            continue  # nobody hands views in
         counts = [tally.matrix[fault, kind] for kind in kinds]
         cells = "".join(f"{count:{width}}" for count, width in zip(counts, widths, strict=True))
         click.echo(f"{fault:4} {title:27}{cells}")

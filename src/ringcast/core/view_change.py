@@ -64,6 +64,14 @@ class Cut:
         return next(part for part in self.parts if member in part.members)
 
 
+def cut_between(before: View | None, after: View, me: Member, starts: Mapping[Origin, int]) -> Cut:
+    """Of views that come from outside: whoever is in both goes on together, with what it has."""
+    staying = tuple(who for who in after if who == me or (before is not None and who in before))
+    mine = Part(after.id if before is None else before.id, staying, {}, {})
+    others = (Part(after.id, (who,), {}, {}) for who in after if who not in staying)
+    return Cut(after.id, (mine, *others), starts)
+
+
 @dataclass(frozen=True, slots=True)
 class Freeze:
     """To the streams: from now on give no seqno, and count nothing that comes. Answer: Frozen."""

@@ -173,9 +173,6 @@ class FailureDetector(Layer):
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self._is_closed:
             return
-        if self.me not in view:
-            self._forget_all()
-            return
         self._counter = view.counter
         place = view.members.index(self.me)
         others = view.members[place + 1 :] + view.members[:place]  # in ring order from me on

@@ -282,9 +282,6 @@ class ReliableUnicast(Layer):
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self._is_closed:
             return
-        if self.me not in view:
-            self._shut(f"{view} goes on without this member", out)
-            return
         addresses, before = {member.address for member in view}, self.group.previous
         for peer in (*(before or ()), *self.senders, *self.receivers, *self.sync_requests):
             if peer not in view and peer.address in addresses:

@@ -178,21 +178,26 @@ class PurgedByAll:
     """A sender purges only what every member of its view has delivered, itself included. So
     does a receiver that retains messages.
 
-    A member whose window opens at an offset has its messages up to there from elsewhere.
+    A member whose window opens at an offset has its messages up to there from elsewhere. One that
+    comes from another part opens it at what the sender had sent when the view began.
     """
 
     id = "N5"
     title = "a message is kept until every member of the view has delivered it"
-    events = (PURGE, RELEASE, DELIVER, OPEN, *Lives.EVENTS)
+    events = (PURGE, RELEASE, DELIVER, OPEN, SEND, *Lives.EVENTS)
 
     def __init__(self) -> None:
         self.purges: defaultdict[MemberKey, list[Row]] = defaultdict(list)
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
+        self.sent: defaultdict[OriginKey, Progress] = defaultdict(Progress)
+        """By the sender's own order."""
         self.lives = Lives()
 
     def feed(self, row: Row) -> None:
         if row.event == DELIVER:
             self.delivered[row.pair].rise(row.run_idx, row.seqno2, row)
+        elif row.event == SEND:
+            self.sent[row.own_origin].rise(row.idx, row.seqno2, row)
         elif row.event == OPEN:
             self.delivered[row.pair].rise(row.run_idx, row.seqno, row)
         elif row.event in (PURGE, RELEASE):
@@ -204,6 +209,7 @@ class PurgedByAll:
         for member, rows in other.purges.items():
             self.purges[member] += rows
         merge_progress(self.delivered, other.delivered)
+        merge_progress(self.sent, other.sent)
         self.lives.merge(other.lives)
 
     def finish(self, facts: Facts) -> Verdict:
@@ -239,6 +245,8 @@ class PurgedByAll:
     ) -> None:
         delivered = self.delivered.get((*member, *_purged(row)), NOWHERE)
         through = delivered.at(row.run_idx)
+        if f"{member[0]}#{member[1]}" not in view.part:
+            through = max(through, self._sent_before(_purged(row), view))
         if through < row.seqno and not (row.run_idx < 0 and member in prefixes):
             found.violate(
                 f"{row.member} purges to {row.seqno} while {member[0]} has delivered {through}",
@@ -246,6 +254,12 @@ class PurgedByAll:
             )
         elif row.run_idx < 0 and member != (row.node, row.inc):
             found.unknown.add("whether members had delivered when senders purged: no run order")
+
+    def _sent_before(self, origin: OriginKey, view: Row) -> int:
+        """What the sender had sent when it installed this view."""
+        views = self.lives.views.get(origin[:2], [])
+        own = next((each for each in views if each.view_key == view.view_key), None)
+        return 0 if own is None else self.sent.get(origin, NOWHERE).at(own.idx)
 
 
 def _purged(row: Row) -> OriginKey:

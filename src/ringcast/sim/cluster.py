@@ -1,7 +1,5 @@
 """Cluster: a whole group in a virtual world. `sim/phases.py` says what it goes through.
 
-Views are made by the simulator's coordinator; in runs of "group" and "uniform" by the nodes.
-
 Nothing here iterates over a set, and all chance comes from the seed: one seed, one trace.
 """
 
@@ -15,7 +13,6 @@ from ringcast.config import GroupConfig
 from ringcast.model import Address, Member
 from ringcast.sim.application import Giver, Keeper
 from ringcast.sim.clock import LocalClock
-from ringcast.sim.coordinator import Coordinator
 from ringcast.sim.facts import facts_of
 from ringcast.sim.faults import Conditions, seeded_link
 from ringcast.sim.gathering import Gathering
@@ -24,6 +21,7 @@ from ringcast.sim.incidents import Incidents
 from ringcast.sim.member import FIRST_PORT, SimulatedMember
 from ringcast.sim.nodes import node_factory_for
 from ringcast.sim.options import slot_name
+from ringcast.sim.oracle import Oracle
 from ringcast.sim.phases import Phases
 from ringcast.sim.recorder import Recorder
 from ringcast.sim.seal import ChecksumSeal
@@ -33,9 +31,7 @@ from ringcast.trace.rows import CRASH, RESUME, Trace
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
-    from ringcast.model import Digest, View
     from ringcast.node import Node
-    from ringcast.sim.coordinator import Seat
     from ringcast.sim.member import SimProcess
     from ringcast.sim.network import Packet
     from ringcast.sim.nodes import NodeFactory
@@ -43,8 +39,6 @@ if TYPE_CHECKING:
 
 GROUP = "sim"
 HOST = "10.0.0.1"
-RETURN_MS = 5.0
-"""Whoever was excluded starts again within this time."""
 CLOCK_START_MAX_NS = 3600 * 10**9
 
 
@@ -54,11 +48,7 @@ class Cluster:
     def __init__(self, options: Options, node_factory: NodeFactory | None = None) -> None:
         self.options = options
         self.random = Random(f"{options.seed} cluster")
-        self.driving = Driving(
-            self.random,
-            batch_share=0.0 if options.has_own_views else 0.5,
-            shuffles_doomed=options.has_own_views,
-        )
+        self.driving = Driving(self.random, batch_share=0.5, shuffles_doomed=True)
         self.world: World[SimulatedMember] = World(
             partial(seeded_link, options, _slot),
             driving=self.driving,
@@ -67,30 +57,22 @@ class Cluster:
         self.clock = self.world.clock
         self._state_random = Random(f"{options.seed} state")
         self.recorder = Recorder(self.clock)
-        self.conditions = Conditions(options, self.world.network, self, _slot)
+        self.incidents = Incidents(self)
+        self.conditions = Conditions(
+            options, self.world.network, self, _slot, self.incidents.happen
+        )
         self.processes: list[SimProcess] = []
         """Every incarnation there ever was."""
         self._by_member: dict[Member, SimProcess] = {}
-        self.coordinator = Coordinator(
-            self._seat_of,
-            self._post_view,
-            self._post_join,
-            has_windows=options.protocol == "multicast",
-            parts_at=self.recorder.parts_at if options.retain else None,
-            digest_before_freeze=options.digest_before_freeze,
-        )
         self.gathering = Gathering(self, [_address(slot) for slot in range(options.nodes)])
-        self.has_own_views = options.has_own_views
-        self.group = self.gathering if self.has_own_views else self.coordinator
-        self.incidents = Incidents(self)
-        self._node_factory = node_factory or node_factory_for(options.protocol, state=options.state)
+        self.oracle = Oracle(self)
+        self._node_factory = node_factory or node_factory_for(options)
         self._payloads = Payloads(options.seed)
         self._seal = ChecksumSeal() if options.has("F6") else None
         # Reads what nodes send; the name matters to nobody.
         wiretapper = Member(Address("wiretap", 0), 1, "wiretap")
         self._wiretap = Codec(GROUP, wiretapper, options.datagram_bytes, self._seal)
         self._incarnations = [0] * options.nodes
-        self.returning = 0  # excluded members that are about to start again
         self.is_healing = False
         self.gst: int | None = None
 
@@ -107,16 +89,16 @@ class Cluster:
     # The applications
 
     def may_send(self, member: SimulatedMember) -> bool:
-        """Messages to the group need a member that is fully in; those to one member only need to
-        know its address."""
+        """Messages to the group need a member that stays; those to one member only need to know its
+        address."""
         if member.node.view is None:
             return False
-        return self.options.protocol == "unicast" or self.group.is_member(member.node.me)
+        return self.options.protocol == "unicast" or self.gathering.is_member(member.node.me)
 
     def may_send_to(self, member: SimulatedMember, peer: Member) -> bool:
         """Whoever knows that a member is gone does not write to it any more."""
         view = member.node.view
-        return not self.has_own_views or (view is not None and peer in view)
+        return self.options.protocol == "unicast" or (view is not None and peer in view)
 
     # Members come and go
 
@@ -126,9 +108,6 @@ class Cluster:
 
     def process_of(self, member: Member) -> SimProcess:
         return self._by_member[member]
-
-    def _seat_of(self, member: Member) -> SimulatedMember:
-        return self._by_member[member].resident
 
     def boot(self, slot: int) -> SimProcess:
         self._incarnations[slot] += 1
@@ -168,81 +147,31 @@ class Cluster:
 
     def join(self, slot: int) -> None:
         process = self.process_in(slot)
-        if process is not None and process.is_alive and not process.resident.harness.is_closed:
+        if process is not None and process.is_up:
             return
-        if self.has_own_views and self.is_healing:
-            return  # who is away stays away
-        self.group.admit(self.boot(slot).resident.harness.me)
+        if not self.is_healing:  # who is away then stays away
+            self.gathering.admit(self.boot(slot))
 
     def may_go(self, process: SimProcess) -> bool:
         """Whether the group survives without this one."""
         if not process.is_alive or process.doom is not None:
             return False
         return any(
-            other is not process
-            and other.is_alive
-            and other.doom is None
-            and not other.resident.harness.is_closed
-            and (self.has_own_views or self.coordinator.is_member(other.resident.harness.me))
-            for other in self.processes
+            other is not process and other.is_up and other.doom is None for other in self.processes
         )
 
     def crash(self, process: SimProcess) -> None:
-        if not process.is_alive or (self.has_own_views and process.resident.harness.is_closed):
+        if not process.is_up:
             return
         process.crash()
         process.resident.harness.note(CRASH)
-        detect = self.options.delta_ms if self.conditions.is_calm else self.options.detect_ms
-        self.clock.after(detect, self.group.remove, process.resident.harness.me)
+        self.oracle.gone(process)
 
     def resume(self, process: SimProcess) -> None:
         """Everything that waited comes at once."""
         if process.is_alive and process.is_paused:
             process.resident.harness.note(RESUME)
             process.resume()
-            self.group.step()
-
-    def closed(self, process: SimProcess) -> None:
-        """Who is out without having asked for it comes back as another incarnation."""
-        if process.resident.harness.may_rejoin:
-            self.returning += 1
-            self.clock.after(self.random.uniform(0, RETURN_MS), self._return, process)
-
-    def _return(self, process: SimProcess) -> None:
-        self.returning -= 1
-        slot = process.resident.harness.slot
-        if self.process_in(slot) is process:
-            self.gathering.admit(self.boot(slot).resident.harness.me, heir_of=process)
-
-    # Views
-
-    def _post_view(self, seat: Seat, view: View) -> None:
-        process = self._by_member[seat.harness.me]
-        self.clock.after(self._view_delay(), self._install, process, view, None)
-
-    def _post_join(self, seat: Seat, view: View | None, digest: Digest) -> None:
-        process = self._by_member[seat.harness.me]
-        self.clock.after(self._view_delay(), self._install, process, view, digest)
-
-    def _view_delay(self) -> float:
-        longest = self.options.delta_ms if self.conditions.is_calm else self.options.view_ms
-        return self.random.uniform(0, longest)
-
-    def _install(self, process: SimProcess, view: View | None, digest: Digest | None) -> None:
-        if process.is_paused:
-            process.deferred.append(lambda: self._install(process, view, digest))
-        if not process.can_act:
-            return
-        if view is not None:
-            # A driver sends what is waiting before the group changes: it may be for the departed.
-            process.flush()
-            if not process.is_alive:
-                return
-            process.resident.harness.install_view(view, process.now)
-        if digest is not None:
-            process.resident.harness.install_digest(digest, process.now)
-        process.turn()
-        self.coordinator.step()
 
     # Packets
 

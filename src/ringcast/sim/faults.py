@@ -13,7 +13,8 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.sim.clock import ns
-from ringcast.sim.network import frame_kinds
+from ringcast.sim.network import CHANGE_KINDS, frame_kinds
+from ringcast.sim.options import RECEIVER
 from ringcast.sim.partitions import CUTS
 from ringcast.sim.world import Link
 from ringcast.trace.observe.frames import DATA_KINDS
@@ -24,13 +25,18 @@ if TYPE_CHECKING:
 
     from ringcast.model import Address
     from ringcast.sim.network import Packet
-    from ringcast.sim.options import Options
+    from ringcast.sim.options import Incident, Options
     from ringcast.sim.world import Fault, Flight, Network
 
-LOST, COPIED, LATE, SPOILED, SPIKED = range(5)
+LOST, COPIED, LATE, SPOILED, SPIKED, STALE = range(6)
 """Which draw of a flight is for what."""
 COPY_LATE = 3
 """The same, where there are four."""
+
+SETTLED_KINDS = tuple(kind for kind in CHANGE_KINDS if kind not in ("hello", "complain", "leave"))
+"""Frames that mean nothing any more when the view has begun that they are about, or a later one."""
+STALE_MAX = 30
+"""So many are kept for later."""
 
 
 class Witness(Protocol):
@@ -91,7 +97,7 @@ class Delay:
         self._shape = shape
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        flight.draws = tuple(dice.random() for _ in range(5))
+        flight.draws = tuple(dice.random() for _ in range(6))
         base = self._mean * flight.link.factor
         match self._shape:
             case "uniform":
@@ -251,6 +257,50 @@ class Corruption:
             flight.packet = replace(flight.packet, data=data, is_corrupted=True)
 
 
+class Stale:
+    """F22: some come once more, much later, when nobody expects them."""
+
+    def __init__(self, options: Options, log: FaultLog) -> None:
+        self.kept: list[Flight] = []
+        """Some of those of view changes, for when all is calm."""
+        self._share = options.stale if options.has("F22") else 0.0
+        self._late = ns(options.stale_ms)
+        self._log = log
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        draw = flight.draws[STALE]
+        if flight.is_copy or draw >= self._share or not self._log.hits("F22", flight):
+            return [flight]
+        due = flight.base + round(self._late * draw / self._share)
+        copy = replace(flight, due=due, keeps_order=False, is_copy=True)
+        if len(self.kept) < STALE_MAX and all(kind in SETTLED_KINDS for kind in flight.kinds):
+            self.kept.append(copy)
+        return [copy, flight]
+
+
+class Tripwire:
+    """Lets incidents happen with the frames that they wait for."""
+
+    def __init__(self, happen: Callable[[Incident], None], slot: Callable[[Address], int]) -> None:
+        self.armed: list[Incident] = []
+        self._happen = happen
+        self._slot = slot
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        for incident in list(self.armed):
+            if incident.when in flight.kinds:
+                self.armed.remove(incident)
+                if incident.after:
+                    self.armed.append(replace(incident, after=incident.after - 1))
+                else:
+                    self._happen(replace(incident, nodes=self._hit(incident, flight), when=""))
+        return [flight]
+
+    def _hit(self, incident: Incident, flight: Flight) -> tuple[int, ...]:
+        ends = self._slot(flight.link.source), self._slot(flight.link.dest)
+        return incident.nodes or (ends[::-1] if incident.what == RECEIVER else ends)
+
+
 class Traffic:
     """Counts the kinds of frames under way, and that ever were."""
 
@@ -325,13 +375,20 @@ class Conditions:
     """The network of one simulation: calm, or under the faults of its options."""
 
     def __init__(
-        self, options: Options, network: Network, witness: Witness, slot: Callable[[Address], int]
+        self,
+        options: Options,
+        network: Network,
+        witness: Witness,
+        slot: Callable[[Address], int],
+        happen: Callable[[Incident], None],
     ) -> None:
         self.log = FaultLog(witness, None if options.only is None else frozenset(options.only))
         self.cuts: Counter[tuple[int, int, str]] = Counter()
         """Links that are cut, and by which fault class."""
         self.severed: set[tuple[int, int]] = set()
         """Links that are cut for good, healing or not."""
+        self.tripwire = Tripwire(happen, slot)
+        self.stale = Stale(options, self.log)
         self.traffic = Traffic()
         network.on_arrival = self.traffic.arrived
         self._options = options
@@ -356,6 +413,7 @@ class Conditions:
         self._cut = Cut(self._fault_of, log)
         faults: list[Fault] = [
             Delay(options.delay_ms, options.delay),
+            self.tripwire,
             self._cut,
             Loss(options, log),
         ]
@@ -366,6 +424,8 @@ class Conditions:
         if options.has("F3"):
             late_ms = options.copy_late_ms
             faults.append(Duplicates(options.duplicates, options.copies, late_ms, log))
+        if options.has("F22"):
+            faults.append(self.stale)
         if options.has("F6"):
             faults.append(Corruption(options.corruption, log))
         return [*faults, self.traffic]
@@ -373,16 +433,32 @@ class Conditions:
     def _fault_of(self, link: Link) -> str:
         if not self.cuts and not self.severed:
             return ""
-        source, dest = self._slot(link.source), self._slot(link.dest)
+        return self._cut_by(self._slot(link.source), self._slot(link.dest))
+
+    def is_cut(self, source: int, dest: int) -> bool:
+        """Whether nothing passes from one slot to the other."""
+        return bool(self._cut_by(source, dest))
+
+    def _cut_by(self, source: int, dest: int) -> str:
         for fault in CUTS:
             if self.cuts[source, dest, fault] > 0 or (source, dest) in self.severed:
                 return fault
         return ""
 
+    def heal(self) -> None:
+        """No faults from now on; but what is still under way may arrive."""
+        self.is_calm = True
+        self.cuts.clear()
+        self.tripwire.armed.clear()
+        self._network.begin_era()
+
     def expire(self) -> None:
-        """Whatever is still under way never arrives."""
+        """What was under way then never arrives."""
         self._network.expire()
-        self.traffic.under_way.clear()
+
+    def send_again(self, flight: Flight, after_ms: float) -> None:
+        """A stale copy of what was sent long ago."""
+        self._network.send_again(flight, after_ms)
 
     def kinds_under_way(self) -> tuple[str, ...]:
         return tuple(kind for kind in self._kinds if self.traffic.under_way[kind] > 0)

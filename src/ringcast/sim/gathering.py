@@ -1,7 +1,5 @@
-"""Gathering: nodes that find each other and make their own views. The simulator only looks on.
-
-It stands where the coordinator stands in runs whose views come from outside: it starts nodes, tells
-them where others may be, and knows when all that live are in one view.
+"""Gathering: nodes find each other and make their own views. The simulator starts them, tells them
+where others may be, and knows when all that live are in one view.
 """
 
 from __future__ import annotations
@@ -25,17 +23,10 @@ class Gathering:
         self._cluster = cluster
         self._addresses = addresses
 
-    def admit(self, member: Member, heir_of: SimProcess | None = None) -> None:
-        """Start it. It knows some addresses, the nearest; the others it learns later.
-
-        Whoever comes back without having been away still knows what it knew.
-        """
-        process = self._cluster.process_of(member)
+    def admit(self, process: SimProcess) -> None:
+        """Start it. It knows some addresses, the nearest; the others it learns later."""
         options = self._cluster.options
         process.resident.harness.start(process.now)
-        before = None if heir_of is None else heir_of.resident.harness.node.membership
-        if before is not None:
-            process.resident.harness.add_candidates(before.discovery.candidates, process.now)
         self._tell(process, options.told)
         if options.told < 1:
             self._cluster.clock.after(options.told_ms, self._tell, process)
@@ -52,11 +43,7 @@ class Gathering:
             process.resident.harness.add_candidates(others[: round(share * count)], process.now)
             process.turn()
 
-    def remove(self, *members: Member) -> None:
-        """The others will notice."""
-
-    def step(self) -> None:
-        """There is nothing to help along."""
+    # Outputs
 
     def members(self) -> list[Member]:
         """Who lives and has not left, in the group or on the way to it."""

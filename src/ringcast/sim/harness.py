@@ -6,27 +6,30 @@ whatever it raises, beyond the errors of its API, ends the run (G7).
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
 from ringcast.events import Closed
 from ringcast.model import Stream
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.rules.membership import LEAVE
 from ringcast.sim.network import Packet
 from ringcast.sim.recorder import RunSink
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.run import RunObserver
-from ringcast.trace.rows import about, naming_view
+from ringcast.trace.rows import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ringcast.core.effects import Signal
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, Member, View
+    from ringcast.model import Address, Member, View
     from ringcast.node import Node
     from ringcast.sim.application import Keeper
     from ringcast.sim.recorder import Recorder
-    from ringcast.wire.codec import Codec
+    from ringcast.wire.codec import Buffer, Codec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +37,15 @@ T = TypeVar("T")
 
 class NodeFailure(Exception):
     """A node raised what it must not, or broke an invariant (G7). The run ends here."""
+
+
+class _Observer(RunObserver):
+    """Several datagrams may come in one input: each is told when it is its turn."""
+
+    arrive: Callable[[int], None]
+
+    def received(self, datagram: Buffer, now: int) -> None:
+        self.arrive(now)
 
 
 class Harness:
@@ -58,13 +70,15 @@ class Harness:
         self._sink = RunSink(recorder, node.me)
         self._last_word = ""
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
-        self._observer = node.observer = RunObserver(
+        self._arriving: deque[Packet] = deque()
+        self._observer = node.observer = _Observer(
             *(node, self._sink),
             codec=wiretap,
             contents=recorder,
             keeper=keeper,
             flush=self._flush,
         )
+        self._observer.arrive = self._arrive
         self._sink.write(trace.START)
 
     def member_at(self, port: int) -> Member | None:
@@ -72,23 +86,10 @@ class Harness:
         peers = self._observer.wire.peers.items()
         return next((peer for at, peer in peers if at.port == port), None)
 
-    @property
-    def has_own_views(self) -> bool:
-        """Its node makes views in the middle of any input: hand over each datagram by itself."""
-        return self.node.membership is not None
-
-    @property
-    def may_rejoin(self) -> bool:
-        """Out of its group without having asked for it."""
-        membership = self.node.membership
-        return membership is not None and membership.may_rejoin
-
     # Inputs
 
     def receive(self, packets: Sequence[Packet], now: int) -> None:
-        for packet in packets:
-            if not packet.is_corrupted:
-                self._arrive(packet, now)
+        self._arriving.extend(packets)
         before = self._refused
         self._call(self.node.receive_datagrams, [packet.data for packet in packets], now)
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
@@ -97,7 +98,11 @@ class Harness:
                 "G1", f"{self._name} got {spoiled} corrupted datagrams and refused {refused}"
             )
 
-    def _arrive(self, packet: Packet, now: int) -> None:
+    def _arrive(self, now: int) -> None:
+        """The node looks at the next one. A view may have begun with the one before."""
+        packet = self._arriving.popleft()
+        if packet.is_corrupted:
+            return
         # What speaks of a connection with a predecessor at this address is for nobody here.
         is_for_me = packet.addressee in (None, self.me)
         frames = [frame for frame in packet.frames if is_for_me or not frame.epoch]
@@ -139,18 +144,24 @@ class Harness:
         except UsageError:
             self._observer.asked(trace.SYNC_CALL, None)  # nothing has come from there yet
 
-    def install_view(self, view: View, now: int) -> None:
-        self._sink.write(trace.VIEW_INPUT, **naming_view(view))
-        self._call(self.node.install_view, view, now)
-
-    def install_digest(self, digest: Digest, now: int) -> None:
-        self._call(self.node.install_digest, digest, now)
-
     def start(self, now: int) -> None:
         self._call(self.node.start, now)
 
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
         self._call(self.node.add_candidates, addresses, now)
+
+    def signal(self, signal: Signal, now: int) -> None:
+        """As its failure detector would."""
+        self.node.effects.signal(signal)
+        self._call(self.node.receive_datagrams, (), now)
+
+    def propose(self, members: Sequence[Member], parts: Iterable[View], now: int) -> None:
+        """Propose a view of these, whatever reason there is; `parts` are the views of others."""
+        membership = self.node.membership
+        assert isinstance(membership, GroupViews)
+        out = self.node.effects
+        self._call(membership.change.propose, members, set(), parts, now, out)
+        self._call(self.node.receive_datagrams, (), now)
 
     def transport_hint(self, address: Address, now: int) -> None:
         self._call(self.node.transport_hint, address, now)
@@ -211,7 +222,7 @@ class Harness:
         for event in events:
             if isinstance(event, Closed):
                 self.is_closed = True
-                self._last_word = "excluded" if self.may_rejoin else event.reason
+                self._last_word = event.reason
         return events
 
     def take_packets(self) -> list[tuple[Address | None, Packet]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Suspected, Trusted
 from ringcast.sim.clock import ns
 from ringcast.sim.member import FIRST_PORT
 from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
@@ -11,6 +12,7 @@ from ringcast.sim.workload import EVERYBODY, UNIFORM
 from ringcast.trace.rows import PAUSE
 
 if TYPE_CHECKING:
+    from ringcast.model import Member
     from ringcast.sim.cluster import Cluster
     from ringcast.sim.member import SimProcess
     from ringcast.sim.options import Incident
@@ -35,6 +37,13 @@ class Incidents:
         self._cluster = cluster
 
     def begin(self, incident: Incident) -> None:
+        """Now, or with the frame that it waits for."""
+        if incident.when:
+            self._cluster.conditions.tripwire.armed.append(incident)
+        else:
+            self.happen(incident)
+
+    def happen(self, incident: Incident) -> None:
         cluster = self._cluster
         process = self._whom(incident)
         match incident.fault:
@@ -161,8 +170,12 @@ class Incidents:
                 clock.after(incident.ms, self._take_again, process, incident.amount)
             case "F18", "drop":
                 self._call(process, incident)
+            case "F18", "suspect":
+                peer = self._cluster.process_in(incident.nodes[1])
+                if peer is not None and peer is not process:
+                    self._suspect(process, peer.resident.harness.me, incident.ms)
             case "F18", _:
-                self._view_chaos(process, incident)
+                self._propose(process, incident)
             case "F19", what:
                 process.timer_fault = what
                 process.timer_late = ns(incident.amount)
@@ -182,30 +195,34 @@ class Incidents:
             process.resident.application.rate = None
             process.turn()
 
-    def _view_chaos(self, process: SimProcess, incident: Incident) -> None:
-        cluster = self._cluster
-        coordinator = cluster.coordinator
-        me = process.resident.harness.me
-        may_go = coordinator.is_member(me) and cluster.may_go(process)
-        match incident.what:
-            case "again":
-                coordinator.resend(process.resident)
-            case "flap":
-                for count in range(int(incident.amount)):
-                    cluster.clock.after(count * incident.ms, coordinator.renew)
-            case "exclude" if may_go:
-                coordinator.remove(me)
-                cluster.clock.after(incident.ms, cluster.join, incident.nodes[0])
-            case "swap" if may_go:
-                process.resident.harness.close(process.now)
-                process.turn()
-                coordinator.swap(me, cluster.boot(incident.nodes[0]).resident.harness.me)
-            case "split" if coordinator.is_member(me):
-                peer = process.resident.harness.member_at(incident.nodes[1] + FIRST_PORT)
-                if peer is not None:
-                    coordinator.split(process.resident, peer)
-                    cluster.clock.after(incident.ms, self._end_split, process)
+    # Views that nobody needs
 
-    def _end_split(self, process: SimProcess) -> None:
-        if not self._cluster.conditions.is_calm:
-            self._cluster.coordinator.reunite(process.resident)
+    def _propose(self, process: SimProcess, incident: Incident) -> None:
+        """It proposes a view of all that are named. For a while they suspect everybody else."""
+        slots = map(self._cluster.process_in, incident.nodes)
+        named = [each for each in slots if each is not None]
+        members = [each.resident.harness.me for each in named]
+        for each in named:
+            for member in each.node.view or ():
+                if member not in members:
+                    self._suspect(each, member, incident.ms)
+        change = process.resident.change
+        if not process.can_act or change is None:
+            return
+        views = [each.resident.change.view for each in named if each.resident.change is not None]
+        process.resident.harness.propose(members, views, process.now)
+        process.turn()
+
+    def _suspect(self, process: SimProcess, member: Member, ms: float) -> None:
+        """It takes that one to be gone, until it hears of it again."""
+        if process.can_act:
+            process.resident.harness.signal(Suspected(member, "it seems so"), process.now)
+            process.turn()
+            self._cluster.clock.after(ms, self._trust, process, member)
+
+    def _trust(self, process: SimProcess, member: Member) -> None:
+        if process.is_paused:
+            process.deferred.append(lambda: self._trust(process, member))
+        elif process.can_act and self._cluster.process_of(member).is_alive:
+            process.resident.harness.signal(Trusted(member), process.now)
+            process.turn()

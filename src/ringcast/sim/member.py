@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from ringcast.core.shared import Phase
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.sim.workload import EVERYBODY, UNIFORM
 from ringcast.sim.world import Process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.model import Address
+    from ringcast.model import Address, Member, ViewId
     from ringcast.node import Node
+    from ringcast.protocols.views.change import ViewChange
     from ringcast.sim.application import Giver
     from ringcast.sim.cluster import Cluster
     from ringcast.sim.harness import Harness
@@ -39,11 +42,21 @@ class SimulatedMember:
         """Who gives the application's state away, if it has one."""
         self.was_late = False
         """It slept, or its clock or timers were wrong, at some time."""
+        self.told: set[tuple[ViewId, Member]] = set()
+        """In which views it was told that a member of them is gone."""
         self._cluster = cluster
 
     @property
     def node(self) -> Node:
         return self.harness.node
+
+    @property
+    def change(self) -> ViewChange | None:
+        """Its side of view changes, unless it is out, or has not started."""
+        membership = self.node.membership
+        assert isinstance(membership, GroupViews)
+        is_there = membership.phase in (Phase.LOOKING, Phase.MEMBER, Phase.LEAVING)
+        return membership.change if is_there else None
 
     @property
     def is_closed(self) -> bool:
@@ -75,11 +88,12 @@ class SimulatedMember:
         self._cluster.crash(self.process)
 
     def closed(self) -> None:
-        self._cluster.closed(self.process)
+        self._cluster.oracle.gone(self.process)
 
     def act(self, now: int) -> None:
         """The application takes, and sends what it wants to."""
         self.harness.check_invariants()
+        self._cluster.oracle.look(self)
         limit = self._cluster.options.take_limit if self.application.rate is None else 0
         while True:
             took = self._take(limit, now)

@@ -9,30 +9,25 @@ if TYPE_CHECKING:
     from ringcast.model import Member
     from ringcast.trace.observe.frames import Seen
 
-_GROUP_KINDS = (
-    *("discover", "discover_reply", "join", "view_is", "view_ack", "welcome", "leave", "suspect"),
-    *(
-        "merge_request",
-        "merged",
-        "begin",
-        "begun",
-        "heartbeat",
-        "ping",
-        "pong",
-        "data",
-        "ack",
-        "udata",
-    ),
+CHANGE_KINDS = (
+    *("propose", "state", "refuse", "finish", "cut", "want", "forwarded", "flushed", "install"),
+    *("installed", "hello", "complain", "leave"),
 )
+"""The frames of a view change, and what comes before one."""
+_MULTICAST_KINDS = ("data", "ack", "nack", "watermark")
+_GROUP_KINDS = (*_MULTICAST_KINDS, "udata", "heartbeat", "ping", "pong", "system", *CHANGE_KINDS)
 KINDS = {
-    "multicast": ("data", "ack", "nack", "watermark"),
-    "unicast": ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
+    "multicast": (*_MULTICAST_KINDS, *CHANGE_KINDS),
+    "unicast": (
+        *("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
+        *CHANGE_KINDS,
+    ),
     "group": _GROUP_KINDS,
-    "uniform": (*_GROUP_KINDS, "commit", "commit_wanted", "takeover", "standing", "system"),
+    "uniform": (*_GROUP_KINDS, "commit"),
 }
 """The frames of each protocol, as traces name them."""
 STABILITY_KINDS = ("stability_report", "stability_query", "stable")
-RETAINED_KINDS = ("peer_repair_request", "peer_repair", "takeover", "standing", "system")
+RETAINED_KINDS = ("peer_repair_request", "peer_repair")
 
 
 def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.model import Stream
 from ringcast.node import build_node
+from ringcast.protocols.failure import FailureDetector
 
 if TYPE_CHECKING:
     from ringcast.config import GroupConfig
     from ringcast.model import Member
     from ringcast.node import Node
+    from ringcast.sim.options import Options
     from ringcast.wire.codec import DatagramSeal
 
 
@@ -21,12 +23,12 @@ class NodeFactory(Protocol):
     def __call__(self, me: Member, config: GroupConfig, *, seal: DatagramSeal | None) -> Node: ...
 
 
-STREAMS = {"group": (Stream.FIFO,), "uniform": (Stream.FIFO, Stream.UNIFORM)}
-"""By protocol: the streams of nodes that make their own views."""
-
-
-def node_factory_for(protocol: str, *, state: bool = False) -> NodeFactory:
-    """Nodes of this protocol; with `state`, such as give and get one."""
-    if protocol not in STREAMS:
-        return partial(build_node, membership=None)
-    return partial(build_node, streams=STREAMS[protocol], state=state)
+def node_factory_for(options: Options) -> NodeFactory:
+    """Nodes as a run has them."""
+    has_uniform, has_detector = options.has_uniform, options.has_detector
+    return partial(
+        build_node,
+        streams=(Stream.FIFO, Stream.UNIFORM) if has_uniform else (Stream.FIFO,),
+        detector=FailureDetector if has_detector else None,
+        state=options.state,
+    )

@@ -31,9 +31,10 @@ FAULTS = {
     "F12": "pause",
     "F13": "wrong clock",
     "F14": "slow application",
-    "F18": "view chaos",
+    "F18": "needless views",
     "F19": "wrong timers",
     "F20": "mixed configuration",
+    "F22": "stale datagrams",
 }
 """The fault classes, by the numbers that docs/howto/simulate.md explains."""
 
@@ -46,17 +47,25 @@ CALLS = {
 }
 """Incidents that are no faults."""
 
+STEPS = (
+    *("propose", "propose", "state", "refuse", "finish", "cut", "cut", "want", "forwarded"),
+    *("flushed", "flushed", "install", "install", "installed", "hello"),
+)
+"""Frames that an incident may wait for, those of every change more often."""
+RECEIVER = "receiver"
+"""Of the frame that was waited for: it is hit, and not the sender."""
+
 PROTOCOLS = ("multicast", "unicast", "group", "uniform")
-OWN_VIEWS = ("group", "uniform")
-"""Protocols whose nodes find each other and make views themselves."""
+DETECTING = ("group", "uniform")
+"""Protocols whose nodes find out by themselves who has crashed."""
 PURGES = ("acks", "stability")
 """How a group may learn what everybody has."""
-NODES_MAX = 6
+NODES_MAX = 10
 
 
 def slot_name(slot: int) -> str:
     """How people see a node."""
-    return "ABCDEF"[slot]
+    return "ABCDEFGHIJ"[slot]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +82,16 @@ class Incident:
     """Its flavour. A partition of more than two parts: the sizes of all but the last, "2+1"."""
     amount: float = 0.0
     """How much of it. A cut: how often it comes and goes, in Hz; 0: it stays."""
+    when: str = ""
+    """A kind of frame: it waits until the next one of that kind leaves. If no nodes are named, they
+    are who sends and who gets it."""
+    after: int = 0
+    """So many datagrams with such a frame pass before."""
 
     def __str__(self) -> str:
         names = "".join(map(slot_name, self.nodes))
+        if self.when:
+            names += f" at {self.when}" + (f" + {self.after}" if self.after else "")
         lasting = f" for {self.ms:.0f} ms" if self.ms else ""
         what = f" {self.what}" if self.what else ""
         amount = f" {self.amount:g}" if self.amount else ""
@@ -94,7 +110,7 @@ class Options:
     # The members
     nodes: int = 3
     initial: int = 3
-    """How many nodes are in the first view, or start first; the others join later."""
+    """How many nodes start first; the others join later."""
     capacities: tuple[int, ...] = (16, 16, 16)
     datagram_bytes: int = 1400
     window_bytes: int = 64_000
@@ -117,7 +133,7 @@ class Options:
     """How long a unicast connection may be idle before it begins to close; 0: for ever."""
     close_ms: float = 50.0
     max_retransmit_ms: float = 60_000.0
-    # Membership, where nodes make their own views
+    # Membership
     discovery_ms: float = 100.0
     heartbeat_ms: float = 50.0
     suspect_ms: float = 300.0
@@ -178,9 +194,7 @@ class Options:
     delta_ms: float = 2.0
     """The longest delay once the network is healed."""
     detect_ms: float = 20.0
-    """From a crash until the others know."""
-    view_ms: float = 5.0
-    """The longest that a view is on its way."""
+    """From a crash until the others know, where nodes do not find out by themselves."""
     # Phases
     warm_ms: float = 50.0
     safety_ms: float = 500.0
@@ -201,6 +215,10 @@ class Options:
     asymmetry: float = 1.0
     """How many times slower the slowest link is."""
     corruption: float = 0.0
+    stale: float = 0.0
+    """How often a copy comes much later: a probability,"""
+    stale_ms: float = 0.0
+    """up to so much later, also when the network has healed."""
     incidents: tuple[Incident, ...] = ()
     # What drivers may do, and switches for experiments
     hold_ms: float = 0.0
@@ -209,13 +227,11 @@ class Options:
     """A driver may hand arrivals over in batches of this length."""
     only: tuple[str, ...] | None = None
     """If given, only these packet faults happen ("F1 0>2 17": the 17th packet from A to C)."""
-    digest_before_freeze: bool = False
-    """Break the order of a join on purpose."""
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise UsageError(f"{self.protocol!r} is not a protocol: {', '.join(PROTOCOLS)}")
-        if self.state and not self.has_own_views:
+        if self.state and not self.has_detector:
             raise UsageError(f"state needs the protocol group, not {self.protocol}")
         if self.purge not in PURGES:
             raise UsageError(f"{self.purge!r} is no way to purge: {', '.join(PURGES)}")
@@ -225,7 +241,7 @@ class Options:
             raise UsageError("retain and grow need purge to be stability")
         if self.grow < 1:
             raise UsageError(f"grow must be 1 or more: {self.grow}")
-        if self.partitions and not self.has_own_views:
+        if self.partitions and not self.has_detector:
             raise UsageError(f"partitions need the protocol group, not {self.protocol}")
         if not 1 <= self.initial <= self.nodes <= NODES_MAX:
             raise UsageError(f"1 ≤ initial ≤ nodes ≤ {NODES_MAX}: {self.initial}, {self.nodes}")
@@ -247,8 +263,9 @@ class Options:
         return fault in self.faults
 
     @property
-    def has_own_views(self) -> bool:
-        return self.protocol in OWN_VIEWS
+    def has_detector(self) -> bool:
+        """Whether nodes find out by themselves who has crashed."""
+        return self.protocol in DETECTING
 
     @property
     def has_uniform(self) -> bool:
@@ -382,6 +399,7 @@ class Options:
             "F5": f"spikes {self.spikes:.4f} of up to {self.spike_ms:.0f} ms, slowest link "
             f"× {self.asymmetry:.1f}",
             "F6": f"corrupts {self.corruption:.4f}",
+            "F22": f"{self.stale:.4f} come again up to {self.stale_ms:.0f} ms later",
         }
         lines += [
             f"             {fault:4} {details[fault]}" for fault in self.faults if fault in details
@@ -389,8 +407,6 @@ class Options:
         lines += [f"             {incident}" for incident in self.incidents]
         if self.only is not None:
             lines.append(f"             only these packet faults: {', '.join(self.only) or 'none'}")
-        if self.digest_before_freeze:
-            lines.append("             joins take the digest before the freeze")
         return "\n".join(lines)
 
     def _reports(self) -> list[str]:
@@ -406,22 +422,25 @@ class Options:
 
     def _views(self) -> list[str]:
         """How nodes come by their views."""
-        if not self.has_own_views:
-            return [
-                f"  views      on their way for up to {self.view_ms:.1f} ms, crashes known after "
-                f"{self.detect_ms:.1f} ms"
-            ]
         told = f"{self.told:.0%} of the addresses known"
         if self.told < 1:
             told += f", all after {self.told_ms:.0f} ms"
         return [
-            f"  group      discovery {self.discovery_ms:.0f} ms, beats each "
-            f"{self.heartbeat_ms:.0f} ms, suspected after {self.suspect_ms:.0f} + "
-            f"{self.verify_ms:.0f} ms, leaving in {self.leave_ms:.0f} ms",
+            f"  group      discovery {self.discovery_ms:.0f} ms, {self._detection()}, leaving in "
+            f"{self.leave_ms:.0f} ms",
             f"  start      within {self.start_ms:.0f} ms; {told}; "
             f"{'refused ports are noticed' if self.hints else 'no hints of refused ports'}",
             *self._states(),
         ]
+
+    def _detection(self) -> str:
+        """How it becomes known who has crashed."""
+        if not self.has_detector:
+            return f"crashes known after {self.detect_ms:.1f} ms"
+        return (
+            f"beats each {self.heartbeat_ms:.0f} ms, suspected after {self.suspect_ms:.0f} + "
+            f"{self.verify_ms:.0f} ms"
+        )
 
     def _states(self) -> list[str]:
         """What joiners get."""

@@ -1,19 +1,17 @@
 """The phases of a run, from the first view to the last drained window.
 
-`warm`: no faults. `safety`: faults; only what must never happen is judged. `heal`: all faults off,
-crashed members stay crashed, sleepers wake, clocks run true, stray packets expire, and the group
-comes to one view. `liveness`: delivery bounds apply, applications send a little more. `end`:
-nothing may be repeated any more.
+`warm`: no faults. `safety`: faults; only what must never happen is judged. At its end crashed
+members stay crashed, sleepers wake, clocks run true, and stale datagrams may still arrive. `heal`:
+these expire, and the group comes to one view. `liveness`: delivery bounds apply, applications send
+a little more. `end`: nothing may be repeated any more.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.rules.membership import GroupFacts
-from ringcast.rules.state import state_bound_ns
-from ringcast.rules.uniform_liveness import UniformFacts, resolve_bound_ns
-from ringcast.sim.clock import ns
+from ringcast.rules import bounds
+from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
 from ringcast.sim.harness import NodeFailure
 from ringcast.sim.workload import EVERYBODY, UNIFORM
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from ringcast.sim.member import SimProcess
 
 HEAL_STEP_MS = 5.0
-HEAL_MAX_MS = 30_000.0
 SPREAD_MS = 10.0
 """Applications send their last messages within this time after the network has healed."""
 SPELL_SHARE = 0.4
@@ -56,29 +53,16 @@ class Phases:
 
     def _warm(self) -> None:
         self._recorder.phase("warm")
-        if self._cluster.has_own_views:
-            for slot in range(self._options.initial):
-                self._clock.after(
-                    self._random.uniform(0, self._options.start_ms),
-                    self._cluster.join,
-                    slot,
-                )
-        else:
-            first = [self._cluster.boot(slot) for slot in range(self._options.initial)]
-            self._cluster.coordinator.begin(tuple(process.resident.harness.me for process in first))
-            if self._options.retain:
-                self._help_along()
+        self._cluster.oracle.start()
+        for slot in range(self._options.initial):
+            delay = self._random.uniform(0, self._options.start_ms)
+            self._clock.after(delay, self._cluster.join, slot)
         start = ns(self._options.warm_ms)
         for slot in self._options.senders:
             self._plan_sends(slot, EVERYBODY, start // 2, start + ns(self._options.safety_ms))
         for slot, dest in self._options.pairs:
             self._plan_sends(slot, dest, start // 2, start + ns(self._options.safety_ms))
         self._clock.run_until(start)
-
-    def _help_along(self) -> None:
-        """Nobody is let in before all that departed are resolved: see whether they are."""
-        self._cluster.coordinator.step()
-        self._clock.after(HEAL_STEP_MS, self._help_along)
 
     def _plan_sends(self, slot: int, dest: int, start: int, stop: int) -> None:
         """At any time, or in spells with silence after each."""
@@ -125,20 +109,17 @@ class Phases:
         self._clock.run_until(start + ns(self._options.safety_ms))
 
     def _heal(self) -> None:
-        self._recorder.phase("heal")
         self._cluster.is_healing = True
-        self._conditions.is_calm = True
+        self._conditions.heal()
         self._cluster.driving.poll_ms = self._cluster.driving.hold_ms = 0.0
-        self._conditions.cuts.clear()
-        if self._cluster.has_own_views:
-            self._conditions.expire()  # V-L1 counts from here: nothing from before may disturb
         for process in list(self._cluster.processes):
             self._cure(process)
-        self._cluster.group.gather()
+        self._cluster.gathering.gather()
+        if self._options.has("F22"):
+            self._clock.run_until(self._clock.now + ns(self._options.stale_ms))
+        self._recorder.phase("heal")
+        self._conditions.expire()  # V-L1 counts from here: nothing from before may disturb
         self._wait_for_one_view()
-        if not self._cluster.has_own_views:
-            # What was sent before this is either there or never comes.
-            self._conditions.expire()
 
     def _cure(self, process: SimProcess) -> None:
         if not process.is_alive:
@@ -158,30 +139,16 @@ class Phases:
 
     def _wait_for_one_view(self) -> None:
         facts = facts_of(self._cluster)
-        limit = ns(HEAL_MAX_MS)
-        if isinstance(facts, GroupFacts):
-            has_state = self._options.state
-            limit = state_bound_ns(facts, self._clock.now) if has_state else facts.one_view_bound_ns
+        limit = bounds.one_view_ns(facts)
+        if self._options.state:
+            limit = bounds.state_ns(facts, self._clock.now)
         deadline = self._clock.now + limit
-        while not self._is_healed():
+        while not self._cluster.gathering.has_one_view:
             if self._clock.now > deadline:
                 self._is_stuck = True
-                if not self._cluster.has_own_views:  # else V-L1 sees it in the rows
-                    self._recorder.find("N-L4", "the group does not come to one view")
+                self._recorder.find("V-L1", "the group does not come to one view")
                 return
             self._clock.run_until(self._clock.now + ns(HEAL_STEP_MS))
-            self._cluster.group.step()
-
-    def _is_healed(self) -> bool:
-        if self._cluster.returning or not self._cluster.group.has_one_view:
-            return False
-        members = self._cluster.group.members()
-        return all(
-            process.resident.harness.me in members
-            or not process.is_alive
-            or process.resident.harness.is_closed
-            for process in self._cluster.processes
-        )
 
     def _liveness(self) -> None:
         """Until everything must have been delivered and acknowledged, then a little longer."""
@@ -195,6 +162,7 @@ class Phases:
         self._clock.run_until(self._clock.now + ns(SPREAD_MS) + 1)
         self._let_leave()
         bound = self._quiet_after()
+        self._send_stale(bound / NS_PER_MS)
         while self._clock.now < max(self._cluster.gst, self._recorder.last_send) + bound:
             self._clock.run_until(max(self._cluster.gst, self._recorder.last_send) + bound)
         self._find_blocked()
@@ -202,6 +170,14 @@ class Phases:
         self._clock.run_until(self._clock.now + 2 * ns(max(self._options.tau_ms)))
         for process in self._members():
             process.resident.harness.end()
+
+    def _send_stale(self, within_ms: float) -> None:
+        """Of those who are in the view: what they said to come into it, or an earlier one."""
+        members = {process.resident.harness.me: process for process in self._members()}
+        for flight in self._conditions.stale.kept:
+            addressee = None if flight.packet is None else flight.packet.addressee
+            if flight.sender in members.values() and addressee in members:
+                self._conditions.send_again(flight, self._random.uniform(0, within_ms))
 
     def _let_leave(self) -> None:
         """Somebody goes while what it has sent is still under way."""
@@ -226,7 +202,7 @@ class Phases:
             for pair in pairs
             if pair[0] in members and pair[1] in members and pair not in self._conditions.severed
         ]
-        return [*everybody, *among] if self._cluster.has_own_views else among
+        return among if self._options.protocol == "unicast" else [*everybody, *among]
 
     def _quiet_after(self) -> int:
         """How long after the last send everything is delivered, and known to be."""
@@ -240,10 +216,9 @@ class Phases:
         ):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
-        if isinstance(facts, UniformFacts):
-            bound = max(bound, facts.drained_bound_ns)
-        if facts.is_retained:
-            bound = max(bound, resolve_bound_ns(facts))
+        if self._options.has_uniform:
+            most = max(self._options.capacities)
+            bound = max(bound, facts.drain_bound_ns(most, is_gated=True))
         return bound
 
     def _find_blocked(self) -> None:
@@ -265,7 +240,7 @@ class Phases:
 
     def _members(self) -> list[SimProcess]:
         """Those in the current view that live."""
-        processes = map(self._cluster.process_of, self._cluster.group.members())
+        processes = map(self._cluster.process_of, self._cluster.gathering.members())
         return [process for process in processes if process.is_alive]
 
     def _want(self, slot: int, dest: int, count: int) -> None:

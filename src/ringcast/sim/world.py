@@ -105,6 +105,7 @@ class Network:
         self._deliver = deliver
         self._links: dict[tuple[Address, Address], Link] = {}
         self._era = 0
+        self._oldest = 0  # what was sent before that era does not arrive
 
     def send(
         self,
@@ -134,14 +135,22 @@ class Network:
             link = self._links[source, dest] = self._new_link(source, dest)
         return link
 
-    def expire(self) -> None:
-        """Whatever is still under way never arrives, and delays nothing behind it."""
+    def send_again(self, flight: Flight, after_ms: float) -> None:
+        """A copy of what was sent long ago arrives, whatever faults there are now."""
+        self.clock.after(after_ms, self._arrive, flight, self._era)
+
+    def begin_era(self) -> None:
+        """What is sent from now on waits for nothing that is under way."""
         self._era += 1
         for link in self._links.values():
             link.last_arrival = 0
 
+    def expire(self) -> None:
+        """What was sent before this era never arrives."""
+        self._oldest = self._era
+
     def _arrive(self, flight: Flight, era: int) -> None:
-        if era != self._era:
+        if era < self._oldest:
             return
         if self.on_arrival is not None:
             self.on_arrival(flight)

@@ -130,7 +130,8 @@ def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
             return _COMPLAIN, _FLAGS.pack(flags) + encode_member(frame.member)
         case InView():
             assert 1 <= frame.tag <= TAG_MAX, frame
-            return IN_VIEW, _TAG.pack(frame.tag)
+            mark = b"" if frame.purged is None else _TAG.pack(frame.purged)
+            return IN_VIEW, _TAG.pack(frame.tag) + mark
         case _:
             assert_never(frame)
 
@@ -381,6 +382,11 @@ def _decode_in_view(cut: Cutter) -> InView:
     (tag,) = cut.numbers(_TAG)
     if not tag:
         raise DecodeError(Reject.SEQNO)
+    if not cut.is_at_end:
+        (purged,) = cut.numbers(_TAG)
+        if purged > SEQNO_MAX:
+            raise DecodeError(Reject.SEQNO)
+        return InView(tag, purged)
     return InView(tag)
 
 

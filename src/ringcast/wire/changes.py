@@ -211,9 +211,12 @@ class Complain:
 
 @dataclass(frozen=True, slots=True)
 class InView:
-    """What follows in this datagram was said in the view with this tag: see `tag_of`."""
+    """What follows in this datagram was said in the view with this tag: see `tag_of`. Where
+    receivers retain and acknowledge: everybody has delivered the sender's plain messages up to
+    `purged`."""
 
     tag: int
+    purged: int | None = None
 
 
 ChangeFrame: TypeAlias = (

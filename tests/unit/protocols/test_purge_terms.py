@@ -7,20 +7,20 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
-
-from ringcast.config import MembershipConfig, StabilityConfig
-from ringcast.core.effects import Effects, Left
-from ringcast.model import Address, Digest, Member, Purge, View, ViewId
-from ringcast.node import build_node
-from ringcast.protocols.discovery import GATHER_NS, IncompatiblePeer
 from ringcast.protocols.membership import (
     INCOMPATIBLE_RECENTLY_NS,
     JOIN_PATIENCE_NS,
     Membership,
     Phase,
 )
-from ringcast.wire.frames import Discover, DiscoverReply, Join, Merged, MergeRequest, Welcome
 from support.membership import SECOND, Town, address_of
+
+from ringcast.config import MembershipConfig, StabilityConfig
+from ringcast.core.effects import Effects, Left
+from ringcast.model import Address, Digest, Member, Purge, View, ViewId
+from ringcast.node import build_node
+from ringcast.protocols.views.discovery import GATHER_NS, IncompatiblePeer
+from ringcast.wire.frames import Discover, DiscoverReply, Join, Merged, MergeRequest, Welcome
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame

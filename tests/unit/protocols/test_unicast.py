@@ -14,7 +14,7 @@ from ringcast.core.effects import Effects
 from ringcast.errors import GroupClosed, RingcastError, UsageError
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, Writable
 from ringcast.explore.abstraction import canonical
-from ringcast.model import Address, Conn, Digest, Member, Run, Stream, View, ViewId
+from ringcast.model import Address, Conn, Member, Run, Stream, View, ViewId
 from ringcast.protocols.connection import State
 from ringcast.protocols.unicast import (
     LOOPBACK_EPOCH,
@@ -793,7 +793,6 @@ def test_closing_what_is_not_open() -> None:
 def test_what_does_not_concern_unicast() -> None:
     m = Machine(B)
     m.layer.start(0, m.out)
-    m.layer.install_digest(Digest({}), 0, m.out)
     assert (m.frames(), m.events()) == ([], [])
 
 

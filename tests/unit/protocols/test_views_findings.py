@@ -470,8 +470,8 @@ def test_a_state_that_tells_of_many_proposals_of_many_members_fits_a_datagram() 
     snapshot = Snapshot({Stream.FIFO: 1}, {})
     state = State(ViewId(many[0], 20), View(ViewId(many[0], 5), many), snapshot, listed)
     frame = encode_state(state, ())
-    (datagram,) = Codec("g", many[1], 1400, tagged=True).pack([frame], many[0])
-    _, (said,) = Codec("g", many[0], 1400, tagged=True).unpack(datagram)
+    (datagram,) = Codec("g", many[1], 1400).pack([frame], many[0])
+    _, (said,) = Codec("g", many[0], 1400).unpack(datagram)
     assert said == frame
     decoded = decode_state(frame, {})
     assert decoded is not None
@@ -558,7 +558,7 @@ def later(group: ViewGroup) -> ViewId:
 def answers(group: ViewGroup, name: str, want: wire.Want, source: Member = STRANGER) -> int:
     """How many messages it sends for that."""
     process = group.process(name)
-    codec = Codec(group.config.group, source, 60_000, tagged=True)
+    codec = Codec(group.config.group, source, 60_000)
     process.node.receive_datagrams(codec.pack([want], process.node.me), process.now)
     pending = [frame for _, frame in process.node.pending()]
     process.turn()

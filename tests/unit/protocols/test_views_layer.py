@@ -280,7 +280,7 @@ def test_what_waits_is_explained() -> None:
 def test_parts_that_have_to_wait_are_explained() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
-    side.layer.meeting.losses.part(side.now)
+    side.layer.meeting.losses.lose(side.now)
     side.hear(D, wire.Hello(PLAIN, False, False, 1, D, ViewId(D, 1), 1, (D,)))
     assert side.layer.explain(side.now) == ["D would come in; not for 1.0 s, to give senders time"]
 
@@ -291,7 +291,6 @@ def test_who_is_closed_waits_for_nothing() -> None:
     side.layer.close("closed", side.now, side.out)
     assert side.layer.deadlines.next() is None
     assert side.layer.view is None
-    assert not side.layer.may_rejoin
 
 
 # A change that does not go as it should

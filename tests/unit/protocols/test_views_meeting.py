@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringcast.model import Address, Member, View, ViewId
+from ringcast.protocols.views.backoff import BackOff
 from ringcast.protocols.views.meeting import (
     FRESH_NS,
     PARTS_MAX,
@@ -129,10 +130,25 @@ def test_after_losses_parts_are_met_less_and_less_often() -> None:
     waits = []
     now = 100 * SECOND
     for _ in range(7):
-        meeting.losses.part(now)
+        meeting.losses.lose(now)
         waits.append((meeting.not_before(now) - now) // SECOND)
         meeting.changed(View(ViewId(A, 4), (A,)), 0, now, is_merge=True)
     assert waits == [1, 2, 4, 8, 16, 16, 16]
+
+
+def test_losses_on_one_occasion_count_once_and_in_quiet_times_they_are_forgotten() -> None:
+    losses = BackOff()
+    now = SECOND // 2  # the first wait is the shortest, whatever the clock says
+    waits = []
+    for quiet in (0, 59, 59, 61, 0):
+        losses.merge()
+        now += quiet * SECOND
+        losses.lose(now)
+        losses.lose(now)
+        waits.append(losses.waits(now) // SECOND)
+    assert waits == [1, 2, 4, 1, 2]
+    assert losses.waits(now + 3 * SECOND // 2) == SECOND // 2
+    assert losses.waits(now + 2 * SECOND) == 0
 
 
 def test_parts_rank_by_state_size_and_address_and_who_looks_comes_last() -> None:

@@ -45,7 +45,7 @@ def test_a_default_is_not_asked_for_and_the_same_value_given_is() -> None:
     assert wanted(suspect_after_s=2.0) == PLAIN._replace(given=frozenset(["suspect_after_s"]))
     assert wanted(suspect_after_s=2.0).is_like(PLAIN)
     given = wanted(Purge.RETAINED, max_message_bytes=1000, interval_s=0.1)
-    assert given.given == {"stability", "max_message_bytes", "interval_s"}
+    assert given.given == {"purge", "max_message_bytes", "interval_s"}
     kept = replace(MembershipConfig(heartbeat_s=0.1), leave_timeout_s=1.0)
     config = replace(configured(), membership=kept)
     assert settings_of(config, (Stream.FIFO,)).given == {"heartbeat_s"}
@@ -121,7 +121,7 @@ def test_who_purges_otherwise_does_not_join() -> None:
     side.pass_time(20)
     assert reasons(side) == [
         "A at h:1 purges by stability with retained messages, and this member by stability: give "
-        "all members the same `stability`"
+        "all members the same `stability` and `retain`"
     ]
 
 

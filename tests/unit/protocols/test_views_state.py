@@ -211,6 +211,48 @@ def test_the_state_is_lost_if_nobody_can_give_it() -> None:
     assert not group.state_of("C").is_behind
 
 
+def test_if_who_alone_has_the_state_is_gone_one_who_waits_goes_on_and_gives_what_it_has() -> None:
+    group = StateGroup("ABC").form("A")
+    group.send("A", 3)
+    group.keepers["A"].gives = False
+    for name in "BC":
+        group.start(name)
+    assert group.run_until(lambda: len(group.keepers["A"].wanted) == 2, 3000)
+    group.crash("A")
+    assert group.run_until(group.is_one, 8000)
+    sent = group.send("B", 2)
+    group.run(500)
+    assert group.states("BC") == [sorted(sent)] * 2
+    assert sorted((group.keepers[name].lost, group.keepers[name].received) for name in "BC") == [
+        (0, 1),
+        (1, 0),
+    ]
+
+
+def test_who_has_to_read_before_its_state_and_is_left_alone_goes_on_without() -> None:
+    group = StateGroup("AB").form("A")
+    group.start("B")
+    group.read("B", 0)
+    assert group.run_until(group.is_one, 3000)
+    group.run(500)
+    group.keepers["A"].gives = False
+    group.send("A", 3)
+    group.weather.part("A", "B")
+    assert group.run_until(lambda: group.view("B") == "B", 8000)
+    group.weather.cuts.clear()
+    assert group.run_until(group.is_one, 20_000)
+    group.run(100)
+    assert group.state_of("B").phase is views_state.Phase.EXPECTING
+    group.crash("A")
+    assert group.run_until(lambda: group.view("B") == "B", 8000)
+    group.read("B")
+    sent = group.send("B", 2)
+    group.run(100)
+    assert not group.state_of("B").is_behind
+    assert group.keepers["B"].lost == 1
+    assert group.keepers["B"].kept[-2:] == sent
+
+
 def test_where_parts_come_together_the_lesser_takes_the_state_of_the_larger() -> None:
     group = StateGroup("ABC").form()
     group.weather.part("AB", "C")
@@ -344,7 +386,8 @@ NONE, LACKS, HOLDS, KEEPS = (StateStanding(holding) for holding in Holding)
     ("standings", "apart", "expected"),
     [
         ((NONE, NONE, NONE), False, ("", "")),
-        ((LACKS, LACKS, NONE), False, ("A", "B")),
+        ((LACKS, LACKS, LACKS), False, ("A", "BC")),
+        ((LACKS, LACKS, NONE), False, ("", "")),
         ((LACKS, HOLDS, LACKS), False, ("B", "AC")),
         ((HOLDS, HOLDS, LACKS._replace(provider=B)), False, ("A", "")),
         ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), False, ("B", "")),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, View
     from ringcast.wire.frames import Data
 
 UNREACHABLE_TAUS = 4
@@ -85,7 +85,6 @@ class ViewSender(MulticastSender):
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
-        self._view_id = view.id
         if len(staying) < len(view):
             self.fragments.start_over()
         self._limit_bytes()
@@ -133,14 +132,13 @@ class ViewReceiver(MulticastReceiver):
         self.is_frozen = True
         self._timers.disarm_all()
 
-    def begin(self, view_id: ViewId, now: int) -> None:
-        """This view begins, and everything before it is here."""
+    def begin(self, now: int) -> None:
+        """A view begins, and everything before it is here."""
         self.is_frozen = False
         self.repair.window_moved(self.window, now)
         self._arm_repair()
         self._ack_later(now)
         self.window.gate = self.window.received if self.is_gated else SEQNO_MAX
-        self.enter_view(view_id, now)
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
         if self.is_frozen:

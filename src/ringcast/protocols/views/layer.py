@@ -36,10 +36,10 @@ from ringcast.core.effects import (
 from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, StateChanged
 from ringcast.model import Purge, View, ViewId
-from ringcast.protocols.discovery import Discovery
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
+from ringcast.protocols.views.discovery import Discovery
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 
+GOODBYE_SHARE = 4
+"""Of the time that leaving may take, one part in so many is kept for the others to let us go."""
+
+
 class Timer(Named):
     HELLO = auto()
     """Say Hello to who may be there."""
@@ -69,6 +73,8 @@ class Timer(Named):
     """Nobody is there: begin alone?"""
     ADVANCE = auto()
     """Look whether there is a change to be made."""
+    GOODBYE = auto()
+    """What is left of a large message finds no room: leave without it."""
     LEAVE = auto()
     """It takes too long to leave."""
 
@@ -133,7 +139,6 @@ class GroupViews(Layer):
     def start(self, now: int, out: Effects) -> None:
         self.phase, self._since = Phase.LOOKING, now
         self._timers.arm(Timer.DECIDE, now + round(self.config.discovery_wait_s * 1e9))
-        self.discovery.restart()
         self._say_hello(now, out)
 
     def add_candidates(self, addresses: Iterable[Address], now: int, out: Effects) -> None:
@@ -149,6 +154,8 @@ class GroupViews(Layer):
             self.phase, self._since = Phase.LEAVING, now
             self._gone_by = now + round(self.config.leave_timeout_s * 1e9) if by is None else by
             self._timers.arm(Timer.LEAVE, self._gone_by)
+            left = max(0, self._gone_by - now)
+            self._timers.arm(Timer.GOODBYE, self._gone_by - left // GOODBYE_SHARE)
         elif self.phase is not Phase.LEAVING:
             self._go("left before it was in", out)
 
@@ -187,7 +194,7 @@ class GroupViews(Layer):
                 self.change.suspects.pop(member, None)
                 self.requests.pairs.hear(member)
             case MemberAhead(member, counter) if counter > self.change.view.counter:
-                self.requests.ahead(member, now, out)
+                self.requests.ahead(member, counter, now, out)
             case NonMember(member):
                 out.datagram(member, self.hello())
             case TooSlow(member):
@@ -209,6 +216,8 @@ class GroupViews(Layer):
                     self._decide(now, out)
                 case Timer.ADVANCE:
                     self.advance(now, out)
+                case Timer.GOODBYE if not self.requests.may_go:
+                    self.requests.go(now, out)
                 case Timer.LEAVE:
                     self._go("left without an answer", out)
         if self.phase is not Phase.OUT:
@@ -242,11 +251,6 @@ class GroupViews(Layer):
     @property
     def is_leaving(self) -> bool:
         return self.phase is Phase.LEAVING
-
-    @property
-    def may_rejoin(self) -> bool:
-        """Never: who is left out comes in again as it is."""
-        return False
 
     @property
     def refusal(self) -> str | None:
@@ -325,7 +329,7 @@ class GroupViews(Layer):
         change = self.change
         if change.parts_lost:
             change.parts_lost = False
-            self.meeting.losses.part(now)
+            self.meeting.losses.lose(now)
         begun, change.begun = change.begun, []
         for wish in begun:
             if self.phase is Phase.OUT:
@@ -341,7 +345,9 @@ class GroupViews(Layer):
         held_up = 0 if self.phase is Phase.LOOKING else now - self.change.frozen_since
         self.meeting.changed(view, held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
-            self._go("left", out)
+            is_asked = self.phase is Phase.LEAVING
+            reason = "left" if is_asked else "left out: it held senders up for too long"
+            self._go(reason, out, is_flushed=True)
             return
         self.discovery.add(member.address for member in view)
         self.requests.begin(view)
@@ -391,7 +397,7 @@ class GroupViews(Layer):
         elif self.requests.may_go and len(change.view) == 1:
             self._go("left", out)
         elif change.lost:
-            self.meeting.losses.part(now)
+            self.meeting.losses.lose(now)
             self._propose((), now, out)
         elif self.requests.are_any and step is Step.IDLE:
             self._propose((), now, out)
@@ -438,9 +444,9 @@ class GroupViews(Layer):
 
     # The end
 
-    def _go(self, reason: str, out: Effects) -> None:
+    def _go(self, reason: str, out: Effects, *, is_flushed: bool = False) -> None:
         self.phase = Phase.OUT
         self.change.close()
         self.requests.close()
         self._timers.disarm_all()
-        out.signal(Left(reason))
+        out.signal(Left(reason, is_flushed))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
-from ringcast.protocols.reunion import Reunion
+from ringcast.protocols.views.backoff import BackOff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,7 +66,7 @@ class Meeting:
     def __init__(self) -> None:
         self.parts: dict[Member, Met] = {}
         """By their coordinators."""
-        self.losses = Reunion()
+        self.losses = BackOff()
         self._pause_until = 0
         self._greeted_at = -GREET_NS
 

@@ -40,9 +40,9 @@ from ringcast.events import (
     StateLost,
 )
 from ringcast.model import Digest
-from ringcast.protocols.catch_up import CatchUp
 from ringcast.protocols.intake import seconds
-from ringcast.protocols.state_provider import Provider
+from ringcast.protocols.views.catch_up import CatchUp
+from ringcast.protocols.views.providing import Provider
 from ringcast.protocols.views.taking import Outcome, Taking
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import (
@@ -120,7 +120,6 @@ class StateTransfer(Layer):
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
         self.taking.attach(deadlines.owner("state"))
-        self.giving.attach(deadlines)
 
     # Inputs
 
@@ -153,9 +152,6 @@ class StateTransfer(Layer):
             self._begin(signal, now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        if self.me not in view:
-            self.close(f"{view} goes on without this member", now, out)
-            return
         self.giving.set_members(view)
         out.events.extend(self.giving.take_events())
         self.blocked = {who: since for who, since in self.blocked.items() if who in view}
@@ -171,8 +167,10 @@ class StateTransfer(Layer):
 
     def come_to_cut(self, counter: int) -> None:
         """All that comes before the view with this counter has been read."""
+        if self.phase is Phase.LIVE:
+            return  # the state that was to follow is lost
         if self.catch_up is None:
-            self.catch_up = CatchUp({}, self._room, self._fragment_bytes)
+            self.catch_up = CatchUp(self._room, self._fragment_bytes)
         else:
             self.catch_up.drop_messages()
         self.is_dropping = counter < self.taking.view
@@ -311,7 +309,10 @@ class StateTransfer(Layer):
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         cut, view = begin.cut, begin.view
         if self.me == cut.provider:
-            self._stand(self._held(), out)  # of those who have none, it is the one whose counts
+            is_waiting = self._standing.holding is Holding.LACKS and self.phase is not Phase.LIVE
+            if is_waiting:  # and of those who have none, it is the one whose counts
+                self._lose(out)
+            self._stand(self._held(), out)
             for taker in cut.takers:
                 self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
             self._behind_view += self.giving.take_events()
@@ -333,12 +334,14 @@ class StateTransfer(Layer):
 
     def _lose(self, out: Effects) -> None:
         """Nobody can give it: what follows is all there is."""
+        refused = ", ".join(map(str, self._standing.refused))
+        lost = StateLost("nobody has the state" + f": {refused} could not give it" * bool(refused))
         if self.phase in (Phase.LIVE, Phase.EXPECTING):
             self.taking.stop()
-            self._behind_view.append(StateLost("nobody has the state"))
+            self._behind_view.append(lost)
             self._enter(Phase.LIVE)
         else:
-            self.taking.lose()
+            self.taking.lose(lost)
             self._enter(Phase.HANDING)
         self._stand(self._held(), out)
 

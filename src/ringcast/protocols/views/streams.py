@@ -111,7 +111,7 @@ class ViewStreams(ReliableMulticast):
     """Nothing is to be read for now: what the view begins with is not here."""
     _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
-    _next_tag = 0  # of the one that was proposed
+    _next_tag = 0  # of the one that was proposed; 0: none is
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
@@ -126,8 +126,10 @@ class ViewStreams(ReliableMulticast):
         self._datagram += 1
         for frame in frames:
             match frame:
-                case InView(tag):
+                case InView(tag, purged):
                     self._said_in = tag
+                    if purged is not None:
+                        self._on_purged(source, purged, now)
                     if tag == self._next_tag:
                         out.signal(SawView(source, tag))
                 case Want():
@@ -135,7 +137,7 @@ class ViewStreams(ReliableMulticast):
                 case Forwarded():
                     self.refused += not self.fetch.on_forwarded(source, frame, now, out)
                     self._note_progress(now, out)
-                case Data() if self._said_in == self._next_tag:
+                case Data() if self._said_in == self._next_tag != 0:
                     self._keep(self._early, source, frame)
                 case _ if self._said_in != self._tag or not self._is_peer(source):
                     self.refused += 1
@@ -161,9 +163,11 @@ class ViewStreams(ReliableMulticast):
         if self.standing is Standing.OPEN:
             self._report(now, out)
 
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        if self.me not in view and not self._is_closed:
-            self._shut(f"{view} goes on without this member", out)
+    def _on_purged(self, source: Member, purged: int, now: int) -> None:
+        """Every member of the view has delivered its messages up to this."""
+        receiver = self._receivers.get(Origin(source, Stream.FIFO))
+        if receiver is not None and self._said_in == self._tag and self.standing is Standing.OPEN:
+            receiver.on_stable(purged, now)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
@@ -332,7 +336,7 @@ class ViewStreams(ReliableMulticast):
             if member not in part.members:
                 for stream in self.streams:
                     origin = Origin(member, stream)
-                    self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
+                    self._open(origin, begin.cut.starts.get(origin, 0), now)
         parts = () if is_first else parts_of(view, begin)
         has_new = any(member not in part.members for member in view)
         self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
@@ -381,8 +385,8 @@ class ViewStreams(ReliableMulticast):
             self._note_ready(sending)
         for receiver in self._receivers.values():
             assert isinstance(receiver, ViewReceiver)
-            receiver.begin(view.id, now)
-            self._enter_view(receiver, view, now)
+            receiver.begin(now)
+            self._find_helpers(receiver, view)
 
     def _announce(self) -> list[Event] | None:
         """What follows on all that was read."""

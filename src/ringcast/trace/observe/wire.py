@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import DecodeError
 from ringcast.model import Member, Origin
-from ringcast.trace.observe.frames import FIFO, describe, recorded_columns
+from ringcast.trace.observe.frames import FIFO, describe, recorded_columns, told
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
+from ringcast.wire.changes import Forwarded
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Data, PeerRepair, StabilityReport, UnicastData
 
@@ -77,7 +78,7 @@ class Wire:
             source, frames = self._codec.unpack(datagram, overhear=True)
         except DecodeError:
             return  # the node refuses it too, and counts it: see `look_at_refusals`
-        for frame in frames:
+        for frame in told(frames):
             self._sink.write(RX, now, **about(source), **recorded_columns(frame))
 
     def arrived(self, name: str, incarnation: int, frames: Iterable[Seen], now: int) -> None:
@@ -98,13 +99,13 @@ class Wire:
         whom = {} if peer is None else about(peer)
         for datagram in datagrams:
             _, frames = self._codec.unpack(datagram, overhear=True)
-            for frame in frames:
+            for frame in told(frames):
                 again = int(isinstance(frame, Data) and self._is_again(frame, now))
                 self._sink.write(TX, now, again=again, **whom, **recorded_columns(frame))
 
     def _transmitted_in_run(self, peer: Member | None, datagram: bytes, now: int) -> None:
         _, frames = self._codec.unpack(datagram, overhear=True)
-        seen = [self._see(frame, peer, now) for frame in frames]
+        seen = [self._see(frame, peer, now) for frame in told(frames)]
         self.left.append((peer, datagram, seen))
         whom = {} if peer is None else about(peer)
         for each in seen:
@@ -132,10 +133,11 @@ class Wire:
         seen = describe(frame)
         if isinstance(frame, Data):
             return seen._replace(again=int(self._is_again(frame, now)))
-        if isinstance(frame, PeerRepair):
+        if isinstance(frame, PeerRepair | Forwarded):
             assert self._contents is not None
             origin = Origin(frame.sender, frame.data.stream)
-            self._compare(frame.data, self._contents.pieces.get(origin, {}), now, **naming(origin))
+            originals = self._contents.pieces.get(origin, {})
+            self._compare(seen.kind, frame.data, originals, now, **naming(origin))
         elif isinstance(frame, UnicastData) and seen.epoch:
             assert self._connections is not None
             assert peer is not None
@@ -169,11 +171,13 @@ class Wire:
                 self._write_mismatch("data", seqno, now, stream=int(data.stream))
         return data.first <= highest
 
-    def _compare(self, data: Data, originals: dict[int, Any], now: int, **columns: Any) -> None:
+    def _compare(
+        self, kind: str, data: Data, originals: dict[int, Any], now: int, **columns: Any
+    ) -> None:
         """Somebody else sends what another has sent first."""
         for seqno, payload in enumerate(data.payloads, data.first):
             if originals.get(seqno) != (payload, data.more):
-                self._write_mismatch("peer_repair", seqno, now, **columns)
+                self._write_mismatch(kind, seqno, now, **columns)
 
     def _write_mismatch(self, kind: str, seqno: int, now: int, **columns: Any) -> None:
         self._sink.write(XMIT_MISMATCH, now, kind=kind, seqno=seqno, seqno2=seqno, **columns)
