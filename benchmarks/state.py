@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.worker import checksum_of, message
 from benchmarks.workload import check
 from ringcast.errors import RingcastError, UsageError
-from ringcast.protocols.state_provider import CHUNK_BYTES_MAX, WINDOW
+from ringcast.protocols.views.providing import CHUNK_BYTES_MAX, WINDOW
 from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:

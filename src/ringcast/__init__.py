@@ -31,7 +31,6 @@ from ringcast.errors import (
 from ringcast.events import (
     Closed,
     Delivered,
-    Excluded,
     GapSkipped,
     StateLost,
     Undeliverable,
@@ -47,7 +46,6 @@ __all__ = [
     "Delivered",
     "Digest",
     "DirectorySource",
-    "Excluded",
     "GapSkipped",
     "Group",
     "GroupClosed",

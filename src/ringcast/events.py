@@ -84,19 +84,6 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Excluded:
-    """The group went on without this member, which is on its way back as another incarnation.
-
-    `unsent_bytes` and `unacked` are as in Closed. What others sent while it was out, and what had
-    arrived and was not taken, is not delivered here. Its next ViewInstalled says that it is back.
-    """
-
-    reason: str
-    unsent_bytes: int = 0
-    unacked: tuple[tuple[Stream, int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Confirmed:
     """The receipt of this number is due: every member that it waited for has delivered, or those
     that are `missing` departed before they had. `reason` says how, for people."""

@@ -6,7 +6,7 @@ tool that reads a trace (Spark's LongType among them) holds them exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -126,6 +126,13 @@ class Purge(IntEnum):
     """Everybody tells the coordinator, which tells all."""
     RETAINED = 2
     """The same, and receivers keep messages until then: any of them can repair for any other."""
+    ACKS_RETAINED = 3
+    """Everybody acknowledges, and receivers keep messages until their sender has purged them."""
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether a survivor holds what a departed sender has sent."""
+        return self in (Purge.RETAINED, Purge.ACKS_RETAINED)
 
 
 class Origin(NamedTuple):
@@ -159,15 +166,9 @@ FIRST_CONN_ID = 1
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """How far each origin has been delivered by whoever took it: where a joiner's windows open.
-
-    `partials` are the fragments already taken of messages that were not whole yet: without them
-    a joiner would get the end of a message whose beginning nobody keeps any more. None stands
-    for a message that was given up as too large.
-    """
+    """How far each origin has been delivered by whoever took it."""
 
     entries: Mapping[Origin, int]
-    partials: Mapping[Origin, tuple[bytes, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for origin, seqno in self.entries.items():

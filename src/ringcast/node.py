@@ -17,35 +17,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
-from ringcast.core.effects import DigestAgreed, Effects, Flushed, Left, ViewAgreed, owners_of
+from ringcast.core.effects import Effects, Flushed, Left, owners_of
 from ringcast.core.shared import Deadlines, GroupState
-from ringcast.core.view_change import Begin
-from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
+from ringcast.core.view_change import Begin, Freeze, cut_between
+from ringcast.errors import DecodeError, GroupClosed, Reject, TooFewMembers, UsageError
 from ringcast.events import (
     Delivered,
     ReplyReceived,
     RequestReceived,
     StateChunk,
-    ViewInstalled,
     Writable,
 )
 from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.intake import seconds
-from ringcast.protocols.membership import Membership
-from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.state import StateTransfer
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.protocols.views import state as views_state
 from ringcast.protocols.views.layer import GroupViews
+from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.settings import settings_of
 from ringcast.wire.change_codec import tag_of
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import (
     Close,
-    EstateRun,
-    EstateWanted,
     Sync,
     SyncAck,
     SyncOk,
@@ -57,13 +52,13 @@ from ringcast.wire.messages import decode_message, encode_message
 from ringcast.wire.requests import decode_request, encode_answer, encode_ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Layer, Signal
     from ringcast.core.observer import Observer
     from ringcast.events import Event
-    from ringcast.model import Address, Digest, View
+    from ringcast.model import Address, Digest, Origin, View
     from ringcast.wire.codec import Buffer, DatagramSeal
     from ringcast.wire.frames import Frame
 
@@ -84,7 +79,7 @@ class Node:
         config: GroupConfig,
         *,
         seal: DatagramSeal | None = None,
-        multicast: type[ReliableMulticast] = ReliableMulticast,
+        multicast: type[ViewStreams] = ViewStreams,
         unicast: type[ReliableUnicast] = ReliableUnicast,
         layers: Sequence[Layer] = (),
         state: bool = False,
@@ -94,11 +89,12 @@ class Node:
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
         self.config = config
+        """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
-        has_views = any(isinstance(layer, GroupViews) for layer in layers)
+        self._tells_purged = config.multicast.purge is Purge.ACKS_RETAINED
         datagram_bytes = config.multicast.datagram_bytes
-        self.codec = Codec(config.group, me, datagram_bytes, seal, tagged=has_views)
+        self.codec = Codec(config.group, me, datagram_bytes, seal, marked=self._tells_purged)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -116,35 +112,22 @@ class Node:
             max_message_bytes=config.multicast.max_message_bytes,
         )
         self._layers: list[Layer] = [group, one, *layers]
-        has_membership = any(isinstance(layer, Membership) for layer in layers)
-        if has_membership or has_views or config.multicast.purge is Purge.RETAINED:
-            self._layers.append(
+        has_membership = any(isinstance(layer, GroupViews) for layer in layers)
+        if has_membership:
+            self._layers += [
                 ControlChannel(
                     me,
                     config.unicast,
                     fragment_bytes=self.codec.payload_bytes_max,
                     datagram_bytes=config.multicast.datagram_bytes,
-                )
-            )
-        if has_views:
-            self._layers.append(
-                views_state.StateTransfer(
-                    me,
-                    config.membership.join_buffer_bytes,
-                    self.codec.payload_bytes_max,
-                    has_state=state,
-                )
-            )
-        elif has_membership:
-            self._layers.append(
+                ),
                 StateTransfer(
                     me,
                     config.membership.join_buffer_bytes,
                     self.codec.payload_bytes_max,
                     has_state=state,
-                    inherited=frozenset(group.inherited),
-                )
-            )
+                ),
+            ]
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
         self.group = GroupState(me)
@@ -154,10 +137,7 @@ class Node:
         self._owner = owners_of(self._layers)
         self._places: dict[type, int] = {
             kind: place
-            for kind in (
-                *(Membership, GroupViews, FailureDetector, ControlChannel, StateTransfer),
-                views_state.StateTransfer,
-            )
+            for kind in (GroupViews, FailureDetector, ControlChannel, StateTransfer)
             for place, layer in enumerate(self._layers)
             if isinstance(layer, kind)
         }
@@ -172,11 +152,11 @@ class Node:
         """What waits to be taken, to be read only: a driver looks here before it takes."""
         self.multicast = group
         self.unicast = one
-        self.membership = self._find(Membership) or self._find(GroupViews)
+        self.membership = self._find(GroupViews)
         """None: views come from outside."""
         self.detector = self._find(FailureDetector)
         """None: nobody here notices that a member is gone."""
-        self.state = self._find(StateTransfer) or self._find(views_state.StateTransfer)
+        self.state = self._find(StateTransfer)
         """Who gets and gives the application's state, to be read only: for traces and tests."""
         self._channel = self._find(ControlChannel)
 
@@ -379,14 +359,18 @@ class Node:
             detector.transport_hint(address, now, self._out)
             self._run_to_completion(now)
 
-    def install_view(self, view: View, now: int) -> None:
-        """The group is now this. Older views than the current one change nothing."""
-        self._out.signal(ViewAgreed(view))
-        self._run_to_completion(now)
-
-    def install_digest(self, digest: Digest, now: int) -> None:
-        """Where the windows of members new to me open."""
-        self._out.signal(DigestAgreed(digest))
+    def install_view(
+        self, view: View, now: int, starts: Mapping[Origin, int] | None = None
+    ) -> None:
+        """For a node without membership: this view begins, without a flush. Whoever was in the last
+        one as well goes on; streams of others begin behind `starts`, or at their first message.
+        Older views than the current one change nothing; one without this member ends it all."""
+        if not self.group.accepts(view):
+            return
+        if self.me in view:
+            self._out.signal(Begin(view, cut_between(self.view, view, self.me, starts or {})))
+        else:
+            self._out.signal(Left(f"{view} goes on without this member"))
         self._run_to_completion(now)
 
     def handle_timeout(self, now: int) -> None:
@@ -436,6 +420,8 @@ class Node:
                 observer.transmitted(lone[0], [datagrams[-1][1]], now)
         if not waiting:
             return datagrams
+        if self._tells_purged:
+            self.codec.mark(self.multicast.purged)
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:
             by_dest.setdefault(dest, []).append(frame)
@@ -561,6 +547,12 @@ class Node:
     def explain(self, now: int) -> list[str]:
         """One sentence for each thing that waits. Nothing waits: an empty list."""
         reasons = [reason for layer in self._layers for reason in layer.explain(now)]
+        others = self.rejected.get(Reject.VERSION.value)
+        if others:
+            reasons.append(
+                f"{others} datagrams of another wire version than {VERSION} were refused: all "
+                "members of a group run the same release"
+            )
         if self._few_since is not None:
             assert self.view is not None
             reasons.append(
@@ -645,8 +637,6 @@ class Node:
                 self._drain(now)
             if state is not None and state.is_catching_up:
                 self._catch_up(state, now)
-            if isinstance(state, StateTransfer) and state.giving.asks:
-                state.answer_asks(self.multicast.digest(), now, out)
             if not out.messages or not self._send_messages(channel, now):
                 return
 
@@ -672,8 +662,6 @@ class Node:
             return
         if isinstance(message, RequestReceived | ReplyReceived):
             self._out.event(message)
-        elif isinstance(message, EstateWanted | EstateRun):
-            self.multicast.receive_message(source, message, now, self._out)
         elif self.state is not None:
             self.state.receive_message(source, message, now, self._out)
 
@@ -697,7 +685,7 @@ class Node:
         reason = error.reason.value
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
-    def _catch_up(self, state: StateTransfer | views_state.StateTransfer, now: int) -> None:
+    def _catch_up(self, state: StateTransfer, now: int) -> None:
         """Messages to the group go aside until the state is here, as long as there is room."""
         observer = self.observer
         while self.multicast.has_ready and (state.room or state.is_dropping):
@@ -709,33 +697,23 @@ class Node:
                 observer.took(events, now, buffered=True)
             state.keep(events)
             self._come_to_cut()
-        if not state.room:
-            # What the departed have left is here anyway, and others wait until it is resolved; one
-            # of them may be who can tell that the state is lost.
-            if observer is not None:
-                observer.before_take(now, buffered=True)
-            events = self.multicast.take_inherited(now, self._out)
-            if observer is not None:
-                observer.took(events, now, buffered=True)
-            state.keep(events)
         state.note_full(self.multicast.has_ready, self._out)
 
     def _follow_view(self) -> None:
         """What the application finds behind the view that has begun."""
         state, streams = self.state, self.multicast
-        if isinstance(streams, ViewStreams) and isinstance(state, views_state.StateTransfer):
+        if state is not None:
             events, pauses = state.take_behind_view()
             streams.follow_view(events, pauses=pauses)
-            if not state.is_behind:
-                streams.announce(self._out)
-                self._come_to_cut()
+        if state is None or not state.is_behind:
+            streams.announce(self._out)
+            self._come_to_cut()
 
     def _come_to_cut(self) -> None:
         """If the application's state comes next, what follows is kept until that is here."""
-        state, streams = self.state, self.multicast
-        if isinstance(streams, ViewStreams) and streams.is_paused:
-            assert isinstance(state, views_state.StateTransfer)
-            state.come_to_cut(streams.go_on())
+        if self.multicast.is_paused:
+            assert self.state is not None
+            self.state.come_to_cut(self.multicast.go_on())
 
     def _hand_over(self) -> None:
         """Whoever leaves gets the rest of its own messages, as if its application had taken them
@@ -752,13 +730,13 @@ class Node:
         membership = self.membership
         return membership is not None and membership.is_leaving
 
-    def _with_state(self) -> StateTransfer | views_state.StateTransfer:
+    def _with_state(self) -> StateTransfer:
         state = self.state
         if state is None:
             raise UsageError("this node has no membership: nobody wants its state")
         return state
 
-    def _joined_by_name(self) -> Membership | GroupViews:
+    def _joined_by_name(self) -> GroupViews:
         membership = self.membership
         if membership is None:
             raise UsageError("this node has no membership: its views come from outside")
@@ -766,21 +744,9 @@ class Node:
 
     def _react(self, signal: Signal, now: int) -> None:
         match signal:
-            case ViewAgreed(view, parts):
-                if not self.group.accepts(view):
-                    return
-                self.view = view
-                state = self.state
-                if isinstance(state, StateTransfer) and state.has_state:
-                    state.before_view(view, self.multicast.digest())
-                if self.me in view:
-                    self._out.event(ViewInstalled(view, parts))
-                if self.observer is not None:
-                    self.observer.before_change(view, now)
-                self.group.change(view, self._layers, now, self._out)
-                self._count_members(view, now)
-            case Left(reason):
+            case Left(reason, is_flushed):
                 if not self._is_closed:
+                    self.multicast.has_handed_over = is_flushed
                     if self._has_said_goodbye:
                         self._hand_over()
                     self._is_closed = True
@@ -788,24 +754,25 @@ class Node:
                     for layer in reversed(self._layers[1:]):
                         layer.close(reason, now, self._out)
                     if self.observer is not None:
-                        self.observer.before_change(None, now)
+                        self.observer.before_change(signal, now)
                     # Closed, of the first layer, is the last event.
                     self.group.close(reason, self._layers[:1], now, self._out)
             case Begin(view):
                 self._packed = self.take_datagrams(now)  # said in the view that ends
                 self.view = view
+                if signal.settings is not None:
+                    self.config = signal.settings.apply_to(self.config)
                 if self.observer is not None:
-                    self.observer.before_change(view, now)
+                    self.observer.before_change(signal, now)
                 self.codec.tag = tag_of(view.id)
                 self.group.change(view, self._layers, now, self._out)
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
                 self._follow_view()
                 self._count_members(view, now)
-            case DigestAgreed(digest):
-                for layer in self._layers:
-                    layer.install_digest(digest, now, self._out)
             case _:
+                if isinstance(signal, Freeze) and self.observer is not None:
+                    self.observer.before_change(signal, now)
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
 
@@ -815,9 +782,9 @@ def build_node(
     config: GroupConfig,
     *,
     seal: DatagramSeal | None = None,
-    membership: type[Membership] | type[GroupViews] | None = GroupViews,
+    membership: type[GroupViews] | None = GroupViews,
     detector: type[FailureDetector] | None = FailureDetector,
-    multicast: type[ReliableMulticast] = ReliableMulticast,
+    multicast: type[ViewStreams] = ViewStreams,
     unicast: type[ReliableUnicast] = ReliableUnicast,
     streams: tuple[Stream, ...] = (Stream.FIFO,),
     must_exist: bool = False,
@@ -830,14 +797,10 @@ def build_node(
     """
     layers: list[Layer] = []
     if membership is not None:
-        purge = config.multicast.purge
-        layers.append(
-            membership(me, config.membership, must_exist=must_exist, streams=streams, purge=purge)
-        )
+        settings = settings_of(config, streams)
+        layers.append(membership(me, config.membership, must_exist=must_exist, settings=settings))
         if detector is not None:
             layers.append(detector(me, config.membership))
-        if issubclass(membership, GroupViews) and not issubclass(multicast, ViewStreams):
-            multicast = ViewStreams
     return Node(
         *(me, config),
         seal=seal,

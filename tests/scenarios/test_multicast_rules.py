@@ -17,18 +17,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringcast.config import MulticastConfig
-from ringcast.model import Digest, Origin, Stream
-from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
-from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.multicast_sender import MulticastSender, Timer
+from ringcast.core.view_change import Begin, Freeze, cut_between
+from ringcast.model import Origin, Stream
+from ringcast.protocols.multicast import EARLY_MAX
+from ringcast.protocols.multicast_sender import Timer
 from ringcast.protocols.repair import Repair
+from ringcast.protocols.views.halves import ViewReceiver, ViewSender
+from ringcast.protocols.views.streams import ViewStreams
 from ringcast.window.acks import AckTable
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow, SendWindow
+from ringcast.wire.changes import InView
 from ringcast.wire.frames import Ack, Data, Nack, Watermark
 from support.cluster import Packet, cluster
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Sequence
 
     from ringcast.core.effects import Effects
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
     from support.cluster import Cluster
 
-    Machine = type[ReliableMulticast]
+    Machine = type[ViewStreams]
 
 
 def numbered(count: int, first: int = 1) -> list[bytes]:
@@ -52,18 +56,18 @@ def own(c: Cluster, name: str) -> Origin:
 
 
 def group(n: int, machine: Machine, **config: Any) -> Cluster:
-    return cluster(n, multicast=machine, checked=machine is ReliableMulticast, **config)
+    return cluster(n, multicast=machine, checked=machine is ViewStreams, **config)
 
 
 # A machine that differs in one part
 
 
 def machine(**parts: object) -> Machine:
-    return type("Different", (ReliableMulticast,), parts)
+    return type("Different", (ViewStreams,), parts)
 
 
 def sending_through(window: type[SendWindow]) -> Machine:
-    class DifferentOutbox(MulticastSender):
+    class DifferentOutbox(ViewSender):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
@@ -74,7 +78,7 @@ def sending_through(window: type[SendWindow]) -> Machine:
 
 
 def counting_acks_in(table: type[AckTable]) -> Machine:
-    class DifferentOutbox(MulticastSender):
+    class DifferentOutbox(ViewSender):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.acks = table([member for member, _, _ in self.acks.entries()], 0)
@@ -83,7 +87,7 @@ def counting_acks_in(table: type[AckTable]) -> Machine:
 
 
 def receiving_through(window: type[ReceiveWindow]) -> Machine:
-    class DifferentInbox(MulticastReceiver):
+    class DifferentInbox(ViewReceiver):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             offset = self.window.low
@@ -93,7 +97,7 @@ def receiving_through(window: type[ReceiveWindow]) -> Machine:
 
 
 def repairing_by(repair: type[Repair]) -> Machine:
-    class DifferentInbox(MulticastReceiver):
+    class DifferentInbox(ViewReceiver):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.repair = repair(self.window.low, self.repair.tau)
@@ -175,7 +179,7 @@ def a_lost_ack_is_made_good(machine: Machine) -> bool:
     return c.window_is_drained("A")
 
 
-class AcksOnlyWhatIsNew(MulticastReceiver):
+class AcksOnlyWhatIsNew(ViewReceiver):
     def _on_duplicate(self, now: int) -> None:
         pass
 
@@ -197,17 +201,23 @@ def a_lost_last_message_is_repaired(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(3)
 
 
-class TellsNothing(MulticastSender):
+class TellsNothing(ViewSender):
     def handle_timeout(self, now: int, out: Effects) -> None:
         self._timers.take(Timer.WATERMARK_PROBE, now)
 
 
-# N6: a new member counts from its view on, at low. Leaving it out of the minimum until it speaks
-# purges what it needs; entering it at 0 makes the minimum fall below low for nothing.
+# N6: a new member counts from its view on, behind what was sent. Leaving it out of the minimum
+# until it speaks purges what it needs; entering it at 0 makes the minimum fall below low for
+# nothing.
 
 
 def the_sender_keeps_what_a_joiner_needs(machine: Machine) -> bool:
-    return joiner_gets_everything(machine, freeze_first=True)
+    c = group(2, machine)
+    c.join("C")
+    c.nodes["A"].send(numbered(3), c.now)
+    c.exchange(drop=lambda _source, dest, frame: dest == "C" and isinstance(frame, Data))
+    c.run(5)
+    return c.delivered("C", "A") == expected(3)
 
 
 class ForgetsTheSilent(AckTable):
@@ -221,8 +231,7 @@ def a_joiner_does_not_pull_the_minimum_below_low(machine: Machine) -> bool:
     c = group(2, machine)
     c.nodes["A"].send(numbered(3), c.now)
     c.run(1)
-    c.start("C")
-    c.install("ABC")
+    c.join("C")
     return c.sending("A").acks.min_delivered == c.sending("A").window.low == 3
 
 
@@ -240,7 +249,8 @@ def a_departed_member_does_not_come_back(machine: Machine) -> bool:
     departed = c.nodes["C"].me
     c.crash("C")
     c.install("AB")
-    c.hand_over([Packet(departed, "A", [Ack(Stream.FIFO, 0, 0, 1 << 20)])])
+    ack = Ack(Stream.FIFO, 0, 0, 1 << 20)
+    c.hand_over([Packet(departed, "A", [ack], None, c.nodes["A"].codec.tag)])
     c.nodes["A"].send(numbered(3), c.now)
     c.run(5)
     return c.window_is_drained("A")
@@ -253,11 +263,11 @@ class CreatesEntries(AckTable):
         return super().update(member, received, delivered)
 
 
-class BelievesEverybody(ReliableMulticast):
+class BelievesEverybody(ViewStreams):
     sending = counting_acks_in(CreatesEntries).sending
 
-    def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
-        self._senders[ack.stream].on_ack(source, ack, now, out)
+    def _is_peer(self, member: Member) -> bool:
+        return True
 
 
 # N8: a sender's own delivery counts too. Otherwise it purges what its own application has not
@@ -280,37 +290,37 @@ class PurgesPastItself(SendWindow):
         return super().purge(through)
 
 
-class CountsOnlyOthers(MulticastSender):
+class CountsOnlyOthers(ViewSender):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
         self.window = PurgesPastItself(self.window.capacity, **bounds)
         self.fragments = Fragmenter(self.window, 1000)
-        self.acks = AckTable([who for who, _, _ in self.acks.entries() if who != self._me], 0)
+
+    def begin(self, view: View, *args: Any) -> None:
+        super().begin(view, *args)
+        self.acks = AckTable([who for who in view if who != self._me], self.window.low)
 
 
-# N9: the window of a departed member goes with it. Kept, it delivers after the view that said
-# there would be nothing more, and past what others may ever get.
+# N9: what was said in another view does not count. Else it is delivered in a view in which it was
+# not sent, and past what others of that view may ever get.
 
 
-def nothing_comes_after_the_view_without_its_sender(machine: Machine) -> bool:
+def what_is_said_in_another_view_is_not_delivered(machine: Machine) -> bool:
     c = group(3, machine)
-    c.nodes["C"].send([b"1"], c.now)
-    late = c.collect()
-    c.nodes["C"].send([b"2"], c.now)
-    c.exchange()
-    c.crash("C")
-    c.install("AB")
-    c.hand_over(late)
-    c.exchange()
-    return c.delivered("B", "C") == []
+    view = c.next_view("BC")
+    for name in "BC":
+        c.nodes[name].install_view(view, c.now)  # A does not know yet
+    c.nodes["B"].send([b"1"], c.now)
+    c.hand_over([packet._replace(dest="A") for packet in c.collect()])
+    c.take("A")
+    return c.delivered("A", "B") == []
 
 
-class KeepsTheDeparted(ReliableMulticast):
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        kept = dict(self._receivers)
-        super().install_view(view, now, out)
-        self._receivers.update(kept)
+class HeedsNoTag(ViewStreams):
+    def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
+        rest = [frame for frame in frames if not isinstance(frame, InView)]
+        super().receive(source, [InView(self._tag), *rest], now, out)
 
 
 # N10: only what is admitted takes a seqno. A seqno spent on a refused message is a hole that
@@ -326,7 +336,7 @@ def a_refused_send_leaves_no_hole(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(3)
 
 
-class SpendsSeqnosOnRefusals(MulticastSender):
+class SpendsSeqnosOnRefusals(ViewSender):
     spent = 0
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
@@ -349,12 +359,12 @@ def a_restart_does_not_continue_the_old_stream(machine: Machine) -> bool:
     c.run(1)
     restarted = c.start("B")  # before anybody at A has noticed
     frame = Data(Stream.FIFO, 1, [b"other %d" % n for n in range(1, 8)])
-    c.hand_over([Packet(restarted.me, "A", [frame])])
+    c.hand_over([Packet(restarted.me, "A", [frame], None, c.nodes["A"].codec.tag)])
     c.take("A")
     return c.delivered("A", "B") == expected(5)
 
 
-class KnowsAddressesOnly(ReliableMulticast):
+class KnowsAddressesOnly(ViewStreams):
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         by_address = {origin.sender.address: origin.sender for origin in self._receivers}
         super().receive(by_address.get(source.address, source), frames, now, out)
@@ -416,7 +426,7 @@ def a_greedy_request_is_capped(machine: Machine) -> bool:
     return c.sending("A").retransmitted <= 8
 
 
-class AnswersEverything(MulticastSender):
+class AnswersEverything(ViewSender):
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         self._quota.clear()
         super().on_nack(source, nack, out)
@@ -433,7 +443,7 @@ def a_full_window_is_acked(machine: Machine) -> bool:
     return c.window_is_drained("A")
 
 
-class AcksEveryTenthOnly(MulticastReceiver):
+class AcksEveryTenthOnly(ViewReceiver):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._ack_every = 10
@@ -443,54 +453,55 @@ class AcksEveryTenthOnly(MulticastReceiver):
         pass
 
 
-# N17: data of senders without a window waits in a bounded queue; repair brings the rest.
+# N17: data of a view that is about to begin waits in a bounded queue; repair brings the rest.
 
 
 def early_data_is_bounded(machine: Machine) -> bool:
     c = group(2, machine)
-    joiner = c.start("C")
-    joiner.install_view(c.next_view("ABC"), c.now)
-    for payload in numbered(200):
-        joiner.send([payload], c.now)
+    a, b = c.nodes.values()
+    view = c.next_view("AB")
+    a.multicast.handle_signal(Freeze(view.id, view.members), c.now, a.effects)
+    b.install_view(view, c.now)
+    for payload in numbered(60):
+        b.send([payload], c.now)
         c.hand_over(c.collect())
-    return len(c.nodes["A"].multicast._early) <= EARLY_MAX
+    return len(a.multicast._early) <= EARLY_MAX
 
 
-class KeepsAllEarlyData(ReliableMulticast):
-    def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        if Origin(source, data.stream) in self._receivers:
-            super()._on_data(source, data, now, out)
-        else:
-            self._early.append((source, data))
+class KeepsAllEarlyData(ViewStreams):
+    def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
+        kept.append((source, data))
 
 
-# N18: a digest never moves a window that exists. Moved down it delivers twice, moved up it skips.
+# N18: a view never moves a window of who comes along. Moved down it delivers twice, moved up it
+# skips.
 
 
-def digest_moves_nothing(machine: Machine, offset: int) -> bool:
+def a_view_moves_nothing(machine: Machine, offset: int) -> bool:
     c = group(3, machine)
     c.stopped.add("C")  # so that A keeps everything
     c.nodes["A"].send(numbered(5), c.now)
     c.exchange()
-    c.nodes["B"].install_digest(Digest({own(c, "A"): offset}), c.now)
+    view = c.next_view("ABC")
+    for node in c.nodes.values():
+        node.install_view(view, c.now, {own(c, "A"): offset})
     c.nodes["A"].send(numbered(5, first=6), c.now)
     c.run(2)
     return c.delivered("B", "A") == expected(10)
 
 
-def a_lower_digest_moves_nothing(machine: Machine) -> bool:
-    return digest_moves_nothing(machine, offset=2)
+def a_lower_start_moves_nothing(machine: Machine) -> bool:
+    return a_view_moves_nothing(machine, offset=2)
 
 
-def a_higher_digest_moves_nothing(machine: Machine) -> bool:
-    return digest_moves_nothing(machine, offset=7)
+def a_higher_start_moves_nothing(machine: Machine) -> bool:
+    return a_view_moves_nothing(machine, offset=7)
 
 
-class BelievesEveryDigest(ReliableMulticast):
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        for origin in digest.entries:
-            self._receivers.pop(origin, None)
-        super().install_digest(digest, now, out)
+class OpensAllAnew(ViewStreams):
+    def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        cut = cut_between(None, begin.view, self.me, begin.cut.starts)
+        super()._begin(Begin(begin.view, cut), now, out)
 
 
 # N19: windows of different sizes are legal: what found no slot is asked for when there is one.
@@ -528,7 +539,7 @@ def duplicates_do_not_make_acks_implode(machine: Machine) -> bool:
     return receiver.acks_sent == before + 1
 
 
-class AcksEachDuplicate(MulticastReceiver):
+class AcksEachDuplicate(ViewReceiver):
     def on_data(
         self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
     ) -> None:
@@ -549,7 +560,7 @@ RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("N6-zero", a_joiner_does_not_pull_the_minimum_below_low, counting_acks_in(StartsAtZero)),
     ("N7", a_departed_member_does_not_come_back, BelievesEverybody),
     ("N8", ones_own_application_gets_everything, machine(sending=CountsOnlyOthers)),
-    ("N9", nothing_comes_after_the_view_without_its_sender, KeepsTheDeparted),
+    ("N9", what_is_said_in_another_view_is_not_delivered, HeedsNoTag),
     ("N10", a_refused_send_leaves_no_hole, machine(sending=SpendsSeqnosOnRefusals)),
     ("N13", a_restart_does_not_continue_the_old_stream, KnowsAddressesOnly),
     ("N14-eager", reordering_asks_for_nothing, repairing_by(AsksAtFirstSight)),
@@ -557,8 +568,8 @@ RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("N15", a_greedy_request_is_capped, machine(sending=AnswersEverything)),
     ("N16", a_full_window_is_acked, machine(receiver=AcksEveryTenthOnly)),
     ("N17", early_data_is_bounded, KeepsAllEarlyData),
-    ("N18-down", a_lower_digest_moves_nothing, BelievesEveryDigest),
-    ("N18-up", a_higher_digest_moves_nothing, BelievesEveryDigest),
+    ("N18-down", a_lower_start_moves_nothing, OpensAllAnew),
+    ("N18-up", a_higher_start_moves_nothing, OpensAllAnew),
     ("N19", a_smaller_window_gets_everything, repairing_by(TakesRefusedAsSeen)),
     ("N20", duplicates_do_not_make_acks_implode, machine(receiver=AcksEachDuplicate)),
 ]
@@ -568,40 +579,8 @@ RULES: list[tuple[str, Callable[[Machine], bool], Machine]] = [
     ("holds", "without"), [pytest.param(*rule[1:], id=rule[0]) for rule in RULES]
 )
 def test_the_rule_is_kept_and_needed(holds: Callable[[Machine], bool], without: Machine) -> None:
-    assert holds(ReliableMulticast)
+    assert holds(ViewStreams)
     assert not holds(without)
-
-
-# Rules for whoever decides views: broken here by a coordinator with another order, not by another
-# machine.
-
-
-def joiner_gets_everything(machine: Machine, *, freeze_first: bool) -> bool:
-    """B sends and purges while A, slow to take, lets D in."""
-    c = group(3, machine)
-    c.stopped.add("A")
-    c.nodes["B"].send(numbered(3), c.now)
-    c.run(0.1)
-    too_early = c.nodes["A"].digest()
-    if freeze_first:
-        c.start("D")
-        c.install("ABCD")
-    c.stopped.clear()
-    c.run(1)  # A takes and acks; B purges what all that it counts have delivered
-    if not freeze_first:
-        c.start("D")
-        c.install("ABCD")
-    c.open_windows(too_early)
-    c.nodes["B"].send([b"4"], c.now)
-    c.run(5)
-    first = too_early.entries[own(c, "B")] + 1
-    return c.delivered("D", "B") == expected(5 - first, first)
-
-
-def test_n5_n23_a_digest_is_safe_only_after_the_view_is_installed_everywhere() -> None:
-    """The view freezes purging for the joiner. View and digest as one input cannot say so."""
-    assert joiner_gets_everything(ReliableMulticast, freeze_first=True)
-    assert not joiner_gets_everything(ReliableMulticast, freeze_first=False)
 
 
 @pytest.mark.parametrize("as_a_message", [False, True])

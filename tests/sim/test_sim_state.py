@@ -13,7 +13,7 @@ import pytest
 from seeded import MANY
 
 from ringcast.model import Digest
-from ringcast.protocols.catch_up import CatchUp
+from ringcast.protocols.views.catch_up import CatchUp
 from ringcast.protocols.state import StateTransfer
 from ringcast.rules.table import STATE
 from ringcast.sim.application import Ledger

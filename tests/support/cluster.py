@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.config import DATAGRAM_BYTES_MAX, GroupConfig, MulticastConfig
 from ringcast.events import Delivered
-from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
-from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.views.streams import ViewStreams
+from ringcast.wire.changes import InView
+from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,19 +23,20 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
-    from ringcast.wire.codec import Codec
     from ringcast.wire.frames import Frame
 
     Drop = Callable[[str, str, Frame], bool]  # (source, dest, frame)
 
 
 class Packet(NamedTuple):
-    """Frames on their way to whoever has that name; `to` if they are for that member alone."""
+    """Frames on their way to whoever has that name; `to` if they are for that member alone. `tag`
+    is that of the view that they were said in; None: of the one that their source is in now."""
 
     source: Member
     dest: str
     frames: list[Frame]
     to: Member | None = None
+    tag: int | None = None
 
 
 class Cluster:
@@ -43,7 +46,7 @@ class Cluster:
         self,
         names: str,
         *,
-        multicast: type[ReliableMulticast] = ReliableMulticast,
+        multicast: type[ViewStreams] = ViewStreams,
         checked: bool = True,
         configs: dict[str, MulticastConfig] | None = None,
         streams: tuple[Stream, ...] = (Stream.FIFO,),
@@ -67,7 +70,6 @@ class Cluster:
         for name in names:
             self.start(name)
         self.install(names)
-        self.open_windows()
 
     # Members and views
 
@@ -92,29 +94,25 @@ class Cluster:
         self.view = View(ViewId(members[0], counter), members)
         return self.view
 
+    def starts(self) -> dict[Origin, int]:
+        """Where the streams of all that live go on."""
+        return {
+            Origin(node.me, stream): node.multicast.highest_sent(stream)
+            for node in self.nodes.values()
+            for stream in self._streams
+        }
+
     def install(self, names: str) -> View:
-        """The next view, installed by all its members."""
-        view = self.next_view(names)
+        """The next view begins at all its members, without a flush."""
+        view, starts = self.next_view(names), self.starts()
         for name in names:
-            self.nodes[name].install_view(view, self.now)
+            self.nodes[name].install_view(view, self.now, starts)
         return view
 
-    def open_windows(self, digest: Digest | None = None) -> None:
-        """Give all members the digest of the first one; whoever it does not know starts at 0."""
-        assert self.view is not None
-        digest = digest or self.nodes[self.view.coordinator.name].digest()
-        entries = {Origin(member, stream): 0 for member in self.view for stream in self._streams}
-        entries |= digest.entries
-        for member in self.view:
-            node = self.nodes[member.name]
-            node.install_digest(Digest(entries, digest.partials), self.now)
-
     def join(self, name: str) -> Node:
-        """The view first, at everybody; then the digest."""
         assert self.view is not None
         node = self.start(name)
         self.install("".join(member.name for member in self.view) + name)
-        self.open_windows()
         return node
 
     # The network
@@ -127,20 +125,23 @@ class Cluster:
             # With a rule switched off a machine may write to members that are gone.
             reachable = others if self._checked else list(self._codecs)
             for dest, datagram in node.take_datagrams():
-                _, frames = node.codec.unpack(datagram, overhear=True)
+                tag, frames = read(node.codec, datagram)
                 if dest is None:
-                    packets += [Packet(node.me, member.name, frames) for member in others]
+                    packets += [
+                        Packet(node.me, member.name, frames, None, tag) for member in others
+                    ]
                 else:
                     to = [member for member in reachable if member.address == dest][-1]
-                    packets.append(Packet(node.me, to.name, frames, to))
+                    packets.append(Packet(node.me, to.name, frames, to, tag))
         return packets
 
     def hand_over(self, packets: Iterable[Packet]) -> None:
         """To whoever lives at that address, as bytes."""
-        for source, dest, frames, to in packets:
+        for source, dest, frames, to, tag in packets:
             if dest in self.nodes:
-                datagrams = self._codecs[source].pack(frames, to)
-                self.nodes[dest].receive_datagrams(datagrams, self.now)
+                codec = Codec("test", source, DATAGRAM_BYTES_MAX)
+                codec.tag = self._codecs[source].tag if tag is None else tag
+                self.nodes[dest].receive_datagrams(codec.pack(frames, to), self.now)
 
     def take(self, name: str, limit: int = 1_000_000) -> None:
         self.events[name] += self.nodes[name].take_events(limit, self.now)
@@ -156,10 +157,8 @@ class Cluster:
             packets = self.collect()
             if not packets:
                 return
-            for source, dest, frames, to in packets:
-                kept = [f for f in frames if drop is None or not drop(source.name, dest, f)]
-                if kept:
-                    self.hand_over([Packet(source, dest, kept, to)])
+            for packet in packets:
+                self.hand_over(kept(packet, drop))
         raise AssertionError("the members never stop talking")
 
     # Time
@@ -211,6 +210,21 @@ class Cluster:
 
     def receiver(self, name: str, sender: str) -> MulticastReceiver:
         return self.nodes[name].multicast._receivers[Origin(self.nodes[sender].me, Stream.FIFO)]
+
+
+def read(codec: Codec, datagram: bytes) -> tuple[int, list[Frame]]:
+    """The tag of the view that it was said in, 0 if none is told, and the frames."""
+    _, frames = codec.unpack(datagram, overhear=True)
+    if isinstance(frames[0], InView):
+        return frames[0].tag, frames[1:]
+    return 0, frames
+
+
+def kept(packet: Packet, drop: Drop | None) -> list[Packet]:
+    """What is left of it, if anything."""
+    source, dest, frames, _, _ = packet
+    left = [frame for frame in frames if drop is None or not drop(source.name, dest, frame)]
+    return [packet._replace(frames=left)] if left else []
 
 
 def cluster(n: int, **options: Any) -> Cluster:

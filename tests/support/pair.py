@@ -17,7 +17,7 @@ from ringcast.node import Node
 from ringcast.protocols.unicast import LOOPBACK_EPOCH, ReliableUnicast
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.wire.frames import UnicastAck, UnicastData
-from support.cluster import Cluster, Packet
+from support.cluster import Cluster, Packet, kept, read
 
 if TYPE_CHECKING:
     from ringcast.protocols.unicast_receiver import UnicastReceiver
@@ -102,13 +102,15 @@ class Pair(Cluster):
     def collect(self) -> list[Packet]:
         packets = []
         for node in self.nodes.values():
-            dests = {dest.address: dest for dest, _ in node.pending() if isinstance(dest, Member)}
+            # What was packed before a view began is not pending any more.
+            waiting = [dest for dest, _ in node.pending() if isinstance(dest, Member)]
+            dests = {member.address: member for member in (*self._codecs, *waiting)}
             for address, datagram in node.take_datagrams():
                 assert address is not None, "nobody here writes to the group"
-                _, frames = node.codec.unpack(datagram, overhear=True)
+                tag, frames = read(node.codec, datagram)
                 to = dests[address]
                 self.sent += [Sent(self.now, node.me.name, to.name, frame) for frame in frames]
-                packets.append(Packet(node.me, to.name, frames, to))
+                packets.append(Packet(node.me, to.name, frames, to, tag))
         return packets
 
     def travel(
@@ -141,9 +143,7 @@ class Pair(Cluster):
                 return
             self.now = max(self.now, at)
             if self._flight and self._flight[0][0] <= self.now:
-                source, dest, frames, to = heappop(self._flight)[2]
-                kept = [f for f in frames if drop is None or not drop(source.name, dest, f)]
-                self.hand_over([Packet(source, dest, kept, to)] if kept else [])
+                self.hand_over(kept(heappop(self._flight)[2], drop))
             else:
                 for node in self.nodes.values():
                     node.handle_timeout(self.now)

@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.core.view_change import order
+from ringcast.core.view_change import Begin, order
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.protocols.views.layer import GroupViews
@@ -34,6 +34,8 @@ from ringcast.protocols.views.streams import Standing, ViewStreams
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from ringcast.core.effects import Left
+    from ringcast.core.view_change import Freeze
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
     from ringcast.node import Node
@@ -289,11 +291,11 @@ class Watch:
             self._begun[stream] = payload
         self._note_sent()
 
-    def before_change(self, view: View | None, now: int) -> None:
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What has its seqnos was sent in the view that ends here."""
         self._note_sent()
-        if view is not None:
-            self._view = view.id
+        if isinstance(change, Begin):
+            self._view = change.view.id
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
         self._note_sent()

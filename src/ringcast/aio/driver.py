@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.events import ViewInstalled
+from ringcast.protocols.views.layer import GroupViews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
-    from ringcast.protocols.membership import Membership
-    from ringcast.protocols.views.layer import GroupViews
     from ringcast.trace.observe.observer import TraceObserver
 
 DRAIN_MAX = 16
@@ -93,9 +92,9 @@ class Driver:
         return self._clock()
 
     @property
-    def membership(self) -> Membership | GroupViews:
+    def membership(self) -> GroupViews:
         membership = self.node.membership
-        assert membership is not None  # who joins has one
+        assert isinstance(membership, GroupViews)  # who joins has one
         return membership
 
     def start(self, candidates: Iterable[Address] = ()) -> None:
@@ -214,7 +213,7 @@ class Driver:
         membership = self.membership
         if membership.is_member:
             return {member.address: str(member) for member in self.node.view or ()}
-        is_looking = membership.phase in (Phase.LOOKING, Phase.JOINING)
+        is_looking = membership.phase is Phase.LOOKING
         candidates = membership.discovery.candidates if is_looking else ()
         return {address: str(address) for address in candidates}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from ringcast.aio.answers import answer
 from ringcast.aio.gate import Gate
@@ -33,7 +33,6 @@ from ringcast.events import (
     Closed,
     Confirmed,
     Delivered,
-    Excluded,
     FragmentsDelivered,
     GapSkipped,
     ReplyReceived,
@@ -71,7 +70,6 @@ SEND_CHUNK = 8192
 
 UNREAD_WARNING_S = 5.0
 
-ON_ITS_WAY = "left while it was on its way back"
 
 REQUEST_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S_MAX = 86_400.0
@@ -135,14 +133,20 @@ class Group:
 
     @property
     def me(self) -> Member:
-        """This member. Coming back after an exclusion, it is another one at the same address."""
+        """This member, the same for as long as it is in its group."""
         return self._driver.node.me
 
     @property
     def view(self) -> View:
-        """Who is in the group now; while this member is on its way back, who last was."""
+        """Who is in the group now. Whoever reads finds the view behind the messages before it, so a
+        reader may be behind this."""
         assert self._view is not None  # join() returns only then
         return self._view
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all members of the group agree on, by name."""
+        return self._driver.membership.agreement.settings.told
 
     async def wait_for_view(self, condition: Callable[[View], bool]) -> View:
         """Wait until the group is as wanted: `await group.wait_for_view(lambda v: len(v) >= 3)`."""
@@ -317,9 +321,8 @@ class Group:
         """Everything in one order: messages as runs, views, losses, and at last the end.
 
         A view stands before the messages that were taken in it. Undeliverable tells of messages
-        to a member, GapSkipped of messages from one, that were given up; Excluded, that the group
-        went on without this member, which is on its way back. While nobody reads events, these are
-        logged as warnings.
+        to a member, GapSkipped of messages from one, that were given up. While nobody reads events,
+        these are logged as warnings.
         """
         queue = self._read_queue
         queue.watchers += 1
@@ -406,8 +409,7 @@ class Group:
         reasons = self._driver.explain() + self._requests.explain()
         if self._state is not None:
             reasons += self._state.explain()
-        shortage = self._driver.transport.shortage
-        return reasons if shortage is None else [*reasons, shortage]
+        return [*reasons, *filter(None, [self._driver.transport.shortage])]
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""
@@ -437,15 +439,14 @@ class Group:
                 self._open_writable(to)
             case Confirmed():
                 self._receipts.on_confirmed(event)
-            case ViewInstalled(view):
-                self._on_view(view)
+            case ViewInstalled():
                 self._notify(event)
             case Undeliverable() | GapSkipped():
                 if self._is_leaving and isinstance(event, Undeliverable):
                     self._undeliverable.append(event)
                 self._notify(event)
             case Closed():
-                self._on_closed(event)
+                self._end(event)
             case _:
                 self._on_state_event(event)
 
@@ -457,12 +458,15 @@ class Group:
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""
+        view = self._driver.node.view
+        if view is not None and view is not self._view:
+            self._on_view(view)
         if self._state is not None:
             self._state.on_input()
-        if self._state is not None and self._state.is_due:
+        if self._has_state_to_take:
             pass  # there are no messages before the state
         elif not self._is_receiving:
-            while self._driver.node.has_ready:
+            while self._driver.node.has_ready and not self._has_state_to_take:
                 self._driver.take(BATCH_MAX)
         else:
             if not self._is_receiving_own:
@@ -485,10 +489,14 @@ class Group:
         return self._is_receiving and (self._is_receiving_own or not is_own)
 
     @property
+    def _has_state_to_take(self) -> bool:
+        return self._state is not None and self._state.is_due
+
+    @property
     def _is_cut_off(self) -> bool:
         """It leaves before its application has the state: without that, messages are worth nothing
         to it."""
-        return self._is_leaving and self._state is not None and self._state.is_due
+        return self._is_leaving and self._has_state_to_take
 
     def _on_state_event(self, event: StateEvent) -> None:
         assert self._state is not None  # else nobody asks for one, and none comes
@@ -499,46 +507,10 @@ class Group:
             self._readable.open()  # whoever waits to read may have come to where it is wanted
 
     def _on_view(self, view: View) -> None:
-        is_first = self._view is None or self.me not in self._view
-        if is_first and self._driver.membership.started_alone:
-            searched = self._place.searched
-            log.info("%s started group %r alone: nobody answered at %s", self.me, *searched)
+        self._place.tell_view(self._driver, is_first=self._view is None)
         self._view = view
         self._requests.on_view(view)
         self._open_writable(None)  # who waits for room may have to be told of too few members
-
-    def _on_closed(self, closed: Closed) -> None:
-        if not self._driver.membership.may_rejoin or self._is_leaving:
-            self._end(closed)
-            return
-        if self._driver.node.view is not None:
-            self._notify(Excluded(closed.reason, closed.unsent_bytes, closed.unacked))
-        self._requests.fail(f"this member was excluded before there was an answer: {closed.reason}")
-        self._receipts.fail(f"excluded before everybody had delivered it: {closed.reason}")
-        self._wake_all()
-        # Not from here: the driver is in the middle of something.
-        asyncio.get_running_loop().call_soon(self._come_back)
-
-    def _come_back(self) -> None:
-        """As another incarnation, on the same transport. Those who were there may still be."""
-        if self._is_leaving:  # it has changed its mind
-            if self._closed is None:
-                self._end(Closed(ON_ITS_WAY))
-            return
-        old = self._driver
-        old.close()
-        known = [member.address for member in old.node.view or ()]
-        self._driver = self._place.drive(self)
-        if self._probe is not None:
-            self._probe.rename(probe_name(self.me))
-        self._requests.renew(self._driver)
-        if self._state is not None:
-            self._state.renew(self._driver)
-        try:
-            self._driver.start([*known, *old.membership.discovery.candidates])
-        except Exception as error:  # whatever a source raises, nobody shall wait for ever
-            self._end(Closed(f"cannot come back: {error}"))
-            raise
         self._settled.open()
 
     def _end(self, closed: Closed) -> None:
@@ -630,11 +602,10 @@ class Group:
         return stream
 
     def _check_peer(self, to: Member | None) -> None:
-        if to is None:
-            return
-        _check_member(to)
-        if to not in self.view:
-            check_address(to.address, insecure=self._driver.node.config.insecure)
+        if to is not None:
+            _check_member(to)
+            if to not in self.view:
+                check_address(to.address, insecure=self._driver.node.config.insecure)
 
     def _check_receiving(self) -> None:
         if not self._is_receiving:
@@ -724,7 +695,7 @@ class Group:
         finally:  # also if it was interrupted in the middle of something
             self._place.close()
         if self._closed is None:
-            self._end(Closed(ON_ITS_WAY))
+            self._end(Closed("closed"))
         assert self._closed is not None
         lost = describe_losses(self._closed)
         to_one = [f"{loss.first}..{loss.last} to {loss.to}" for loss in self._undeliverable]

@@ -101,13 +101,6 @@ class Probe:
             raise
         self._keep_timer = loop.call_later(keep_s, self._keep)
 
-    def rename(self, name: str) -> None:
-        """The member has become another one. If its file is gone, it can be found no more."""
-        path = self._path.with_name(name + SUFFIX)
-        with contextlib.suppress(OSError):
-            self._path.replace(path)
-        self._path = path
-
     def stats(self) -> dict[str, object]:
         return {
             "clients": len(self._clients),

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
 from ringcast.events import (
-    Closed,
     Delivered,
-    Excluded,
     GapSkipped,
     StateLost,
     Undeliverable,
@@ -24,12 +22,15 @@ from ringcast.events import (
 from ringcast.model import Run, Stream
 
 if TYPE_CHECKING:
+    from ringcast.events import (
+        Closed,
+    )
     from ringcast.model import Member, ViewId
 
 NOTICES_MAX = 1024
 """Notices that wait for a reader; beyond this the oldest goes."""
 
-Loss: TypeAlias = Undeliverable | GapSkipped | Excluded | StateLost
+Loss: TypeAlias = Undeliverable | GapSkipped | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
 Guarantee: TypeAlias = Literal["fifo", "uniform"]
 
@@ -204,18 +205,11 @@ class ReadQueue:
                     "%s: messages %d..%d of %s to this member are lost",
                     *(self._me, loss.first, loss.last, loss.sender),
                 )
-            case Excluded():
-                may_be_lost = describe_losses(loss) or "none"
-                log.warning(
-                    "%s was excluded and comes back as another incarnation: %s. Of its messages to "
-                    "the group, not known to have reached everybody: %s",
-                    *(self._me, loss.reason, may_be_lost),
-                )
             case StateLost(reason):
                 log.warning("%s is in its group without the state: %s", self._me, reason)
 
 
-def describe_losses(end: Closed | Excluded) -> str:
+def describe_losses(end: Closed) -> str:
     """Which of one's own messages to the group may not have arrived: for people."""
     streams = [f"{first}..{last}" for stream, first, last in end.unacked if stream is Stream.FIFO]
     streams += [
@@ -225,6 +219,6 @@ def describe_losses(end: Closed | Excluded) -> str:
     ]
     if end.unsent_bytes:
         streams.append(f"{end.unsent_bytes} bytes of a large message")
-    if isinstance(end, Closed) and end.unsent:
+    if end.unsent:
         streams.append(f"the last {end.unsent} of these were not sent")
     return ", ".join(streams)

@@ -209,16 +209,8 @@ class Requests:
             if asked.sender in view:
                 self.on_request(asked)
 
-    def fail(self, reason: str) -> None:
-        """This incarnation is over: nobody has anything open with the next one."""
-        self._end(RequestFailed, reason)
-
-    def renew(self, driver: Driver) -> None:
-        """Another incarnation begins."""
-        self._driver = driver
-
     def close(self, reason: str) -> None:
-        """The last incarnation is over."""
+        """This member is out of its group."""
         self._end(GroupClosed, reason)
         self._closed = reason
         self._changed.open()

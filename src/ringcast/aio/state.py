@@ -7,7 +7,8 @@ stops there:
     before it is asked for one. The rest is pulled in the background, as there is room.
 On StateBegun: `take_state` is called with an iterator over the chunks that follow; each is taken
     from the node when it is asked for, so what waits here is one chunk. If the state begins anew,
-    the iterator of before raises StateInterrupted, and `take_state` is called again.
+    the iterator of before raises StateInterrupted, and `take_state` is called again. So it is when
+    parts of the group have come together and the state of another part counts.
 On StateLost: it is not called again, and the application goes on without.
 """
 
@@ -50,7 +51,7 @@ log = logging.getLogger("ringcast")
 
 
 class StateExchange:
-    """Both directions, for all incarnations of a member."""
+    """Both directions."""
 
     def __init__(
         self, driver: Driver, queue: ReadQueue | None, give: GiveState, take: TakeState
@@ -91,24 +92,14 @@ class StateExchange:
             if not taking.cancelled():
                 taking.result()
 
-    def renew(self, driver: Driver) -> None:
-        """Another incarnation begins: it gives nothing that the one before was to give, and takes
-        its state anew."""
-        self.end()
-        self.lost = None
-        self._driver = driver
-        self._admission = Admission(driver)
-        if self._taking is not None and self._taking.done():
-            self._taking = None
-
     def end(self) -> None:
-        """This incarnation is over: nothing is given any more, and nothing comes."""
+        """This member is out: nothing is given any more, and nothing comes."""
         for transfer in list(self._markers):
             self._drop(transfer)
         self._admission.end()
 
     def close(self) -> None:
-        """The last incarnation is over, and nobody is to take anything."""
+        """Nobody is to take anything any more."""
         self.end()
         if self._taking is not None:
             self._taking.cancel()
@@ -125,6 +116,8 @@ class StateExchange:
                 log.info("%s: state transfer %d is over: %s", self._me, transfer, reason)
             case StateBegun(provider):
                 log.info("%s: the state comes from %s", self._me, provider)
+                if self._admission.is_over:  # parts have come together, and another's counts
+                    self._admission = Admission(self._driver)
                 self._admission.begin()
             case StateChunk(payload):
                 self._admission.chunks.append(payload)
@@ -191,7 +184,7 @@ class StateExchange:
             else:
                 log.info("%s has its state: %d bytes", self._me, chunks.size)
                 self._admission.end()
-        self._taking = None  # for the next incarnation; unless it failed
+        self._taking = None  # for the next state; unless it failed
 
 
 class SnapshotMarker:

@@ -24,7 +24,6 @@ from ringcast.errors import UsageError
 from ringcast.events import (
     Closed,
     Delivered,
-    Excluded,
     GapSkipped,
     StateLost,
     Undeliverable,
@@ -161,7 +160,6 @@ class _Terminal:
     """One member whose application is a person, or a pipe."""
 
     def __init__(self, config: GroupConfig, guarantee: Guarantee, *, as_json: bool) -> None:
-        self._config = config
         self._guarantee = guarantee
         self._as_json = as_json
         self._sent = 0
@@ -190,8 +188,7 @@ class _Terminal:
     # In
 
     async def _send_lines(self, group: Group) -> None:
-        limit = self._config.multicast.max_message_bytes
-        async for lines in _lines(limit):
+        async for lines in _lines(group.settings["max_message_bytes"]):
             await self._patiently(group, group.send_many(lines, guarantee=self._guarantee))
             self._sent += len(lines)
         await self._patiently(group, group.flush())
@@ -224,9 +221,6 @@ class _Terminal:
                     self._own_printed += len(event.run.payloads)
                     self._progress.set()
             elif not isinstance(event, Closed):
-                if isinstance(event, Excluded):
-                    self._sent = self._own_printed = 0  # what was not taken never will be
-                    self._progress.set()
                 click.echo(self._notice(event))
 
     def _messages(self, event: Delivered) -> Iterator[str]:
@@ -254,9 +248,6 @@ class _Terminal:
             case ViewInstalled(view):
                 text = str(view)
                 what = {"view": view.counter, "members": list(map(str, view))}
-            case Excluded(reason):
-                text = f"left out, and coming back: {reason}"
-                what = {"reason": reason}
             case Undeliverable():
                 text = f"{notice.first}..{notice.last} to {notice.to} given up: {notice.reason}"
                 what = {"to": str(notice.to), "first": notice.first, "last": notice.last}

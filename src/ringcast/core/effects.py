@@ -28,79 +28,8 @@ if TYPE_CHECKING:
 
     from ringcast.core.shared import Deadlines, GroupState
     from ringcast.events import Event
-    from ringcast.model import Address, Conn, Digest, Member, View, ViewId
+    from ringcast.model import Address, Conn, Member, View
     from ringcast.wire.frames import Frame, SystemMessage
-
-
-@dataclass(frozen=True, slots=True)
-class ViewAgreed:
-    """A new view is decided: every layer installs it, in stack order. `parts` are the views of the
-    groups that come together in it, if it is a merge."""
-
-    view: View
-    parts: tuple[View, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reunited:
-    """Ahead of a view in which groups have come together: these members of it are new to us, but
-    not new. Each names the place in its streams from which on it counts us."""
-
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DigestAgreed:
-    """Where the windows of members new to us open."""
-
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class DigestWanted:
-    """These joiners are to be let in: how far has everybody's stream come here?"""
-
-    joiners: tuple[Member, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DigestTaken:
-    """In answer: where joiners begin; and how far this member has come by now, if that is more."""
-
-    digest: Digest
-    taken: Digest | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Whether what everybody who departed has left is resolved here."""
-
-    is_settled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NewerView:
-    """At whoever is not in a view yet: members of this one count on that. An older one must not
-    open its windows any more."""
-
-    view_id: ViewId
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """At whoever lets joiners in: this far it has come just now. Their windows open there, or
-    before."""
-
-    joiners: tuple[Member, ...]
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class LetIn:
-    """At a joiner: it is in, and its windows have opened at this digest."""
-
-    by: Member
-    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +75,8 @@ class Left:
     """This member is out of its group, for this reason: every layer closes."""
 
     reason: str
+    is_flushed: bool = False
+    """Everybody who goes on has all that this member has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +99,7 @@ class Flushed:
 
 
 Signal: TypeAlias = (
-    ViewAgreed
-    | Reunited
-    | DigestAgreed
-    | DigestWanted
-    | DigestTaken
-    | Settled
-    | NewerView
-    | Admitted
-    | LetIn
-    | Suspected
+    Suspected
     | TooSlow
     | Unreachable
     | NonMember
@@ -252,11 +174,8 @@ class Layer:
         """The group is this now, as `group` says; or this member is not in it any more, and `group`
         still says what it was."""
 
-    def install_digest(self, digest: Digest, now: int, out: Effects) -> None:
-        """Where the windows of members new to this one open."""
-
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        """What another layer of this node has found out; views and digests come as above."""
+        """What another layer of this node has found out; views come as above."""
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages for the application. Calling this is delivery."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.core.effects import Left
+    from ringcast.core.view_change import Begin, Freeze
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Stream, View
+    from ringcast.model import Address, Member, Stream
     from ringcast.wire.codec import Buffer
 
 
@@ -37,9 +39,9 @@ class Observer(Protocol):
         follows from that happens next, up to `after_input`."""
         ...
 
-    def before_change(self, view: View | None, now: int) -> None:
-        """Layers are about to install a view, or (None) the member is about to close its windows:
-        in the middle of an input or of a take."""
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
+        """Layers are about to freeze for a proposal, or to install a view, or the member is about
+        to close its windows: in the middle of an input or of a take."""
         ...
 
     def before_take(self, now: int, *, buffered: bool) -> None:

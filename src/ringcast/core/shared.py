@@ -44,7 +44,6 @@ class Phase(Enum):
 
     IDLE = "not started"
     LOOKING = "looking for the group"
-    JOINING = "asking for admission"
     MEMBER = "in the group"
     LEAVING = "leaving"
     OUT = "out of the group"
@@ -71,16 +70,10 @@ class GroupState:
         return not self.is_over and (self.view is None or view.counter > self.view.counter)
 
     def change(self, view: View, layers: Sequence[Layer], now: int, out: Effects) -> None:
-        """The group is this now, with or without this member: all layers hear of it, in order."""
-        if not self.accepts(view):
-            return
-        self.is_over = self.me not in view
-        if not self.is_over:
-            self._install(view)
+        """The group is this now: all layers hear of it, in order."""
+        self._install(view)
         for layer in layers:
             layer.install_view(view, now, out)
-        if self.is_over:
-            self.view = None
 
     def close(self, reason: str, layers: Sequence[Layer], now: int, out: Effects) -> None:
         """This member is out: all layers close, the last first."""

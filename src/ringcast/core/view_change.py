@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ringcast.model import Member, Origin, Stream, View, ViewId
+    from ringcast.settings import Settings
 
 OWN: Final = -1
 """In place of a seqno of a cut: each member keeps what it has of this origin."""
@@ -63,6 +64,14 @@ class Cut:
         return next(part for part in self.parts if member in part.members)
 
 
+def cut_between(before: View | None, after: View, me: Member, starts: Mapping[Origin, int]) -> Cut:
+    """Of views that come from outside: whoever is in both goes on together, with what it has."""
+    staying = tuple(who for who in after if who == me or (before is not None and who in before))
+    mine = Part(after.id if before is None else before.id, staying, {}, {})
+    others = (Part(after.id, (who,), {}, {}) for who in after if who not in staying)
+    return Cut(after.id, (mine, *others), starts)
+
+
 @dataclass(frozen=True, slots=True)
 class Freeze:
     """To the streams: from now on give no seqno, and count nothing that comes. Answer: Frozen."""
@@ -102,6 +111,8 @@ class Begin:
 
     view: View
     cut: Cut
+    settings: Settings | None = None
+    """Of the group from here on; None: as before."""
 
 
 class StateStanding(NamedTuple):

@@ -1,101 +1,158 @@
-"""What must hold of view changes, on every state of an exploration."""
+"""What must hold of view changes: virtual synchrony, judged by what applications were told.
+
+V→V′ at p: p is in V, and next in V′, or it leaves with V′. Each rule counts how often its premise
+was true: a rule that never had a chance proves nothing.
+
+    VS1  one id, one list of members; ids grow; whoever is in a view is a member of it
+    VS2  what is delivered in V was sent in V
+    VS3  of each origin the first that it sent in V is delivered first: no gap
+    VS4  p and a sender both V→V′: p delivered in V all that it sent in V
+    VS5  p and q both V→V′: they delivered the same in V, of all origins that somebody retains
+    VS6  p delivered a uniform message in V by Commit: so has everybody who leaves V. By the cut of
+         V′: so has everybody who was to come along from V, by whatever way it leaves V
+    VS7  p was in V′ with q; q goes from V to V″ with p and never was in V′: then some proposal
+         after V had one of the two without the other
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.core.view_change import order
-from ringcast.model import Stream, ViewId
+from ringcast.model import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections import Counter
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ringcast.explore.views import Lived, Views, World
-    from ringcast.model import Member
+    from ringcast.model import Member, Origin, ViewId
 
-
-def violations(system: Views, world: World) -> Iterator[str]:
-    members_of = {proposal.id: proposal.members for proposal in world.proposals}
-    for numbers in system.scenario.views:
-        members = tuple(system.members[n] for n in numbers)
-        members_of[ViewId(members[0], 1)] = members
-    left: dict[ViewId, list[tuple[Member, Lived, Lived | None]]] = {}
-    for member, person in world.people.items():
-        for at, lived in enumerate(person.lived):
-            after = person.lived[at + 1] if at + 1 < len(person.lived) else None
-            left.setdefault(lived.view, []).append((member, lived, after))
-            if member not in members_of[lived.view]:
-                yield "VS1: a member is in a view without it"
-            if after is not None and order(after.view) <= order(lived.view):
-                yield "VS1: views go back"
-            for i, tags in enumerate(world.sent):
-                if any(
-                    tags[n] != lived.view
-                    for n in range(max(lived.starts[i], 0), lived.delivered[i])
-                ):
-                    yield "VS2: delivered in another view than it was sent in"
-                first = next((n for n, tag in enumerate(tags) if tag == lived.view), None)
-                if lived.delivered[i] > lived.starts[i] and lived.starts[i] != first:
-                    yield "VS3: a gap"
-    for view, entries in left.items():
-        yield from _together(system, world, entries)
-        if view in world.cuts:
-            yield from _lost(system, world, view, members_of[view], entries)
+RULES = ("VS1", "VS2", "VS3", "VS4", "VS5", "VS6", "VS7")
 
 
-def _together(
-    system: Views, world: World, entries: list[tuple[Member, Lived, Lived | None]]
-) -> Iterator[str]:
-    for p, mine, after in entries:
-        for q, theirs, other in entries:
+class Lived(NamedTuple):
+    """One view at one member; by stream the number of the last message before it, of the last that
+    was delivered in it, and of the last that was delivered by Commit."""
+
+    view: ViewId
+    starts: tuple[int, ...]
+    delivered: tuple[int, ...]
+    committed: tuple[int, ...]
+
+    def count(self, i: int) -> int:
+        return self.delivered[i] - self.starts[i]
+
+    def count_committed(self, i: int) -> int:
+        return max(self.committed[i] - self.starts[i], 0)
+
+
+class History(NamedTuple):
+    """All that rules look at. Messages of a stream are numbered from 1."""
+
+    origins: Sequence[Origin]
+    kept: Sequence[bool]
+    """By stream: somebody retains what a departed sender has sent."""
+    lived: Mapping[Member, Sequence[Lived]]
+    sent: Sequence[Sequence[ViewId]]
+    """By stream: the view in which each message was sent."""
+    members: Mapping[ViewId, tuple[Member, ...]]
+    """Of every view."""
+    asked: Mapping[ViewId, tuple[Member, ...]]
+    """Of every proposal: its view is without those who leave."""
+    along: Mapping[tuple[ViewId, ViewId], tuple[Member, ...]]
+    """Who was to go from one view to the other, as the cut says."""
+
+
+class Step(NamedTuple):
+    """One member in one view, and in the next one, if it has left it."""
+
+    who: Member
+    lived: Lived
+    next: ViewId | None
+
+
+def violations(history: History, premises: Counter[str]) -> Iterator[str]:
+    steps: dict[ViewId, list[Step]] = {}
+    for who, lives in history.lived.items():
+        for at, lived in enumerate(lives):
+            later = lives[at + 1].view if at + 1 < len(lives) else None
+            steps.setdefault(lived.view, []).append(Step(who, lived, later))
+    for entries in steps.values():
+        for step in entries:
+            yield from _alone(history, step, premises)
+        yield from _together(history, entries, premises)
+        yield from _parted(history, entries, premises)
+
+
+def _alone(history: History, step: Step, premises: Counter[str]) -> Iterator[str]:
+    who, lived, later = step
+    premises["VS1"] += 1
+    if who not in history.asked.get(lived.view, history.members[lived.view]):
+        yield "VS1: a member is in a view without it"
+    if later is not None and order(later) <= order(lived.view):
+        yield "VS1: views go back"
+    for i, tags in enumerate(history.sent):
+        if lived.count(i) <= 0:
+            continue
+        premises["VS2"] += 1
+        premises["VS3"] += 1
+        if any(tag != lived.view for tag in tags[lived.starts[i] : lived.delivered[i]]):
+            yield "VS2: delivered in another view than it was sent in"
+        if tags[lived.starts[i] - 1 : lived.starts[i]] == (lived.view,):
+            yield "VS3: a gap"
+
+
+def _together(history: History, steps: list[Step], premises: Counter[str]) -> Iterator[str]:
+    for p, mine, after in steps:
+        for q, theirs, other in steps:
             if p == q or other is None:
                 continue
-            for i, kind in enumerate(system.streams):
-                is_uniform = kind.stream is Stream.UNIFORM
-                if is_uniform and mine.committed[i] > max(theirs.delivered[i], 0):
-                    yield "VS6: delivered by Commit, and another one left the view without it"
+            for i, origin in enumerate(history.origins):
+                is_uniform = origin.stream is Stream.UNIFORM
+                if is_uniform and mine.count_committed(i):
+                    premises["VS6"] += 1
+                    if mine.count_committed(i) > theirs.count(i):
+                        yield "VS6: delivered by Commit, and another one left the view without it"
                 if after is None:
                     continue
-                if after.view == other.view:
-                    if system.origins[i].sender == q and _sent_in(
-                        system, world, i, mine.view
-                    ) > max(mine.delivered[i], 0):
-                        yield "VS4: a sender went along, and not all it sent was delivered"
-                    if kind.is_retained and mine.delivered[i] != theirs.delivered[i]:
-                        yield "VS5: two went along, and delivered not the same"
-                elif (
-                    is_uniform
-                    and mine.delivered[i] > theirs.delivered[i]
-                    and q in _along(system, world, after.view, mine.view)
-                ):
-                    yield "VS6: delivered by a cut, and another one left the view without it"
+                if after == other:
+                    yield from _same(history, i, q, mine, theirs, premises)
+                elif is_uniform and q in history.along[mine.view, after]:
+                    premises["VS6"] += mine.count(i) > 0
+                    if mine.count(i) > theirs.count(i):
+                        yield "VS6: delivered by a cut, and another one left the view without it"
 
 
-def _lost(
-    system: Views,
-    world: World,
-    view: ViewId,
-    members: tuple[Member, ...],
-    entries: list[tuple[Member, Lived, Lived | None]],
+def _same(
+    history: History, i: int, q: Member, mine: Lived, theirs: Lived, premises: Counter[str]
 ) -> Iterator[str]:
-    """Who never was in a view of its own, though nobody parted it from the others."""
-    absent = [m for m in members if all(m != p for p, _, _ in entries)]
-    for p, _, after in entries:
-        for q in absent if after is not None else ():
-            assert after is not None
-            both = [
-                proposal
-                for proposal in world.proposals
-                if order(proposal.id) <= order(after.view)
-                and (p in proposal.members) != (q in proposal.members)
-            ]
-            if not both and any(each.view == after.view for each in world.people[q].lived):
+    """Both went along to the same view."""
+    if history.origins[i].sender == q:
+        sent = history.sent[i].count(mine.view)
+        premises["VS4"] += sent > 0
+        if sent > mine.count(i):
+            yield "VS4: a sender went along, and not all it sent was delivered"
+    if history.kept[i]:
+        premises["VS5"] += mine.count(i) > 0
+        if mine.count(i) != theirs.count(i):
+            yield "VS5: two went along, and delivered not the same"
+
+
+def _parted(history: History, steps: list[Step], premises: Counter[str]) -> Iterator[str]:
+    view, present = steps[0].lived.view, {step.who for step in steps}
+    for p, _, after in steps:
+        if after is None:
+            continue
+        for q in history.members[view]:
+            if q in present or q not in history.lived:
+                continue
+            views = [lived.view for lived in history.lived[q]]
+            if after not in views[1:]:
+                continue
+            premises["VS7"] += 1
+            before = max((id for id in views if order(id) < order(view)), key=order)
+            if not any(
+                order(before) < order(id) <= order(after) and len({p, q}.intersection(asked)) == 1
+                for id, asked in history.asked.items()
+            ):
                 yield "VS7: two were never parted, and one lost a view of both"
-
-
-def _sent_in(system: Views, world: World, i: int, view: ViewId) -> int:
-    return max((n + 1 for n, tag in enumerate(world.sent[i]) if tag == view), default=0)
-
-
-def _along(system: Views, world: World, to: ViewId, view: ViewId) -> tuple[Member, ...]:
-    return next(part.members for part in world.cuts[to].parts if part.view == view)

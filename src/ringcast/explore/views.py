@@ -2,34 +2,41 @@
 
 Any live member may propose any set with itself in it at any time: false suspicion, several
 proposers, proposers that know too little. A frame that a proposer has sent may arrive at any later
-time, never, or again; an answer reaches the proposer at once or never. Members crash at any step.
-A stream is a log of the views in which its messages were sent; what somebody holds of it is a
-number. Getting what a flush lacks is one step, and needs a live member that has it.
+time, never, or again. An answer reaches the proposer at once: if it comes late or is lost, that is
+as if what it answers had come late. Members crash at any step. A stream is a log of the views in
+which its messages were sent; what somebody holds of it is a number. Getting what a flush lacks is
+one step, and needs a live member that has it.
+
+From every state the group must be able to go on: a proposal of all who live, by whoever stands
+first in the largest part, ends in one view of them. What else must hold: view_rules.py.
 """
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass, field, replace
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
-from ringcast.explore.view_rules import violations
+from ringcast.explore.view_rules import History, Lived, violations
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
+from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose, Wishes
+from ringcast.protocols.views.frames import Propose, State, Wishes
 from ringcast.protocols.views.machines import receive
-from ringcast.protocols.views.proposer import Proposer
+from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.wire.changes import Finish, Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.core.view_change import Part
     from ringcast.protocols.views.frames import ChangeFrame
 
-
 T = TypeVar("T")
+
+NAMES = "ABCDEFGH"
+STUCK = "stuck: a proposal of all who live does not end in one view"
+NOT_IN = -1
+"""In place of a number: the sender is not in this member's view."""
 
 
 class Kind(NamedTuple):
@@ -37,45 +44,44 @@ class Kind(NamedTuple):
 
     sender: int
     stream: Stream
-    messages: int
+    messages: int = 1
     is_retained: bool = True
 
-    @property
-    def words(self) -> str:
-        return self.stream.name.lower() + " not retained" * (not self.is_retained)
+    def __str__(self) -> str:
+        count = f"{self.messages} {self.stream.name.lower()}"
+        return f"{count}{' not retained' * (not self.is_retained)} by {NAMES[self.sender]}"
 
 
 class Scenario(NamedTuple):
     name: str
-    views: tuple[tuple[int, ...], ...]
-    """Members by number, in the views in which they begin."""
+    views: tuple[str, ...]
+    """Members by name, in the views in which they begin."""
     streams: tuple[Kind, ...]
     proposals: int = 2
     crashes: int = 1
-    targets: tuple[tuple[int, ...], ...] = ()
-    """What may be proposed; nothing: any set."""
+    targets: tuple[str, ...] = ()
+    """What may be proposed, each by the first that is named; nothing: any set, by anybody."""
+    leaver: str = ""
+    """Who wants to leave: proposals with it and others are without it in their view."""
 
     @property
     def description(self) -> str:
-        parts = " and ".join("".join("ABCDEFGH"[n] for n in view) for view in self.views)
-        messages = sum(kind.messages for kind in self.streams)
-        streams = ", ".join(kind.words for kind in self.streams)
-        counts = (
-            f"{messages} messages ({streams}), {self.proposals} proposals by anybody of any set"
+        leaver = f"; {self.leaver} leaves" * bool(self.leaver)
+        sets = " or ".join(self.targets) if self.targets else "any set by anybody"
+        return (
+            f"{' | '.join(self.views)}{leaver}; messages: {', '.join(map(str, self.streams))}; "
+            f"proposals: {self.proposals}, {sets}; crashes: {self.crashes}, at any step; any frame "
+            "lost, late or again"
         )
-        return f"views of {parts}; {counts}, {self.crashes} crashes at any step, any frame lost"
 
 
-class Lived(NamedTuple):
-    """One view at one member: how far it delivered each stream in it, and how far by Commit."""
-
-    view: ViewId
-    starts: tuple[int, ...]
-    delivered: tuple[int, ...]
-    committed: tuple[int, ...]
+def fork(value: T) -> T:
+    """A copy with the same attributes; `copy` takes several times as long."""
+    other = object.__new__(type(value))
+    other.__dict__.update(value.__dict__)
+    return other
 
 
-@dataclass(slots=True)
 class Person:
     """One member: its machines and its streams, by the number of the stream."""
 
@@ -83,37 +89,38 @@ class Person:
     proposer: Proposer
     held: tuple[int, ...]
     lived: tuple[Lived, ...]
-    is_up: bool = True
-    flushing: Part | None = None
+    is_up: bool
+    flushing: Cut | None
+    key: int
+    """The same for members that behave alike; 0: not known."""
 
     def copy(self) -> Person:
-        follower, proposer = copy(self.follower), copy(self.proposer)
-        follower._flushed = list(follower._flushed)
-        proposer.awaited = dict(proposer.awaited)
-        proposer._states = dict(proposer._states)
-        return replace(self, follower=follower, proposer=proposer)
+        """With machines of its own."""
+        other = fork(self)
+        other.follower, other.proposer = fork(self.follower), fork(self.proposer)
+        other.follower._flushed = list(other.follower._flushed)
+        other.proposer.awaited = dict(other.proposer.awaited)
+        other.proposer._states = dict(other.proposer._states)
+        other.key = 0
+        return other
 
     @property
     def now(self) -> Lived:
         return self.lived[-1]
 
 
-NOT_IN = -1
-"""In place of a number: the sender is not in this member's view."""
-
-
-@dataclass(slots=True)
 class World:
     people: dict[Member, Person]
     sent: tuple[tuple[ViewId, ...], ...]
     """By stream: the view in which each message was sent."""
     acks: tuple[tuple[frozenset[Member], ...], ...]
+    """By stream: who has acknowledged each message, where Commits depend on it."""
     commits: tuple[int, ...]
-    frames: dict[str, tuple[Member, Member, ChangeFrame]] = field(default_factory=dict)
+    frames: tuple[int, ...]
     """From proposers: what was ever sent."""
-    proposals: tuple[Propose, ...] = ()
-    cuts: dict[ViewId, Cut] = field(default_factory=dict)
-    crashes: int = 0
+    proposals: tuple[Propose, ...]
+    cuts: tuple[int, ...]
+    crashes: int
 
 
 class Views:
@@ -126,130 +133,148 @@ class Views:
         proposer: type[Proposer] = Proposer,
     ) -> None:
         self.scenario = scenario
+        self.premises: Counter[str] = Counter()
+        names = sorted("".join(scenario.views))
+        self.members = [Member(Address("h", NAMES.index(name)), 1, name) for name in names]
+        self.origins = [Origin(self.members[k.sender], k.stream) for k in scenario.streams]
         self._follower, self._proposer = follower, proposer
-        count = sum(map(len, scenario.views))
-        self.members = [Member(Address("h", n), 1, "ABCDEFGH"[n]) for n in range(count)]
-        self.streams = scenario.streams
-        self.origins = [Origin(self.members[s.sender], s.stream) for s in self.streams]
+        self._numbers: dict[object, int] = {}
+        self._contents: dict[int, int] = {}  # of States and Cuts, by their identity
+        self._interned: dict[object, ChangeFrame] = {}
+        self._cuts: dict[int, Cut] = {}
+        self._frames: dict[int, tuple[Member, Member, ChangeFrame]] = {}
+        self._judged: dict[object, tuple[str, ...]] = {}
+        self._healed: set[object] = set()
 
     def initial(self) -> World:
-        people = {}
-        for numbers in self.scenario.views:
-            members = tuple(self.members[n] for n in numbers)
+        world = World()
+        world.people = {}
+        for names in self.scenario.views:
+            members = tuple(m for m in self.members if m.name in names)
             view = View(ViewId(members[0], 1), members)
-            start = tuple(0 if o.sender in members else NOT_IN for o in self.origins)
             for member in members:
-                people[member] = Person(
-                    self._follower(member, view),
-                    self._proposer(self._is_kept),
-                    start,
-                    (Lived(view.id, start, start, (0,) * len(start)),),
-                )
-        empty = tuple(() for _ in self.streams)
-        zeros = (0,) * len(self.streams)
-        return World(dict(sorted(people.items())), empty, empty, zeros)
+                person = world.people[member] = Person()
+                person.follower = self._follower(member, view)
+                person.proposer = self._proposer(self._is_kept)
+                person.held = tuple(0 if o.sender in members else NOT_IN for o in self.origins)
+                person.lived = (Lived(view.id, *(person.held,) * 3),)
+                person.is_up, person.flushing, person.key = True, None, 0
+        world.people = dict(sorted(world.people.items()))
+        world.sent = world.acks = ((),) * len(self.origins)
+        world.commits = (0,) * len(self.origins)
+        world.frames, world.proposals, world.cuts, world.crashes = (), (), (), 0
+        return world
 
     def _is_kept(self, stream: Stream) -> bool:
-        return all(kind.is_retained for kind in self.streams if kind.stream is stream)
+        return all(k.is_retained for k in self.scenario.streams if k.stream is stream)
+
+    # What tells states apart
 
     def key(self, world: World) -> object:
-        people = [
-            (
-                person.is_up,
-                person.follower.view.id,
-                person.follower.phase.value,
-                person.follower.promised,
-                [kept.proposal.id for kept in person.follower._flushed],
-                person.proposer.step.value,
-                sorted(person.proposer.awaited),
-                person.held,
-                person.lived,
-            )
-            for person in world.people.values()
-        ]
-        frames = sorted(
-            text
-            for text, (_, dest, frame) in world.frames.items()
-            if self._may_matter(world.people[dest], frame)
-        )
-        return people, world.sent, world.acks, world.commits, frames, world.crashes
+        people = [person.key or self._key_of(person) for person in world.people.values()]
+        frames = sorted(n for n in world.frames if self._may_matter(world, n))
+        rest = world.sent, world.acks, world.commits, world.proposals, world.cuts
+        return people, self._number(rest), frames
+
+    def _number(self, what: object) -> int:
+        return self._numbers.setdefault(what, len(self._numbers) + 1)
+
+    def _key_of(self, person: Person) -> int:
+        if not self._is_there(person):
+            person.key = self._number(person.lived)
+            return person.key
+        follower, proposer, number = person.follower, person.proposer, self._contents
+        asked: tuple[object, ...] = ()
+        if proposer.step not in (Step.IDLE, Step.TELL):
+            states = ((who, number[id(state)]) for who, state in proposer._states.items())
+            is_finishing = proposer.step is Step.FINISH
+            awaited = proposer.awaited.items() if is_finishing else proposer.awaited
+            asked = (proposer.step, *awaited, *states)
+        kept = tuple(number[id(each.cut)] for each in follower._flushed)
+        flushing = None if person.flushing is None else number[id(person.flushing)]
+        phase = follower.view.id, follower.phase, follower.promised
+        person.key = self._number((person.lived, person.held, phase, kept, flushing, asked))
+        return person.key
+
+    def _intern(self, frame: ChangeFrame) -> ChangeFrame:
+        """One object for all States and Cuts of the same content."""
+        match frame:
+            case State(proposal, view, (own, held)):
+                content: object = proposal, view, *own.values(), *held.values(), frame.flushed
+            case Cut(proposal, parts, starts):
+                marks = ((p.view, p.members, *p.cuts.items()) for p in parts)
+                content = proposal, *starts.items(), *marks
+            case _:
+                return frame
+        kept = self._interned.setdefault(content, frame)
+        number = self._contents[id(kept)] = self._number(content)
+        if isinstance(kept, Cut):
+            self._cuts[number] = kept
+        return kept
 
     # What can happen
 
     def actions(self, world: World) -> Iterator[tuple[object, World]]:
-        yield from self._streams(world)
-        for source, dest, frame in world.frames.values():
+        for i in range(len(self.origins)):
+            yield from self._stream(world, i)
+        for number in world.frames:
+            _, dest, frame = self._frames[number]
             if self._matters(world.people[dest], frame):
-                after = self._copy(world, dest)
-                self._receive(after, source, dest, frame)
-                yield f"{dest} gets {_text(frame)}", after
+                yield f"{dest} gets {_text(frame)}", self._arrive(world, number)
         for member, person in world.people.items():
-            if not person.is_up:
+            if not self._is_there(person):
                 continue
             if person.flushing is not None and self._can_get(world, member):
-                after = self._copy(world, member)
-                self._flush(after, member)
-                yield f"{member} flushes {person.follower.promised}", after
+                yield f"{member} flushes {person.follower.promised}", self._flush(world, member)
             if world.crashes < self.scenario.crashes:
                 after = self._copy(world, member)
                 after.people[member].is_up = False
                 after.crashes += 1
                 yield f"{member} crashes", after
             if len(world.proposals) < self.scenario.proposals:
+                counter = person.follower.promised.counter + 1
                 for members in self._targets(member):
-                    after = self._copy(world, member)
-                    id = ViewId(member, person.follower.promised.counter + 1)
-                    proposal = Propose(id, members)
-                    after.proposals += (proposal,)
                     names = "".join(m.name for m in members)
-                    self._propose(after, member, proposal)
-                    yield f"{member} proposes {id} of {names}", after
+                    after = self._propose(world, member, counter, members)
+                    yield f"{member} proposes {counter}@{member} of {names}", after
+
+    def _is_there(self, person: Person) -> bool:
+        return person.is_up and person.follower.phase is not Phase.OUT
 
     def _targets(self, member: Member) -> Iterator[tuple[Member, ...]]:
-        count = len(self.members)
-        for bits in range(1, 1 << count):
-            numbers = tuple(n for n in range(count) if bits >> n & 1)
-            if member in [self.members[n] for n in numbers] and (
-                not self.scenario.targets or numbers in self.scenario.targets
-            ):
-                yield tuple(self.members[n] for n in numbers)
+        if self.scenario.targets:
+            for names in self.scenario.targets:
+                if names[0] == member.name:
+                    yield tuple(m for m in self.members if m.name in names)
+            return
+        for bits in range(1, 1 << len(self.members)):
+            chosen = tuple(m for n, m in enumerate(self.members) if bits >> n & 1)
+            if member in chosen:
+                yield chosen
 
-    def _streams(self, world: World) -> Iterator[tuple[object, World]]:
-        for i, kind in enumerate(self.streams):
-            origin, is_uniform = self.origins[i], kind.stream is Stream.UNIFORM
-            sender = world.people[origin.sender]
-            sent, view = world.sent[i], sender.follower.view
-            if sender.is_up and self._may_send(sender) and len(sent) < kind.messages:
-                after = self._copy(world, origin.sender)
-                after.sent = _with(world.sent, i, (*sent, view.id))
-                after.acks = _with(world.acks, i, (*world.acks[i], frozenset([origin.sender])))
-                self._hold(after, origin.sender, i, len(sent) + 1)
-                yield f"{origin} sends {len(sent) + 1}", after
-            for member, person in world.people.items():
-                if not person.is_up:
-                    continue
-                held, view_id = person.held[i], person.follower.view.id
-                if (
-                    member != origin.sender
-                    and 0 <= held < len(sent)
-                    and self._is_of(sent[held], person)
-                    and self._hears(person, origin)
-                ):
-                    after = self._copy(world, member)
-                    acks = world.acks[i]
-                    more = acks[held] | {member}
-                    after.acks = _with(world.acks, i, _with(acks, held, more))
-                    self._hold(after, member, i, held + 1)
-                    yield f"{member} gets {origin} {held + 1}", after
-                delivered = person.now.delivered[i]
-                is_committed = is_uniform and 0 <= delivered < min(held, world.commits[i])
-                if is_committed and sent[delivered] == view_id:
-                    after = self._copy(world, member)
-                    self._deliver(after.people[member], i, delivered + 1, by_commit=True)
-                    yield f"{member} gets Commit of {origin} {delivered + 1}", after
-            done = world.commits[i]
-            is_waiting = is_uniform and done < len(sent) and sent[done] == view.id
-            if is_waiting and sender.is_up and world.acks[i][done] >= set(view.members):
+    def _stream(self, world: World, i: int) -> Iterator[tuple[object, World]]:
+        origin, kind, sent = self.origins[i], self.scenario.streams[i], world.sent[i]
+        is_uniform = kind.stream is Stream.UNIFORM
+        sender, done = world.people[origin.sender], world.commits[i]
+        if sender.is_up and self._may_send(sender) and len(sent) < kind.messages:
+            after = self._hold(world, origin.sender, i, len(sent) + 1)
+            after.sent = _with(world.sent, i, (*sent, sender.follower.view.id))
+            yield f"{origin} sends {len(sent) + 1}", after
+        for member, person in world.people.items():
+            held, delivered = person.held[i], person.now.delivered[i]
+            if not self._is_there(person) or held == NOT_IN:
+                continue
+            is_next = member != origin.sender and held < len(sent)
+            if is_next and self._is_of(sent[held], person) and self._hears(person, origin):
+                after = self._hold(world, member, i, held + 1)
+                yield f"{member} gets {origin} {held + 1}", after
+            if is_uniform and delivered < min(held, done) and sent[delivered] == person.now.view:
+                after = self._copy(world, member)
+                self._deliver(after.people[member], i, delivered + 1, by_commit=True)
+                yield f"{member} gets Commit of {origin} {delivered + 1}", after
+        view = sender.follower.view
+        if is_uniform and sender.is_up and done < len(sent) and sent[done] == view.id:
+            if world.acks[i][done].issuperset(view):
                 after = self._copy(world, origin.sender)
                 after.commits = _with(world.commits, i, done + 1)
                 self._deliver(after.people[origin.sender], i, done + 1, by_commit=True)
@@ -267,20 +292,30 @@ class Views:
 
     def _waits(self, i: int) -> bool:
         """Whether what is held is delivered by Commit or by a cut alone."""
-        return self.streams[i].stream is Stream.UNIFORM
+        return self.scenario.streams[i].stream is Stream.UNIFORM
 
-    def _copy(self, world: World, member: Member) -> World:
-        people = dict(world.people)
-        people[member] = people[member].copy()
-        return replace(world, people=people, frames=dict(world.frames), cuts=dict(world.cuts))
+    def _copy(self, world: World, member: Member, *, is_changing: bool = False) -> World:
+        """To do something to this member; `is_changing`: to its machines."""
+        after, person = fork(world), world.people[member]
+        after.people = dict(world.people)
+        after.people[member] = person.copy() if is_changing else fork(person)
+        after.people[member].key = 0
+        return after
 
     # Streams
 
-    def _hold(self, world: World, member: Member, i: int, upto: int) -> None:
-        person = world.people[member]
+    def _hold(self, world: World, member: Member, i: int, upto: int) -> World:
+        after = self._copy(world, member)
+        person = after.people[member]
         person.held = _with(person.held, i, upto)
+        if self.scenario.streams[i].stream is Stream.UNIFORM:
+            by = (*world.acks[i], frozenset[Member]())
+            after.acks = _with(
+                world.acks, i, (*by[: upto - 1], by[upto - 1] | {member}, *by[upto:-1])
+            )
         if not self._waits(i):
             self._deliver(person, i, upto, by_commit=True)
+        return after
 
     def _deliver(self, person: Person, i: int, upto: int, *, by_commit: bool) -> None:
         now = person.now
@@ -291,15 +326,17 @@ class Views:
     def _can_get(self, world: World, member: Member) -> bool:
         person = world.people[member]
         assert person.flushing is not None
-        for i, origin in enumerate(self.origins):
-            cut = person.flushing.cuts.get(origin, OWN)
-            if cut > person.held[i] and not any(
+        part = person.flushing.part_of(member)
+        return all(
+            cut <= person.held[i]
+            or any(
                 self._has(world, other, i, person.held[i] + 1, cut)
-                for other in person.flushing.members
-                if other != member and world.people[other].is_up
-            ):
-                return False
-        return True
+                for other in part.members
+                if other != member and self._is_there(world.people[other])
+            )
+            for i, origin in enumerate(self.origins)
+            for cut in (part.cuts.get(origin, OWN),)
+        )
 
     def _has(self, world: World, member: Member, i: int, first: int, last: int) -> bool:
         if member == self.origins[i].sender:
@@ -307,18 +344,20 @@ class Views:
         person = world.people[member]
         if person.held[i] < last:
             return False
-        return self.streams[i].stream is not Stream.UNIFORM or person.now.delivered[i] < first
+        return not self._waits(i) or person.now.delivered[i] < first
 
-    def _flush(self, world: World, member: Member) -> None:
-        person = world.people[member]
+    def _flush(self, world: World, member: Member) -> World:
+        after = self._copy(world, member, is_changing=True)
+        person = after.people[member]
         assert person.flushing is not None
         for i, origin in enumerate(self.origins):
-            cut = person.flushing.cuts.get(origin, OWN)
+            cut = person.flushing.part_of(member).cuts.get(origin, OWN)
             person.held = _with(person.held, i, max(person.held[i], cut))
         person.flushing = None
         wishes = Wishes()
         person.follower.on_flushed(person.follower.promised, wishes)
-        self._do(world, member, wishes)
+        self._do(after, member, wishes)
+        return after
 
     def _begin(self, person: Person, member: Member, begin: Begin) -> None:
         part = begin.cut.part_of(member)
@@ -326,58 +365,70 @@ class Views:
             cut = part.cuts.get(origin, OWN)
             if person.now.delivered[i] != NOT_IN and cut > person.now.delivered[i]:
                 self._deliver(person, i, cut, by_commit=False)
-        start = tuple(
-            self._start(person, begin, i, origin) if origin.sender in begin.view else NOT_IN
+        is_in = member in begin.view
+        person.held = tuple(
+            self._start(person, begin, i) if is_in and origin.sender in begin.view else NOT_IN
             for i, origin in enumerate(self.origins)
         )
-        person.held = start
-        person.flushing = None
-        person.lived += (Lived(begin.view.id, start, start, (0,) * len(start)),)
+        person.lived += (Lived(begin.view.id, *(person.held,) * 3),)
 
-    def _start(self, person: Person, begin: Begin, i: int, origin: Origin) -> int:
-        return begin.cut.starts[origin]
+    def _start(self, person: Person, begin: Begin, i: int) -> int:
+        return begin.cut.starts[self.origins[i]]
 
     # Machines
 
     def _matters(self, person: Person, frame: ChangeFrame) -> bool:
         """Whether it would change anything there; to leave the others out loses no state."""
         follower = person.follower
-        if not person.is_up:
+        if not self._is_there(person):
             return False
         match frame:
             case Propose():
                 return order(frame.id) > order(follower.promised)
             case Cut() | Finish():
                 return frame.id == follower.promised and follower.phase is Phase.FROZEN
-            case Install():
-                return frame.id == follower.promised and follower.phase is Phase.FLUSHED
             case _:
-                return False
+                return frame.id == follower.promised and follower.phase is Phase.FLUSHED
 
-    def _may_matter(self, person: Person, frame: ChangeFrame) -> bool:
+    def _may_matter(self, world: World, number: int) -> bool:
         """Whether it could change anything there, now or later."""
-        follower = person.follower
+        _, dest, frame = self._frames[number]
+        follower = world.people[dest].follower
         is_late = order(frame.id) < order(follower.promised) or frame.id == follower.view.id
-        return person.is_up and not is_late
+        return self._is_there(world.people[dest]) and not is_late
 
-    def _propose(self, world: World, member: Member, proposal: Propose) -> None:
+    def _propose(
+        self, world: World, member: Member, counter: int, members: tuple[Member, ...]
+    ) -> World:
+        after = self._copy(world, member, is_changing=True)
+        leaving = frozenset(m for m in members if m.name == self.scenario.leaver)
+        proposal = Propose(
+            ViewId(member, counter), members, leaving if len(members) > 1 else frozenset()
+        )
+        after.proposals += (proposal,)
         wishes = Wishes()
-        world.people[member].proposer.propose(proposal, wishes)
-        self._do(world, member, wishes)
+        after.people[member].proposer.propose(proposal, wishes)
+        self._do(after, member, wishes)
+        return after
+
+    def _arrive(self, world: World, number: int) -> World:
+        source, dest, frame = self._frames[number]
+        after = self._copy(world, dest, is_changing=True)
+        self._receive(after, source, dest, frame)
+        return after
 
     def _receive(self, world: World, source: Member, dest: Member, frame: ChangeFrame) -> None:
         person = world.people[dest]
         wishes = Wishes()
         receive(person.follower, person.proposer, source, frame, wishes)
-        if isinstance(frame, Propose):
-            self._follow(person)
+        proposal = person.proposer.proposal
+        if isinstance(frame, Propose) and proposal is not None and self._yields(person, proposal):
+            person.proposer.stop()
         self._do(world, dest, wishes)
 
-    def _follow(self, person: Person) -> None:
+    def _yields(self, person: Person, proposal: Propose) -> bool:
         """A proposer that has promised another one is none any more."""
-        proposal = person.proposer.proposal
-        if proposal is not None and proposal.id != person.follower.promised:
-            person.proposer.stop()
+        return proposal.id != person.follower.promised
 
     def _do(self, world: World, member: Member, wishes: Wishes) -> None:
         person = world.people[member]
@@ -385,34 +436,127 @@ class Views:
             match wish:
                 case Freeze():
                     person.flushing = None
-                    own = {
-                        o.stream: len(world.sent[i])
-                        for i, o in enumerate(self.origins)
-                        if o.sender == member
-                    }
-                    streams = {kind.stream for kind in self.streams}
-                    snapshot = Snapshot(
-                        {stream: own.get(stream, 0) for stream in sorted(streams)},
-                        {o: person.held[i] for i, o in enumerate(self.origins)},
-                    )
+                    snapshot = self._snapshot(world, member)
                     person.follower.on_snapshot(person.follower.promised, snapshot, wishes)
                 case Flush():
-                    person.flushing = wish.part
+                    person.flushing = person.follower._cut
                 case Begin():
+                    person.flushing = None
                     self._begin(person, member, wish)
-        for dest, frame in wishes.frames:
-            if isinstance(frame, Cut):
-                world.cuts[frame.id] = frame
+        for dest, said in wishes.frames:
+            frame = self._intern(said)
+            if isinstance(frame, Cut) and self._contents[id(frame)] not in world.cuts:
+                world.cuts += (self._contents[id(frame)],)
             if dest == member:
                 self._receive(world, member, member, frame)
             elif isinstance(frame, Propose | Finish | Cut | Install):
-                world.frames.setdefault(f"{dest} {_text(frame)}", (member, dest, frame))
-            elif world.people[dest].is_up:
+                number = self._frame_number(member, dest, frame)
+                if number not in world.frames:
+                    world.frames += (number,)
+            elif self._is_there(world.people[dest]):
                 world.people[dest] = world.people[dest].copy()
                 self._receive(world, member, dest, frame)
 
+    def _snapshot(self, world: World, member: Member) -> Snapshot:
+        own = {kind.stream: 0 for kind in self.scenario.streams}
+        for i, origin in enumerate(self.origins):
+            if origin.sender == member:
+                own[origin.stream] = len(world.sent[i])
+        held = world.people[member].held
+        return Snapshot(own, {o: held[i] for i, o in enumerate(self.origins) if held[i] != NOT_IN})
+
+    def _frame_number(self, source: Member, dest: Member, frame: ChangeFrame) -> int:
+        content = self._contents[id(frame)] if isinstance(frame, Cut) else frame
+        number = self._number((dest, content))
+        self._frames[number] = source, dest, frame
+        return number
+
+    # What must hold
+
     def violations(self, world: World) -> Iterable[str]:
-        return violations(self, world)
+        lived = tuple(person.lived for person in world.people.values())
+        key = self._number((lived, world.sent, world.proposals, world.cuts))
+        found = self._judged.get(key)
+        if found is None:
+            found = self._judged[key] = tuple(violations(self._history(world), self.premises))
+        return found or self._stuck(world)
+
+    def _history(self, world: World) -> History:
+        members: dict[ViewId, tuple[Member, ...]] = {}
+        for names in self.scenario.views:
+            view = tuple(m for m in self.members if m.name in names)
+            members[ViewId(view[0], 1)] = view
+        members.update({each.id: each.view.members for each in world.proposals})
+        return History(
+            self.origins,
+            [self._is_kept(kind.stream) for kind in self.scenario.streams],
+            {member: person.lived for member, person in world.people.items()},
+            world.sent,
+            members,
+            {proposal.id: proposal.members for proposal in world.proposals},
+            {
+                (part.view, self._cuts[number].id): part.members
+                for number in world.cuts
+                for part in self._cuts[number].parts
+            },
+        )
+
+    def _stuck(self, world: World) -> tuple[str, ...]:
+        """Let all who live come together, without faults; from states that differ only in what
+        was delivered, once."""
+        people = [
+            (
+                person.held,
+                person.now,
+                *(self._contents[id(k.cut)] for k in person.follower._flushed),
+            )
+            for person in world.people.values()
+            if self._is_there(person)
+        ]
+        key = self._number((tuple(people), world.sent, world.commits))
+        if key in self._healed or not people:
+            return ()
+        self._healed.add(key)
+        return self._heal(world)
+
+    def _heal(self, world: World) -> tuple[str, ...]:
+        living = tuple(m for m, person in world.people.items() if self._is_there(person))
+        counter = max(world.people[m].follower.promised.counter for m in living) + 1
+        leader = next((m for m in living if self._is_answered(world, m, living)), None)
+        if leader is None:
+            return (f"{STUCK}: nobody is answered by all",)
+        old = len(world.frames)
+        world = self._propose(world, leader, counter, living)
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for number in world.frames[old:]:
+                _, dest, frame = self._frames[number]
+                if self._matters(world.people[dest], frame):
+                    world, is_moving = self._arrive(world, number), True
+            for member in living:
+                if world.people[member].flushing is not None and self._can_get(world, member):
+                    world, is_moving = self._flush(world, member), True
+        self.premises["healed"] += 1
+        ends = {world.people[member].now.view for member in living}
+        if ends != {world.proposals[-1].id}:
+            return (STUCK,)
+        return tuple(violations(self._history(world), Counter()))
+
+    def _is_answered(self, world: World, leader: Member, living: tuple[Member, ...]) -> bool:
+        """Each of them knows who is gone, or in another view."""
+        proposal = Propose(ViewId(leader, 1), living)
+        views = {member: world.people[member].follower.view for member in living}
+        return all(
+            may_answer(
+                leader,
+                proposal,
+                view,
+                [m for m in view if views.get(m) != view and m != leader],
+                who,
+            )
+            for who, view in views.items()
+        )
 
 
 def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
@@ -422,15 +566,3 @@ def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
 def _text(frame: ChangeFrame) -> str:
     more = f" {frame.first}" if isinstance(frame, Finish) else ""
     return f"{type(frame).__name__} {frame.id}{more}"
-
-
-SCENARIOS = {
-    each.name: each
-    for each in (
-        Scenario("crash", ((0, 1, 2),), (Kind(0, Stream.FIFO, 1),)),
-        Scenario("crash, uniform", ((0, 1, 2),), (Kind(0, Stream.UNIFORM, 1),)),
-        Scenario("crash, not retained", ((0, 1, 2),), (Kind(0, Stream.FIFO, 1, False),)),
-        Scenario("join", ((0, 1), (2,)), (Kind(1, Stream.FIFO, 1),)),
-        Scenario("three parts", ((0,), (1,), (2,)), (Kind(0, Stream.UNIFORM, 1),)),
-    )
-}

@@ -111,9 +111,6 @@ class ControlChannel(Layer):
         self._forward_effects(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        if self._me not in view:
-            self.close("", now, out)
-            return
         self.may_be_ready = True  # what came before the first view
         for peer in [peer for peer in self.waiting if peer not in view]:
             del self.waiting[peer]

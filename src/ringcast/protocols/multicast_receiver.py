@@ -9,9 +9,7 @@ On take: the application pulls, in order and without gaps (N1); only then does `
 Where the socket buffer is small, acknowledge after half of the bytes that the sender may have under
     way: it may have fewer datagrams out than would else make an ack due.
 On Commit, on a stream that has a gate: what is up to it may be taken. There each datagram that
-    advances `received` is acknowledged at once: the sender's next commit waits for it. It counts
-    only in the very view that it names: the sender may count on fewer than we do, and whom we count
-    on may lack what is committed. If that view is still to come, the Commit waits for it.
+    advances `received` is acknowledged at once: the sender's next commit waits for it.
 On Watermark: everything up to it exists, so a lost last message is missed. Acknowledge at once: the
     sender asks because it stands still, and paces its questions.
 Whenever repair.py says so: ask for what is missing, by timer, so that all that is proved in one
@@ -39,13 +37,10 @@ from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
 from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
-    from ringcast.model import Member, Origin, ViewId
-    from ringcast.wire.frames import Commit
+    from ringcast.model import Member, Origin
 
 
 class Timer(Named):
@@ -63,16 +58,14 @@ class MulticastReceiver:
         origin: Origin,
         config: MulticastConfig,
         offset: int,
-        parts: Iterable[bytes] | None,
         now: int,
         timers: Timers[Timer],
-        counter: int = 0,
         *,
         is_gated: bool = False,
     ) -> None:
         purge = Purge.ACKS if is_gated else config.purge
-        self._is_acking = purge is Purge.ACKS
-        retain = purge is Purge.RETAINED
+        self._is_acking = purge in (Purge.ACKS, Purge.ACKS_RETAINED)
+        retain = purge.is_retained
         most = None if self._is_acking else config.capacity_max * (1 + retain)
         self.window = ReceiveWindow(
             config.capacity,
@@ -85,13 +78,8 @@ class MulticastReceiver:
         self.is_gated = is_gated
         self.helpers: tuple[Member, ...] = ()
         """Who may have what the sender does not send again."""
-        self.committed_in: ViewId | None = None
-        """The view in which the sender told last what it has committed."""
-        self._later: Commit | None = None  # it names a view that is still to come
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
-        self.assembler = Assembler(config.max_message_bytes, parts, retain=retain)
-        self.counter = counter
-        """The counter of the view in which the sender began to count us, or of ours then."""
+        self.assembler = Assembler(config.max_message_bytes, retain=retain)
         self.last_data: int | None = None
         self.acks_sent = 0
         self.nack_sent = 0  # seqnos asked for
@@ -134,23 +122,11 @@ class MulticastReceiver:
         if had_gaps or self.repair.has_gaps:
             self._arm_repair()
 
-    def on_commit(self, commit: Commit, installed: ViewId, now: int) -> None:
-        """Everybody holds what is up to this, if it names the view that we have installed."""
-        if commit.view_id == installed:
-            self.committed_in = installed
-            self.window.open_gate(commit.seqno)
-            self.repair.saw_watermark(self.window, commit.seqno, now)
-            self._arm_repair()
-        elif commit.view_id.counter > installed.counter:
-            later = self._later
-            if later is None or _place(commit) > _place(later):
-                self._later = commit
-
-    def enter_view(self, view_id: ViewId, now: int) -> None:
-        """A Commit may have waited for this view."""
-        commit, self._later = self._later, None
-        if commit is not None:
-            self.on_commit(commit, view_id, now)
+    def on_commit(self, seqno: int, now: int) -> None:
+        """All members of the view hold what is up to this."""
+        self.window.open_gate(seqno)
+        self.repair.saw_watermark(self.window, seqno, now)
+        self._arm_repair()
 
     def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
         self.repair.saw_watermark(self.window, seqno, now)
@@ -298,8 +274,3 @@ class MulticastReceiver:
             self._timers.disarm(Timer.REPAIR)
         else:
             self._timers.arm(Timer.REPAIR, at)
-
-
-def _place(commit: Commit) -> tuple[int, int]:
-    """Which of one sender's commits came later: it is in one view at a time."""
-    return commit.view_id.counter, commit.seqno

@@ -14,18 +14,14 @@ Every probe interval: while some current member's ack is behind, tell the group 
     Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
     slow, and again after as long; but not while this member's own application is no faster. By so
     much as a probe is late, it was we who slept: that time does not count.
-On new members: the departed are forgotten; new ones count at once, at `low`: nothing more is
-    purged without them, which makes a digest taken later safe to open windows at (N9). Those with
-    whom we are reunited are told where to begin, again and again until they have a window: after
-    what was sent before they counted. What they may have had of it in earlier days lies below.
-On Begun: that member has a window. On acks and on new members: receipts that are due (receipts.py).
+On acks and on new members: receipts that are due (receipts.py).
 On Stable, where members report instead of acknowledging (stability.py): what everybody has
     delivered is purged. Receivers that retain messages may have missed the last Stable of an
     earlier view, so the window has room for no more than two windows above what all are known to
     have heard.
 On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
     delivers more of it than that, the sender included. Commit tells the group, and is told again
-    with every probe and in every new view, since it counts only in the one it names.
+    with every probe.
 """
 
 from __future__ import annotations
@@ -43,10 +39,10 @@ from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import SendWindow, room_of
-from ringcast.wire.frames import Begin, Commit, Data, Watermark
+from ringcast.wire.frames import Commit, Data, Watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
@@ -64,8 +60,6 @@ WATERMARK_PROBE_MIN_NS = 1_000_000
 class Timer(Named):
     WATERMARK_PROBE = auto()
     """Some member's ack is behind: tell the highest seqno."""
-    BEGIN = auto()
-    """Some member does not know where to begin: tell it again."""
 
 
 class MulticastSender:
@@ -92,7 +86,6 @@ class MulticastSender:
             datagram_bytes=config.datagram_bytes,
             gate=0 if self.is_gated else SEQNO_MAX,
         )
-        self._view_id = view.id
         self.origin = Origin(me, stream)
         self.window = window
         self.fragments = Fragmenter(window, fragment_bytes)
@@ -110,8 +103,6 @@ class MulticastSender:
         self.blocked_since = 0
         self.heard: dict[Member, int] = {}
         """When each member last acknowledged anything."""
-        self.awaiting_start: dict[Member, Begin] = {}
-        """Members with whom we are reunited and who have not said yet that they have begun."""
         self.retransmitted = 0
         self._me = me
         self._stream = stream
@@ -122,7 +113,6 @@ class MulticastSender:
         self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
         self._timers = timers
         self._probe_interval = WATERMARK_PROBE_START_NS
-        self._begin_interval = WATERMARK_PROBE_START_NS
         self._ack_time = 0  # from sending to the first ack, as measured
         if stability is not None:
             self._ack_time = round(stability.interval_s * 1e9)
@@ -204,37 +194,6 @@ class MulticastSender:
         behind = [who for who in others if not self.acks.has_delivered(who, seqno)]
         return self._receipts.ask(number, seqno, behind, is_flush=is_flush) if behind else None
 
-    def on_begun(self, source: Member, counter: int) -> None:
-        begin = self.awaiting_start.get(source)
-        if begin is not None and begin.counter == counter:
-            del self.awaiting_start[source]
-
-    def set_members(self, view: View, reunited: Collection[Member], now: int, out: Effects) -> None:
-        begin = Begin(self._stream, view.counter, self.window.high, self.fragments.is_partly_sent)
-        self.awaiting_start = {
-            who: what for who, what in self.awaiting_start.items() if who in view
-        }
-        self.awaiting_start.update((member, begin) for member in reunited)
-        if reunited:
-            self._begin_interval = WATERMARK_PROBE_START_NS
-            self._tell_awaiting_start(now, out)
-        self._delivered_by_others = max(self._delivered_by_others, self.acked_by_others)
-        staying = [who for who in view if who not in reunited]  # these skip what came before
-        self._receipts.depart(staying, self.acks.has_delivered, str(view), out)
-        self.acks.set_members(view.members, self.window.low)
-        for table in (self._allowances, self.heard, self._quota):
-            for member in [member for member in table if member not in view]:
-                del table[member]
-        self._view_id = view.id
-        self._limit_bytes()
-        self._commit(out, is_view_new=True)
-        self._purge(now, out)
-        self._expect_acks(now)
-
-    def commitment(self) -> Commit:
-        """What all members of the current view hold, and which view that is."""
-        return Commit(self.window.gate, self._view_id)
-
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
         """One's own messages, for one's own application."""
         payloads = self.window.take_ready(limit)
@@ -242,11 +201,15 @@ class MulticastSender:
             self._purge(now, out)
         return payloads
 
-    def take_acked(self) -> list[bytes]:
-        """Those that every other member has taken, now or in an earlier view, for an application
-        that gets no more after them: nothing is purged, so no room appears and nothing is sent."""
+    def take_last(self, *, is_handed_over: bool) -> list[bytes]:
+        """Those that every other member has taken, now or in an earlier view, or all if they were
+        handed over; for an application that gets no more after them: nothing is purged, so no room
+        appears and nothing is sent."""
+        window = self.window
         last = max(self._delivered_by_others, self.acked_by_others)
-        return self.window.take_ready(last - self.window.delivered)
+        if is_handed_over:
+            last = window.gate = window.high
+        return window.take_ready(last - window.delivered)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         late = self._timers.lateness(Timer.WATERMARK_PROBE, now)
@@ -256,13 +219,10 @@ class MulticastSender:
             if self.is_behind:
                 out.datagram(None, Watermark(self._stream, self.window.high))
                 if self.is_gated:
-                    out.datagram(None, self.commitment())
+                    out.datagram(None, Commit(self.window.gate))
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
-        if self._timers.take(Timer.BEGIN, now):
-            self._begin_interval = min(2 * self._begin_interval, self._tau)
-            self._tell_awaiting_start(now, out)
 
     def remove(self) -> None:
         """It is gone: no timer of it fires any more."""
@@ -299,7 +259,6 @@ class MulticastSender:
             "bytes": window.charged,
             "bytes_max": window.max_bytes,
             "fragments_waiting": len(self.fragments.rest),
-            "awaiting_start": len(self.awaiting_start),
             "receipts": len(self._receipts),
             "retransmitted": self.retransmitted,
             "acks": {str(who): [received, taken] for who, received, taken in self.acks.entries()},
@@ -307,12 +266,8 @@ class MulticastSender:
 
     def explain(self, now: int) -> list[str]:
         name = self._stream.name.lower()
-        reasons = [
-            f"{member} has not said yet that it has begun with {name} after {begin.offset}"
-            for member, begin in self.awaiting_start.items()
-        ]
         if not self.is_behind:
-            return reasons
+            return []
         window = self.window
         taken = self.acks.min_delivered
         if self.is_blocked:
@@ -324,8 +279,8 @@ class MulticastSender:
         else:
             what = f"{window.high - taken} messages sent on {name} are not yet taken by"
         if not self.acks.slowest():
-            return [*reasons, f"{what} somebody: the next stability round will tell"]
-        return reasons + [
+            return [f"{what} somebody: the next stability round will tell"]
+        return [
             f"{what} {member}, which has delivered {taken} of {window.high}; "
             f"{self._last_sign(member, now)}{self._outlook(member, now)}"
             for member in self.acks.slowest()
@@ -353,8 +308,6 @@ class MulticastSender:
         assert all(delivered <= received <= self.window.high for _, received, delivered in entries)
         assert self.window.low <= self.acks.min_delivered <= self.window.high
         assert self._timers.is_armed(Timer.WATERMARK_PROBE) or not self.is_behind
-        assert self._timers.is_armed(Timer.BEGIN) or not self.awaiting_start
-        assert self.awaiting_start.keys() <= set(view.members)
         assert self.is_behind or not self.fragments.rest or not self.window.room
         self.fragments.check_invariants()
 
@@ -409,14 +362,11 @@ class MulticastSender:
     def _received_by_all(self) -> int:
         return self.acks.min_received
 
-    def _commit(self, out: Effects, *, is_view_new: bool = False) -> None:
-        if not self.is_gated:
-            return
-        before = self.window.gate
-        self.window.gate = max(before, self._received_by_all())
-        is_awaited = self.acks.min_delivered < before  # perhaps for want of a word in this view
-        if self.window.gate > before or (is_view_new and is_awaited):
-            out.datagram(None, self.commitment())
+    def _commit(self, out: Effects) -> None:
+        before, held = self.window.gate, self._received_by_all()
+        if self.is_gated and held > before:
+            self.window.gate = held
+            out.datagram(None, Commit(held))
 
     def _purge(self, now: int, out: Effects) -> None:
         """Let go of what every current member has delivered."""
@@ -439,12 +389,6 @@ class MulticastSender:
             slow_rise = self._ack_time + (sample - self._ack_time) // 8
             self._ack_time = min(sample, slow_rise) if self._ack_time else sample
             self._timed = None
-
-    def _tell_awaiting_start(self, now: int, out: Effects) -> None:
-        for member, begin in self.awaiting_start.items():
-            out.datagram(member, begin)
-        if self.awaiting_start:
-            self._timers.arm(Timer.BEGIN, now + self._begin_interval)
 
     def _complain(self, now: int, out: Effects) -> None:
         """Nobody need be held up for ever, if that was agreed."""

@@ -1,4 +1,7 @@
-"""G1–G5: what holds whatever the protocol. (G6 and G7 are judged by the harness, G8 is a wait.)"""
+"""G1, G2, G3, G5: what holds whatever the protocol.
+
+G6 and G7 are judged by the harness, and G8 is a wait.
+"""
 
 from __future__ import annotations
 
@@ -170,58 +173,6 @@ class SilentDead:
         return found.verdict(self.id, self.title)
 
 
-class ViewOrder:
-    """Counters grow at each member, which is itself in its views; one id is one list of members."""
-
-    id = "G4"
-    title = "views come in order and are the same everywhere"
-    events = (VIEW,)
-
-    def __init__(self) -> None:
-        self.first: dict[MemberKey, Row] = {}
-        self.last: dict[MemberKey, Row] = {}
-        self.lists: defaultdict[tuple[str, int], dict[tuple[str, ...], Row]] = defaultdict(dict)
-        self.found = Findings()
-
-    def feed(self, row: Row) -> None:
-        self.found.premises += 1
-        member = row.node, row.inc
-        self._follow(self.last.get(member), row)
-        self.first.setdefault(member, row)
-        self.last[member] = row
-        self._compare(row)
-        if row.member not in row.members:
-            self.found.violate(f"{row.member} installs view {row.view} without itself", row)
-
-    def merge(self, other: ViewOrder) -> None:
-        self.found.merge(other.found)
-        for member, row in other.first.items():
-            self._follow(self.last.get(member), row)
-        self.first = other.first | self.first
-        self.last |= other.last
-        for lists in other.lists.values():
-            for row in lists.values():
-                self._compare(row)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = self.found.copy()
-        for (creator, counter), lists in self.lists.items():
-            if len(lists) > 1:
-                rows = sorted(lists.values(), key=_own_place)
-                found.violate(f"view {counter} of {creator} has {len(lists)} member lists", *rows)
-        return found.verdict(self.id, self.title)
-
-    def _follow(self, earlier: Row | None, row: Row) -> None:
-        if earlier is not None and row.view <= earlier.view:
-            self.found.violate(
-                f"{row.member} installs view {row.view} after view {earlier.view}", earlier, row
-            )
-
-    def _compare(self, row: Row) -> None:
-        lists = self.lists[row.view_creator, row.view]
-        lists[row.members] = min(lists.get(row.members, row), row, key=_own_place)
-
-
 class BoundedMemory:
     """Every window keeps its own bounds, in messages and in bytes, and a member has at most one
     connection each way with each peer; so their sum is bounded."""
@@ -276,7 +227,3 @@ class BoundedMemory:
 
 def _size(row: Row) -> int:
     return row.size
-
-
-def _own_place(row: Row) -> tuple[str, int, int]:
-    return row.node, row.inc, row.idx

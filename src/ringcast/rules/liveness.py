@@ -1,16 +1,17 @@
-"""G8, N-L1–N-L5: what must come, and by when. Waits are judged from the end of healing on."""
+"""G8, N-L1–N-L3, N-L5: what must come, and by when, once the network has healed."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.model import Stream
 from ringcast.rules.algebra import NOWHERE, Lives, Progress, merge_progress
+from ringcast.rules.changes import Freezes
 from ringcast.rules.findings import WITNESS_ROWS_MAX, Findings
 from ringcast.rules.flow import HighDrops
 from ringcast.rules.sequential import Rule
 from ringcast.trace.rows import (
-    CRASH,
     DELIVER,
     DROP_HIGH,
     OPEN,
@@ -20,16 +21,15 @@ from ringcast.trace.rows import (
     SEND_BLOCK,
     SEND_FAIL,
     SEND_UNBLOCK,
-    STOP,
     TX,
     VIEW,
-    VIEW_INPUT,
     WIN,
     split_key,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from typing import ClassVar, Self
 
     from ringcast.rules.findings import Verdict
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
@@ -116,30 +116,37 @@ def latest_rows() -> deque[Row]:
 
 
 class Journal:
-    """Who sent, opened, delivered and purged what, and when: what both waits are judged by."""
+    """Who sent, opened, delivered and purged what of one stream, and when; and when members were
+    frozen."""
 
-    EVENTS = (SEND, OPEN, DELIVER, PURGE, *Lives.EVENTS)
+    EVENTS = tuple(dict.fromkeys((SEND, OPEN, DELIVER, PURGE, *Lives.EVENTS, *Freezes.EVENTS)))
 
-    __slots__ = ("delivered", "lives", "opened", "purged", "sent")
+    __slots__ = ("_stream", "delivered", "freezes", "lives", "opened", "purged", "sent")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
         self.sent: defaultdict[OriginKey, list[Row]] = defaultdict(list)
         self.opened: dict[PairKey, Row] = {}
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
         self.purged: defaultdict[OriginKey, Progress] = defaultdict(Progress)
         self.lives = Lives()
+        self.freezes = Freezes()
 
     def feed(self, row: Row) -> None:
+        if row.event in Lives.EVENTS:
+            self.lives.feed(row)
+        if row.event in Freezes.EVENTS:
+            self.freezes.feed(row)
+        if row.stream != self._stream:
+            return
         if row.event == DELIVER:
             self.delivered[row.pair].rise(row.mono_ns, row.seqno2, row)
         elif row.event == SEND:
             self.sent[row.own_origin].append(row)
         elif row.event == PURGE:
             self.purged[row.own_origin].rise(row.mono_ns, row.seqno, row)
-        elif row.event == OPEN:
-            self.opened[row.pair] = row
         else:
-            self.lives.feed(row)
+            self.opened[row.pair] = row
 
     def merge(self, other: Journal) -> None:
         for origin, rows in other.sent.items():
@@ -148,6 +155,7 @@ class Journal:
         merge_progress(self.delivered, other.delivered)
         merge_progress(self.purged, other.purged)
         self.lives.merge(other.lives)
+        self.freezes.merge(other.freezes)
 
     def live_origins(self) -> Iterator[tuple[OriginKey, list[Row], list[Row]]]:
         """Each live sender's origin, its sends and its views, where it has both."""
@@ -177,7 +185,35 @@ class Journal:
         return max(0, through - max(delivered, self.offset(pair)))
 
 
-class DeliveredInTime:
+class OnStream:
+    """A rule about how soon messages of one stream come. View changes hold them up: so long as some
+    of those that it takes were frozen, the time does not run."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    events = Journal.EVENTS
+    stream: ClassVar[Stream] = Stream.FIFO
+
+    def __init__(self) -> None:
+        self.journal = Journal(self.stream)
+
+    def feed(self, row: Row) -> None:
+        self.journal.feed(row)
+
+    def merge(self, other: Self) -> None:
+        self.journal.merge(other.journal)
+
+    @property
+    def is_gated(self) -> bool:
+        """Its messages wait for commits."""
+        return self.stream is Stream.UNIFORM
+
+    def waited_ns(self, members: Iterable[str], since_ns: int, until_ns: int) -> int:
+        held_ns = self.journal.freezes.held_ns(map(split_key, members), since_ns, until_ns)
+        return max(0, until_ns - since_ns - held_ns)
+
+
+class DeliveredInTime(OnStream):
     """Every message of a live sender reaches every live member of its view within the bound.
 
     The time runs from the end of healing, from the send, or from when the receiver's window for
@@ -187,16 +223,6 @@ class DeliveredInTime:
 
     id = "N-L1"
     title = "a message is delivered everywhere in time, the last one too"
-    events = Journal.EVENTS
-
-    def __init__(self) -> None:
-        self.journal = Journal()
-
-    def feed(self, row: Row) -> None:
-        self.journal.feed(row)
-
-    def merge(self, other: DeliveredInTime) -> None:
-        self.journal.merge(other.journal)
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
@@ -208,10 +234,20 @@ class DeliveredInTime:
                 for receiver in views[-1].members:
                     if self.journal.is_due(receiver, sends[0].member, facts):
                         owed = _sent_to(receiver, sends, views)
-                        self._judge((*split_key(receiver), *origin), owed, facts, found)
+                        # All have to hold what is gated.
+                        taking = views[-1].members if self.is_gated else (receiver, sends[0].member)
+                        pair = (*split_key(receiver), *origin)
+                        self._judge(pair, owed, taking, facts, found)
         return found.verdict(self.id, self.title)
 
-    def _judge(self, pair: PairKey, owed: list[Row], facts: Facts, found: Findings) -> None:
+    def _judge(
+        self,
+        pair: PairKey,
+        owed: list[Row],
+        taking: Collection[str],
+        facts: Facts,
+        found: Findings,
+    ) -> None:
         assert facts.gst_ns is not None
         delivered = self.journal.delivered.get(pair, NOWHERE)
         opening = self.journal.opened.get(pair)
@@ -222,11 +258,13 @@ class DeliveredInTime:
             if row.seqno2 <= offset:
                 continue
             since_ns = max(ready_ns, row.mono_ns)
-            bound_ns = facts.delivery_bound_ns(self.journal.lacking(pair, row.seqno2, since_ns))
+            lacking = self.journal.lacking(pair, row.seqno2, since_ns)
+            bound_ns = facts.delivery_bound_ns(lacking, is_gated=self.is_gated)
             arrival = delivered.reached(row.seqno2)
-            if arrival is None and facts.end_ns <= since_ns + bound_ns:
+            until_ns = arrival.mono_ns if arrival else facts.end_ns
+            waited_ns = self.waited_ns(taking, since_ns, until_ns)
+            if arrival is None and waited_ns <= bound_ns:
                 continue  # the run ended while there was still time
-            waited_ns = max(0, (arrival.mono_ns if arrival else facts.end_ns) - since_ns)
             found.premises += 1
             found.waited(waited_ns, bound_ns)
             if waited_ns > bound_ns and not is_reported:
@@ -248,7 +286,7 @@ def _sent_to(receiver: str, sends: list[Row], views: list[Row]) -> list[Row]:
     return [row for row in sends if row.idx > since.idx]
 
 
-class Drained:
+class Drained(OnStream):
     """After its last send a sender soon knows that all have delivered: its window is empty.
 
     Owed where every member of the sender's last view lives and takes; the time runs from the end
@@ -257,16 +295,6 @@ class Drained:
 
     id = "N-L2"
     title = "a sender's window empties after its last send"
-    events = Journal.EVENTS
-
-    def __init__(self) -> None:
-        self.journal = Journal()
-
-    def feed(self, row: Row) -> None:
-        self.journal.feed(row)
-
-    def merge(self, other: Drained) -> None:
-        self.journal.merge(other.journal)
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
@@ -286,12 +314,13 @@ class Drained:
     ) -> None:
         pairs = [(*split_key(member), *origin) for member in view.members]
         lacking = max(self.journal.lacking(pair, last.seqno2, since_ns) for pair in pairs)
-        bound_ns = facts.drain_bound_ns(lacking)
+        bound_ns = facts.drain_bound_ns(lacking, is_gated=self.is_gated)
         purged = self.journal.purged.get(origin, NOWHERE)
         drained = purged.reached(last.seqno2)
-        if drained is None and facts.end_ns <= since_ns + bound_ns:
+        until_ns = drained.mono_ns if drained else facts.end_ns
+        waited_ns = self.waited_ns(view.members, since_ns, until_ns)
+        if drained is None and waited_ns <= bound_ns:
             return
-        waited_ns = max(0, (drained.mono_ns if drained else facts.end_ns) - since_ns)
         found.premises += 1
         found.waited(waited_ns, bound_ns)
         if waited_ns > bound_ns:
@@ -313,7 +342,8 @@ class Waiting(NamedTuple):
 class UnblockedAtOnce(Rule[Waiting]):
     """The purge that makes room lets a blocked sender go on in the same input.
 
-    Room for the rest of a large message goes to that first; then the next purge counts.
+    Room for the rest of a large message goes to that first; then the next purge counts. A send that
+    waits for a view is none of this (V-L5).
     """
 
     id = "N-L3"
@@ -334,7 +364,7 @@ class UnblockedAtOnce(Rule[Waiting]):
             self._report(state, found)
             state = state._replace(room=None)
         if row.event == SEND_BLOCK:
-            return Waiting(row, row.hr, None)
+            return self.initial if row.detail == "change" else Waiting(row, row.hr, None)
         if row.event == SEND:
             return state._replace(hr=row.seqno2, room=None)
         if row.event != PURGE:
@@ -363,66 +393,6 @@ def _has_room(state: Waiting, block: Row, purge: Row) -> bool:
     is_empty = purge.seqno >= state.hr
     fits_bytes = is_empty or purge.limit < 0 or purge.used + block.size <= purge.limit
     return state.hr - purge.seqno < cap and fits_bytes
-
-
-class Offered(NamedTuple):
-    """What is blocked, the view installed, and the view handed in just now with what was received
-    back then."""
-
-    blocks: tuple[Row, ...]
-    view: int
-    offer: tuple[Row, ...]
-
-
-class ViewsPass(Rule[Offered]):
-    """A newer view that is handed to a node is installed in the same input, windows full or not.
-
-    Only views handed in while a send is blocked are judged here.
-    """
-
-    id = "N-L4"
-    title = "a full window holds no view back"
-    events = (SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, VIEW_INPUT, VIEW, CRASH, STOP)
-    initial = Offered((), 0, ())
-
-    def key(self, row: Row) -> MemberKey:
-        return row.node, row.inc
-
-    def settle(self, head: list[Row]) -> Offered | None:
-        return None  # the rows are few, and both blocks and views would have to be known
-
-    def step(self, state: Offered, row: Row, found: Findings) -> Offered:
-        if state.offer and row.mono_ns > state.offer[-1].mono_ns:
-            self._report(state, found)
-            state = state._replace(offer=())
-        if row.event == SEND_BLOCK:
-            return state._replace(blocks=(*_other_streams(state, row), row))
-        if row.event in (SEND_UNBLOCK, SEND_FAIL):
-            return state._replace(blocks=_other_streams(state, row))
-        if row.event == VIEW:
-            is_answer = state.offer and row.view >= state.offer[-1].view
-            return Offered(state.blocks, row.view, () if is_answer else state.offer)
-        if row.event != VIEW_INPUT:
-            return self.initial
-        if state.blocks and row.view > state.view and row.member in row.members:
-            found.premises += 1
-            return state._replace(offer=(*state.blocks, row))
-        return state
-
-    def close(self, state: Offered, facts: Facts, found: Findings) -> None:
-        if state.offer:
-            self._report(state, found)
-
-    @staticmethod
-    def _report(state: Offered, found: Findings) -> None:
-        view = state.offer[-1]
-        found.violate(
-            f"{view.member} is blocked and does not install view {view.view}", *state.offer
-        )
-
-
-def _other_streams(state: Offered, row: Row) -> tuple[Row, ...]:
-    return tuple(block for block in state.blocks if block.stream != row.stream)
 
 
 class CalmUnderOverload:

@@ -94,6 +94,10 @@ class Sequential(Generic[S]):
                 mine.state = later.state
 
     def finish(self, facts: Facts) -> Verdict:
+        return self.findings(facts).verdict(self.id, self.title)
+
+    def findings(self, facts: Facts) -> Findings:
+        """What it has found by the end."""
         found = self._found.copy()
         for sequence in self._sequences.values():
             state = self._rule.initial
@@ -102,4 +106,4 @@ class Sequential(Generic[S]):
             if sequence.state is not None:
                 state = sequence.state
             self._rule.close(state, facts, found)
-        return found.verdict(self.id, self.title)
+        return found

@@ -1,4 +1,4 @@
-"""T1–T4, T-L1: the application's state goes to whoever joins, and then all that is not in it, once.
+"""T1–T4, T-L1: the application's state goes to who lacks it, and then all that is not in it, once.
 
 What applications make of their messages is known to the trace: of each origin how many, the last,
 and a hash that depends on their order. It is made so that the hash of a run follows from that of
@@ -11,18 +11,16 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from ringcast.protocols.state import PATIENCE_NS
+from ringcast.rules import bounds
 from ringcast.rules.algebra import Lives
 from ringcast.rules.findings import Findings
-from ringcast.rules.membership import GroupFacts
 from ringcast.trace.rows import (
     ASIDE,
     DELIVER,
     HANDED,
-    OPEN,
     PHASE,
+    SHOWN,
     STATE_BEGUN,
-    STATE_DIGEST,
     STATE_END,
     STATE_ENTRY,
     STATE_LOST,
@@ -97,8 +95,7 @@ class Statement(NamedTuple):
 class Chronicle:
     """Rows of all members, in order for each, with statements put together."""
 
-    HEADINGS = (STATE_WANTED, STATE_BEGUN, STATE_RECEIVED, STATE_END)
-    EVENTS = (*HEADINGS, STATE_ENTRY, STATE_DIGEST)
+    EVENTS = (STATE_WANTED, STATE_BEGUN, STATE_RECEIVED, STATE_END, STATE_ENTRY)
 
     __slots__ = ("rows",)
 
@@ -119,33 +116,19 @@ class Chronicle:
         while at < len(rows):
             told = Statement(rows[at], {})
             at += 1
-            while at < len(rows) and rows[at].event in (STATE_ENTRY, STATE_DIGEST):
+            while at < len(rows) and rows[at].event == STATE_ENTRY:
                 told.entries[rows[at].origin] = rows[at]
                 at += 1
             yield told
 
 
-class _Given(NamedTuple):
-    """A state as its provider had it, and where that stood by its own rows."""
-
-    told: Statement
-    reached: dict[OriginKey, int]
-    opened: dict[OriginKey, tuple[int, ...]]
-
-    def is_cut(self, origin: OriginKey, seqno: int) -> bool:
-        """Whether the provider's application had come there: it was handed all up to this; or its
-        window opened there, for a sender that was away, and it had nothing of it yet."""
-        reached = self.reached.get(origin, 0)
-        return seqno == reached or (seqno > reached and seqno in self.opened.get(origin, ()))
-
-
 class AsItsProviderHadIt:
-    """A joiner gets the state that its provider had when it came to the place of the cut. The cut
-    that the joiner is told is what the provider had been handed by then."""
+    """Whoever takes a state gets what its provider had at the cut of a view: right behind that
+    view, before any message of it. Both speak of the same view."""
 
     id = "T1"
-    title = "a joiner gets its provider's state, of the cut that it is told"
-    events = (OPEN, DELIVER, HANDED, *Chronicle.EVENTS)
+    title = "a state is its provider's, as it was at the cut of a view"
+    events = (SHOWN, DELIVER, HANDED, *Chronicle.EVENTS)
 
     def __init__(self) -> None:
         self.chronicle = Chronicle()
@@ -158,67 +141,57 @@ class AsItsProviderHadIt:
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
-        given: dict[tuple[MemberKey, int], _Given] = {}
+        given: dict[tuple[MemberKey, int], tuple[Statement, Row | None]] = {}
         for member in self.chronicle.rows:
-            for each in self._given_by(member):
-                given[member, each.told.row.seqno] = each
+            given |= self._given_by(member, found)
         for member in self.chronicle.rows:
-            begun: Statement | None = None
+            begun: Row | None = None
             for told in self.chronicle.statements(member):
                 if told.row.event == STATE_BEGUN:
-                    begun = told
-                    self._judge_cut(told, given.get(_transfer(told.row)), found)
+                    begun = told.row
                 elif told.row.event == STATE_RECEIVED:
-                    of = None if begun is None else given.get(_transfer(begun.row))
-                    self._judge_content(told, of, found)
+                    found.premises += 1
+                    of = None if begun is None else given.get(_transfer(begun))
+                    if of is None or (of[0].row.peer, of[0].row.peer_inc) != member:
+                        found.violate(
+                            f"{told.row.member} has a state that nobody gave it", begun, told.row
+                        )
+                    else:
+                        self._judge(told, *of, found)
         return found.verdict(self.id, self.title)
 
-    def _given_by(self, member: MemberKey) -> Iterator[_Given]:
-        reached: dict[OriginKey, int] = {}
-        opened: defaultdict[OriginKey, list[int]] = defaultdict(list)
-        begun: dict[OriginKey, Row] = {}
+    def _given_by(
+        self, member: MemberKey, found: Findings
+    ) -> dict[tuple[MemberKey, int], tuple[Statement, Row | None]]:
+        """The states that this one gave, by their number, with the view that each was cut at."""
+        given: dict[tuple[MemberKey, int], tuple[Statement, Row | None]] = {}
+        view: Row | None = None
+        message: Row | None = None
         for told in self.chronicle.statements(member):
             row = told.row
-            if row.event == OPEN:
-                opened[row.origin].append(row.seqno)
-            elif row.event == STATE_BEGUN:
-                begun = told.entries
-            elif row.event == STATE_RECEIVED:
-                reached = {origin: cut.seqno for origin, cut in begun.items()}
-            elif row.event == STATE_WANTED:
-                places = {origin: tuple(offsets) for origin, offsets in opened.items()}
-                yield _Given(told, dict(reached), places)
+            if row.event == SHOWN:
+                view, message = row, None
             elif is_handed(row):
-                reached[row.origin] = row.seqno2
+                message = row
+            elif row.event == STATE_WANTED:
+                found.premises += 1
+                given[member, row.seqno] = told, view
+                if view is None or message is not None:
+                    found.violate(
+                        f"{row.member} gives its state to {row.peer} behind messages of its view",
+                        *(view, message, row),
+                    )
+        return given
 
-    def _judge_cut(self, told: Statement, given: _Given | None, found: Findings) -> None:
-        found.premises += 1
-        if given is None or (given.told.row.peer, given.told.row.peer_inc) != (
-            told.row.node,
-            told.row.inc,
-        ):
+    @staticmethod
+    def _judge(told: Statement, given: Statement, view: Row | None, found: Findings) -> None:
+        if view is not None and view.view_key != told.row.view_key:
             found.violate(
-                f"{told.row.member} is told of state {told.row.seqno} of {told.row.peer}, which "
-                f"does not give it",
-                told.row,
+                f"{told.row.member} takes the state at view {told.row.view}; {view.member} gave it "
+                f"at view {view.view}",
+                *(view, given.row, told.row),
             )
-            return
-        for origin in {**given.reached, **told.entries}:
-            cut = told.entries.get(origin)
-            seqno = 0 if cut is None else cut.seqno
-            if not given.is_cut(origin, seqno):
-                found.violate(
-                    f"{told.row.member} is told that its state has {origin[0]} through {seqno}; "
-                    f"{told.row.peer} had come to {given.reached.get(origin, 0)}",
-                    *(given.told.row, told.row, cut),
-                )
-
-    def _judge_content(self, told: Statement, given: _Given | None, found: Findings) -> None:
-        found.premises += 1
-        if given is None:
-            found.violate(f"{told.row.member} has a state that nobody gave", told.row)
-        else:
-            _compare(told, given.told.content(), f"{given.told.row.member} gave", found)
+        _compare(told, given.content(), f"{given.row.member} gave", found)
 
 
 def _transfer(begun: Row) -> tuple[MemberKey, int]:
@@ -243,127 +216,82 @@ def _text(content: Content) -> str:
     return f"{content.messages} messages through {content.last} ({content.hash:x})"
 
 
-class _Window:
-    """What a joiner took out of one window."""
-
-    __slots__ = ("is_first", "offset", "taken")
-
-    def __init__(self, offset: int, *, is_first: bool) -> None:
-        self.offset = self.taken = offset
-        self.is_first = is_first
-        """It opened when its member was let in."""
-
-    def has_more(self, reached: int) -> bool:
-        """Whether something was taken out of it that comes after this."""
-        return self.taken > max(reached, self.offset)
-
-
-class _Joiner:
-    """What one joiner took, and what of it its application was handed."""
+class _Taker:
+    """What one member took out of its windows, and what of it its application was handed."""
 
     def __init__(self, found: Findings) -> None:
         self.found = found
         self.wait: Row | None = None
-        self.reached: dict[OriginKey, int] | None = None
-        """How far the application has come; None: it has no state yet."""
-        self.view: Row | None = None
-        self._cut: dict[OriginKey, Row] = {}
-        self._windows: defaultdict[OriginKey, list[_Window]] = defaultdict(list)
+        """It waits for its state; or it has it, and what was put aside is yet to be handed on."""
+        self._aside: list[Row] = []
+        self._is_here = False
 
-    def see(self, told: Statement) -> None:
-        row = told.row
-        if row.event == VIEW:
-            self.view = row
-        elif row.event == OPEN:
-            self._windows[row.origin].append(_Window(row.seqno, is_first=self.wait is None))
-        elif row.event == STATE_WAIT:
-            self.wait = row
-        elif row.event == STATE_BEGUN:
-            self._cut = told.entries
-        elif row.event == STATE_RECEIVED:
-            self.reached = {origin: cut.seqno for origin, cut in self._cut.items()}
-        elif row.event == STATE_LOST:
-            # All that came since it was let in: there is no state that it would have to follow on.
-            self._cut = {}
-            self.reached = {
-                origin: windows[0].offset
-                for origin, windows in self._windows.items()
-                if windows[0].is_first
-            }
+    def see(self, row: Row) -> None:
+        if row.event == STATE_WAIT:
+            if self.wait is None or self._is_here:
+                self.close()
+            self.wait, self._is_here = row, False
+        elif self.wait is None:
+            return
+        elif row.event in (STATE_RECEIVED, STATE_LOST):
+            self._is_here = True
+            self._aside = [each for each in self._aside if each.view >= row.view]
+        elif row.event == DELIVER and row.detail == ASIDE:
+            self._aside.append(row)
         elif row.event in (DELIVER, HANDED):
-            if row.event == DELIVER:
-                self._take(row)
-            if self.wait is not None and is_handed(row):
-                self._hand(row)
+            self._hand(self.wait, row)
 
     def close(self) -> None:
-        """It lives, and takes: everything has been handed on that does not precede its state."""
-        for origin, windows in self._windows.items():
-            reached = (self.reached or {}).get(origin, 0)
-            is_gone = self.view is None or f"{origin[0]}#{origin[1]}" not in self.view.members
-            for window in windows:
-                is_over = is_gone or window is not windows[-1]
-                if window.has_more(reached) and not (
-                    is_over and self._may_be_left_out(origin, window, reached)
-                ):
-                    assert self.wait is not None
-                    self.found.violate(
-                        f"{self.wait.member} has taken {origin[0]} through {window.taken}; its "
-                        f"application got it through {reached}",
-                        self.wait,
-                    )
+        """Everything has been handed on that its state does not hold."""
+        if self._is_here and self._aside:
+            self.found.violate(
+                f"{self._aside[0].member} has put {_range(self._aside[0])} aside, and its "
+                f"application never got it",
+                *(self.wait, self._aside[0]),
+            )
+        self._aside = []
+
+    def _hand(self, wait: Row, row: Row) -> None:
+        self.found.premises += 1
+        what = f"{row.member} is handed {_range(row)}"
+        if not self._is_here:
+            self.found.violate(f"{what} while its state is on its way", wait, row)
+            return
+        due = next((at for at, each in enumerate(self._aside) if each.origin == row.origin), None)
+        if row.event == DELIVER:
+            if due is not None:
+                first = self._aside[due]
+                self.found.violate(f"{what} before {_range(first)}", wait, first, row)
+            return
+        if due is None or self._aside[due].seqno != row.seqno:
+            self.found.violate(f"{what}, which is not what was put aside next", wait, row)
+        self._take(row)
 
     def _take(self, row: Row) -> None:
-        windows = self._windows[row.origin]
-        if not windows:
-            windows.append(_Window(0, is_first=True))  # its own stream
-        windows[-1].taken = max(windows[-1].taken, row.seqno2)
+        """What is handed on need not come in the pieces in which it was put aside."""
+        left = []
+        for each in self._aside:
+            if each.origin == row.origin and each.seqno <= row.seqno2:
+                if each.seqno2 <= row.seqno2:
+                    continue
+                each = each._replace(seqno=row.seqno2 + 1)
+            left.append(each)
+        self._aside = left
 
-    def _hand(self, row: Row) -> None:
-        self.found.premises += 1
-        what = f"{row.member} is handed {row.peer}:{row.seqno}..{row.seqno2}"
-        if self.reached is None:
-            self.found.violate(f"{what} while its state is on its way", self.wait, row)
-            return
-        due = self.reached.get(row.origin, 0) + 1
-        if row.seqno < due:
-            self.found.violate(f"{what}, which it has had through {due - 1}", self.wait, row)
-        elif row.seqno > due and not self._begins_anew(row, due):
-            self.found.violate(f"{what}, due was {due}", self.wait, row)
-        self.reached[row.origin] = max(due - 1, row.seqno2)
 
-    def _begins_anew(self, row: Row, due: int) -> bool:
-        """Whether a window opened there, for a sender that was away or is new to the group, and
-        nothing was lost of the windows before."""
-        for window in self._windows[row.origin]:
-            if window.offset == row.seqno - 1 and not window.is_first:
-                return True
-            if window.has_more(due - 1) and not self._may_be_left_out(row.origin, window, due - 1):
-                return False
-        return False
-
-    def _may_be_left_out(self, origin: OriginKey, window: _Window, reached: int) -> bool:
-        """If its sender has departed: whether the provider had less of it than would have to
-        precede this. Nothing precedes a later window, nor the first one of a sender that came
-        after this member and that the state knows nothing of."""
-        used = (each for each in self._windows[origin] if each.is_first or each.has_more(0))
-        is_behind_state = window.is_first or origin in self._cut
-        return window.offset > reached and is_behind_state and window is next(used, None)
+def _range(row: Row) -> str:
+    return f"{row.peer}:{row.seqno}..{row.seqno2}"
 
 
 class OnceBehindItsState:
-    """Behind its state a joiner's application gets of each origin exactly what follows on the cut:
-    in order, once, and all that was taken.
-
-    A sender that was away begins anew where its window opens. One that has departed may have left
-    messages here that do not follow on the state, because its provider had fewer: all of them are
-    left out. One that came after this member, and that the state knows nothing of, follows on
-    nothing: of it all is handed on. Before its state the application gets nothing.
-    """
+    """Behind its state an application gets exactly what was sent in the view that the state was cut
+    at, and in later ones: in order, once, and all that its member took. Before it, it gets nothing.
+    The same if the state is lost: what was sent before the view that it was to be cut at is lost,
+    too."""
 
     id = "T2"
-    title = "behind its state a joiner is handed what follows on the cut, once"
-    events = (OPEN, DELIVER, HANDED, STATE_WAIT, STATE_LOST, *Chronicle.EVENTS, *Lives.EVENTS)
+    title = "behind a state comes what was sent since its cut, once"
+    events = (DELIVER, HANDED, STATE_WAIT, STATE_RECEIVED, STATE_LOST, *Lives.EVENTS)
 
     def __init__(self) -> None:
         self.chronicle = Chronicle()
@@ -372,7 +300,7 @@ class OnceBehindItsState:
     def feed(self, row: Row) -> None:
         if row.event in Lives.EVENTS:
             self.lives.feed(row)
-        if row.event == VIEW or row.event not in Lives.EVENTS:
+        else:
             self.chronicle.feed(row)
 
     def merge(self, other: OnceBehindItsState) -> None:
@@ -382,16 +310,12 @@ class OnceBehindItsState:
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
         for member, rows in self.chronicle.rows.items():
-            joiner = _Joiner(found)
-            for told in self.chronicle.statements(member):
-                joiner.see(told)
-            if (
-                joiner.reached is not None
-                and facts.gst_ns is not None
-                and self.lives.is_live(member)
-                and rows[0].member not in facts.stopped_members
-            ):
-                joiner.close()
+            taker = _Taker(found)
+            for row in rows:
+                taker.see(row)
+            is_reading = rows[0].member not in facts.stopped_members
+            if facts.gst_ns is not None and self.lives.is_live(member) and is_reading:
+                taker.close()
         return found.verdict(self.id, self.title)
 
 
@@ -448,8 +372,8 @@ def _run_idx(told: Statement) -> int:
 
 
 class LostOnlyIfNobodyHasIt:
-    """A state is called lost only where everybody else in the view waits for its own, is yet to
-    hear that it has been let in, or has refused."""
+    """A state is called lost only in a view to which everybody else came without one, or where all
+    who had one have refused."""
 
     id = "T4"
     title = "a state is lost only if nobody in the view can give it"
@@ -485,82 +409,71 @@ class LostOnlyIfNobodyHasIt:
                 found.violate(f"{lost.member} has lost its state, and {key} has one", view, lost)
 
     def _could_not(self, member: MemberKey, view: Row, lost: Row) -> bool:
-        """Whether this one was without a state itself, at some time in that view, or has refused.
-        Founders have one from their first view on, joiners have to wait for theirs from there."""
-        has_state = has_view = False
+        """Whether this one was without a state itself when it came to that view, or has refused.
+        Founders have one from their first view on, others have to wait for theirs from there."""
+        has_state = has_view = is_there = False
         for row in self.chronicle.rows.get(member, []):
             if row.run_idx > lost.run_idx:
                 break
-            if row.event == VIEW and not has_view:
-                has_state = has_view = True
-            elif row.event == STATE_WAIT:
-                has_state = False
-            elif row.event in (STATE_RECEIVED, STATE_LOST):
-                has_state = True
-                if row.run_idx > view.run_idx:
+            is_there |= row.event == VIEW and row.view_key == view.view_key
+            if row.event == STATE_REFUSED:
+                if (row.peer, row.peer_inc) == (lost.node, lost.inc):
                     return True
-            elif row.event == STATE_REFUSED and (row.peer, row.peer_inc) == (lost.node, lost.inc):
-                return True
+            elif is_there:
+                continue
+            elif row.event != VIEW:
+                has_state = row.event != STATE_WAIT
+            elif not has_view:
+                has_state = has_view = True
         return not has_state
 
 
-def state_bound_ns(facts: GroupFacts, waited_ns: int = 0) -> int:
-    """How long after the end of the faults a joiner may still wait for its state, if it has waited
-    for so long by then.
-
-    There is one view. If its provider's words are lost, it waits for as long as it has patience:
-    so long at first, and never more than twice what it has waited. Then it asks one after the
-    other, and gets it.
-    """
-    patience = max(PATIENCE_NS, 2 * waited_ns)
-    return facts.one_view_bound_ns + patience + facts.nodes * facts.round_ns + facts.state_ns
-
-
 class StateInTime:
-    """Whoever joins has its state soon, or is told that nobody has it."""
+    """Whoever takes a state has it soon, or is told that nobody has it."""
 
     id = "T-L1"
-    title = "whoever joins has its state, in time"
+    title = "whoever takes a state has it, in time"
     events = (STATE_WAIT, STATE_RECEIVED, STATE_LOST, PHASE, *Lives.EVENTS)
 
     def __init__(self) -> None:
-        self.waits: dict[MemberKey, Row] = {}
-        self.ends: dict[MemberKey, Row] = {}
+        self.waits: defaultdict[MemberKey, list[Row]] = defaultdict(list)
         self.heal: Row | None = None
         self.lives = Lives()
 
     def feed(self, row: Row) -> None:
-        if row.event == STATE_WAIT:
-            self.waits[row.node, row.inc] = row
-        elif row.event in (STATE_RECEIVED, STATE_LOST):
-            self.ends[row.node, row.inc] = row
-        elif row.event != PHASE:
+        if row.event in Lives.EVENTS:
             self.lives.feed(row)
+        elif row.event != PHASE:
+            self.waits[row.node, row.inc].append(row)
         elif row.kind == "heal":
             self.heal = row
 
     def merge(self, other: StateInTime) -> None:
-        self.waits |= other.waits
-        self.ends |= other.ends
+        for member, rows in other.waits.items():
+            self.waits[member] += rows
         self.heal = self.heal or other.heal
         self.lives.merge(other.lives)
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
-        if isinstance(facts, GroupFacts) and self.heal is not None:
-            for member, wait in self.waits.items():
-                end = self.ends.get(member)
-                is_over = end is not None and end.mono_ns < self.heal.mono_ns
-                if not is_over and self.lives.is_live(member):
-                    self._judge(wait, end, self.heal.mono_ns, facts, found)
+        heal_ns = 0 if self.heal is None else self.heal.mono_ns
+        for member, rows in self.waits.items() if self.heal is not None else ():
+            wait: Row | None = None
+            for row in rows:
+                if row.event == STATE_WAIT:
+                    wait = wait or row
+                elif wait is not None:
+                    if row.mono_ns >= heal_ns:
+                        self._judge(wait, row, heal_ns, facts, found)
+                    wait = None
+            if wait is not None and self.lives.is_live(member):
+                self._judge(wait, None, heal_ns, facts, found)
         return found.verdict(self.id, self.title)
 
     @staticmethod
-    def _judge(
-        wait: Row, end: Row | None, heal_ns: int, facts: GroupFacts, found: Findings
-    ) -> None:
+    def _judge(wait: Row, end: Row | None, heal_ns: int, facts: Facts, found: Findings) -> None:
         since_ns = max(wait.mono_ns, heal_ns)
-        bound_ns = state_bound_ns(facts, since_ns - wait.mono_ns)
+        bound_ns = bounds.state_ns(facts, since_ns - wait.mono_ns)
         waited_ns = (facts.end_ns if end is None else end.mono_ns) - since_ns
         if end is None and waited_ns <= bound_ns:
             return  # the run ended while there was still time

@@ -10,7 +10,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringcast.model import Stream
+from ringcast.rules.changes import ChangesEnd, RarelyAtWill
 from ringcast.rules.connections import (
     ExpiresInTime,
     LateIsNothing,
@@ -18,19 +18,8 @@ from ringcast.rules.connections import (
     StateMachine,
     WindowsOpenRight,
 )
-from ringcast.rules.delivery import (
-    InOrder,
-    JoinerServed,
-    NothingOfTheDeparted,
-    PrefixOfTheDead,
-)
-from ringcast.rules.everywhere import (
-    AtMostOnce,
-    BoundedMemory,
-    Integrity,
-    SilentDead,
-    ViewOrder,
-)
+from ringcast.rules.delivery import InItsView, InOrder, PrefixOfTheDead
+from ringcast.rules.everywhere import AtMostOnce, BoundedMemory, Integrity, SilentDead
 from ringcast.rules.findings import Rule, Verdict, Violation
 from ringcast.rules.flow import (
     AckersAreMembers,
@@ -46,23 +35,11 @@ from ringcast.rules.liveness import (
     Drained,
     Quiet,
     UnblockedAtOnce,
-    ViewsPass,
 )
-from ringcast.rules.membership import (
-    Agreement,
-    JoinedInTime,
-    LeftInTime,
-    OneView,
-    ServedByItsView,
-)
-from ringcast.rules.merging import BeginsWhereNamed, Restful, WindowsStay
+from ringcast.rules.membership import JoinedInTime, LeftInTime, OneView, Restful
 from ringcast.rules.replay import Replay
-from ringcast.rules.retained import (
-    only_what_was_left,
-    same_prefix,
-    unblocked_by_stability,
-)
 from ringcast.rules.sequential import Sequential
+from ringcast.rules.stability import UnblockedByStability
 from ringcast.rules.state import (
     AsItsProviderHadIt,
     LostOnlyIfNobodyHasIt,
@@ -88,19 +65,16 @@ from ringcast.rules.unicast_liveness import (
     IdleIsGone,
     QuietPairs,
 )
-from ringcast.rules.uniform import (
-    Agreed,
-    AllOrNone,
-    OnlyTargets,
-    OnStream,
-    ReceivedByAll,
-)
-from ringcast.rules.uniform_liveness import (
-    LeavesSoon,
-    NothingLeft,
-    Resolved,
-    ThreeDelays,
-    Valid,
+from ringcast.rules.uniform import NothingLeft, ReceivedByAll, ThreeDelays, Valid
+from ringcast.rules.views import (
+    AllOfWhoGoesAlong,
+    NoNeedlessLoss,
+    PrefixOfTheView,
+    SameTogether,
+    SentInItsView,
+    SilentWhileFrozen,
+    UniformInAll,
+    ViewOrder,
 )
 
 if TYPE_CHECKING:
@@ -109,11 +83,12 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Facts, Row, Trace
 
 __all__ = [
-    "ALL",
     "GROUP",
+    "MULTICAST",
     "STATE",
     "UNICAST",
     "UNIFORM",
+    "VIEWS",
     "Rule",
     "Verdict",
     "Violation",
@@ -121,11 +96,31 @@ __all__ = [
     "feed_all",
 ]
 
-ALL: tuple[Callable[[], Rule], ...] = (
+VIEWS: tuple[Callable[[], Rule], ...] = (
+    ViewOrder,
+    SentInItsView,
+    PrefixOfTheView,
+    AllOfWhoGoesAlong,
+    SameTogether,
+    NoNeedlessLoss,
+    SilentWhileFrozen,
+)
+"""Makers of the rules about views, of whatever is sent in them."""
+
+MEMBERSHIP: tuple[Callable[[], Rule], ...] = (
+    OneView,
+    JoinedInTime,
+    LeftInTime,
+    Restful,
+    ChangesEnd,
+    RarelyAtWill,
+)
+"""How soon views come."""
+
+MULTICAST: tuple[Callable[[], Rule], ...] = (
     Integrity,
     AtMostOnce,
     SilentDead,
-    ViewOrder,
     BoundedMemory,
     Quiet,
     InOrder,
@@ -134,17 +129,17 @@ ALL: tuple[Callable[[], Rule], ...] = (
     PurgedByAll,
     partial(Sequential, AckHonesty()),
     partial(Sequential, AckersAreMembers()),
-    partial(Sequential, NothingOfTheDeparted()),
-    JoinerServed,
+    partial(Sequential, InItsView()),
     SameBytesAgain,
     PrefixOfTheDead,
     DeliveredInTime,
     Drained,
     partial(Sequential, UnblockedAtOnce()),
-    partial(Sequential, ViewsPass()),
     CalmUnderOverload,
+    *VIEWS,
+    *MEMBERSHIP,
 )
-"""Makers of the rules for multicast, G1 to N-L5."""
+"""Makers of the rules for messages to the group, and for its views."""
 
 UNICAST: tuple[Callable[[], Rule], ...] = (
     AtMostOnce,
@@ -179,38 +174,12 @@ UNICAST: tuple[Callable[[], Rule], ...] = (
 """Makers of the rules for unicast, G2 to Y-L3."""
 
 GROUP: tuple[Callable[[], Rule], ...] = (
-    Integrity,
-    AtMostOnce,
-    SilentDead,
-    ViewOrder,
-    BoundedMemory,
-    Quiet,
-    InOrder,
-    partial(Sequential, FlowControl()),
-    WindowHonoured,
-    PurgedByAll,
-    partial(Sequential, AckHonesty()),
-    partial(Sequential, AckersAreMembers()),
-    partial(Sequential, NothingOfTheDeparted()),
-    ServedByItsView,
-    SameBytesAgain,
-    PrefixOfTheDead,
-    DeliveredInTime,
-    Drained,
-    partial(Sequential, UnblockedAtOnce()),
-    CalmUnderOverload,
+    *MULTICAST,
     InTurn,
     partial(Replay, Acknowledged),
     partial(Replay, NothingLostInSilence),
-    WindowsStay,
-    Agreement,
-    BeginsWhereNamed,
-    OneView,
-    JoinedInTime,
-    LeftInTime,
-    Restful,
 )
-"""Makers of the rules for whole nodes that make their own views, G1 to V-L4."""
+"""Makers of the rules for whole nodes: the same, and that messages to one member come too."""
 
 STATE: tuple[Callable[[], Rule], ...] = (
     AsItsProviderHadIt,
@@ -221,44 +190,31 @@ STATE: tuple[Callable[[], Rule], ...] = (
 )
 """Makers of the rules for groups whose applications have a state, T1 to T-L1."""
 
-_TIMED = (DeliveredInTime, Drained)
-"""Uniform messages wait for commits, and have bounds of their own."""
-
 UNIFORM: tuple[Callable[[], Rule], ...] = (
-    *(make for make in GROUP if make not in _TIMED),
-    *(partial(OnStream, make, Stream.FIFO) for make in _TIMED),
-    Agreed,
-    OnlyTargets,
+    *GROUP,
+    UniformInAll,
     ReceivedByAll,
-    partial(
-        OnStream,
-        InOrder,
-        Stream.UNIFORM,
-        id="U4",
-        title="uniform messages of one sender are delivered in order, also those of a departed one",
-    ),
     Valid,
-    AllOrNone,
     NothingLeft,
     ThreeDelays,
-    Resolved,
-    LeavesSoon,
 )
-"""Makers of the rules for groups with the uniform stream: those of a group, and U1 to U-L3."""
+"""Makers of the rules for groups with the uniform stream."""
 
-BY_PROTOCOL = {"multicast": ALL, "unicast": UNICAST, "group": (*GROUP, *STATE), "uniform": UNIFORM}
+BY_PROTOCOL = {
+    "multicast": MULTICAST,
+    "unicast": UNICAST,
+    "group": (*GROUP, *STATE),
+    "uniform": UNIFORM,
+}
 
 
 def rules_for(facts: Facts) -> list[Rule]:
-    """One for every rule of this run's protocol, in the order of its tuple above. Where
-    members report, or retain messages, some are judged otherwise."""
+    """One for every rule of this run's protocol, in the order of its tuple above. Where members
+    report what they have delivered, a sender is freed otherwise."""
     rules = {rule.id: rule for rule in (make() for make in BY_PROTOCOL[facts.protocol])}
-    others: tuple[Rule, ...] = ()
-    if facts.purge != "acks":
-        others = (unblocked_by_stability(),)
-    if facts.is_retained:
-        others += (only_what_was_left(), same_prefix(), Resolved())
-    return list({**rules, **{rule.id: rule for rule in others}}.values())
+    if facts.purge != "acks" and UnblockedByStability.id in rules:
+        rules[UnblockedByStability.id] = UnblockedByStability()
+    return list(rules.values())
 
 
 def audit(trace: Trace) -> list[Verdict]:

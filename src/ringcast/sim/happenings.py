@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.membership import LEAVE
+from ringcast.rules import membership
 from ringcast.sim.partitions import KINDS
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.windows import GREW, SHRANK
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ringcast.sim.cluster import Cluster
-    from ringcast.trace.rows import MemberKey, Row
+    from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 CRASHED_SENDERS = "seeds: sender dies between data and commit"
 
@@ -52,41 +52,47 @@ def happenings(cluster: Cluster) -> dict[str, int]:
 class _Life:
     """What one member has done so far."""
 
-    __slots__ = ("apart", "committed", "is_leaving", "is_proposing", "sent", "view")
+    __slots__ = ("change", "committed", "is_leaving", "met", "sent")
 
     def __init__(self) -> None:
-        self.apart: set[str] = set()  # who has departed from its view
+        self.change: Row | None = None
+        """The last row of a view change: it is frozen, or in a view."""
         self.committed = 0
         self.is_leaving = False
-        self.is_proposing = False
+        self.met: set[str] = set()
+        """Who was in a view with it."""
         self.sent = 0
-        self.view: Row | None = None
+
+    def is_proposing(self, row: Row) -> bool:
+        change = self.change
+        is_frozen = change is not None and change.event == trace.FREEZE
+        return is_frozen and change is not None and change.view_creator == row.member
 
 
 def _views(rows: Iterable[Row]) -> dict[str, int]:
     lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
-    merges: set[tuple[str, int]] = set()
-    counts = {"merges": 0, "left out, and back": 0, "a proposer crashes": 0}
+    merges: set[ViewKey] = set()
+    counts = {"merges": 0, "left out, and back": 0, "a proposer dies": 0}
     for row in rows:
         life = lives[row.node, row.inc]
         match row.event:
             case trace.VIEW:
-                counts["left out, and back"] += len(life.apart.intersection(row.members))
-                before = () if life.view is None else life.view.members
-                life.apart = life.apart.union(before).difference(row.members)
-                life.view, life.is_proposing = row, False
-            case trace.PART:
-                merges.add((row.view_creator, row.view))
-            case trace.TX if row.kind == "propose":
-                life.is_proposing = True
+                others = set(row.members).difference(row.part)
+                counts["left out, and back"] += len(others & life.met)
+                if others & life.met:
+                    merges.add(row.view_key)
+                life.met.update(row.members)
+                life.change = row
+            case trace.FREEZE:
+                life.change = row
             case trace.CRASH:
-                counts["a proposer crashes"] += life.is_proposing
+                counts["a proposer dies"] += life.is_proposing(row)
     return {**counts, "merges": len(merges)}
 
 
 def _uniform(rows: Iterable[Row]) -> dict[str, int]:
     lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
-    counts = {CRASHED_SENDERS: 0, "a sender leaves": 0, "delivered when the sender had departed": 0}
+    counts = {CRASHED_SENDERS: 0, "a sender leaves": 0, "delivered by a cut": 0}
     for row in rows:
         life = lives[row.node, row.inc]
         match row.event:
@@ -95,14 +101,13 @@ def _uniform(rows: Iterable[Row]) -> dict[str, int]:
             case trace.TX if row.kind == "commit":
                 life.committed = max(life.committed, row.seqno)
             case trace.VIEW:
-                life.view = row
+                life.change = row
             case trace.CRASH:
                 counts[CRASHED_SENDERS] |= life.sent > life.committed
-            case _ if row.event == LEAVE:
+            case membership.LEAVE:
                 life.is_leaving = True
             case trace.STOP:
                 counts["a sender leaves"] += life.is_leaving and life.sent > 0
-            case trace.DELIVER if row.stream == Stream.UNIFORM and life.view is not None:
-                is_member = f"{row.peer}#{row.peer_inc}" in life.view.members
-                counts["delivered when the sender had departed"] += not is_member
+            case trace.DELIVER if row.stream == Stream.UNIFORM and life.change is not None:
+                counts["delivered by a cut"] += life.change.view > row.view
     return counts

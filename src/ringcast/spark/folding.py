@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ringcast.rules.findings import Verdict, Violation
-from ringcast.trace.rows import Row
+from ringcast.trace.rows import LISTS, Row
 
 VIOLATIONS_SHOWN_MAX = 10
 """With their rows, for each rule; the rest are counted."""
@@ -30,4 +30,4 @@ def from_text(text: str) -> Verdict:
 def row_of(values: list[object]) -> Row:
     """A row from JSON, which knows no tuples."""
     row = Row._make(values)
-    return row._replace(members=tuple(row.members))
+    return row._replace(**{name: tuple(getattr(row, name)) for name in LISTS})

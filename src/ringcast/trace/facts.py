@@ -1,16 +1,10 @@
-"""The facts of a run as JSON has them, in files beside its rows.
-
-Which facts there are follows from the run's protocol and purge rule: so do the bounds that rules
-compute from them.
-"""
+"""The facts of a run as JSON has them, in files beside its rows."""
 
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from ringcast.rules.membership import GroupFacts
-from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts
 from ringcast.trace.rows import Facts
 
 if TYPE_CHECKING:
@@ -27,19 +21,10 @@ def facts_to_values(facts: Facts) -> dict[str, Any]:
 
 def facts_from_values(values: Mapping[str, Any]) -> Facts:
     """Unknown ones are ignored, missing ones keep their default."""
-    kind = _kind(values.get("protocol", ""), values.get("purge", ""))
     picked: dict[str, Any] = {}
-    for item in fields(kind):
+    for item in fields(Facts):
         if item.name in values:
             value = values[item.name]
             is_set = item.default is not MISSING and isinstance(item.default, frozenset)
             picked[item.name] = frozenset(value) if is_set else value
-    return kind(**picked)
-
-
-def _kind(protocol: str, purge: str) -> type[Facts]:
-    if protocol == "uniform":
-        return UniformFacts
-    if protocol == "group":
-        return HeirFacts if purge == "retained" else GroupFacts
-    return Facts
+    return Facts(**picked)

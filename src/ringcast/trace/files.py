@@ -17,11 +17,11 @@ from typing import Any
 
 from ringcast.errors import UsageError
 from ringcast.trace.facts import facts_from_values, facts_to_values
-from ringcast.trace.rows import Row, TornTrace, Trace
+from ringcast.trace.rows import LISTS, Row, TornTrace, Trace
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
-_MEMBERS = Row._fields.index("members")
+_LISTS = tuple(map(Row._fields.index, LISTS))
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -92,7 +92,8 @@ def _picks(columns: list[str]) -> list[tuple[int, Any]]:
 
 def _row(values: list[Any], picks: list[tuple[int, Any]]) -> Row:
     cells = [default if at < 0 else values[at] for at, default in picks]
-    cells[_MEMBERS] = tuple(cells[_MEMBERS])
+    for at in _LISTS:
+        cells[at] = tuple(cells[at])
     return Row._make(cells)
 
 

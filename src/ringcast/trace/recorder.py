@@ -32,11 +32,9 @@ from ringcast.trace.rows import (
     SEND,
     START,
     STOP,
-    VIEW,
     Row,
     naming,
     naming_id,
-    naming_view,
 )
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.events import Delivered, FragmentsDelivered
-    from ringcast.model import Member, Stream, View, ViewId
+    from ringcast.model import Member, Stream, ViewId
     from ringcast.trace.content import Block
 
 LEVELS = ("deliveries", "full")
@@ -143,13 +141,10 @@ class Recorder:
         self._scribe.start()
         self.write(START, now)
 
-    def view(self, view: View, now: int) -> None:
-        """The node installed this view."""
-        self.write(VIEW, now, **naming_view(view))
-
-    def opened(self, origin: Origin, offset: int, now: int) -> None:
-        """A receive window opened: what comes after `offset` will be delivered."""
-        self.write(OPEN, now, **naming(origin), seqno=offset, seqno2=offset)
+    def opened(self, origin: Origin, offset: int, view_id: ViewId, now: int) -> None:
+        """A receive window opened with this view: what comes after `offset` will be delivered."""
+        place = {"seqno": offset, "seqno2": offset, **naming_id(view_id)}
+        self.write(OPEN, now, **naming(origin), **place)
         self._delivered[origin] = self._track(origin, offset)
 
     def dropped(self, origin: Origin, now: int) -> None:
@@ -159,18 +154,22 @@ class Recorder:
         self._flush()
         self._delivered.pop(origin, None)
 
-    def sent(self, stream: Stream, first: int, payloads: Sequence[bytes], now: int) -> None:
-        """The node accepted these messages and numbered them from `first` on."""
+    def sent(
+        self, stream: Stream, first: int, payloads: Sequence[bytes], view_id: ViewId, now: int
+    ) -> None:
+        """The node accepted these messages and numbered them from `first` on, in this view."""
         track = self._sender(stream)
-        self._extend(track, first, first + len(payloads) - 1, None, now)
+        self._extend(track, first, first + len(payloads) - 1, view_id, now)
         blocks = track.hasher.add_run(first, payloads)
         if blocks:
             self._put_blocks(blocks, track, now)
 
-    def sent_fragments(self, stream: Stream, first: int, last: int, now: int) -> None:
+    def sent_fragments(
+        self, stream: Stream, first: int, last: int, view_id: ViewId, now: int
+    ) -> None:
         """Fragments of a large message took these seqnos; `sent` follows with the last one."""
         track = self._sender(stream)
-        place = {"seqno": first, "seqno2": last, "kind": "fragment"}
+        place = {"seqno": first, "seqno2": last, "kind": "fragment", **naming_id(view_id)}
         self.write(SEND, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(first, last), track, now)
 
@@ -255,9 +254,7 @@ class Recorder:
 
     # Rows
 
-    def _extend(
-        self, track: _Track, first: int, last: int, view_id: ViewId | None, now: int
-    ) -> None:
+    def _extend(self, track: _Track, first: int, last: int, view_id: ViewId, now: int) -> None:
         """Runs that continue each other become one row: what is judged is ranges."""
         if track.is_growing:
             if track.last + 1 == first and track.view_id == view_id:
@@ -279,13 +276,14 @@ class Recorder:
         for track in growing:
             track.is_growing = False
         for track in growing:
-            columns = naming(track.origin) | {"seqno": track.first, "seqno2": track.last}
-            if track.view_id is None:
+            assert track.view_id is not None
+            columns = naming(track.origin) | naming_id(track.view_id)
+            columns |= {"seqno": track.first, "seqno2": track.last}
+            if track.is_sent:
                 self.write(SEND, track.since, **columns)
             else:
                 kept, track.payloads = track.payloads, []
                 self._messages_kept += len(kept)
-                columns |= naming_id(track.view_id)
                 self.write(DELIVER, track.since, kept, **columns)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:

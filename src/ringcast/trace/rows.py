@@ -23,12 +23,12 @@ PAUSE = "pause"
 RESUME = "resume"
 
 # Views and windows.
-VIEW_INPUT = "view_input"
-"""The simulator hands a view to the node; `view` follows when the node installs it."""
+FREEZE = "freeze"
+"""The member promises the proposal `view` of these `members`: no seqno until the next `view`."""
 VIEW = "view"
-PART = "part"
-"""The view brings groups together, and this is one of them: `members` were in the view `seqno` of
-`peer`. Written beside `view`, once for each."""
+"""The node installs a view: it gives its seqnos in it from here on."""
+SHOWN = "shown"
+"""The application is told of it: nothing of the view before follows."""
 OPEN = "open"
 DROP_WINDOW = "drop_window"
 WIN = "win"
@@ -40,13 +40,6 @@ RELEASE = "release"
 STABILITY_REPORT = "stability_report"
 """A member says, in the view `view`, that its application has delivered what is up to `hd` of
 `peer`. Written once for each member of that view, when the report leaves."""
-ESTATE = "estate"
-"""What is left here of the messages of `peer` on a stream, who has departed: `hd` and `received`.
-`kind` is how far the taker has come with it, and `seqno` what it is to come to: collect, hold,
-commit; then it is resolved. Or the sender is back, and that is the end of it. `detail` "no window":
-nothing of it was ever due here; "forwarder": it is passed on only."""
-RESOLVED = "resolved"
-BACK = "back"
 
 # The application's side.
 SEND = "send"
@@ -57,24 +50,24 @@ DELIVER = "deliver"
 BLOCK = "block"
 """The content hash of one block of consecutive messages, written by its sender and receivers."""
 HANDED = "handed"
-"""Messages that a joiner had taken, and its application gets only now: its state had to come
-first. Their `deliver` bears the detail "aside"."""
+"""Messages that were put aside, and the application gets only now: its state had to come first.
+Their `deliver` bears the detail "aside"."""
 ASIDE = "aside"
 
 # The application's state: who gives it to whom, and what is in it.
 STATE_WAIT = "state_wait"
-"""A joiner is in, its windows are open, and it begins to wait for its state."""
+"""A member begins to wait for its state: messages that come are put aside."""
 STATE_WANTED = "state_wanted"
-"""The application comes to the place where the state for `peer` is cut; `seqno` is the number of
-the transfer."""
+"""Behind a view the application is asked for its state for `peer`; `seqno` is the number of the
+transfer."""
 STATE_REFUSED = "state_refused"
 """It does not give that one."""
 STATE_BEGUN = "state_begun"
-"""At the joiner: transfer `seqno` of `peer` begins."""
-STATE_DIGEST = "state_digest"
-"""Behind it, once for each origin: the state has all of it through `seqno`."""
+"""At who takes it: transfer `seqno` of `peer` begins."""
 STATE_RECEIVED = "state_received"
+"""It is complete, as it was at the cut of `view`."""
 STATE_LOST = "state_lost"
+"""Nobody has it; `view` is the one at whose cut it was to be taken."""
 LEFT_BEHIND = "left before it came"
 """Detail of `state_lost` where a joiner is gone and what it had put aside with it."""
 STATE_END = "state_end"
@@ -126,9 +119,9 @@ PHASE = "phase"
 EVENTS = (
     *(START, CRASH, STOP, PAUSE, RESUME),
     *(
-        VIEW_INPUT,
+        FREEZE,
         VIEW,
-        PART,
+        SHOWN,
         OPEN,
         DROP_WINDOW,
         WIN,
@@ -136,10 +129,9 @@ EVENTS = (
         PURGE,
         RELEASE,
         STABILITY_REPORT,
-        ESTATE,
     ),
     *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK, HANDED),
-    *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN, STATE_DIGEST),
+    *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN),
     *(STATE_RECEIVED, STATE_LOST, STATE_END, STATE_ENTRY),
     *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
     *(CONN, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
@@ -192,6 +184,10 @@ class Row(NamedTuple):
     epoch: int = 0
     """Of a unicast stream; 0: not about one."""
     conn: int = 0
+    part: tuple[str, ...] = ()
+    """Of a view: the member keys of those who come together from the view before."""
+    cut: tuple[str, ...] = ()
+    """Of a view: up to where they end the view before, as `cut_text` writes it for each origin."""
 
     @property
     def member(self) -> str:
@@ -213,6 +209,11 @@ class Row(NamedTuple):
         """The row's own node as a receiver of that origin."""
         return self.node, self.inc, self.peer, self.peer_inc, self.stream
 
+    @property
+    def view_key(self) -> ViewKey:
+        """Views in the order in which a member may install them."""
+        return self.view, self.view_creator
+
 
 MemberKey: TypeAlias = tuple[str, int]
 """(node, inc) as rows carry it; `split_key` makes it from a member key."""
@@ -222,6 +223,12 @@ OriginKey: TypeAlias = tuple[str, int, int]
 
 PairKey: TypeAlias = tuple[str, int, str, int, int]
 """(receiver, its incarnation, sender, its incarnation, stream)."""
+
+ViewKey: TypeAlias = tuple[int, str]
+"""(counter, member key of its maker)."""
+
+LISTS = tuple(name for name, value in Row._field_defaults.items() if isinstance(value, tuple))
+"""Columns whose values are lists."""
 
 
 def member_key(member: Member) -> str:
@@ -248,6 +255,11 @@ def naming_id(view_id: ViewId) -> dict[str, Any]:
 def naming_view(view: View) -> dict[str, Any]:
     """The columns that tell of a view."""
     return {**naming_id(view.id), "members": tuple(map(member_key, view))}
+
+
+def cut_text(origin: Origin, seqno: int) -> str:
+    """An origin that ends a view at this seqno; -1: each member keeps what it has of it."""
+    return f"{member_key(origin.sender)} {int(origin.stream)} {seqno}"
 
 
 def split_key(key: str) -> MemberKey:
@@ -287,20 +299,44 @@ class Facts:
     """Window capacity by member key: where windows grow, the most that they may have."""
     stopped_members: frozenset[str] = frozenset()
     """Member keys whose application takes slowly or not at all: no liveness is owed to them."""
+    nodes: int = 1
+    """How many members there may be at one time."""
+    discovery_ns: int = 0
+    heartbeat_ns: int = 0
+    suspect_ns: int = 0
+    verify_ns: int = 0
+    leave_ns: int = 0
+    late_members: frozenset[str] = frozenset()
+    """Member keys of those that slept, or whose clocks or timers were wrong, at some time."""
+    component: Mapping[str, int] = field(default_factory=dict)
+    """Who hears whom in the end, by member key: those with the same number. All do, by default."""
+    state_ns: int = 0
+    """How long it takes to give the largest state of the run, once it has begun."""
     gst_ns: int | None = None
     """When healing ended; None: the run has no liveness phase."""
     end_ns: int = 0
 
-    def delivery_bound_ns(self, missing: int) -> int:
+    def delivery_bound_ns(self, missing: int, *, is_gated: bool = False) -> int:
         """The longest that `missing` messages may take to be repaired and delivered (N-L1). Who
-        retains what it has delivered asks for more only once that is known to be everybody's."""
-        requests = max(1, -(-missing // self.nack_messages_max))
-        further_ns = self.tau_ns + self.is_retained * self.round_bound_ns
-        return 3 * self.tau_ns + 5 * self.delta_ns + (requests - 1) * further_ns
+        retains what it has delivered asks for more only once that is known to be everybody's.
 
-    def drain_bound_ns(self, missing: int) -> int:
-        """The longest until the sender also knows of it and its window is empty (N-L2)."""
-        return self.delivery_bound_ns(missing) + self.known_ns + self.tau_ns + self.delta_ns
+        What `is_gated` waits for a commit (U5): until all hold it, then acks, or a probe for those
+        that were lost, and the commit. With a further request the receiver must first deliver what
+        it has, so each costs an ack and a commit too.
+        """
+        further = max(0, -(-missing // self.nack_messages_max) - 1)
+        if is_gated:
+            each_ns = self.tau_ns + 4 * self.delta_ns
+            return 4 * self.tau_ns + 8 * self.delta_ns + further * each_ns
+        each_ns = self.tau_ns + self.is_retained * self.round_bound_ns
+        return 3 * self.tau_ns + 5 * self.delta_ns + further * each_ns
+
+    def drain_bound_ns(self, missing: int, *, is_gated: bool = False) -> int:
+        """The longest until the sender also knows of it and its window is empty (N-L2). Uniform
+        messages are acknowledged in any group."""
+        known_ns = self.ack_delay_ns if is_gated else self.known_ns
+        delivered_ns = self.delivery_bound_ns(missing, is_gated=is_gated)
+        return delivered_ns + known_ns + self.tau_ns + self.delta_ns
 
     @property
     def known_ns(self) -> int:

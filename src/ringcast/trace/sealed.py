@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Buffer: TypeAlias = "bytes | memoryview"
 
-VERSION = 2
+VERSION = 3
 PIECE_BYTES = 64 << 10
 FOOTER_BYTES_MAX = 64 << 20
 

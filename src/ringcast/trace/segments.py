@@ -43,7 +43,7 @@ from ringcast.trace.facts import facts_to_values
 from ringcast.trace.footers import bounds_of, known_values
 from ringcast.trace.held import Holdings
 from ringcast.trace.patience import patiently
-from ringcast.trace.rows import CRASH, Row
+from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
 from ringcast.trace.whole import sync
 
@@ -487,13 +487,14 @@ class Segment:
 
     def iter_rows(self, events: Collection[str] = ()) -> Iterator[Row]:
         """The rows of these events, or all: few are in memory at a time."""
-        members = Row._fields.index("members")
+        lists = tuple(map(Row._fields.index, LISTS))
         wanted = pa.array(sorted(events), pa.string())
         for batch in self.batches(Row._fields):
             if events:
                 batch = batch.filter(pc.is_in(batch["event"].cast(pa.string()), wanted))
             columns = [column.to_pylist() for column in batch.columns]
-            columns[members] = list(map(tuple, columns[members]))
+            for at in lists:
+                columns[at] = list(map(tuple, columns[at]))
             yield from map(Row._make, zip(*columns, strict=True))
 
 

@@ -28,8 +28,6 @@ from ringcast.wire.control import encode_control
 from ringcast.wire.cutter import Cutter
 from ringcast.wire.frames import (
     Ack,
-    Begin,
-    Begun,
     Close,
     Data,
     Messages,
@@ -85,7 +83,7 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = bytes | bytearray | memoryview
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _PAYLOAD_BYTES_MIN: Final = 64
 """Below this a seal leaves no useful room in a datagram."""
@@ -122,12 +120,17 @@ _MESSAGE_BODY_MIN: Final = _MESSAGE_HEAD.size - _FRAME.size
 _WITH_RANGES: Final = (Nack, UnicastNack, PeerRepairRequest, Want)
 
 _IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
-_PASSING_HEAD_MAX: Final = _HEADER.size + _IDENTITY_BYTES_MAX + _ADDRESSEE.size + _DATA_HEAD.size
-"""What may stand before the lengths in a datagram with messages that are passed on, without what
-says whose they are."""
-
 _TAG_FRAME_BYTES: Final = _FRAME.size + change_codec.TAG_BYTES
-_TAGGED_WHOSE_MAX: Final = _TAG_FRAME_BYTES + change_codec.FORWARDED_HEAD_MAX
+_PASSING_HEAD_MAX: Final = (
+    _HEADER.size
+    + _IDENTITY_BYTES_MAX
+    + _ADDRESSEE.size
+    + _TAG_FRAME_BYTES
+    + change_codec.TAG_BYTES
+    + change_codec.FORWARDED_HEAD_MAX
+    + _DATA_HEAD.size
+)
+"""What may stand before the lengths in a datagram with messages that are passed on."""
 
 _MIDDLE: Final = 1  # flag of an answer
 
@@ -156,17 +159,18 @@ class Codec:
         datagram_bytes: int,
         seal: DatagramSeal | None = None,
         *,
-        tagged: bool = False,
+        marked: bool = False,
     ) -> None:
+        """`marked`: datagrams tell what their sender has purged."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)
         self._group = group
         self._seal = seal
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
-        self._tagged = tagged
-        self._tag, self._in_view = 0, b""
-        header_bytes = len(self._header) + _ADDRESSEE.size + tagged * _TAG_FRAME_BYTES
+        self._tag, self._purged, self._in_view = 0, 0 if marked else None, b""
+        tag_bytes = _TAG_FRAME_BYTES + marked * change_codec.TAG_BYTES
+        header_bytes = len(self._header) + _ADDRESSEE.size + tag_bytes
         self._overhead = header_bytes + (seal.overhead if seal else 0)
         self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
@@ -181,21 +185,24 @@ class Codec:
         """The largest payload that fits one datagram, be it for the group or for one member. It
         also fits when another member passes it on, in a datagram that may be larger."""
         overhead = self._seal.overhead if self._seal else 0
-        whose = _TAGGED_WHOSE_MAX if self._tagged else MEMBER_BYTES_MAX
-        passed_on = DATAGRAM_BYTES_MAX - overhead - _PASSING_HEAD_MAX - whose - SIZE.size
+        passed_on = DATAGRAM_BYTES_MAX - overhead - _PASSING_HEAD_MAX - SIZE.size
         return min(self._room - _UNICAST_DATA_HEAD.size - SIZE.size, passed_on)
 
     @property
     def tag(self) -> int:
-        """Of the view in which is said what depends on it; 0: that is not told. Only a codec that
-        leaves room for it, `tagged`, has one."""
+        """Of the view in which is said what depends on it; 0: that is not told."""
         return self._tag
 
     @tag.setter
     def tag(self, tag: int) -> None:
-        assert self._tagged or not tag, tag
         self._tag = tag
-        self._in_view = _encode_frame(*encode_change(InView(tag))) if tag else b""
+        self._in_view = _encode_frame(*encode_change(InView(tag, self._purged))) if tag else b""
+
+    def mark(self, purged: int) -> None:
+        """Say in each datagram that everybody has delivered what is up to this."""
+        if purged != self._purged:
+            self._purged = purged
+            self.tag = self._tag
 
     def resize(self, datagram_bytes: int) -> None:
         """Fill datagrams up to so many bytes from now on; but neither to more than at first, nor to
@@ -244,7 +251,7 @@ class Codec:
                     assert to is not None, frame
                     assert frame.data.stream is Stream.FIFO, frame
                     packing.add_passed_on(_PEER_REPAIR, encode_member(frame.sender), frame.data)
-                case Begin() | Begun() | StabilityReport() | StabilityQuery():
+                case StabilityReport() | StabilityQuery():
                     assert to is not None, frame
                     packing.add_control(*encode_control(frame))
                 case _ if isinstance(frame, ChangeFrame):

@@ -29,6 +29,10 @@ class Cutter:
         self._view = view
         self.offset = start
 
+    @property
+    def is_at_end(self) -> bool:
+        return self.offset == len(self._view)
+
     def numbers(self, numbers: Struct) -> tuple[Any, ...]:
         start = self._skip(numbers.size)
         return numbers.unpack_from(self._view, start)

@@ -7,18 +7,17 @@ messages: they are no frames, but travel as messages to one member, each in its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.model import FIRST_CONN_ID, Purge, Stream
+from ringcast.model import FIRST_CONN_ID
 from ringcast.wire.changes import ChangeFrame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Self
 
-    from ringcast.model import Conn, Digest, Member, Origin, View, ViewId
+    from ringcast.model import Conn, Digest, Member, Stream, ViewId
 
 
 class Messages:
@@ -226,200 +225,16 @@ class SyncAck:
 
 
 @dataclass(frozen=True, slots=True)
-class Discover:
-    """To an address: I look for my group, which purges like this. Are you in it?"""
-
-    purge: Purge = Purge.ACKS
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoverReply:
-    """To whoever asked: ask `coordinator` for admission to the group of `size` members that I am
-    in. None: I am looking for one myself. It purges like this."""
-
-    coordinator: Member | None
-    size: int
-    purge: Purge = Purge.ACKS
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """To a coordinator: let me in."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewIs:
-    """To a member: the view that I am in. A newer one that counts for it is to be installed."""
-
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class ViewAck:
-    """To the maker of a view: I have installed it."""
-
-    view_id: ViewId
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """To a joiner: this is the view, and this is where your windows open.
-
-    `halves` tells where a window opens in the middle of a large message, and how many fragments of
-    it are to be fetched first; None: nobody has them any more.
-    """
-
-    view: View
-    digest: Digest
-    halves: Mapping[Origin, int | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class HalfWanted:
-    """To whoever sent the Welcome to the view with this counter: the fragments of one stream of the
-    member at this place in it, from number `first` on."""
-
-    counter: int
-    place: int
-    stream: Stream
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """To a joiner: one fragment that it asked for. `is_last`: of those sent at once."""
-
-    counter: int
-    place: int
-    stream: Stream
-    index: int
-    payload: bytes
-    is_last: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Leave:
     """To a coordinator: go on without me."""
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """To a coordinator: I take this member of our view for dead; or, `is_slow`, it has held me
-    up for longer than we agreed to bear."""
-
-    member: Member
-    is_slow: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MergeRequest:
-    """To the coordinator of another group of the same name: my group is this. Make one of both."""
-
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """To a member of any of the groups that have come together in this view: install it.
-
-    `parts` are the views they were in until then, as far as their members are in this one.
-    """
-
-    view: View
-    parts: tuple[View, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """To a member that is in my view again, or with another group: what I send on this stream after
-    `offset` is for you.
-
-    `counter` is that of the first such view at the sender. `is_middle`: what comes after `offset`
-    continues a message of which the beginning is not for you.
-    """
-
-    stream: Stream
-    counter: int
-    offset: int
-    is_middle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """To the sender of a Begin with this counter: I have a window for it."""
-
-    stream: Stream
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
-    """To the group: all members of my view, which is this one, hold my uniform messages up to
+    """To the group: all members of the view that this is said in hold my uniform messages up to
     `seqno`. They may be delivered."""
 
     seqno: int
-    view_id: ViewId
-
-
-@dataclass(frozen=True, slots=True)
-class CommitWanted:
-    """To a member: in this view, what have you committed?"""
-
-    view_id: ViewId
-
-
-class Stage(IntEnum):
-    """How far the messages of a departed sender have come."""
-
-    COLLECT = 0
-    """Say what you have of them."""
-    HOLD = 1
-    """Fetch what you lack, up to `high`: I have it all."""
-    COMMIT = 2
-    """All hold them: deliver."""
-    RESOLVED = 3
-    """All have delivered them: purge what is left."""
-
-
-class RecoveryTarget(NamedTuple):
-    """What a departed sender has left behind, as far as its taker knows."""
-
-    sender: Member
-    stage: Stage
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class Takeover:
-    """To the members of this view, of which I am the first: so far have these departed senders
-    come. Of others that somebody knows of I have yet to hear."""
-
-    view_id: ViewId
-    claims: tuple[RecoveryTarget, ...]
-    stream: Stream = Stream.UNIFORM
-
-
-class ReceivedRange(NamedTuple):
-    """What one member has of a departed sender's messages. `has_window`: or would have, if that one
-    had ever said where to begin. What is up to `low` it can give to nobody: it has purged that,
-    or never had it."""
-
-    sender: Member
-    delivered: int
-    received: int
-    has_window: bool
-    low: int
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """To the taker of this view: what I have of senders that are not resolved here. `is_open`:
-    otherwise I am not in yet, and have nothing of anybody."""
-
-    view_id: ViewId
-    is_open: bool
-    shares: tuple[ReceivedRange, ...]
-    stream: Stream = Stream.UNIFORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,24 +328,8 @@ Frame: TypeAlias = (
     | Sync
     | SyncOk
     | SyncAck
-    | Discover
-    | DiscoverReply
-    | Join
-    | ViewIs
-    | ViewAck
-    | Welcome
-    | HalfWanted
-    | Half
     | Leave
-    | Suspect
-    | MergeRequest
-    | Merged
-    | Begin
-    | Begun
     | Commit
-    | CommitWanted
-    | Takeover
-    | Standing
     | StabilityReport
     | StabilityQuery
     | Stable
@@ -546,38 +345,11 @@ Frame: TypeAlias = (
 # The system's own messages
 
 
-class Refusal(IntEnum):
-    """Why somebody gives a joiner no state."""
-
-    STATELESS = 0
-    WAITING = 1
-    FAILED = 2
-
-    def __str__(self) -> str:
-        return _REFUSALS[self]
-
-
-_REFUSALS = ("gives no state", "waits for its own state", "could not give its state")
-
-
-@dataclass(frozen=True, slots=True)
-class StateRequest:
-    """To a provider: give me the state. My windows opened at this digest, and I am in this view.
-
-    `attempt` grows with each request of this member; a repeated one repeats it.
-    """
-
-    attempt: int
-    view_id: ViewId
-    opened: Digest
-
-
 @dataclass(frozen=True, slots=True)
 class StateRefused:
     """To a joiner, in answer to that attempt: not from me."""
 
     attempt: int
-    reason: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,37 +402,6 @@ class JoinerBlocked:
     is_full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EstateWanted:
-    """To a member: I lack these messages of a departed sender."""
-
-    view_id: ViewId
-    sender: Member
-    first: int
-    last: int
-    stream: Stream = Stream.UNIFORM
-
-
-@dataclass(frozen=True, slots=True)
-class EstateRun:
-    """To whoever asked: some of them. `more` says which ones the next seqno continues."""
-
-    sender: Member
-    first: int
-    payloads: tuple[bytes, ...]
-    more: tuple[bool, ...]
-    stream: Stream = Stream.UNIFORM
-
-
 SystemMessage: TypeAlias = (
-    StateRequest
-    | StateRefused
-    | StateBegin
-    | StateData
-    | StateEnd
-    | StateAck
-    | StateCancel
-    | JoinerBlocked
-    | EstateWanted
-    | EstateRun
+    StateRefused | StateBegin | StateData | StateEnd | StateAck | StateCancel | JoinerBlocked
 )

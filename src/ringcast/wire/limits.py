@@ -14,12 +14,6 @@ VIEW_MEMBERS_MAX: Final = 128
 """Members of one view. One may take as little as 16 bytes of a datagram and, with its part of a
 digest, 800 once decoded. So few also fit one datagram, however long their names are."""
 
-PARTS_MAX: Final = 64
-"""Groups that come together in one view. Each is a view of its own once decoded."""
-
-ESTATES_MAX: Final = 160
-"""Departed senders that one frame speaks of."""
-
 CHANGE_MEMBERS_MAX: Final = 512
 """Members that one frame of a view change lists, and the views that they come from: at least one
 member is in each. What fits no datagram is our bug: with the longest names 460 members do."""

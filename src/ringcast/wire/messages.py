@@ -5,40 +5,28 @@ Kinds 30 to 39 are theirs; no datagram has a frame of these kinds.
 
 from __future__ import annotations
 
-from io import BytesIO
 from struct import Struct
-from struct import pack as struct_pack
-from struct import unpack as struct_unpack
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from ringcast.config import CAPACITY_LIMIT
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Digest, Origin
 from ringcast.wire.frames import (
-    EstateRun,
-    EstateWanted,
     JoinerBlocked,
-    Refusal,
     StateAck,
     StateBegin,
     StateCancel,
     StateData,
     StateEnd,
     StateRefused,
-    StateRequest,
 )
 from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
 from ringcast.wire.members import (
-    COUNTER,
     MALFORMED,
     cut_member,
     decode_counter,
-    decode_member,
     decode_stream,
-    decode_view_id,
     encode_counter,
     encode_member,
-    encode_view_id,
 )
 
 if TYPE_CHECKING:
@@ -48,27 +36,19 @@ if TYPE_CHECKING:
 
     MessageDecoders: TypeAlias = dict[int, Callable[[memoryview], SystemMessage]]
 
-_STATE_REQUEST, _STATE_REFUSED, _STATE_BEGIN, _STATE_DATA, _STATE_END = range(30, 35)
-_STATE_ACK, _STATE_CANCEL, _JOINER_BLOCKED, _ESTATE_WANTED, _ESTATE_RUN = range(35, 40)
+_STATE_REFUSED, _STATE_BEGIN, _STATE_DATA, _STATE_END = range(31, 35)
+_STATE_ACK, _STATE_CANCEL, _JOINER_BLOCKED = range(35, 38)
 
 _FLAGS: Final = Struct("<B")
-_RANGE: Final = Struct("<QI")  # first, count
 _STREAM_SEQNO: Final = Struct("<BQ")
 _NUMBERS: Final = Struct("<QQ")  # of a transfer, and the index, count or attempt
-_STREAM: Final = Struct("<B")
-_SPAN: Final = Struct("<BQQ")  # stream, first, last
-_REFUSALS: Final = {int(reason): reason for reason in Refusal}
 
 
 def encode_message(message: SystemMessage) -> bytes:
     """The payload that carries it to one member."""
     match message:
-        case StateRequest():
-            kind, head = _STATE_REQUEST, encode_counter(message.attempt)
-            body = encode_view_id(message.view_id) + _encode_digest(message.opened)
         case StateRefused():
-            kind, head = _STATE_REFUSED, encode_counter(message.attempt)
-            body = _FLAGS.pack(message.reason)
+            kind, head, body = _STATE_REFUSED, encode_counter(message.attempt), b""
         case StateBegin():
             kind, head = _STATE_BEGIN, _encode_numbers(message.transfer, message.attempt)
             body = _encode_digest(message.cut)
@@ -83,26 +63,9 @@ def encode_message(message: SystemMessage) -> bytes:
             kind, head, body = _STATE_CANCEL, encode_counter(message.attempt), b""
         case JoinerBlocked():
             kind, head, body = _JOINER_BLOCKED, b"", _FLAGS.pack(message.is_full)
-        case EstateWanted():
-            assert 1 <= message.first <= message.last <= SEQNO_MAX, message
-            kind = _ESTATE_WANTED
-            head = _SPAN.pack(message.stream, message.first, message.last)
-            body = encode_view_id(message.view_id) + encode_member(message.sender)
-        case EstateRun():
-            kind, head = _ESTATE_RUN, _STREAM.pack(message.stream) + encode_member(message.sender)
-            body = _encode_estate_run(message)
         case _:
             assert_never(message)
     return b"".join((bytes([kind]), head, body))
-
-
-def _encode_estate_run(run: EstateRun) -> bytes:
-    count = len(run.payloads)
-    assert 1 <= count <= CAPACITY_LIMIT, count
-    assert 1 <= run.first <= SEQNO_MAX + 1 - count, run.first
-    assert len(run.more) == count, run.first
-    sizes = struct_pack(f"<{count}I", *map(len, run.payloads))
-    return _RANGE.pack(run.first, count) + bytes(run.more) + sizes + b"".join(run.payloads)
 
 
 def _encode_numbers(transfer: int, other: int) -> bytes:
@@ -112,7 +75,6 @@ def _encode_numbers(transfer: int, other: int) -> bytes:
 
 
 def _encode_digest(digest: Digest) -> bytes:
-    assert not digest.partials, digest
     assert len(digest.entries) <= DIGEST_ENTRIES_MAX, len(digest.entries)
     entries = [
         _STREAM_SEQNO.pack(stream, seqno) + encode_member(sender)
@@ -131,61 +93,8 @@ def decode_message(payload: bytes) -> SystemMessage:
     return decode(memoryview(payload)[1:])
 
 
-def _decode_estate_wanted(body: memoryview) -> EstateWanted:
-    if len(body) < _SPAN.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    stream, first, last = _SPAN.unpack_from(body)
-    if not 1 <= first <= last <= SEQNO_MAX:
-        raise DecodeError(Reject.SEQNO)
-    view_id, end = decode_view_id(body, _SPAN.size)
-    sender = decode_member(body, end, len(body))
-    return EstateWanted(view_id, sender, first, last, decode_stream(stream))
-
-
-def _decode_estate_run(body: memoryview) -> EstateRun:
-    if not body:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    stream = decode_stream(body[0])
-    try:
-        sender, offset = cut_member(body, _STREAM.size)
-    except MALFORMED:
-        raise DecodeError(Reject.MEMBER) from None
-    if len(body) - offset < _RANGE.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    first, count = _RANGE.unpack_from(body, offset)
-    flags = offset + _RANGE.size
-    sizes = flags + count
-    blob = sizes + 4 * count
-    if not 1 <= count <= CAPACITY_LIMIT:
-        raise DecodeError(Reject.COUNT)
-    if not 1 <= first <= SEQNO_MAX + 1 - count:
-        raise DecodeError(Reject.SEQNO)
-    if blob > len(body):
-        raise DecodeError(Reject.FRAME_LENGTH)
-    more = bytes(body[flags:sizes])
-    if set(more) - {0, 1}:
-        raise DecodeError(Reject.FLAGS)
-    lengths = struct_unpack(f"<{count}I", body[sizes:blob])
-    if blob + sum(lengths) != len(body):
-        raise DecodeError(Reject.LENGTHS)
-    payloads = tuple(map(BytesIO(body[blob:]).read, lengths))
-    return EstateRun(sender, first, payloads, tuple(map(bool, more)), stream)
-
-
-def _decode_state_request(body: memoryview) -> StateRequest:
-    attempt = decode_counter(body[: COUNTER.size], 0, min(COUNTER.size, len(body)))
-    view_id, end = decode_view_id(body, COUNTER.size)
-    return StateRequest(attempt, view_id, _decode_digest(body[end:]))
-
-
 def _decode_state_refused(body: memoryview) -> StateRefused:
-    if len(body) != COUNTER.size + _FLAGS.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    attempt = decode_counter(body, 0, COUNTER.size)
-    (reason,) = _FLAGS.unpack_from(body, COUNTER.size)
-    if reason not in _REFUSALS:
-        raise DecodeError(Reject.FLAGS)
-    return StateRefused(attempt, _REFUSALS[reason])
+    return StateRefused(decode_counter(body, 0, len(body)))
 
 
 def _decode_state_begin(body: memoryview) -> StateBegin:
@@ -263,7 +172,6 @@ def _decode_digest(body: memoryview) -> Digest:
 
 
 _MESSAGE_DECODERS: Final[MessageDecoders] = {
-    _STATE_REQUEST: _decode_state_request,
     _STATE_REFUSED: _decode_state_refused,
     _STATE_BEGIN: _decode_state_begin,
     _STATE_DATA: _decode_state_data,
@@ -271,6 +179,4 @@ _MESSAGE_DECODERS: Final[MessageDecoders] = {
     _STATE_ACK: _decode_state_ack,
     _STATE_CANCEL: _decode_state_cancel,
     _JOINER_BLOCKED: _decode_joiner_blocked,
-    _ESTATE_WANTED: _decode_estate_wanted,
-    _ESTATE_RUN: _decode_estate_run,
 }

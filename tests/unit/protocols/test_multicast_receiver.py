@@ -10,8 +10,8 @@ from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Member, Origin, Stream
-from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.repair import GAP_TICK_START_NS, NACK_MESSAGES_MAX
+from ringcast.protocols.views.halves import ViewReceiver
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Nack
 from ringcast.wire.limits import NACK_RANGES_MAX
@@ -27,13 +27,13 @@ ACK_EVERY_THIRD: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 24_00
 
 
 class Receiver:
-    """An receiver for A's messages and what came out of it."""
+    """A receiver for A's messages and what came out of it."""
 
-    def __init__(self, offset: int = 0, parts: tuple[bytes, ...] = (), **config: Any) -> None:
+    def __init__(self, offset: int = 0, **config: Any) -> None:
         options = MulticastConfig(**config)
         self.deadlines = Deadlines()
         timers = self.deadlines.owner("received")
-        self.box = MulticastReceiver(Origin(A, Stream.FIFO), options, offset, parts, 0, timers)
+        self.box = ViewReceiver(Origin(A, Stream.FIFO), options, offset, 0, timers)
         self.out = Effects()
 
     def data(self, first: int, count: int = 1, *, now: int = 0, more: bool = False) -> None:
@@ -59,7 +59,7 @@ class Receiver:
 
 def settled(offset: int = 0, **config: Any) -> Receiver:
     """One that has told where it stands."""
-    r = Receiver(offset, (), **config)
+    r = Receiver(offset, **config)
     r.timeout(ACK_DELAY)
     r.sent()
     return r
@@ -321,12 +321,6 @@ def test_marks_of_fragments_stay_within_the_window() -> None:
     assert r.box.assembler.is_idle  # neither what is gone nor what has no slot is marked
     r.data(5, 3, more=True)
     assert r.box.assembler._continued == {5, 6}
-
-
-def test_parts_of_a_digest_begin_the_first_message() -> None:
-    r = Receiver(5, (b"begin ",))
-    r.data(6)
-    assert r.box.assembler.assemble(6, r.take()) == [(6, [b"begin 6"])]
 
 
 def test_stats_and_explain_tell_of_gaps_and_of_the_application() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +14,9 @@ from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.multicast_sender import (
     WATERMARK_PROBE_MIN_NS,
     WATERMARK_PROBE_START_NS,
-    MulticastSender,
 )
-from ringcast.wire.frames import Ack, Begin, Data, Nack, Watermark
+from ringcast.protocols.views.halves import ViewSender
+from ringcast.wire.frames import Ack, Data, Nack, Watermark
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
@@ -45,11 +44,17 @@ class Sender:
         members = view(A, *(others or (B,)))
         self.deadlines = Deadlines()
         timers = self.deadlines.owner("sent")
-        self.box = MulticastSender(
+        self.box = ViewSender(
             A, Stream.FIFO, self.config, members, fragment_bytes, timers, slow_member_timeout_s
         )
         self.view = members
         self.out = Effects()
+
+    def begin(self, *members: Member, counter: int = 2, back: tuple[Member, ...] = ()) -> None:
+        """The next view; those who were in the last one come along, unless they come back."""
+        together = [who for who in members if who in self.view and who not in back]
+        self.view = view(*members, counter=counter)
+        self.box.begin(self.view, together, 0, self.out)
 
     def send(self, *payloads: bytes, now: int = 0) -> int:
         return self.box.send(payloads, now, self.out)
@@ -164,24 +169,35 @@ def test_ones_own_application_counts() -> None:
     assert s.take() == []
 
 
-def test_a_view_forgets_the_departed_and_enters_the_new_at_low() -> None:
+def test_a_view_is_an_ack_of_who_comes_along_and_forgets_the_departed() -> None:
     s = Sender(B, C)
     s.send(*[b"x"] * 4)
     s.take()
     s.ack(B, 3)
     s.ack(C, 1)
     newcomer = C._replace(incarnation=99)
-    s.view = view(A, B, newcomer, counter=2)
-    s.box.set_members(s.view, (), 0, s.out)
-    assert s.box.acks.entries() == [(A, 4, 4), (B, 3, 3), (newcomer, 1, 1)]
-    assert s.box.window.low == 1
-    s.view = view(A, B, counter=3)
-    s.box.set_members(s.view, (), 0, s.out)
-    assert s.box.window.low == 3  # nobody slower is left
+    s.begin(A, B, newcomer)
+    assert s.box.acks.entries() == [(A, 4, 4), (B, 4, 3), (newcomer, 4, 4)]
+    assert s.box.window.low == 3  # what B has not read yet it may still ask for
     assert C not in s.box.heard
-    assert s.box.window.low <= s.box.acks.min_delivered
-    # Members enter at low, so "low < high" and "somebody is behind" are the same.
-    assert s.box.is_behind == (s.box.window.low < s.box.window.high)
+    s.begin(A, newcomer, counter=3)
+    assert s.box.window.low == 4  # nobody slower is left
+    assert not s.box.is_behind
+
+
+def test_who_comes_back_begins_behind_what_was_sent() -> None:
+    s = Sender(B, C)
+    s.send(*[b"x"] * 4)
+    s.take()
+    s.ack(B, 4)
+    s.begin(A, B, C, back=(C,))
+    assert s.box.window.low == 4
+    s.send(b"5")
+    s.take()
+    s.ack(B, 5)
+    assert s.box.window.low == 4
+    s.ack(C, 5)
+    assert s.box.window.low == 5
 
 
 def test_a_view_wakes_a_blocked_sender() -> None:
@@ -189,8 +205,7 @@ def test_a_view_wakes_a_blocked_sender() -> None:
     s.send(b"1", b"2", b"3")
     s.take()
     s.ack(B, 2)
-    s.view = view(A, B, counter=2)
-    s.box.set_members(s.view, (), 0, s.out)
+    s.begin(A, B)
     assert list(s.out.events) == [Writable()]
 
 
@@ -292,12 +307,9 @@ def test_the_ack_time_is_measured_to_the_first_ack_for_what_was_sent() -> None:
 
 def test_a_joiner_is_probed_for() -> None:
     s = Sender()
+    s.begin(A, C)
     s.send(b"x", b"y")
     s.take()
-    s.ack(B, 1)
-    s.view = view(A, C, counter=2)
-    s.box.set_members(s.view, (), 0, s.out)
-    assert s.box.is_behind
     assert len(s.probes_until(TAU)) > 0
 
 
@@ -411,13 +423,11 @@ def test_the_smallest_allowance_of_a_current_member_counts() -> None:
     assert s.box.window.max_bytes == 20_000
     s.ack(B, 0, allowance=0)
     assert s.box.window.max_bytes == 1000  # at least one datagram
-    s.view = view(A, C, counter=2)
-    s.box.set_members(s.view, (), 0, s.out)
+    s.begin(A, C)
     assert s.box.window.max_bytes == 30_000
     s.ack(C, 0, allowance=1 << 40)
     assert s.box.window.max_bytes == 50_000  # never more than configured
-    s.view = view(A, counter=3)
-    s.box.set_members(s.view, (), 0, s.out)
+    s.begin(A, counter=3)
     assert s.box.window.max_bytes == 25_000
 
 
@@ -628,146 +638,3 @@ def test_nobody_is_reported_who_is_no_slower_than_the_own_application() -> None:
     s = Sender(B, capacity=2, slow_member_timeout_s=2.0)
     s.send(b"1", b"2", b"3")
     assert complaints(s, 20 * TAU) == []
-
-
-# Members that come from another group, or back to us
-
-
-class Reunited(Sender):
-    """A and B have sent and taken five; C is with them since view 7."""
-
-    def __init__(self, **config: Any) -> None:
-        super().__init__(B, **config)
-        self.send(*[b"x"] * 5)
-        self.take()
-        self.sent()
-        self.enter(C, counter=7)
-
-    def enter(self, *reunited: Member, counter: int, now: int = 0) -> None:
-        self.view = view(A, B, C, counter=counter)
-        self.box.set_members(self.view, reunited, now, self.out)
-
-    def begins_until(self, stop: int) -> list[int]:
-        """When somebody was told where to begin, up to a time."""
-        times = []
-        while (at := self.deadlines.next()) is not None and at <= stop:
-            self.box.handle_timeout(at, self.out)
-            times += [at for _, frame in self.sent() if isinstance(frame, Begin)]
-        return times
-
-
-def begin(counter: int, offset: int, *, is_middle: bool = False) -> Begin:
-    return Begin(Stream.FIFO, counter, offset, is_middle)
-
-
-def test_who_is_reunited_is_told_to_begin_after_what_was_sent_before() -> None:
-    s = Reunited()
-    assert s.sent() == [(C, begin(7, 5))]
-    s.send(b"6")
-    assert s.sent() == [(None, Data(Stream.FIFO, 6, [b"6"]))]
-    s.box.handle_timeout(WATERMARK_PROBE_START_NS, s.out)
-    assert (C, begin(7, 5)) in s.sent()  # the place does not move with what is sent since
-
-
-def test_who_is_reunited_counts_at_once() -> None:
-    s = Reunited()
-    assert s.box.acks.entries() == [(A, 5, 5), (B, 0, 0), (C, 0, 0)]
-    s.send(b"6")
-    s.take()
-    s.ack(B, 6)
-    assert s.box.window.low == 0
-    s.ack(C, 5)  # its window has opened there
-    assert s.box.window.low == 5
-    s.ack(C, 6)
-    assert s.box.window.low == 6
-
-
-def test_a_joiner_is_told_nothing() -> None:
-    s = Sender(B)
-    s.send(b"1")
-    s.sent()
-    s.view = view(A, B, C, counter=2)
-    s.box.set_members(s.view, (), 0, s.out)
-    assert s.sent() == []
-    assert s.box.awaiting_start == {}
-
-
-def test_it_is_told_ever_less_often_until_it_has_begun() -> None:
-    s = Reunited()
-    s.sent()
-    times = s.begins_until(5 * TAU)
-    steps = [after - before for before, after in pairwise(times)]
-    assert times[0] == WATERMARK_PROBE_START_NS
-    assert steps[:3] == [
-        2 * WATERMARK_PROBE_START_NS,
-        4 * WATERMARK_PROBE_START_NS,
-        8 * WATERMARK_PROBE_START_NS,
-    ]
-    assert steps[-1] == TAU
-    s.box.on_begun(C, 7)
-    assert s.begins_until(20 * TAU) == []
-    assert s.box.awaiting_start == {}
-
-
-@pytest.mark.parametrize(
-    ("source", "counter"), [(B, 7), (C, 6), (C, 8)], ids=["other", "older", "newer"]
-)
-def test_the_beginning_of_another_does_not_count(source: Member, counter: int) -> None:
-    s = Reunited()
-    s.box.on_begun(source, counter)
-    assert s.box.awaiting_start == {C: begin(7, 5)}
-
-
-def test_further_views_do_not_move_the_beginning() -> None:
-    s = Reunited()
-    s.send(b"6")
-    s.enter(counter=8)
-    assert s.box.awaiting_start == {C: begin(7, 5)}
-    s.box.on_begun(C, 7)
-    s.enter(counter=9)
-    assert s.box.awaiting_start == {}
-
-
-def test_who_comes_back_once_more_begins_anew_and_soon() -> None:
-    s = Reunited()
-    s.begins_until(3 * TAU)
-    s.send(b"6")
-    s.view = view(A, B, counter=8)
-    s.box.set_members(s.view, (), 3 * TAU, s.out)
-    assert s.box.awaiting_start == {}
-    s.sent()
-    s.enter(C, counter=9, now=3 * TAU)
-    assert s.sent() == [(C, begin(9, 6))]
-    assert s.begins_until(3 * TAU + WATERMARK_PROBE_START_NS) == [
-        3 * TAU + WATERMARK_PROBE_START_NS
-    ]
-
-
-def test_nobody_who_has_departed_is_told() -> None:
-    s = Reunited()
-    s.view = view(A, B, counter=8)
-    s.box.set_members(s.view, (), 0, s.out)
-    s.sent()
-    assert s.begins_until(5 * TAU) == []
-
-
-def test_where_a_large_message_is_half_sent_they_begin_in_its_middle() -> None:
-    s = Sender(B, fragment_bytes=10, capacity=2)
-    s.send(bytes(35))
-    s.sent()
-    s.view = view(A, B, C, counter=2)
-    s.box.set_members(s.view, (C,), 0, s.out)
-    assert s.sent() == [(C, begin(2, 2, is_middle=True))]
-
-
-def test_who_has_not_begun_is_counted_and_explained() -> None:
-    s = Reunited()
-    assert s.box.stats()["awaiting_start"] == 1
-    told = "C has not said yet that it has begun with fifo after 5"
-    assert s.box.explain(0)[0] == told
-    s.ack(B, 5)
-    s.ack(C, 5)
-    assert s.box.explain(0) == [told]
-    s.box.on_begun(C, 7)
-    assert s.box.explain(0) == []
-    assert s.box.stats()["awaiting_start"] == 0

@@ -10,15 +10,12 @@ from ringcast.config import MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import UsageError
-from ringcast.events import Delivered, Writable
-from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
-from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.events import Writable
+from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.stability import CROSSING_NS, StabilityRounds
 from ringcast.wire.frames import (
     Ack,
     Data,
-    EstateRun,
-    EstateWanted,
     Mark,
     Nack,
     PeerRepair,
@@ -26,10 +23,9 @@ from ringcast.wire.frames import (
     StabilityQuery,
     StabilityReport,
     Stable,
-    Standing,
-    Takeover,
     Watermark,
 )
+from support.streams import Streams
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
@@ -465,69 +461,15 @@ def test_who_has_left_votes_on_nothing() -> None:
 # A member of a group with stability rounds
 
 
-class Machine:
-    """One member's machine in a view of these, all windows open, and what came out of it."""
+class Machine(Streams):
+    """One member's streams in a view of these, and what came out of them."""
 
     def __init__(self, me: Member, *members: Member, **stability: Any) -> None:
-        self.layer = ReliableMulticast(me, config(**stability), 900)
-        self.out = Effects()
-        self.now = 0
-        if members:
-            self.view(*members)
-            self.layer.install_digest(
-                Digest(dict.fromkeys((Origin(who, FIFO) for who in members), 0)), 0, self.out
-            )
+        super().__init__(me, config(**stability), *members)
         self.sent()
-
-    def view(self, *members: Member, counter: int = 1) -> ViewId:
-        installed = view(*members, counter=counter)
-        self.layer.group.change(installed, [self.layer], self.now, self.out)
-        self.layer.check_invariants()
-        return installed.id
-
-    def receive(self, source: Member, *frames: Frame) -> None:
-        self.layer.receive(source, frames, self.now, self.out)
-        self.layer.check_invariants()
-
-    def message(self, source: Member, message: EstateWanted | EstateRun) -> None:
-        self.layer.receive_message(source, message, self.now, self.out)
-        self.layer.check_invariants()
 
     def stable(self, view_id: ViewId, number: int, *marks: Mark, source: Member = A) -> None:
         self.receive(source, Stable(view_id, number, ALLOWANCE, marks))
-
-    def send(self, *payloads: bytes) -> int:
-        return self.layer.send(payloads, FIFO, self.now, self.out)
-
-    def take(self, limit: int = 1000) -> list[bytes]:
-        events = self.layer.take_ready(limit, self.now, self.out)
-        self.layer.check_invariants()
-        return [
-            payload
-            for event in events
-            if isinstance(event, Delivered)
-            for payload in event.run.payloads
-        ]
-
-    def timeout(self) -> None:
-        deadline = self.layer.deadlines.next()
-        assert deadline is not None
-        self.now = max(self.now, deadline)
-        self.layer.handle_timeout(self.now, self.out)
-        self.layer.check_invariants()
-
-    def sent(self, *kinds: type[Frame]) -> list[tuple[Member | Address | None, Frame]]:
-        frames = [pair for pair in self.out.frames if isinstance(pair[1], kinds or object)]
-        self.out.frames.clear()
-        return frames
-
-    def events(self) -> list[object]:
-        events = list(self.out.events)
-        self.out.events.clear()
-        return events
-
-    def window(self, sender: Member) -> Any:
-        return self.layer.windows()[Origin(sender, FIFO)]
 
 
 V1 = ViewId(A, 1)
@@ -536,7 +478,7 @@ V1 = ViewId(A, 1)
 def test_nothing_is_acknowledged() -> None:
     m = Machine(B, A, B)
     m.receive(A, data(1, b"1", b"2"), Watermark(FIFO, 2), data(1, b"1"))
-    assert m.take() == [b"1", b"2"]
+    assert m.payloads() == [b"1", b"2"]
     for _ in range(5):
         m.timeout()
     frames = m.sent()
@@ -548,8 +490,8 @@ def test_what_everybody_has_leaves_the_senders_window_and_the_receivers() -> Non
     a, b = Machine(A, A, B), Machine(B, A, B)
     a.send(b"1", b"2", b"3")
     b.receive(A, data(1, b"1", b"2", b"3"))
-    a.take()
-    assert b.take(2) == [b"1", b"2"]
+    a.payloads()
+    assert b.payloads(2) == [b"1", b"2"]
     assert (b.window(A).low, b.window(A).delivered) == (0, 2)
     for m in (a, b):
         m.stable(V1, 1, Mark(2, 2, 1), Mark(0, 0, 0))
@@ -565,14 +507,14 @@ def test_what_everybody_has_leaves_the_senders_window_and_the_receivers() -> Non
 def test_a_receiver_that_retains_nothing_lets_go_when_its_application_takes() -> None:
     m = Machine(B, A, B, retain_delivered=False)
     m.receive(A, data(1, b"1", b"2"))
-    m.take()
+    m.payloads()
     assert m.window(A).low == 2
 
 
 def test_a_full_window_is_one_that_has_grown_to_its_bound() -> None:
     m = Machine(A, A, B, retain_delivered=False)
     assert m.send(*[b"x"] * 20) == 16
-    m.take()
+    m.payloads()
     m.receive(B, StabilityReport(V1, 0, ALLOWANCE, (10, 0)))
     m.layer.stabilize(m.now, m.out)
     assert m.window(A).low == 10
@@ -593,7 +535,7 @@ def test_whoever_does_not_take_goes_on_voting_and_is_named() -> None:
     for number in (1, 2):
         b.stable(V1, number, *[Mark(0, 0, 0)] * 3)
     b.send(b"1")
-    b.take()
+    b.payloads()
     (why,) = b.layer.explain(0)
     assert why == "1 messages sent on fifo are not yet taken by somebody: " + (
         "the next stability round will tell"
@@ -606,7 +548,7 @@ def test_whoever_does_not_take_goes_on_voting_and_is_named() -> None:
 def test_a_joiner_counts_from_the_view_on() -> None:
     m = Machine(A, A, B)
     m.send(b"1", b"2")
-    m.take()
+    m.payloads()
     v2 = m.view(A, B, C, counter=2)
     m.receive(B, StabilityReport(V1, 0, ALLOWANCE, (2, 0)))
     m.receive(B, StabilityReport(v2, 0, ALLOWANCE, (2, 0, 0)))
@@ -614,14 +556,6 @@ def test_a_joiner_counts_from_the_view_on() -> None:
     assert m.window(A).low == 0
     m.receive(C, StabilityReport(v2, 0, ALLOWANCE, (1, 0, 0)))
     assert m.window(A).low == 1
-
-
-def test_who_has_no_window_yet_needs_everything() -> None:
-    m = Machine(B)
-    v1 = m.view(A, B, C)
-    assert m.sent(StabilityReport) == [
-        (A, StabilityReport(v1, 0, m.layer._allowance(0), (0, 0, 0)))
-    ]
 
 
 def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> None:
@@ -632,7 +566,7 @@ def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> No
         # In each view one round ends, and the next view comes before anybody shows to have heard.
         v = m.view(A, B, counter=counter)
         m.send(*[b"x"] * 100)
-        m.take()
+        m.payloads()
         taken = m.window(B).high
         m.stable(v, 1, Mark(0, 0, 0), Mark(taken, taken, 0))
         assert m.window(B).low == taken
@@ -643,18 +577,13 @@ def test_the_sender_goes_no_further_than_everybody_is_known_to_have_room() -> No
     assert Writable() in m.events()
 
 
-def test_a_group_that_acknowledges_does_not_vote() -> None:
-    layer = ReliableMulticast(A, MulticastConfig(), 900)
-    layer.group.change(view(A, B), [layer], 0, Effects())
+def test_a_group_that_acknowledges_does_not_report() -> None:
+    m = Streams(A, MulticastConfig(), A, B)
     with pytest.raises(UsageError, match="stability"):
-        layer.stabilize(0, Effects())
-    layer.receive(
-        B,
-        [StabilityReport(V1, 0, 1, (9, 9)), StabilityQuery(V1, 0), PeerRepairRequest(B, ())],
-        0,
-        Effects(),
-    )
-    assert layer.refused == 3
+        m.layer.stabilize(0, m.out)
+    report = StabilityReport(V1, 0, 1, (9, 9))
+    m.receive(B, report, StabilityQuery(V1, 0), PeerRepairRequest(B, ()))
+    assert m.layer.refused == 3
 
 
 # Repair by others
@@ -663,7 +592,7 @@ def test_a_group_that_acknowledges_does_not_vote() -> None:
 def test_whoever_retains_repairs_for_others() -> None:
     m = Machine(B, A, B, C)
     m.receive(A, data(1, b"1"), data(2, b"2a", more=True), data(3, b"2b"), data(4, b"4"))
-    m.take()
+    m.payloads()
     m.receive(C, PeerRepairRequest(A, (range(1, 3), range(4, 9))))
     assert m.sent(PeerRepair) == [
         (C, PeerRepair(A, data(1, b"1"))),
@@ -688,7 +617,7 @@ def test_somebody_else_is_asked_from_the_second_time_on() -> None:
         asked += [(dest, type(frame)) for dest, frame in m.sent(Nack, PeerRepairRequest)]
     assert asked == [(A, Nack), (A, Nack), (B, PeerRepairRequest)]
     m.receive(B, PeerRepair(A, data(1, b"1")))
-    assert m.take() == [b"1", b"2"]
+    assert m.payloads() == [b"1", b"2"]
 
 
 def test_only_members_relay_and_only_what_is_retained() -> None:
@@ -696,59 +625,8 @@ def test_only_members_relay_and_only_what_is_retained() -> None:
     m.receive(D, PeerRepair(A, data(1, b"1")))
     m.receive(B, PeerRepair(D, data(1, b"1")))
     m.receive(B, PeerRepair(A, Data(Stream.UNIFORM, 1, [b"1"])))
-    assert m.take() == []
+    assert m.payloads() == []
     assert m.layer.refused == 3
     m = Machine(C, A, B, C, retain_delivered=False)
     m.receive(B, PeerRepair(A, data(1, b"1")))
     assert m.layer.refused == 1
-
-
-# What a departed sender has left
-
-
-def test_what_one_survivor_has_all_deliver() -> None:
-    b, c = Machine(B, A, B, C), Machine(C, A, B, C)
-    b.receive(A, data(1, b"1"))
-    c.receive(A, data(1, b"1", b"2", b"3"))
-    assert b.take() == [b"1"]
-    assert c.take() == [b"1", b"2", b"3"]
-    machines = {B: b, C: c}
-    for m in machines.values():
-        m.sent()
-        m.view(B, C, counter=2)
-    got: list[bytes] = []
-    for _ in range(10):
-        for me, m in machines.items():
-            other = C if me == B else B
-            for _, frame in m.sent(Takeover, Standing):
-                machines[other].receive(me, frame)
-            messages, m.out.messages = m.out.messages, []
-            for _, message in messages:
-                assert isinstance(message, EstateWanted | EstateRun)
-                assert message.stream is FIFO
-                machines[other].message(me, message)
-        got += b.take()
-        assert c.take() == []
-    assert got == [b"2", b"3"]
-    assert b.layer.retained.is_settled
-    assert c.layer.retained.is_settled
-
-
-def test_what_lies_beyond_a_gap_is_delivered_by_nobody() -> None:
-    m = Machine(B, A, B, C)
-    m.receive(A, data(1, b"1"), data(3, b"3"))
-    v2 = m.view(B, C, counter=2)
-    assert m.take() == [b"1"]
-    m.receive(C, Standing(v2, True, (), FIFO))
-    (told,) = {frame for _, frame in m.sent(Takeover) if isinstance(frame, Takeover)}
-    assert told.claims[0].sender == A
-    m.receive(A, data(2, b"2"))
-    assert m.take() == []
-
-
-def test_without_retention_what_a_departed_sender_left_is_dropped() -> None:
-    m = Machine(B, A, B, C, retain_delivered=False)
-    m.receive(A, data(1, b"1"))
-    m.view(B, C, counter=2)
-    assert m.take() == []
-    assert m.sent(Takeover) == []

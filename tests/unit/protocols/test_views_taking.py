@@ -8,7 +8,7 @@ from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.events import StateBegun, StateChunk, StateLost, StateReceived
 from ringcast.model import Address, Digest, Member
-from ringcast.protocols.state_provider import WINDOW
+from ringcast.protocols.views.providing import WINDOW
 from ringcast.protocols.views.taking import PATIENCE_NS, Outcome, Taking
 from ringcast.wire.frames import StateAck, StateBegin, StateCancel, StateData, StateEnd
 

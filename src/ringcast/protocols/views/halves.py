@@ -22,8 +22,9 @@ from ringcast.window.acks import AckTable, AgreedMark
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, View
     from ringcast.wire.frames import Data
 
 UNREACHABLE_TAUS = 4
@@ -57,6 +58,13 @@ class ViewSender(MulticastSender):
                 if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
                     out.signal(Unreachable(member))
 
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self._config = config
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_after = round(slow_member_timeout_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
+
     def freeze(self) -> None:
         self.is_frozen = True
         self._timers.disarm_all()
@@ -77,7 +85,6 @@ class ViewSender(MulticastSender):
         for table in (self._allowances, self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
-        self._view_id = view.id
         if len(staying) < len(view):
             self.fragments.start_over()
         self._limit_bytes()
@@ -113,20 +120,25 @@ class ViewReceiver(MulticastReceiver):
 
     is_frozen = False
 
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self.repair.tau = round(config.xmit_interval_s * 1e9)
+        self._ack_delay = round(config.ack_delay_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
+
     def freeze(self) -> None:
         if not self.is_frozen and not self.is_gated:
             self.window.gate = self.window.received  # what a flush brings waits for its view
         self.is_frozen = True
         self._timers.disarm_all()
 
-    def begin(self, view_id: ViewId, now: int) -> None:
-        """This view begins, and everything before it is here."""
+    def begin(self, now: int) -> None:
+        """A view begins, and everything before it is here."""
         self.is_frozen = False
         self.repair.window_moved(self.window, now)
         self._arm_repair()
         self._ack_later(now)
         self.window.gate = self.window.received if self.is_gated else SEQNO_MAX
-        self.enter_view(view_id, now)
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
         if self.is_frozen:

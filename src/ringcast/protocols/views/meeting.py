@@ -2,8 +2,9 @@
 
 Everybody says Hello to addresses where members may be: often while it looks for the group, then
 now and again if it coordinates. Who is asked answers, and names its coordinator. Coordinators so
-hear of each other. Of two parts the better leads: one that has a state, then the larger, then the
-one with the lower coordinator; who only looks comes last. The lesser tells the better who is in it;
+hear of each other. Of two parts the better leads: one that has a state, then the larger, then one
+whose settings somebody asked for, then the one with the lower coordinator; who only looks comes
+last. The settings of the leading part are those of all. The lesser tells the better who is in it;
 that one gathers for a moment, so that many come in one change, and proposes a view of all.
 
 After a loss nobody is met for a while: a second, and twice as long each time if parts had come
@@ -18,8 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
-from ringcast.protocols.discovery import rank as rank_of_size
-from ringcast.protocols.reunion import Reunion
+from ringcast.protocols.views.backoff import BackOff
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,11 +53,11 @@ class Met(NamedTuple):
     at: int
 
 
-def rank(hello: Hello, source: Member) -> tuple[bool, int, Address, int]:
+def rank(hello: Hello, source: Member) -> tuple[bool, int, bool, Address, int]:
     """Parts in order, the best first."""
-    coordinator = hello.coordinator or source
+    who = hello.coordinator or source
     size = hello.size if hello.coordinator is not None else 0
-    return (not hello.has_state, *rank_of_size(coordinator, size))
+    return not hello.has_state, -size, not hello.settings.given, who.address, who.incarnation
 
 
 class Meeting:
@@ -66,7 +66,7 @@ class Meeting:
     def __init__(self) -> None:
         self.parts: dict[Member, Met] = {}
         """By their coordinators."""
-        self.losses = Reunion()
+        self.losses = BackOff()
         self._pause_until = 0
         self._greeted_at = -GREET_NS
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import OWN, Cut, Part, order
-from ringcast.model import Origin, Purge, Stream
+from ringcast.model import Origin, Stream
 from ringcast.wire.changes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, Purge, View, ViewId
     from ringcast.protocols.views.frames import Flushable, Propose, State
 
     States = Mapping[Member, State]
@@ -84,7 +84,8 @@ def share_state(
 
     The part leads that has one, and of several the largest, the first in the proposal. The first
     of it that has a state gives it: to who lacks one and is not being given it, and to all of the
-    other parts. Where nobody has one, that of the first who could have one counts.
+    other parts. Where nobody has one, that of the first counts, if all could have one; but what a
+    member without any was sent before is in nobody's state, so then it is lost.
     """
     standings = {who: states[who].standing for who in proposal.members}
     staying = [who for who in proposal.members if who not in proposal.leaving]
@@ -92,7 +93,7 @@ def share_state(
     refused = {who for standing in standings.values() for who in standing.refused}
     holders = {who for who in wanting if standings[who].holding in (Holding.HOLDS, Holding.KEEPS)}
     able = [who for who in wanting if who not in refused and (who in holders or not holders)]
-    if not able:
+    if not able or (not holders and len(wanting) < len(staying)):
         return None, ()
     leading = max(parts, key=lambda part: (not holders.isdisjoint(part.members), len(part.members)))
     provider = next((who for who in leading.members if who in able), able[0])
@@ -133,4 +134,4 @@ def _part(
 
 def is_kept(purge: Purge, stream: Stream) -> bool:
     """Whether a survivor holds what a departed sender has sent on this stream."""
-    return stream is Stream.UNIFORM or purge is Purge.RETAINED
+    return stream is Stream.UNIFORM or purge.is_retained

@@ -40,9 +40,9 @@ from ringcast.events import (
     StateLost,
 )
 from ringcast.model import Digest
-from ringcast.protocols.catch_up import CatchUp
 from ringcast.protocols.intake import seconds
-from ringcast.protocols.state_provider import Provider
+from ringcast.protocols.views.catch_up import CatchUp
+from ringcast.protocols.views.providing import Provider
 from ringcast.protocols.views.taking import Outcome, Taking
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import (
@@ -120,7 +120,6 @@ class StateTransfer(Layer):
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
         self.taking.attach(deadlines.owner("state"))
-        self.giving.attach(deadlines)
 
     # Inputs
 
@@ -153,9 +152,6 @@ class StateTransfer(Layer):
             self._begin(signal, now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        if self.me not in view:
-            self.close(f"{view} goes on without this member", now, out)
-            return
         self.giving.set_members(view)
         out.events.extend(self.giving.take_events())
         self.blocked = {who: since for who, since in self.blocked.items() if who in view}
@@ -174,7 +170,7 @@ class StateTransfer(Layer):
         if self.phase is Phase.LIVE:
             return  # the state that was to follow is lost
         if self.catch_up is None:
-            self.catch_up = CatchUp({}, self._room, self._fragment_bytes)
+            self.catch_up = CatchUp(self._room, self._fragment_bytes)
         else:
             self.catch_up.drop_messages()
         self.is_dropping = counter < self.taking.view
@@ -323,7 +319,10 @@ class StateTransfer(Layer):
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)
         elif self._standing.holding is Holding.LACKS and self.provider is None:
-            self._lose(out)
+            if cut.provider is None:
+                self._lose(out)
+            else:  # whoever made the cut did not know yet that this member has nobody
+                out.signal(StateChanged(self._standing))
         early, self._early = self._early, deque()
         for source, message in early:
             self.receive_message(source, message, now, out)
@@ -338,12 +337,14 @@ class StateTransfer(Layer):
 
     def _lose(self, out: Effects) -> None:
         """Nobody can give it: what follows is all there is."""
+        refused = ", ".join(map(str, self._standing.refused))
+        lost = StateLost("nobody has the state" + f": {refused} could not give it" * bool(refused))
         if self.phase in (Phase.LIVE, Phase.EXPECTING):
             self.taking.stop()
-            self._behind_view.append(StateLost("nobody has the state"))
+            self._behind_view.append(lost)
             self._enter(Phase.LIVE)
         else:
-            self.taking.lose()
+            self.taking.lose(lost)
             self._enter(Phase.HANDING)
         self._stand(self._held(), out)
 

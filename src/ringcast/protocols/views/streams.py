@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View, ViewId
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
+    from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
 
 UNREAD_WINDOWS = 4
@@ -110,7 +111,7 @@ class ViewStreams(ReliableMulticast):
     """Nothing is to be read for now: what the view begins with is not here."""
     _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
-    _next_tag = 0  # of the one that was proposed
+    _next_tag = 0  # of the one that was proposed; 0: none is
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
@@ -125,8 +126,10 @@ class ViewStreams(ReliableMulticast):
         self._datagram += 1
         for frame in frames:
             match frame:
-                case InView(tag):
+                case InView(tag, purged):
                     self._said_in = tag
+                    if purged is not None:
+                        self._on_purged(source, purged, now)
                     if tag == self._next_tag:
                         out.signal(SawView(source, tag))
                 case Want():
@@ -134,7 +137,7 @@ class ViewStreams(ReliableMulticast):
                 case Forwarded():
                     self.refused += not self.fetch.on_forwarded(source, frame, now, out)
                     self._note_progress(now, out)
-                case Data() if self._said_in == self._next_tag:
+                case Data() if self._said_in == self._next_tag != 0:
                     self._keep(self._early, source, frame)
                 case _ if self._said_in != self._tag or not self._is_peer(source):
                     self.refused += 1
@@ -160,9 +163,11 @@ class ViewStreams(ReliableMulticast):
         if self.standing is Standing.OPEN:
             self._report(now, out)
 
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        if self.me not in view and not self._is_closed:
-            self._shut(f"{view} goes on without this member", out)
+    def _on_purged(self, source: Member, purged: int, now: int) -> None:
+        """Every member of the view has delivered its messages up to this."""
+        receiver = self._receivers.get(Origin(source, Stream.FIFO))
+        if receiver is not None and self._said_in == self._tag and self.standing is Standing.OPEN:
+            receiver.on_stable(purged, now)
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         match signal:
@@ -243,19 +248,7 @@ class ViewStreams(ReliableMulticast):
         }
 
     def explain(self, now: int) -> list[str]:
-        reasons = super().explain(now)
-        if self.standing is Standing.FLUSHING:
-            lacking = (f"{origin} up to {cut}" for origin, cut in self.fetch.lacking().items())
-            what = ", ".join(lacking)
-            reasons.append(f"view {self.fetch.proposal} waits for this member to get {what}")
-        elif self.standing is not Standing.OPEN:
-            reasons.append(f"sends wait for view {self.fetch.proposal}")
-        if self.reading.unread:
-            reasons.append(
-                f"{len(self.reading.unread)} views wait for this member's application to read what "
-                "came before them"
-            )
-        return reasons
+        return super().explain(now) + self.fetch.explain() + self.reading.explain()
 
     def check_invariants(self) -> None:
         if self.standing is Standing.OPEN:
@@ -270,8 +263,7 @@ class ViewStreams(ReliableMulticast):
         self._next_tag = tag_of(id)
         self._early.clear()
         self.standing = Standing.FROZEN
-        for half in self._boxes():
-            assert isinstance(half, ViewSender | ViewReceiver)
+        for half in self._halves():
             half.freeze()
         own = dict.fromkeys(self.streams, 0)
         own.update({stream: sending.window.high for stream, sending in self._senders.items()})
@@ -299,14 +291,28 @@ class ViewStreams(ReliableMulticast):
             self._fetch(now, out)
 
     def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        """Of the view that we are in, but we have promised another."""
+        """Of the view that we are in; we have promised another."""
         if self.standing is Standing.FLUSHING:
             self.fetch.add(Origin(source, data.stream), data, now)
             self._note_progress(now, out)
         elif self.standing is Standing.FROZEN:
             self._keep(self._aside, source, data)
 
+    def _configure(self, settings: Settings) -> None:
+        """This is how the group does it from the view on that begins. How it purges can only change
+        before there is anything to purge."""
+        self.config = config = settings.apply_to_multicast(self.config)
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
+        for half in self._halves():
+            half.configure(config, self._slow_member_timeout_s)
+        self.rounds = None if config.stability is None else self.stability(self.me, config)
+        if self.rounds is not None:
+            self.rounds.attach(self.group, self.deadlines)
+
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        if begin.settings is not None:
+            self._configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
         is_first = not self._senders
         cuts: dict[MulticastSender | MulticastReceiver, int] = {}
@@ -330,7 +336,7 @@ class ViewStreams(ReliableMulticast):
             if member not in part.members:
                 for stream in self.streams:
                     origin = Origin(member, stream)
-                    self._open(origin, begin.cut.starts.get(origin, 0), (), view.counter, now)
+                    self._open(origin, begin.cut.starts.get(origin, 0), now)
         parts = () if is_first else parts_of(view, begin)
         has_new = any(member not in part.members for member in view)
         self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
@@ -369,12 +375,7 @@ class ViewStreams(ReliableMulticast):
             if sending is None:
                 timers = self.deadlines.owner(("sent", stream))
                 sending = self._senders[stream] = self.sending(
-                    self.me,
-                    stream,
-                    self.config,
-                    view,
-                    self._fragment_bytes,
-                    timers,
+                    *(self.me, stream, self.config, view, self._fragment_bytes, timers),
                     self._slow_member_timeout_s,
                     self._share(len(view) - 1),
                 )
@@ -384,8 +385,8 @@ class ViewStreams(ReliableMulticast):
             self._note_ready(sending)
         for receiver in self._receivers.values():
             assert isinstance(receiver, ViewReceiver)
-            receiver.begin(view.id, now)
-            self._enter_view(receiver, view, now)
+            receiver.begin(now)
+            self._find_helpers(receiver, view)
 
     def _announce(self) -> list[Event] | None:
         """What follows on all that was read."""
@@ -433,6 +434,9 @@ class ViewStreams(ReliableMulticast):
         half = self._senders.get(origin.stream) if origin.sender == self.me else found
         assert half is None or isinstance(half, ViewSender | ViewReceiver)
         return half
+
+    def _halves(self) -> list[ViewSender | ViewReceiver]:
+        return [half for half in self._boxes() if isinstance(half, ViewSender | ViewReceiver)]
 
     def _shut(self, reason: str, out: Effects) -> None:
         super()._shut(reason, out)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Named
 from ringcast.events import StateBegun, StateChunk, StateLost, StateReceived
-from ringcast.protocols.state_provider import CHUNK_OVERHEAD, WINDOW
+from ringcast.protocols.views.providing import CHUNK_OVERHEAD, WINDOW
 from ringcast.wire.frames import StateAck, StateBegin, StateCancel, StateData
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ class Taking:
         self.handover.clear()
         self._timers.disarm(Timer.PATIENCE)
 
-    def lose(self) -> None:
+    def lose(self, lost: StateLost) -> None:
         """There is none."""
         self.stop()
-        self.handover.append(StateLost("nobody has the state"))
+        self.handover.append(lost)
 
     def receive(
         self, source: Member, message: StateBegin | StateData | StateEnd, now: int, out: Effects

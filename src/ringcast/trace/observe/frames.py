@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.model import SYSTEM_EPOCH, Stream
 from ringcast.trace.rows import member_key
+from ringcast.wire import changes
 from ringcast.wire import frames as wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringcast.wire.frames import Data, Frame, UnicastData
+
+CHANGE_FRAMES = (
+    *(changes.Propose, changes.State, changes.Refuse, changes.Finish, changes.Cut),
+    *(changes.Flushed, changes.Install, changes.Installed),
+)
 
 DATA_KINDS = ("data", "udata")
 
@@ -60,12 +66,13 @@ def _missing(kind: str, stream: int, missing: Sequence[range]) -> Seen:
     return Seen(kind, stream, missing[0].start, missing[-1].stop - 1)
 
 
-def _view(kind: str) -> Callable[[Any], Seen]:
-    return lambda f: _at(kind, -1, f.view.counter, size=len(f.view))
-
-
 def _told(kind: str) -> Callable[[Any], Seen]:
     return lambda _: Seen(kind)
+
+
+def _of_change(frame: type) -> Callable[[Any], Seen]:
+    kind = frame.__name__.lower()
+    return lambda f: Seen(kind, view=f.id.counter)
 
 
 MULTICAST: dict[type, Callable[[Any], Seen]] = {
@@ -83,29 +90,14 @@ DESCRIBED: dict[type, Callable[[Any], Seen]] = {
     wire.StabilityReport: lambda f: _at("stability_report", FIFO, f.number, view=f.view_id.counter),
     wire.StabilityQuery: lambda f: Seen("stability_query", FIFO, view=f.view_id.counter),
     wire.Stable: lambda f: _at("stable", FIFO, f.number, view=f.view_id.counter),
-    wire.Discover: _told("discover"),
-    wire.DiscoverReply: _told("discover_reply"),
-    wire.Join: _told("join"),
-    wire.ViewIs: _view("view_is"),
-    wire.ViewAck: lambda f: _at("view_ack", -1, f.view_id.counter),
-    wire.Welcome: _view("welcome"),
-    wire.HalfWanted: _told("half_wanted"),
-    wire.Half: _told("half"),
-    wire.Leave: _told("leave"),
-    wire.Suspect: _told("suspect"),
-    wire.MergeRequest: _view("merge_request"),
-    wire.Merged: _view("merged"),
-    wire.Begin: lambda f: _at("begin", int(f.stream), f.counter, low=f.offset),
-    wire.Begun: lambda f: _at("begun", int(f.stream), f.counter),
-    wire.Heartbeat: _told("heartbeat"),
-    wire.Ping: _told("ping"),
-    wire.Pong: _told("pong"),
-    wire.Commit: lambda f: _at("commit", UNIFORM, f.seqno, view=f.view_id.counter),
-    wire.CommitWanted: lambda f: Seen("commit_wanted", UNIFORM, view=f.view_id.counter),
-    wire.Takeover: lambda f: Seen("takeover", int(f.stream), view=f.view_id.counter),
-    wire.Standing: lambda f: Seen("standing", int(f.stream), view=f.view_id.counter),
+    wire.Commit: lambda f: _at("commit", UNIFORM, f.seqno),
+    changes.Want: lambda f: _missing("want", int(f.stream), f.missing)._replace(view=f.id.counter),
+    changes.Forwarded: lambda f: _data("forwarded", int(f.data.stream), f.data)._replace(
+        again=1, view=f.id.counter
+    ),
+    **{frame: _of_change(frame) for frame in CHANGE_FRAMES},
 }
-"""Views are told by their counter."""
+"""Views and proposals are told by their counter; of all other frames no more than their kind."""
 
 UNICAST: dict[type, Callable[[Any], Seen]] = {
     wire.UnicastData: lambda f: _data("udata", -1, f),
@@ -116,6 +108,11 @@ UNICAST: dict[type, Callable[[Any], Seen]] = {
     wire.SyncOk: lambda f: _at("sync_ok", -1, f.nonce, low=f.low, hr=f.high),
     wire.SyncAck: lambda f: _at("sync_ack", -1, f.nonce),
 }
+
+
+def told(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Those that rows tell of: all but the tag of the view that the rest is said in."""
+    return (frame for frame in frames if not isinstance(frame, changes.InView))
 
 
 def describe(frame: Any) -> Seen:
@@ -137,7 +134,9 @@ def recorded_columns(frame: Frame) -> dict[str, Any]:
     if described is not None:
         return described(frame).columns
     columns: dict[str, Any] = {"kind": type(frame).__name__.lower()}
-    if isinstance(frame, wire.Suspect):
+    if isinstance(frame, CHANGE_FRAMES):
+        columns["view"] = frame.id.counter
+    elif isinstance(frame, changes.Complain):
         columns["members"] = (member_key(frame.member),)
         columns["detail"] = "slow" if frame.is_slow else "silent"
     return columns

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.events import Delivered
 from ringcast.model import Origin
+from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.trace.content import BlockHasher
 from ringcast.trace.observe.windows import slots_of
 from ringcast.trace.rows import (
@@ -19,6 +20,7 @@ from ringcast.trace.rows import (
     SEND_BLOCK,
     SEND_UNBLOCK,
     naming,
+    naming_id,
 )
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.events import FragmentsDelivered
-    from ringcast.model import Stream
+    from ringcast.model import Stream, ViewId
     from ringcast.node import Node
     from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
@@ -51,6 +53,8 @@ class Messages:
 
     def __init__(self, node: Node, sink: Sink, contents: Contents) -> None:
         self.contents = contents
+        self.view_id: ViewId | None = None
+        """Of the view in which messages get their seqnos."""
         self._node = node
         self._sink = sink
         self._hashes: dict[Origin, BlockHasher] = {}
@@ -58,6 +62,9 @@ class Messages:
             stream: _Sending(contents.sent.setdefault(Origin(node.me, stream), {}))
             for stream in node.multicast.streams
         }
+
+    def naming_view(self) -> dict[str, Any]:
+        return {} if self.view_id is None else naming_id(self.view_id)
 
     def opened(self, origin: Origin, offset: int) -> None:
         self._hashes[origin] = BlockHasher(offset, BLOCK_MESSAGES)
@@ -67,18 +74,28 @@ class Messages:
 
     def offered(self, stream: Stream, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
-        size = self._node.codec.payload_bytes_max
         mine = self._sending[stream]
         for payload in payloads:
-            mine.assigned += max(1, -(-len(payload) // size))
+            mine.assigned += self._pieces(payload)
             mine.messages[mine.assigned] = payload
+
+    def start_over(self, stream: Stream, sent: int) -> None:
+        """A large message that is under way is sent once more, behind what was sent so far."""
+        mine = self._sending[stream]
+        if mine.assigned > sent:
+            message = mine.messages.pop(mine.assigned)
+            mine.assigned = sent + self._pieces(message)
+            mine.messages[mine.assigned] = message
+
+    def _pieces(self, payload: bytes) -> int:
+        return max(1, -(-len(payload) // self._node.codec.payload_bytes_max))
 
     def sent(self, origin: Origin, before: int, window: SendWindow, now: int) -> None:
         """What is in the send window beyond `before` counts as sent."""
         self.contents.last_send = self.contents.now
         place = {"seqno": before + 1, "seqno2": window.high, "stream": int(origin.stream)}
         bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
-        self._sink.write(SEND, now, **place, **bounds)
+        self._sink.write(SEND, now, **place, **bounds, **self.naming_view())
         mine = self._sending[origin.stream]
         blocks: list[Block] = []
         for seqno in range(before + 1, window.high + 1):
@@ -95,12 +112,12 @@ class Messages:
         if not isinstance(window, SendWindow):
             return
         mine = self._sending[stream]
-        largest = self._node.codec.payload_bytes_max
-        size = min(len(payload), largest)
-        if mine.assigned > window.high:
-            reason = "rest"  # of a large message, which goes first
-            total = len(mine.messages[mine.assigned])
-            size = next_fragment_bytes(total, mine.assigned - window.high, largest)
+        size = min(len(payload), self._node.codec.payload_bytes_max)
+        rest = self._node.multicast.senders[stream].fragments.rest
+        if is_frozen(self._node):
+            reason = "change"  # of the view
+        elif rest:
+            reason, size = "rest", len(rest[0])  # of a large message, which goes first
         else:
             reason = "messages" if window.room <= 0 else "bytes"
         bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
@@ -143,6 +160,11 @@ class Messages:
             self._sink.write(BLOCK, now, **naming(origin), **block.columns, kind=kind)
 
 
+def is_frozen(node: Node) -> bool:
+    """Whether it gives no seqnos because its view is about to change."""
+    return isinstance(node.multicast, ViewStreams) and node.multicast.standing is not Standing.OPEN
+
+
 def next_fragment_bytes(total: int, left: int, largest: int) -> int:
     """Of a message of `total` bytes with so many fragments left: the size of the next one."""
     return largest if left > 1 else total % largest or largest
@@ -157,5 +179,4 @@ def range_of(event: Delivered | FragmentsDelivered) -> dict[str, Any]:
     """The columns that tell which messages were delivered, in which view."""
     run = event.run if isinstance(event, Delivered) else event
     kind = "" if isinstance(event, Delivered) else "fragment"
-    place = {"seqno": run.first, "seqno2": run.last, "view": event.view_id.counter}
-    return {**place, "kind": kind}
+    return {"seqno": run.first, "seqno2": run.last, "kind": kind, **naming_id(event.view_id)}

@@ -1,26 +1,37 @@
 """TraceObserver: one real member, for its recorder.
 
 Messages to the group are told as ranges at level "deliveries"; level "full" adds frames and
-windows. A view stands in the trace where the application hears of it, and what changed with it
-behind that: so while events wait to be taken, nobody looks.
+windows. A view stands in the trace where the node installs it, and again where the application is
+told of it. While events wait to be taken nobody looks at windows, except before a view.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Left
+from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
-from ringcast.trace.observe.orphans import Orphans
 from ringcast.trace.observe.ranges import Ranges
+from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
-from ringcast.trace.rows import LEFT_BEHIND, STATE_LOST, STATE_RECEIVED
+from ringcast.trace.rows import (
+    FREEZE,
+    LEFT_BEHIND,
+    SHOWN,
+    STATE_LOST,
+    STATE_RECEIVED,
+    VIEW,
+    naming_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Stream, View
+    from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
     from ringcast.wire.codec import Buffer
@@ -37,9 +48,10 @@ class TraceObserver:
         if recorder.level == "full":
             self._wire = Wire(node, recorder)
             self._windows = Windows(node, recorder, self._wire, None)
-        self._orphans = Orphans(node, recorder, is_run=False)
-        self._ranges = Ranges(node, recorder, self._orphans, self._windows)
-        self._view: View | None = None
+        self._ranges = Ranges(node, recorder, self._windows)
+        self._taken_at: Begin | None = None
+        """The view at whose cut the state is taken that this member waits for."""
+        self._is_new_view = False
         self._is_sending = False
         self._is_behind = False  # it waits for its state, and what comes is put aside
 
@@ -79,11 +91,27 @@ class TraceObserver:
         """What counts is what stands in the send window."""
         self._is_sending = True
 
-    def before_change(self, view: View | None, now: int) -> None:
-        """The application hears of it later."""
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
+        """What was sent and purged up to here was in the view before."""
+        if isinstance(change, Left):
+            return
+        self._look(now)
+        columns = columns_of(change, self._node.me)
+        if isinstance(change, Freeze):
+            self.recorder.write(FREEZE, now, **columns)
+            return
+        self._ranges.tell_purged(now)
+        self._is_new_view = True
+        if self._wire is not None:
+            self._wire.enter_view(change.view)
+        self._ranges.enter_view(change)
+        self.recorder.write(VIEW, now, **columns)
+        if self._node.me in change.cut.takers:
+            self._taken_at = change
 
     def before_take(self, now: int, *, buffered: bool) -> None:
-        """What is taken is told when it has been."""
+        """Windows that have opened stand before what is taken out of them."""
+        self._ranges.look_at_windows(now)
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
         if events and not buffered:
@@ -106,33 +134,25 @@ class TraceObserver:
                 self._ranges.note_sent_before(event.sender, event.stream, event.last, now)
                 self.recorder.delivered_fragments(event, now)
         elif isinstance(event, ViewInstalled):
-            self._ranges.tell_purged(now)
-            self.recorder.view(event.view, now)
-            self._ranges.enter_view(event.view.id)
+            self.recorder.write(SHOWN, now, **naming_id(event.view.id))
+            self._ranges.forget_ended(now)
         elif isinstance(event, StateReceived):
-            self.recorder.write(STATE_RECEIVED, now)
-            self._ranges.note_cut(now)
+            assert self._taken_at is not None
+            self.recorder.write(STATE_RECEIVED, now, **naming_id(self._taken_at.view.id))
+            self._ranges.note_state(self._taken_at.cut.starts, self._taken_at.view.id, now)
         elif isinstance(event, StateLost):
             self.recorder.write(STATE_LOST, now)
 
     def _look(self, now: int) -> None:
-        self._orphans.look(now, self._ranges.drop)
         self._ranges.look(now)
         if self._wire is None or self._windows is None:
             self._ranges.look_at_purges(now)
         else:
-            self._look_at_detail(self._wire, self._windows, now)
+            self._wire.look_at_refusals(now)
+            self._windows.look(self._node.multicast.windows(), now)
+            self._windows.look_at_acks(now, is_new_view=self._is_new_view)
+        self._is_new_view = False
         state = self._node.state
         if state is not None and self._node.multicast.senders:  # none: this member is gone
             self._is_behind = state.is_behind
         self.recorder.tick(now)
-
-    def _look_at_detail(self, wire: Wire, windows: Windows, now: int) -> None:
-        view = self._node.view
-        is_new_view = view is not self._view
-        if is_new_view and view is not None:
-            self._view = view
-            wire.enter_view(view)
-        wire.look_at_refusals(now)
-        windows.look(self._node.multicast.windows(), now)
-        windows.look_at_acks(now, is_new_view=is_new_view)

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Left
+from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
 from ringcast.model import Origin
 from ringcast.trace.observe.connections import Connections
-from ringcast.trace.observe.messages import Messages
-from ringcast.trace.observe.orphans import Orphans
+from ringcast.trace.observe.messages import Messages, origin_of
 from ringcast.trace.observe.transfers import Transfers
+from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
-from ringcast.trace.rows import ASIDE, PART, VIEW, about, member_key, naming_view
+from ringcast.trace.rows import ASIDE, FREEZE, SHOWN, VIEW, about, naming_id
 from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Stream, View
+    from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
@@ -54,19 +56,17 @@ class RunObserver:
         self.wire = Wire(node, sink, codec, contents, self._connections)
         self._messages = Messages(node, sink, contents)
         self._windows = Windows(node, sink, self.wire, self._messages)
-        self._orphans = Orphans(node, sink, is_run=True)
         self.transfers: Transfers | None = None
         if keeper is not None and node.state is not None:
             self.transfers = Transfers(node.state, keeper, sink, contents)
-        self._view: View | None = None
         self._is_new_view = False
         self._is_taking = False
-        self._was_behind = False  # when the take began
         self._offer: tuple[Member | None, Stream, bytes | None] | None = None
         """The send that runs to completion, and the first payload that was not accepted."""
         self._asked: tuple[str, Member] | None = None
-        self._views_taken: list[View] = []  # installed while events were being taken
+        self._changes: list[Freeze | Begin] = []  # while events were being taken
         self._taken: list[Event] = []  # out of windows, in the middle of a take or send
+        self._aside: dict[Origin, int] = {}  # what the application got, or will get, later
         self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
         """Windows that the node has closed since it was last looked at."""
 
@@ -111,23 +111,36 @@ class RunObserver:
         else:
             self._connections.offered(to, payloads[:accepted])
 
-    def before_change(self, view: View | None, now: int) -> None:
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What the node did and wanted to send up to here was in the view before."""
-        if self._is_taking and view is not None:
-            self._views_taken.append(view)
-        elif self._is_taking:
-            self._last = self._node.multicast.windows()
-        elif self._node.membership is not None:  # else it is an input of its own
+        if not self._is_taking:
             self._connections.after_timeout(now)
             self._look_at_parts(now)
-            if view is not None:
-                self._flush()
-                self._enter_view(view, now)
+        elif isinstance(change, Left):
+            self._last = self._node.multicast.windows()
+        else:
+            self._windows.look_at_sends(now)
+        if isinstance(change, Begin):
+            self._start_over(change)
+        if self._is_taking and not isinstance(change, Left):
+            self._changes.append(change)
+        elif isinstance(change, Begin):
+            self._flush()
+            self._enter(change, now)
+        elif isinstance(change, Freeze):
+            self._enter(change, now)
+
+    def _start_over(self, begin: Begin) -> None:
+        me = self._node.me
+        together = begin.cut.part_of(me).members
+        if any(member not in together for member in begin.view):
+            for stream in self._node.multicast.senders:
+                sent = self._windows.sent_through(Origin(me, stream))
+                self._messages.start_over(stream, sent)
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         if not buffered:
             self._is_taking = True
-            self._was_behind = self.transfers is not None and self.transfers.is_behind
         elif not self._is_taking and self._offer is None:
             self._look_at_parts(now)  # windows may have opened in this very input
 
@@ -149,11 +162,11 @@ class RunObserver:
             self._asked = None
             self._sink.write(event, now, **about(peer))
         self._connections.after_timeout(now)
-        self._look(now)
+        self._look_at_parts(now)
         if self._taken:
             taken, self._taken = self._taken, []
             self._put_aside(taken, now)
-            self._look(now)
+            self._look_at_parts(now)
         if self._offer is not None:
             (to, stream, refused), self._offer = self._offer, None
             if refused is not None and to is None:
@@ -165,32 +178,28 @@ class RunObserver:
     # Takes
 
     def _end_take(self, events: Sequence[Event], now: int) -> None:
+        """What left its window and was not handed on is put aside."""
         taken, self._taken = self._taken, []
-        if self._was_behind and not self._is_catching_up:
-            self._put_aside(taken, now)
-        has_messages = bool(taken)
+        handed = set(map(id, events))
         for event in events:
             match event:
                 case Delivered() | FragmentsDelivered():
-                    has_messages = True
                     self._write_delivery(event, now)
                 case Undeliverable() | GapSkipped():
                     self._connections.lost(event, now)
-                case ViewInstalled(view, parts):
-                    self._write_parts(view, parts, now)
+                case ViewInstalled(view):
+                    self._sink.write(SHOWN, now, **naming_id(view.id))
             if self.transfers is not None:
                 self.transfers.see(event, now)
-        views, self._views_taken = self._views_taken, []
-        for view in views:
-            self._enter_view(view, now)
-        if self._is_catching_up:
-            self._put_aside(taken, now)
-        if has_messages or views:
-            self._look(now)
-
-    @property
-    def _is_catching_up(self) -> bool:
-        return self.transfers is not None and self.transfers.is_catching_up
+        changes, self._changes = self._changes, []
+        for change in changes:
+            self._enter(change, now)
+        aside = [event for event in taken if id(event) not in handed]
+        if aside and self.transfers is not None:
+            self.transfers.look(now)
+            self._put_aside(aside, now)
+        if changes or aside or any(isinstance(each, _DELIVERIES) for each in events):
+            self._look_at_parts(now)
 
     def _put_aside(self, events: Iterable[Event], now: int) -> None:
         """The application gets these after its state."""
@@ -198,34 +207,35 @@ class RunObserver:
             if isinstance(event, Delivered | FragmentsDelivered):
                 self._look_at_sent_before(event, now)
                 self._messages.delivered(event, now, detail=ASIDE)
+                last = event.run.last if isinstance(event, Delivered) else event.last
+                self._aside[origin_of(event)] = last
 
     def _write_delivery(self, event: Delivered | FragmentsDelivered, now: int) -> None:
+        first = event.run.first if isinstance(event, Delivered) else event.first
         if event.epoch:
             self._connections.delivered(event, now)
         elif self.transfers is None:
             self._look_at_sent_before(event, now)
             self._messages.delivered(event, now)
-        elif self._was_behind:
+        elif first <= self._aside.get(origin_of(event), 0):
             self.transfers.handed(event, now)
         else:
             self._look_at_sent_before(event, now)
             self._messages.delivered(event, now, block_hash=self.transfers.hash_of(event))
 
     def _look_at_sent_before(self, event: Delivered | FragmentsDelivered, now: int) -> None:
-        """Whoever leaves may have sent and taken its last messages in one step."""
+        """Whoever is alone, or leaves, may have sent and taken messages in one step."""
         place = event.run if isinstance(event, Delivered) else event
         origin = Origin(event.sender, place.stream)
         window = self._last.get(origin)
-        if isinstance(window, SendWindow) and place.last > self._windows.sent_through(origin):
+        if event.sender != self._node.me or place.last <= self._windows.sent_through(origin):
+            return
+        if isinstance(window, SendWindow):
             self._windows.look_at_send(origin, window, now)
+        else:
+            self._windows.look_at_sends(now)
 
     # Looks
-
-    def _look(self, now: int) -> None:
-        view = self._node.view
-        if view is not None and view is not self._view:
-            self._enter_view(view, now)
-        self._look_at_parts(now)
 
     def _look_at_parts(self, now: int) -> None:
         """Turn what changed in the node into rows."""
@@ -238,23 +248,24 @@ class RunObserver:
         self._windows.look_at_acks(now, is_new_view=self._is_new_view)
         self._messages.look_for_room(now)
         self._connections.look(now)
-        self._orphans.look(now)
         if self.transfers is not None:
             self.transfers.look(now)
         self._is_new_view = False
 
-    def _enter_view(self, view: View, now: int) -> None:
-        self._view = view
+    def _enter(self, change: Freeze | Begin, now: int) -> None:
+        if isinstance(change, Freeze):
+            self._sink.write(FREEZE, now, **columns_of(change, self._node.me))
+            return
         self._is_new_view = True
-        self.wire.enter_view(view)
-        if self._node.me in view:
-            self._sink.write(VIEW, now, **naming_view(view))
+        self._messages.view_id = change.view.id
+        self.wire.enter_view(change.view)
+        if self.transfers is not None and self._node.me in change.cut.takers:
+            self.transfers.taken_at = change.view.id
+        self._sink.write(VIEW, now, **columns_of(change, self._node.me))
 
-    def _write_parts(self, view: View, parts: tuple[View, ...], now: int) -> None:
-        for part in parts:
-            columns = naming_view(view) | {"members": tuple(map(member_key, part))}
-            self._sink.write(PART, now, **about(part.id.creator), seqno=part.counter, **columns)
+
+_DELIVERIES = (Delivered, FragmentsDelivered)
 
 
 def _is_to_group(event: Event) -> bool:
-    return isinstance(event, Delivered | FragmentsDelivered) and not event.epoch
+    return isinstance(event, _DELIVERIES) and not event.epoch

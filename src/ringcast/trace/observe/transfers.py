@@ -9,12 +9,12 @@ from ringcast.events import Delivered, StateBegun, StateLost, StateReceived, Sta
 from ringcast.rules.state import run_hash
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.messages import origin_of, range_of
-from ringcast.trace.rows import about, naming
+from ringcast.trace.rows import about, naming, naming_id
 
 if TYPE_CHECKING:
     from ringcast.events import Event, FragmentsDelivered
-    from ringcast.protocols.state import StateTransfer
-    from ringcast.protocols.views import state as views_state
+    from ringcast.model import ViewId
+    from ringcast.protocols.views.state import StateTransfer
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
 
 
@@ -23,7 +23,7 @@ class Transfers:
 
     def __init__(
         self,
-        machine: StateTransfer | views_state.StateTransfer,
+        machine: StateTransfer,
         keeper: Keeper,
         sink: Sink,
         contents: Contents,
@@ -32,22 +32,14 @@ class Transfers:
         self._keeper = keeper
         self._sink = sink
         self._contents = contents
+        self.taken_at: ViewId | None = None
+        """The view at whose cut the state is taken that is on its way."""
         self._is_waiting = False
 
-    @property
-    def is_behind(self) -> bool:
-        """What is taken is not what the application gets."""
-        return self._machine.catch_up is not None
-
-    @property
-    def is_catching_up(self) -> bool:
-        """What is taken is put aside."""
-        return self._machine.is_catching_up
-
     def look(self, now: int) -> None:
-        if self._machine.is_catching_up and not self._is_waiting:
-            self._is_waiting = True
+        if self._machine.is_behind and not self._is_waiting:
             self._sink.write(trace.STATE_WAIT, now)
+        self._is_waiting = self._machine.is_behind
 
     def handed(self, event: Delivered | FragmentsDelivered, now: int) -> None:
         """The application gets what was taken before."""
@@ -73,17 +65,18 @@ class Transfers:
             case StateWanted(transfer, joiner):
                 write(trace.STATE_WANTED, now, **about(joiner), seqno=transfer)
                 self._write_entries(now)
-            case StateBegun(provider, cut):
+            case StateBegun(provider):
                 incoming = self._machine.incoming
                 assert incoming is not None
                 write(trace.STATE_BEGUN, now, **about(provider), seqno=incoming.transfer)
-                for origin, seqno in cut.entries.items():
-                    write(trace.STATE_DIGEST, now, **naming(origin), seqno=seqno)
             case StateReceived(provider, chunks, size):
-                write(trace.STATE_RECEIVED, now, **about(provider), seqno=chunks, size=size)
+                assert self.taken_at is not None
+                columns = {**about(provider), **naming_id(self.taken_at)}
+                write(trace.STATE_RECEIVED, now, **columns, seqno=chunks, size=size)
                 self._write_entries(now)
             case StateLost(reason):
-                write(trace.STATE_LOST, now, detail=reason)
+                at = {} if self.taken_at is None else naming_id(self.taken_at)
+                write(trace.STATE_LOST, now, detail=reason, **at)
 
     def refuse(self, transfer: int, now: int) -> None:
         """The application is about to refuse this one."""

@@ -15,7 +15,6 @@ from ringcast.trace.rows import (
     WIN,
     member_key,
     naming,
-    naming_id,
 )
 from ringcast.window.windows import SendWindow
 
@@ -66,7 +65,8 @@ class Windows:
 
     def sent_through(self, origin: Origin) -> int:
         """Up to where rows tell of what was sent."""
-        return self._states[origin][2]
+        state = self._states.get(origin)
+        return 0 if state is None else state[2]
 
     def forget(self, origin: Origin) -> None:
         """Its window is gone."""
@@ -79,6 +79,15 @@ class Windows:
                 self._ackers[stream] = len(table)
                 keys = tuple(map(member_key, table.members))
                 self._sink.write(ACKMAP, now, stream=int(stream), members=keys)
+
+    def look_at_sends(self, now: int) -> None:
+        """What was sent in the view that is about to end, and nothing else."""
+        assert self._messages is not None
+        for origin, window in self._node.multicast.windows().items():
+            before = self._states.get(origin)
+            if isinstance(window, SendWindow) and before and window.high > before[2]:
+                self._messages.sent(origin, before[2], window, now)
+                self._states[origin] = (*before[:2], window.high, *before[3:])
 
     def look_at_send(self, origin: Origin, window: SendWindow, now: int) -> None:
         state = (window.low, window.delivered, window.high, window.charged, window.max_bytes)
@@ -98,14 +107,10 @@ class Windows:
         self._write_window(origin, window, now, received=window.high, size=window.charged)
 
     def _write_purge(self, origin: Origin, window: SendWindow, now: int) -> None:
-        columns: dict[str, Any] = {}
-        view = self._node.view
-        if self._messages is None and view is not None:
-            # The view's row may follow: it is written when the application hears of it.
-            columns = naming_id(view.id)
-        elif self._messages is not None and self._has_stability:
-            columns = {"cap": slots_of(window)}
-        columns |= {"stream": int(origin.stream), "seqno": window.low, "hd": window.delivered}
+        columns: dict[str, Any] = {"stream": int(origin.stream)}
+        if self._messages is not None and self._has_stability:
+            columns["cap"] = slots_of(window)
+        columns |= {"seqno": window.low, "hd": window.delivered}
         self._sink.write(PURGE, now, **columns, used=window.charged, limit=window.max_bytes)
 
     def _look_at_receive(self, origin: Origin, window: ReceiveWindow, now: int) -> None:
@@ -123,7 +128,9 @@ class Windows:
             if self._messages is not None:
                 self._seen[origin] = window
                 self._messages.opened(origin, window.delivered)
-                self._sink.write(OPEN, now, seqno=window.delivered, **named)
+                self._sink.write(
+                    OPEN, now, seqno=window.delivered, **named, **self._messages.naming_view()
+                )
         if self._messages is not None and window.retain and window.low > before[2]:
             self._sink.write(RELEASE, now, seqno=window.low, hd=window.delivered, **named)
         for event, count, known in (

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import DecodeError
 from ringcast.model import Member, Origin
-from ringcast.trace.observe.frames import FIFO, describe, recorded_columns
+from ringcast.trace.observe.frames import FIFO, describe, recorded_columns, told
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
+from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import Forwarded, InView
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Data, PeerRepair, StabilityReport, UnicastData
+from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, UnicastData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,9 +57,6 @@ class Wire:
         self._originals: dict[Stream, dict[int, Any]] = {}
         """Of what is in the send window: each message as it left first, or its hash."""
         self._highest: dict[Stream, int] = {}
-        stability = config.multicast.stability
-        # Where others can send messages again they are needed for longer.
-        self._is_retained = contents is not None and bool(stability and stability.retain_delivered)
         if contents is not None:
             for stream in node.multicast.streams:
                 pieces = contents.pieces.setdefault(Origin(node.me, stream), {})
@@ -77,7 +76,7 @@ class Wire:
             source, frames = self._codec.unpack(datagram, overhear=True)
         except DecodeError:
             return  # the node refuses it too, and counts it: see `look_at_refusals`
-        for frame in frames:
+        for frame in told(frames):
             self._sink.write(RX, now, **about(source), **recorded_columns(frame))
 
     def arrived(self, name: str, incarnation: int, frames: Iterable[Seen], now: int) -> None:
@@ -98,13 +97,14 @@ class Wire:
         whom = {} if peer is None else about(peer)
         for datagram in datagrams:
             _, frames = self._codec.unpack(datagram, overhear=True)
-            for frame in frames:
+            for frame in told(frames):
                 again = int(isinstance(frame, Data) and self._is_again(frame, now))
                 self._sink.write(TX, now, again=again, **whom, **recorded_columns(frame))
 
     def _transmitted_in_run(self, peer: Member | None, datagram: bytes, now: int) -> None:
         _, frames = self._codec.unpack(datagram, overhear=True)
-        seen = [self._see(frame, peer, now) for frame in frames]
+        view = self._said_in(frames)
+        seen = [self._see(frame, peer, view, now) for frame in told(frames)]
         self.left.append((peer, datagram, seen))
         whom = {} if peer is None else about(peer)
         for each in seen:
@@ -112,6 +112,13 @@ class Wire:
         for frame in frames:
             if isinstance(frame, StabilityReport):
                 self._write_vote(frame, now)
+
+    def _said_in(self, frames: Iterable[Frame]) -> int:
+        """The counter of the view that these bear the tag of; 0: none that this member is in."""
+        tags = [frame.tag for frame in frames if isinstance(frame, InView)]
+        if self._view is None or tags != [tag_of(self._view.id)]:
+            return 0
+        return self._view.counter
 
     def before_flush(self) -> None:
         """In a simulated run: all that waits is about to leave."""
@@ -128,14 +135,17 @@ class Wire:
             return None
         return self._named.get(address) or self.peers.get(address)
 
-    def _see(self, frame: Frame, peer: Member | None, now: int) -> Seen:
+    def _see(self, frame: Frame, peer: Member | None, view: int, now: int) -> Seen:
         seen = describe(frame)
+        if isinstance(frame, Commit):
+            return seen._replace(view=view)
         if isinstance(frame, Data):
             return seen._replace(again=int(self._is_again(frame, now)))
-        if isinstance(frame, PeerRepair):
+        if isinstance(frame, PeerRepair | Forwarded):
             assert self._contents is not None
             origin = Origin(frame.sender, frame.data.stream)
-            self._compare(frame.data, self._contents.pieces.get(origin, {}), now, **naming(origin))
+            originals = self._contents.pieces.get(origin, {})
+            self._compare(seen.kind, frame.data, originals, now, **naming(origin))
         elif isinstance(frame, UnicastData) and seen.epoch:
             assert self._connections is not None
             assert peer is not None
@@ -151,8 +161,9 @@ class Wire:
             self._rejected = dict(rejected)
 
     def purged(self, stream: Stream, seqnos: range) -> None:
-        """Nobody can ask for these again."""
-        if not self._is_retained:
+        """Nobody can ask their sender for these again. In a simulated run others may still send
+        them."""
+        if self._contents is None:
             originals = self._originals.get(stream, {})
             for seqno in seqnos:
                 originals.pop(seqno, None)
@@ -169,11 +180,13 @@ class Wire:
                 self._write_mismatch("data", seqno, now, stream=int(data.stream))
         return data.first <= highest
 
-    def _compare(self, data: Data, originals: dict[int, Any], now: int, **columns: Any) -> None:
+    def _compare(
+        self, kind: str, data: Data, originals: dict[int, Any], now: int, **columns: Any
+    ) -> None:
         """Somebody else sends what another has sent first."""
         for seqno, payload in enumerate(data.payloads, data.first):
             if originals.get(seqno) != (payload, data.more):
-                self._write_mismatch("peer_repair", seqno, now, **columns)
+                self._write_mismatch(kind, seqno, now, **columns)
 
     def _write_mismatch(self, kind: str, seqno: int, now: int, **columns: Any) -> None:
         self._sink.write(XMIT_MISMATCH, now, kind=kind, seqno=seqno, seqno2=seqno, **columns)

@@ -1,0 +1,244 @@
+"""Who was in which view, and what it sent and delivered there: what the rules of views judge.
+
+V→V′ at p: the application of p is told of V and then, next, of V′. *Together from V*: the members
+that V′ says have come in one part from V.
+
+A member's rows are condensed: runs of one origin that continue each other in one view, with no row
+of a view change between them, are one. So the rules keep little, and a trace may be judged from
+rows that were condensed elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from ringcast.trace.rows import (
+    CRASH,
+    DELIVER,
+    FREEZE,
+    OPEN,
+    SEND,
+    SHOWN,
+    STATE_RECEIVED,
+    STOP,
+    VIEW,
+    split_key,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ringcast.trace.rows import MemberKey, OriginKey, Row, ViewKey
+
+K = TypeVar("K")
+
+MARKS = (FREEZE, VIEW, SHOWN, OPEN, STATE_RECEIVED, CRASH, STOP)
+"""What runs are not condensed across."""
+
+
+class Condensed:
+    """The rows of members that tell of views and of messages to the group."""
+
+    EVENTS = (*MARKS, SEND, DELIVER)
+
+    __slots__ = ("_last", "rows")
+
+    def __init__(self) -> None:
+        self.rows: defaultdict[MemberKey, list[Row]] = defaultdict(list)
+        self._last: defaultdict[MemberKey, dict[tuple[str, OriginKey], int]] = defaultdict(dict)
+        """Where the runs stand that may go on."""
+
+    def feed(self, row: Row) -> None:
+        member = row.node, row.inc
+        rows, last = self.rows[member], self._last[member]
+        if row.event in (SEND, DELIVER):
+            run = row.event, row.origin
+            at = last.get(run)
+            if at is not None:
+                before = rows[at]
+                is_next = before.seqno2 + 1 == row.seqno <= row.seqno2
+                if is_next and before.view_key == row.view_key:
+                    rows[at] = before._replace(seqno2=row.seqno2)
+                    return
+            last[run] = len(rows)
+        else:
+            last.clear()
+        rows.append(row)
+
+    def merge(self, other: Condensed) -> None:
+        for rows in other.rows.values():
+            for row in rows:
+                self.feed(row)
+
+
+class Span:
+    """The messages of one origin that a member sent or delivered in one view."""
+
+    __slots__ = ("by_commit", "first", "last", "row", "torn")
+
+    def __init__(self, row: Row) -> None:
+        self.first, self.last = row.seqno, row.seqno2
+        self.row = row
+        self.by_commit: Row | None = None
+        """The last of them while the member had not installed the view after."""
+        self.torn: Row | None = None
+        """A row that does not continue those before it."""
+
+    def extend(self, row: Row) -> None:
+        if row.seqno != self.last + 1:
+            self.torn = self.torn or row
+        self.last = max(self.last, row.seqno2)
+        self.row = row
+
+
+class Stay:
+    """One member in one view."""
+
+    __slots__ = ("delivered", "had_sent", "opened", "sent", "shown", "view")
+
+    def __init__(self, view: Row, had_sent: dict[int, int]) -> None:
+        self.view = view
+        self.had_sent = had_sent
+        """By stream, what it had sent before."""
+        self.shown: Row | None = None
+        self.sent: dict[int, Span] = {}
+        self.delivered: dict[OriginKey, Span] = {}
+        self.opened: dict[OriginKey, Row] = {}
+
+    @property
+    def key(self) -> ViewKey:
+        return self.view.view_key
+
+    def through(self, origin: OriginKey) -> int:
+        """Up to where it has delivered this origin in this view; 0: nothing."""
+        span = self.delivered.get(origin)
+        return 0 if span is None else span.last
+
+    def row_of(self, origin: OriginKey) -> Row | None:
+        span = self.delivered.get(origin)
+        return None if span is None else span.row
+
+
+class Step(NamedTuple):
+    """V→V′ at one member."""
+
+    life: Life
+    stay: Stay
+    next: Stay
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        return self.next.view.part
+
+    @property
+    def is_in_state(self) -> bool:
+        """Members that record for themselves tell nothing of messages that were in a state which
+        they took later: what it holds is judged in simulations."""
+        taken = self.life.state_taken
+        return self.stay.view.run_idx < 0 and taken is not None and self.stay.key < taken.view_key
+
+
+class Life:
+    """All that one member did."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.stays: dict[ViewKey, Stay] = {}
+        """In order."""
+        self.freezes: list[Row] = []
+        self.astray: list[tuple[Row, Row | None]] = []
+        """Messages that were sent while it was frozen, or in a view that it was not in; with the
+        last row of a change before them."""
+        self.unplaced: list[Row] = []
+        """Messages that were delivered in a view in which it never was."""
+        self.state_taken: Row | None = None
+        self.is_whole = False
+        """Nothing that it did is missing at the end."""
+        sent: dict[int, int] = {}
+        change: Row | None = None
+        for row in rows:
+            self.is_whole = row.run_idx >= 0 or row.event == STOP
+            if row.event == VIEW:
+                change = row
+                self.stays[row.view_key] = Stay(row, dict(sent))
+            elif row.event == FREEZE:
+                change = row
+                self.freezes.append(row)
+            elif row.event == STATE_RECEIVED:
+                self.state_taken = row
+            elif row.event == SEND:
+                self._send(row, change)
+                sent[row.stream] = max(sent.get(row.stream, 0), row.seqno2)
+            else:
+                self._place(row, change)
+        self.steps = [
+            Step(self, stay, after)
+            for stay, after in pairwise(stay for stay in self.stays.values() if stay.shown)
+        ]
+
+    def last_sent(self, origin: OriginKey, view: ViewKey) -> int | None:
+        """What it had sent on a stream when this view began; None: nobody knows."""
+        stay = self.stays.get(view)
+        return None if stay is None else stay.had_sent.get(origin[2], 0)
+
+    def has_all_of(self, view: ViewKey) -> bool:
+        """Whether all that it did in this view is known."""
+        return self.is_whole or any(view < later for later in reversed(self.stays))
+
+    def _send(self, row: Row, change: Row | None) -> None:
+        stay = self.stays.get(row.view_key)
+        if change is None or change.event == FREEZE or change.view_key != row.view_key:
+            self.astray.append((row, change))
+        if stay is not None:
+            _extend(stay.sent, row.stream, row)
+
+    def _place(self, row: Row, change: Row | None) -> None:
+        stay = self.stays.get(row.view_key)
+        if row.event == DELIVER:
+            if stay is None:
+                self.unplaced.append(row)
+                return
+            span = _extend(stay.delivered, row.origin, row)
+            if next(reversed(self.stays)) == row.view_key:
+                span.by_commit = row
+        elif stay is not None and row.event == SHOWN:
+            stay.shown = row
+        elif stay is not None and row.event == OPEN:
+            stay.opened.setdefault(row.origin, row)
+
+
+def _extend(spans: dict[K, Span], key: K, row: Row) -> Span:
+    span = spans.get(key)
+    if span is None:
+        span = spans[key] = Span(row)
+    else:
+        span.extend(row)
+    return span
+
+
+class History:
+    """All members of a run."""
+
+    def __init__(self, condensed: Condensed) -> None:
+        self.lives = {member: Life(rows) for member, rows in condensed.rows.items() if member[0]}
+
+    def life(self, key: str) -> Life | None:
+        return self.lives.get(split_key(key))
+
+    def steps(self) -> Iterator[Step]:
+        return (step for life in self.lives.values() for step in life.steps)
+
+    def going(self) -> dict[tuple[ViewKey, ViewKey], list[Step]]:
+        """By the two views, who went from the one to the other."""
+        found: defaultdict[tuple[ViewKey, ViewKey], list[Step]] = defaultdict(list)
+        for step in self.steps():
+            found[step.stay.key, step.next.key].append(step)
+        return found
+
+    def leaving(self) -> dict[ViewKey, list[Step]]:
+        """By a view, who left it for whichever other."""
+        found: defaultdict[ViewKey, list[Step]] = defaultdict(list)
+        for step in self.steps():
+            found[step.stay.key].append(step)
+        return found
