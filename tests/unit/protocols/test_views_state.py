@@ -190,6 +190,28 @@ def test_another_gives_the_state_if_its_provider(how: str) -> None:
     assert len(group.states(stay)[0]) == 7
 
 
+def test_who_is_refused_while_a_view_changes_asks_another_in_the_next_one() -> None:
+    group = StateGroup("ABC").form("AB")
+    group.send("B", 3)
+    group.run(100)
+    view = group.node("A").view
+    assert view is not None
+    first = view.members[0].name
+    provider = group.keepers[first]
+    provider.gives = False
+    group.start("C")
+    assert group.run_until(lambda: bool(provider.wanted), 3000)
+    group.run(20)
+    group.propose(first)
+    group.run(1.5)  # C has said what it has, and that it is being given the state
+    assert group.layer("C").change.is_frozen
+    provider.refuses = True
+    provider.give(provider.wanted[-1])
+    group.run(1000)
+    assert (group.keepers["C"].lost, group.keepers["C"].received) == (0, 1)
+    group.assert_same()
+
+
 def test_the_state_is_lost_if_nobody_can_give_it() -> None:
     group = StateGroup("ABC").form("AB")
     group.send("A", 3)
