@@ -60,6 +60,13 @@ class Assembler:
         """Bytes waiting for the rest of their message."""
         return self._size
 
+    def allow(self, max_bytes: int) -> None:
+        """Hold messages of this size, too. What was given up stays so."""
+        is_given_up = self._size > self.max_bytes
+        self.max_bytes = max(self.max_bytes, max_bytes)
+        if is_given_up:
+            self._give_up()
+
     def mark(self, seqnos: range) -> None:
         """These seqnos, still in the window, are continued by the next one."""
         self._continued.update(seqnos)
