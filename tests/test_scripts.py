@@ -30,6 +30,7 @@ from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.requests import Requests
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.settings import Settings
 from ringcast.window.fragmenter import Fragmenter
 from support.script import run_script
 
@@ -136,10 +137,10 @@ def commits_nothing_by_the_cut(self: ViewStreams, begin: Begin, now: int, out: E
 
 
 def meets_who_looks_and_nobody_else(
-    self: Greetings, source: Member, hello: Hello, now: int, out: Effects
+    self: Greetings, source: Member, hello: Hello, now: int, out: Effects, *, is_better: bool
 ) -> None:
     if hello.coordinator is None or self._owner.phase is Phase.LOOKING:
-        MEET(self, source, hello, now, out)
+        MEET(self, source, hello, now, out, is_better=is_better)
 
 
 def believes_every_complaint(
@@ -218,6 +219,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/reader_stops.txt": [(Reading, "is_due", property(lambda reading: bool(reading.unread)))],
     "views/replay.txt": [(Follower, "on_install", installs_again)],
     "views/restart.txt": [NOBODY_IS_MISSED],
+    "views/settings.txt": [(Settings, "against", lambda *settings: [])],
     "views/suspected_by_all.txt": [MEETS_JOINERS],
     "views/suspected_by_coordinator.txt": [MEETS_JOINERS],
     "views/suspected_by_one.txt": [(Requests, "on_complain", believes_every_complaint)],

@@ -78,6 +78,7 @@ from ringcast.wire.limits import (
     NACK_RANGES_MAX,
     VIEW_MEMBERS_MAX,
 )
+from support.settings import PLAIN, wanted
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
@@ -189,11 +190,20 @@ parts = st.builds(
 )
 
 
+agreed = st.builds(
+    wanted,
+    purges,
+    st.lists(streams, unique=True).map(sorted).map(tuple),
+    suspect_after_s=st.floats(1.0, 3600.0).map(lambda time: round(time, 9)),
+    max_message_bytes=st.integers(1, 1 << 32),
+) | st.just(PLAIN)
+
+
 @st.composite
 def proposals(draw: st.DrawFn) -> Propose:
     asked = draw(lists_of_members.filter(bool))
     leaving = draw(st.lists(st.integers(0, len(asked) - 1), unique=True))
-    return Propose(draw(view_ids), asked, tuple(leaving), draw(some_view_ids))
+    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), draw(some_view_ids))
 
 
 @st.composite
@@ -240,7 +250,7 @@ def passed_on_in_a_change(draw: st.DrawFn) -> Forwarded:
 changes = st.one_of(
     st.builds(
         Hello,
-        purges,
+        agreed,
         st.booleans(),
         st.booleans(),
         st.integers(0, COUNTER_MAX),

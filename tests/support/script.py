@@ -4,7 +4,8 @@ A script's first comment names the guarantee that it is about. Each block of com
 by its answers, which `pytest --rewrite` fills in. Commands, with members as single letters:
 
     group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform]   one view of these
-    join D · leave A · crash A · restart A · pause A · resume A · late A 300ms
+    join D [suspect=3s] [defaults]     with other times than the group, or none that were asked for
+    leave A · crash A · restart A · pause A · resume A · late A 300ms
     send A 1..3 [to=B] [uniform] [size=5000]   messages, named by numbers
     greet A [uniform]                  A's application answers every view with its next message
     stop B · take B [2]                B's application delivers nothing; so many more; all again
@@ -15,7 +16,7 @@ by its answers, which `pytest --rewrite` fills in. Commands, with members as sin
     heal                               all of them; nothing is lost or kept back any more
     suspect A B · suspect A *          A suspects B, or everybody else in its view
     advance 500ms [show=wire] · run [show=wire] · until A AB [within=5s]   and how long that took
-    windows A · explain A
+    windows A · explain A · settings A
 
 At the end, and after every input, the nodes' invariants hold; and virtual synchrony does
 (virtual_synchrony.py). What is sent to one member is delivered as it was sent (S1).
@@ -168,11 +169,19 @@ class Script:
         view = self._process(names[0]).node.view
         self._happened = [Happened(name, f"view {labels(view or ())}") for name in names]
 
-    def _do_join(self, name: str) -> None:
+    def _do_join(self, name: str, *options: str) -> None:
         self._incarnations[name] += 1
         me = Member(address_of(name), self._incarnations[name], name)
+        config = replace(self._config, name=name)
+        for word in options:
+            is_default = word == "defaults"
+            suspect_s = 0.0 if is_default else milliseconds(word.partition("=")[2]) / 1000
+            times = (
+                MembershipConfig() if is_default else MembershipConfig(suspect_after_s=suspect_s)
+            )
+            config = replace(config, membership=times)
         node = build_node(
-            *(me, replace(self._config, name=name)),
+            *(me, config),
             membership=self._membership,
             streams=self._streams,
         )
@@ -289,6 +298,10 @@ class Script:
         process = self._process(name)
         for reason in process.node.explain(process.now) or ["waits for nothing"]:
             self._note(name, reason)
+
+    def _do_settings(self, name: str) -> None:
+        membership = self._process(name).node.config.membership
+        self._note(name, f"suspects after {membership.suspect_after_s:g} s")
 
     # What happens
 

@@ -155,6 +155,8 @@ class ChangesEnd(_OfFreezes):
         first, end = frozen.first, frozen.end
         end_ns = facts.end_ns if end is None else end.mono_ns
         since_ns = self.phases.calm_since(first.mono_ns, end_ns)
+        if frozen.before is None:
+            return  # it looks for its group, and nobody sends there: V-L2
         if since_ns is None or (end is not None and end.event != VIEW):
             return
         bound_ns = bounds.frozen_ns(facts, self.freezes.deaths(since_ns, end_ns))

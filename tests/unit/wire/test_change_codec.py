@@ -70,6 +70,7 @@ from ringcast.wire.limits import (
     MESSAGES_MAX,
     NACK_RANGES_MAX,
 )
+from support.settings import PLAIN, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,16 +150,32 @@ def cut_mark(place: int = 0, stream: int = 0, seqno: int = 1, source: int = 0) -
     return struct.pack("<HBQH", place, stream, seqno, source)
 
 
-def hello(
-    flags: int = 0, purge: int = 0, highest: int = 0, size: int = 0, rest: bytes = listed()
+def settings(
+    purge: int = 0, streams: int = 1, given: int = 0, interval: int = 50, size: int = 64 << 20
 ) -> bytes:
-    return frame(64, struct.pack("<BBQH", flags, purge, highest, size), rest)
+    """Times are those of who was given none, but for the interval of reports."""
+    times = [250, 2000, 500, 0, 500, interval]
+    in_ns = (1_000_000 * time for time in times)
+    return struct.pack("<BBB7Q", purge, streams, given, *in_ns, size)
+
+
+def hello(
+    flags: int = 0,
+    agreed: bytes = settings(),
+    highest: int = 0,
+    size: int = 0,
+    rest: bytes = listed(),
+) -> bytes:
+    return frame(64, bytes([flags]), agreed, struct.pack("<QH", highest, size), rest)
 
 
 def propose(
-    who: bytes = members(ME, OTHER), leaving: bytes = listed(), known: bytes = listed()
+    who: bytes = members(ME, OTHER),
+    leaving: bytes = listed(),
+    known: bytes = listed(),
+    agreed: bytes = settings(),
 ) -> bytes:
-    return frame(65, view_id(), who, leaving, known)
+    return frame(65, view_id(), agreed, who, leaving, known)
 
 
 def state(
@@ -203,20 +220,25 @@ def in_view(*numbers: int) -> bytes:
 
 
 BY_HAND: list[tuple[ChangeFrame, bytes]] = [
-    (Hello(Purge.ACKS, False, False, 0), hello()),
-    (Hello(Purge.RETAINED, True, False, COUNTER_MAX), hello(1, 2, COUNTER_MAX)),
+    (Hello(PLAIN, False, False, 0), hello()),
     (
-        Hello(Purge.STABILITY, False, True, 9, OTHER, BEFORE, 2, (ME, OTHER)),
-        hello(14, 1, 9, 2, member(OTHER) + view_id(OTHER, 3) + members(ME, OTHER)),
+        Hello(wanted(Purge.RETAINED), True, False, COUNTER_MAX),
+        hello(1, settings(2, given=1), COUNTER_MAX),
     ),
     (
-        Hello(Purge.ACKS, False, False, 1, OTHER, size=512),
-        hello(4, 0, 1, 512, member(OTHER) + listed()),
+        Hello(wanted(Purge.STABILITY), False, True, 9, OTHER, BEFORE, 2, (ME, OTHER)),
+        hello(
+            14, settings(1, given=1), 9, 2, member(OTHER) + view_id(OTHER, 3) + members(ME, OTHER)
+        ),
     ),
-    (Hello(Purge.ACKS, False, False, 1, None, ID), hello(8, 0, 1, 0, view_id() + listed())),
-    (Propose(ID, (ME,)), propose(members(ME))),
     (
-        Propose(ID, (OTHER, ME), (1, 0), (BEFORE, ID)),
+        Hello(PLAIN, False, False, 1, OTHER, size=512),
+        hello(4, settings(), 1, 512, member(OTHER) + listed()),
+    ),
+    (Hello(PLAIN, False, False, 1, None, ID), hello(8, settings(), 1, 0, view_id() + listed())),
+    (Propose(ID, (ME,), PLAIN), propose(members(ME))),
+    (
+        Propose(ID, (OTHER, ME), PLAIN, (1, 0), (BEFORE, ID)),
         propose(members(OTHER, ME), places(1, 0), listed(view_id(OTHER, 3), view_id())),
     ),
     (State(ID, BEFORE), state()),
@@ -409,8 +431,8 @@ def test_a_byte_too_many_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
 @pytest.mark.parametrize(
     "alone",
     [
-        Hello(Purge.ACKS, False, False, 0),
-        Propose(ID, (ME,)),
+        Hello(PLAIN, False, False, 0),
+        Propose(ID, (ME,), PLAIN),
         State(ID, BEFORE),
         Cut(ID, (), ()),
         Forwarded(ID, OTHER, Data(FIFO, 1, [b"x"])),
@@ -454,7 +476,16 @@ REFUSED = {
     "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
     "hello without members": (hello(rest=b""), Reject.FRAME_LENGTH),
     "hello with other flags": (hello(16), Reject.FLAGS),
+<<<<<<< HEAD
     "hello that purges otherwise": (hello(purge=4), Reject.FLAGS),
+=======
+    "hello that purges otherwise": (hello(0, settings(3)), Reject.FLAGS),
+    "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
+    "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),
+    "hello for messages of nothing": (hello(0, settings(size=0)), Reject.SETTINGS),
+    "hello that never reports": (hello(0, settings(1, interval=61_000)), Reject.SETTINGS),
+    "proposal that purges otherwise": (propose(agreed=settings(3)), Reject.FLAGS),
+>>>>>>> explore
     "hello that has heard of view 2**63": (hello(highest=2**63), Reject.SEQNO),
     "hello from too large a view": (hello(size=CHANGE_MEMBERS_MAX + 1), Reject.COUNT),
     "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),
@@ -621,22 +652,22 @@ def with_departed(*departed: CutMark) -> Cut:
 @pytest.mark.parametrize(
     "ours",
     [
-        Hello(Purge.ACKS, False, False, -1),
-        Hello(Purge.ACKS, False, False, COUNTER_MAX + 1),
-        Hello(Purge.ACKS, False, False, 0, size=-1),
-        Hello(Purge.ACKS, False, False, 0, size=CHANGE_MEMBERS_MAX + 1),
-        Hello(Purge.ACKS, False, False, 0, view_id=ViewId(ME, 0)),
-        Hello(Purge.ACKS, False, False, 0, members=CROWD),
-        Hello(Purge.ACKS, False, False, 0, members=(ME, ME._replace(name="c"))),
-        Propose(ViewId(ME, COUNTER_MAX + 1), (ME,)),
-        Propose(ID, ()),
-        Propose(ID, CROWD),
-        Propose(ID, (ME, ME)),
-        Propose(ID, (ME,), (1,)),
-        Propose(ID, (ME,), (-1,)),
-        Propose(ID, (ME, OTHER), (1, 1)),
-        Propose(ID, (ME,), (), (BEFORE,) * (CHANGE_MEMBERS_MAX + 1)),
-        Propose(ID, (ME,), (), (ViewId(ME, 0),)),
+        Hello(PLAIN, False, False, -1),
+        Hello(PLAIN, False, False, COUNTER_MAX + 1),
+        Hello(PLAIN, False, False, 0, size=-1),
+        Hello(PLAIN, False, False, 0, size=CHANGE_MEMBERS_MAX + 1),
+        Hello(PLAIN, False, False, 0, view_id=ViewId(ME, 0)),
+        Hello(PLAIN, False, False, 0, members=CROWD),
+        Hello(PLAIN, False, False, 0, members=(ME, ME._replace(name="c"))),
+        Propose(ViewId(ME, COUNTER_MAX + 1), (ME,), PLAIN),
+        Propose(ID, (), PLAIN),
+        Propose(ID, CROWD, PLAIN),
+        Propose(ID, (ME, ME), PLAIN),
+        Propose(ID, (ME,), PLAIN, (1,)),
+        Propose(ID, (ME,), PLAIN, (-1,)),
+        Propose(ID, (ME, OTHER), PLAIN, (1, 1)),
+        Propose(ID, (ME,), PLAIN, (), (BEFORE,) * (CHANGE_MEMBERS_MAX + 1)),
+        Propose(ID, (ME,), PLAIN, (), (ViewId(ME, 0),)),
         State(ID, ViewId(ME, 0)),
         State(ID, BEFORE, (ME, ME)),
         State(ID, BEFORE, CROWD),
@@ -695,7 +726,7 @@ def test_what_cannot_be_right_is_our_bug(ours: ChangeFrame) -> None:
 
 
 def test_a_member_that_cannot_be_is_not_sent() -> None:
-    for wrong in (Complain(NOBODY), Propose(ID, (NOBODY,)), Refuse(ID, coordinator=NOBODY)):
+    for wrong in (Complain(NOBODY), Propose(ID, (NOBODY,), PLAIN), Refuse(ID, coordinator=NOBODY)):
         with pytest.raises(ConfigError):
             codec().pack([wrong], to=ME)
 
@@ -714,8 +745,8 @@ def test_as_many_as_may_be_fit_one_datagram() -> None:
     departed = tuple(CutMark(*each, 511) for each in marks)
     ids = tuple(ViewId(who, COUNTER_MAX) for who in most)
     frames: list[Frame] = [
-        Hello(Purge.ACKS, True, True, COUNTER_MAX, ME, ID, CHANGE_MEMBERS_MAX, most),
-        Propose(ID, most, places, ids),
+        Hello(PLAIN, True, True, COUNTER_MAX, ME, ID, CHANGE_MEMBERS_MAX, most),
+        Propose(ID, most, PLAIN, places, ids),
         State(ID, BEFORE, most, held=marks, flushed=(Flushable(ID, most),) * 5),
         State(ID, BEFORE, flushed=(Flushable(ID, most[:400]),) * FLUSHED_MAX),
         Cut(ID, (PartMarks(BEFORE, places, departed),), marks),
@@ -727,12 +758,12 @@ def test_as_many_as_may_be_fit_one_datagram() -> None:
 
 
 def test_what_fits_no_datagram_is_our_bug() -> None:
-    fits, too_long = Propose(ID, long_named(460)), Propose(ID, long_named(467))
+    fits, too_long = Propose(ID, long_named(460), PLAIN), Propose(ID, long_named(467), PLAIN)
     one = Codec("g" * 64, LONGEST, 512)
     (datagram,) = one.pack([fits], to=LONGEST)
     assert len(datagram) <= DATAGRAM_BYTES_MAX
     assert one.unpack(datagram) == (LONGEST, [fits])
-    for longer in (too_long, Propose(ID, long_named(500))):
+    for longer in (too_long, Propose(ID, long_named(500), PLAIN)):
         with pytest.raises(AssertionError, match="larger than any datagram"):
             one.pack([longer], to=LONGEST)
 
@@ -802,7 +833,7 @@ def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
 
 def test_encoded_lists_are_bounded() -> None:
     for count in range(1, 9):
-        codec().pack([Propose(ID, CROWD[:count])], to=ME)
+        codec().pack([Propose(ID, CROWD[:count], PLAIN)], to=ME)
     assert _encode_members.cache_info().currsize == 4
 
 
@@ -877,7 +908,7 @@ def test_the_tag_is_the_first_whatever_comes_first() -> None:
 
 def test_every_datagram_of_its_own_tells_it_or_not() -> None:
     report = StabilityReport(ID, 1, 2, (3, 4))
-    proposal = Propose(ID, (ME,))
+    proposal = Propose(ID, (ME,), PLAIN)
     frames: list[Frame] = [Ping(1), proposal, report, Ping(2), proposal, Heartbeat(1), Ping(3)]
     assert unpacked(tagged().pack(frames, to=ME)) == [
         [Ping(1)],

@@ -25,6 +25,11 @@ from ringcast.model import (
     View,
     ViewId,
 )
+<<<<<<< HEAD
+=======
+from ringcast.settings import NAMES
+from ringcast.wire import members as members_module
+>>>>>>> explore
 from ringcast.wire import runs as runs_module
 from ringcast.wire.changes import (
     OWN,
@@ -82,6 +87,7 @@ from ringcast.wire.limits import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ringcast.settings import Settings
     from ringcast.wire.changes import ChangeFrame
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
@@ -298,6 +304,14 @@ def in_words(frame: Frame) -> str:
             return change_in_words(frame)
 
 
+def settings_in_words(settings: Settings) -> str:
+    streams = " and ".join(stream.name.lower() for stream in settings.streams)
+    times = ", ".join(map(str, settings.times))
+    given = ", ".join(name for name in NAMES if name in settings.given)
+    purge = settings.purge.name.lower()
+    return f"purge {purge}, {streams}, times {times}, {settings.max_message_bytes} B, given {given}"
+
+
 def change_in_words(frame: ChangeFrame) -> str:
     match frame:
         case Hello():
@@ -305,13 +319,14 @@ def change_in_words(frame: ChangeFrame) -> str:
             state = ", with state" if frame.has_state else ""
             coordinator = f", coordinator {who(frame.coordinator)}" if frame.coordinator else ""
             view = f", in view {view_id_in_words(frame.view_id)}" if frame.view_id else ""
-            numbers = f"purge {frame.purge.name.lower()}, highest {frame.highest}"
-            said = f"hello, {numbers}, size {frame.size}{asking}{state}{coordinator}{view}"
-            return f"{said}; {members_in_words(frame.members)}"
+            numbers = f"highest {frame.highest}, size {frame.size}"
+            said = f"hello, {numbers}{asking}{state}{coordinator}{view}"
+            return f"{said}; {members_in_words(frame.members)}; {settings_in_words(frame.settings)}"
         case Propose():
             known = ", ".join(map(view_id_in_words, frame.known))
             who_asks = f"{view_id_in_words(frame.id)}: {members_in_words(frame.members)}"
-            return f"propose {who_asks}; leaving {numbers_in_words(frame.leaving)}; known {known}"
+            lists = f"leaving {numbers_in_words(frame.leaving)}; known {known}"
+            return f"propose {who_asks}; {lists}; {settings_in_words(frame.settings)}"
         case State():
             place = f"in view {view_id_in_words(frame.view_id)}"
             given = f" given by {who(frame.provider)}" if frame.provider else ""

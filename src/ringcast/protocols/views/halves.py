@@ -22,6 +22,7 @@ from ringcast.window.acks import AckTable, AgreedMark
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.model import Member, View
     from ringcast.wire.frames import Data
@@ -56,6 +57,13 @@ class ViewSender(MulticastSender):
                 heard = max(self.heard.get(member, 0), self._probed_since)
                 if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
                     out.signal(Unreachable(member))
+
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self._config = config
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_after = round(slow_member_timeout_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
 
     def freeze(self) -> None:
         self.is_frozen = True
@@ -111,6 +119,12 @@ class ViewReceiver(MulticastReceiver):
     """One stream of another member."""
 
     is_frozen = False
+
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self.repair.tau = round(config.xmit_interval_s * 1e9)
+        self._ack_delay = round(config.ack_delay_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
 
     def freeze(self) -> None:
         if not self.is_frozen and not self.is_gated:
