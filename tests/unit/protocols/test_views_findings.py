@@ -183,9 +183,18 @@ def test_a_hello_of_the_view_that_was_flushed_installs_it() -> None:
 def test_who_is_frozen_takes_nobody_of_the_proposal_for_elsewhere() -> None:
     side, id = flushed_side()
     side.signal(MemberAhead(A, id.counter))
-    side.hear(B, hello(View(ViewId(B, 4), (B,))))
+    side.hear(B, hello(View(ViewId(A, 2), (A, B))))
     assert side.layer.change.elsewhere == set()
     assert side.layer.change.follower.promised == id
+
+
+def test_who_is_frozen_goes_on_once_others_of_the_proposal_are_in_a_later_view() -> None:
+    side, id = flushed_side()
+    side.hear(B, hello(View(ViewId(B, 4), (B,))))
+    assert side.layer.change.elsewhere == {B}
+    assert side.layer.change.follower.promised == id  # who proposed it may still install it
+    side.hear(A, hello(View(ViewId(A, 5), (A,))))
+    assert side.layer.change.view.members == (C,)
 
 
 def test_who_is_frozen_takes_others_of_its_view_for_elsewhere() -> None:

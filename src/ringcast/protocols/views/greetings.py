@@ -73,7 +73,7 @@ class Greetings:
             owner.follow(now, out)
             if order(hello.view_id) > order(change.view.id):
                 for member in dict.fromkeys((source, *hello.members)):
-                    owner.requests.ahead(member, now, out)
+                    owner.requests.ahead(member, hello.view_id.counter, now, out)
         view = change.view
         if source in view:
             if hello.is_asking:

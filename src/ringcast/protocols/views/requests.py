@@ -94,11 +94,17 @@ class Requests:
             self.miss(member, now, out)
             self._owner.advance(now, out)
 
-    def ahead(self, member: Member, now: int, out: Effects) -> None:
-        """It is in another view by now: this one goes on without it; but whoever has promised
-        waits for that change to end first, if both are in it."""
+    def ahead(self, member: Member, counter: int, now: int, out: Effects) -> None:
+        """It is in another view by now, with this counter: this one goes on without it. But whoever
+        has promised waits for that change to end first, if both are in it and the other is not in a
+        later view than that."""
         change, proposal = self._change, self._change.follower.proposal
-        is_with_me = proposal is not None and change.is_frozen and member in proposal.members
+        is_with_me = (
+            proposal is not None
+            and change.is_frozen
+            and member in proposal.members
+            and counter <= proposal.id.counter
+        )
         if member in change.view and member not in change.elsewhere and not is_with_me:
             change.elsewhere.add(member)
             self._owner.advance(now, out)
