@@ -25,7 +25,6 @@ from ringcast.errors import Undeliverable
 from ringcast.node import Node
 from ringcast.protocols.change import Change
 from ringcast.protocols.channel import ControlChannel
-from ringcast.protocols.views.discovery import Discovery
 from ringcast.protocols.early import Early
 from ringcast.protocols.failure import Case, FailureDetector
 from ringcast.protocols.membership import Membership
@@ -36,12 +35,13 @@ from ringcast.protocols.repair import Gap, Repair, Request
 from ringcast.protocols.reunion import Reunion
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.state import StateTransfer
-from ringcast.protocols.views.providing import Provider, Transfer
 from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.uniform import Estate, Uniform
+from ringcast.protocols.views.discovery import Discovery
+from ringcast.protocols.views.providing import Provider, Transfer
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.codec import Codec
