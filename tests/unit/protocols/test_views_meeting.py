@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringcast.model import Address, Member, Purge, View, ViewId
+from ringcast.model import Address, Member, View, ViewId
 from ringcast.protocols.views.backoff import BackOff
 from ringcast.protocols.views.meeting import (
     FRESH_NS,
@@ -16,6 +16,7 @@ from ringcast.protocols.views.meeting import (
     rank,
 )
 from ringcast.wire.changes import Hello
+from support.settings import PLAIN
 
 A, B, C, D = (Member(Address("h", n), 1, name) for n, name in enumerate("ABCD"))
 B2 = B._replace(incarnation=2)
@@ -27,7 +28,7 @@ def hello(*members: Member, by: Member | None = None, has_state: bool = False) -
     first = by or members[0]
     is_member = by is None
     return Hello(
-        Purge.ACKS,
+        PLAIN,
         is_asking=True,
         has_state=has_state,
         highest=3,
@@ -54,8 +55,8 @@ def test_parts_that_said_who_is_in_them_come_in_once() -> None:
 def test_a_hello_without_members_of_who_is_not_in_them_or_of_no_view_is_no_part() -> None:
     meeting = Meeting()
     assert not meeting.note(D, hello(B, C), 0)
-    assert not meeting.note(B, Hello(Purge.ACKS, True, False, 3, B, ViewId(B, 3), 2), 0)
-    assert not meeting.note(B, Hello(Purge.ACKS, True, False, 3, B, None, 1, (B,)), 0)
+    assert not meeting.note(B, Hello(PLAIN, True, False, 3, B, ViewId(B, 3), 2), 0)
+    assert not meeting.note(B, Hello(PLAIN, True, False, 3, B, None, 1, (B,)), 0)
     assert meeting.parts == {}
 
 
