@@ -24,36 +24,19 @@ from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, Unic
 from ringcast.core.shared import Deadlines, GroupState, Timers
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
-<<<<<<< HEAD
-from ringcast.protocols.change import Change
-from ringcast.protocols.channel import ControlChannel
-=======
->>>>>>> switch
 from ringcast.protocols.early import Early
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
-<<<<<<< HEAD
-from ringcast.protocols.reunion import Reunion
-from ringcast.protocols.stability import StabilityRounds
-from ringcast.protocols.state import StateTransfer
-=======
->>>>>>> switch
 from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
-<<<<<<< HEAD
-from ringcast.protocols.uniform import Estate, Uniform
-from ringcast.protocols.views.discovery import Discovery
-from ringcast.protocols.views.providing import Provider, Transfer
-=======
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.reading import UnreadView
 from ringcast.protocols.views.streams import ViewStreams
->>>>>>> switch
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.codec import Codec
