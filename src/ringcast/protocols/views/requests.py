@@ -96,15 +96,9 @@ class Requests:
             self._owner.advance(now, out)
 
     def ahead(self, member: Member, counter: int, now: int, out: Effects) -> None:
-<<<<<<< HEAD
-        """It is in another view by now, with this counter: this one goes on without it. But whoever
-        has promised waits for that change to end first, if both are in it and the other is not in a
-        later view than that."""
-=======
         """It is in another view by now, with this counter: this one goes on without it; but whoever
         has promised waits for that change to end first, if both are in it. Who is in a later view
         than that does not come to it any more."""
->>>>>>> switch
         change, proposal = self._change, self._change.follower.proposal
         is_with_me = (
             proposal is not None
