@@ -120,7 +120,7 @@ class _OfFreezes:
 
     id: ClassVar[str]
     title: ClassVar[str]
-    events = (PHASE, *Freezes.EVENTS)
+    events: ClassVar[tuple[str, ...]] = (PHASE, *Freezes.EVENTS)
 
     def __init__(self) -> None:
         self.freezes = Freezes()

@@ -199,6 +199,21 @@ def test_who_is_frozen_goes_on_once_others_of_the_proposal_are_in_a_later_view()
     assert side.layer.change.view.members == (C,)
 
 
+def test_who_answers_though_its_part_does_not_is_told_that_nothing_comes_of_it() -> None:
+    side, other = Side(A), View(ViewId(B, 2), (B, C))
+    side.join(ViewId(D, 2), A, D)
+    side.hear(B, hello(other))
+    side.pass_time(100)
+    assert proposed(side)[-3:] == ["D: ADBC", "B: ADBC", "C: ADBC"]
+    side.hear(D, side.state(D))
+    side.hear(B, side.state(B, other))
+    side.pass_time(PATIENCE_MS)
+    assert proposed(side)[-1] == "D: AD"
+    side.answer(D)
+    assert side.layer.change.view.members == (A, D)
+    assert [dest for dest, _ in side.said(wire.Hello)] == [B, C]
+
+
 def test_who_is_frozen_takes_others_of_its_view_for_elsewhere() -> None:
     side = Side(B)
     side.join(ViewId(A, 2), A, B, C)
