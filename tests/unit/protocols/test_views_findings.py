@@ -190,6 +190,30 @@ def test_who_is_frozen_takes_nobody_of_the_proposal_for_elsewhere_but_who_is_pas
     assert side.layer.change.follower.promised == id
 
 
+def test_who_is_frozen_goes_on_once_others_of_the_proposal_are_in_a_later_view() -> None:
+    side, id = flushed_side()
+    side.hear(B, hello(View(ViewId(B, 4), (B,))))
+    assert side.layer.change.elsewhere == {B}
+    assert side.layer.change.follower.promised == id  # who proposed it may still install it
+    side.hear(A, hello(View(ViewId(A, 5), (A,))))
+    assert side.layer.change.view.members == (C,)
+
+
+def test_who_answers_though_its_part_does_not_is_told_that_nothing_comes_of_it() -> None:
+    side, other = Side(A), View(ViewId(B, 2), (B, C))
+    side.join(ViewId(D, 2), A, D)
+    side.hear(B, hello(other))
+    side.pass_time(100)
+    assert proposed(side)[-3:] == ["D: ADBC", "B: ADBC", "C: ADBC"]
+    side.hear(D, side.state(D))
+    side.hear(B, side.state(B, other))
+    side.pass_time(PATIENCE_MS)
+    assert proposed(side)[-1] == "D: AD"
+    side.answer(D)
+    assert side.layer.change.view.members == (A, D)
+    assert [dest for dest, _ in side.said(wire.Hello)] == [B, C]
+
+
 def test_who_is_frozen_takes_others_of_its_view_for_elsewhere() -> None:
     side = Side(B)
     side.join(ViewId(A, 2), A, B, C)
