@@ -85,6 +85,8 @@ class Greetings:
                 owner.discovery.incompatible_peer = IncompatiblePeer(source, hello.purge)
         else:
             change.highest = max(change.highest, hello.highest)
+            if hello.coordinator is not None:
+                owner.meeting.hear_group(now)
             for member in view:
                 if member.address == source.address:
                     out.signal(VerifyWanted(member))  # restarted, it seems
