@@ -16,7 +16,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 LEVELS = [
     {"errors", "model"},
-    {"config", "config_file", "events"},
+    {"config", "config_file", "events", "settings"},
     {"wire", "window", "core"},
     {"protocols"},
     {"node"},
@@ -28,7 +28,10 @@ LEVELS = [
 ]
 """Who may import whom: a package imports its own level and those before it, never a later one."""
 
-PURE = ("wire", "window", "core", "protocols", "node", "model", "events", "config", "errors")
+PURE = (
+    *("wire", "window", "core", "protocols", "node"),
+    *("model", "events", "config", "settings", "errors"),
+)
 FORBIDDEN = {
     "asyncio", "concurrent", "datetime", "multiprocessing", "os", "queue", "random", "selectors",
     "signal", "socket", "subprocess", "threading", "time", "_thread",

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
 from ringcast.aio.ending import note_losses
@@ -117,10 +117,8 @@ class Group:
         self._engine = engine
         self._group = group
         self._leaving = asyncio.Event()
-        self._queues: dict[Guarantee, SendQueue] = {
-            "fifo": SendQueue(engine, group, "fifo"),
-            "uniform": SendQueue(engine, group, "uniform"),
-        }
+        kinds: tuple[Guarantee, ...] = "fifo", "uniform"
+        self._queues = {kind: SendQueue(engine, group, kind) for kind in kinds}
         group._queues.extend(self._queues.values())
         self._reading = RLock()
         self._read_queue = ReadQueue(group.me)  # messages on their way to readers, under the lock
@@ -130,13 +128,18 @@ class Group:
 
     @property
     def me(self) -> Member:
-        """This member. Coming back after an exclusion, it is another one at the same address."""
+        """This member."""
         return self._group.me
 
     @property
     def view(self) -> View:
         """Who is in the group now; while this member is on its way back, who last was."""
         return self._group.view
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all members of the group agree on, by name."""
+        return self._group.settings
 
     @property
     def state_lost(self) -> str | None:
@@ -358,10 +361,7 @@ class Group:
         """This process is a copy, made by fork in the middle of whatever other threads did."""
         self._engine.disown(FORKED)
         self._group._closed = Closed(FORKED)
-        self._group._read_queue, self._read_queue = (
-            ReadQueue(self.me),
-            ReadQueue(self.me),
-        )  # it is the parent's
+        self._read_queue = self._group._read_queue = ReadQueue(self.me)  # it is the parent's
         self._notice = None
         self._asked.clear()
         self._reading = RLock()
@@ -408,10 +408,10 @@ class Group:
 
     def _take_event(self) -> Delivered | Notice | None:
         delivered = self._read_queue.take_run()
-        if delivered is not None:
-            return delivered
-        notice, self._notice = self._notice, None
-        return notice
+        if delivered is None:
+            notice, self._notice = self._notice, None
+            return notice
+        return delivered
 
     # In the loop
 
@@ -428,8 +428,8 @@ class Group:
                     queue.look()
             for queue in self._queues.values():
                 queue.close()
-            limit_s = self._group._driver.node.config.membership.leave_timeout_s
-            goodbye_s = limit_s / GOODBYE_SHARE  # kept for the others to learn of it
+            membership = self._group._driver.node.config.membership
+            goodbye_s = membership.leave_timeout_s / GOODBYE_SHARE  # for the others to learn of it
             await asyncio.wait(pumps, timeout=max(0.0, self._group._leave_within() - goodbye_s))
         except Exception as error:
             self._group._end(Closed(failed(error)))  # who waits is told why

@@ -5,6 +5,10 @@ Times are in seconds (`_s`), sizes in bytes (`_bytes`), the rest counts messages
 What a user may set are the fields of these classes, from code, from a file or by an option, except
 those that are `internal`. Presets, the simulator and tests set these too; files and options may
 not, and they may change with any version.
+
+Members of a group must agree on some of them (settings.py). Whoever joins takes these from its
+group, and is refused if it asked for another value: so a default of one of these knows that it is
+a default.
 """
 
 from __future__ import annotations
@@ -47,6 +51,19 @@ RECEIVE_BUFFER_MIN = 1 << 14
 
 SECTIONS = {"multicast", "stability", "unicast", "membership"}
 """Fields that hold settings of their own."""
+
+
+class DefaultTime(float):
+    """Seconds that nobody asked for: who joins a group takes that group's time."""
+
+
+class DefaultSize(int):
+    """Bytes that nobody asked for: who joins a group takes that group's size."""
+
+
+def is_default(value: object) -> bool:
+    """Whether nobody asked for this value of a setting that a group agrees on."""
+    return isinstance(value, DefaultTime | DefaultSize)
 
 
 def internal(default: object) -> Any:
@@ -108,7 +125,7 @@ class StabilityConfig:
     where an ack from everyone to every sender costs too much; uniform messages are acknowledged all
     the same."""
 
-    interval_s: float = 0.05
+    interval_s: float = DefaultTime(0.05)
     """StabilityReport at the latest this long after a message was taken."""
 
     retain_delivered: bool = True
@@ -148,19 +165,19 @@ class MulticastConfig:
     less, as far as receivers' socket buffers go; the rest is for what has arrived and waits
     behind a gap."""
 
-    xmit_interval_s: float = 0.5
+    xmit_interval_s: float = DefaultTime(0.5)
     """The repair tick τ: the longest pause between two repair attempts, and the beat at which a
     sender tells how far it is while somebody lags. Delivery bounds are stated in it."""
 
     datagram_bytes: int = 60_000
     """The largest datagram to build. Large ones are fastest on loopback and jumbo paths."""
 
-    max_message_bytes: int = 64 << 20
+    max_message_bytes: int = DefaultSize(64 << 20)
     """The largest message; larger than a datagram travels in fragments."""
 
     stability: StabilityConfig | None = None
-    """How senders learn what everybody has: None, from an ack of each to each; otherwise by
-    reports. All members of a group must choose alike."""
+    """How senders learn what everybody has: by reports; None, as the group does, and if this member
+    starts the group, from an ack of each to each."""
 
     retain: bool = False
     """Where members acknowledge: keep messages after they were taken until everybody has them. Then
@@ -290,7 +307,7 @@ class MembershipConfig:
     """How long to look for a group before starting one. It must be more than a round trip; longer
     makes it less likely that two who start at the same time do not see each other."""
 
-    suspect_after_s: float = 2.0
+    suspect_after_s: float = DefaultTime(2.0)
     """A member that is not heard for so long is suspected. Eight beats by default: even if one
     datagram in twenty is lost, all eight are lost once in centuries."""
 
@@ -298,7 +315,7 @@ class MembershipConfig:
     """How long leaving may take: until everybody has delivered what was sent, and until the others
     have gone on. After that the member is gone all the same."""
 
-    slow_member_timeout_s: float = 0.0
+    slow_member_timeout_s: float = DefaultTime(0.0)
     """Exclude a member whose application holds a sender up for so long; 0: never."""
 
     min_members: int = 1
@@ -311,10 +328,10 @@ class MembershipConfig:
 
     # Internal
 
-    heartbeat_s: float = internal(0.25)
+    heartbeat_s: float = internal(DefaultTime(0.25))
     """How often a member tells those who watch it that it is alive."""
 
-    verify_s: float = internal(0.5)
+    verify_s: float = internal(DefaultTime(0.5))
     """How long a suspected member has to answer when it is asked directly."""
 
     def __post_init__(self) -> None:

@@ -152,6 +152,7 @@ class Reject(StrEnum):
     FLAGS = "unknown flags"
     MEMBER = "malformed member"
     VIEW = "malformed view"
+    SETTINGS = "settings out of range"
 
 
 class DecodeError(RingcastError):

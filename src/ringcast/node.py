@@ -20,7 +20,7 @@ from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
 from ringcast.core.effects import Effects, Flushed, Left, owners_of
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, Freeze, cut_between
-from ringcast.errors import DecodeError, GroupClosed, TooFewMembers, UsageError
+from ringcast.errors import DecodeError, GroupClosed, Reject, TooFewMembers, UsageError
 from ringcast.events import (
     Delivered,
     ReplyReceived,
@@ -36,8 +36,9 @@ from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.settings import settings_of
 from ringcast.wire.change_codec import tag_of
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import (
     Close,
     Sync,
@@ -88,6 +89,7 @@ class Node:
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
         self.config = config
+        """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
         self._tells_purged = config.multicast.purge is Purge.ACKS_RETAINED
@@ -545,6 +547,12 @@ class Node:
     def explain(self, now: int) -> list[str]:
         """One sentence for each thing that waits. Nothing waits: an empty list."""
         reasons = [reason for layer in self._layers for reason in layer.explain(now)]
+        others = self.rejected.get(Reject.VERSION.value)
+        if others:
+            reasons.append(
+                f"{others} datagrams of another wire version than {VERSION} were refused: all "
+                "members of a group run the same release"
+            )
         if self._few_since is not None:
             assert self.view is not None
             reasons.append(
@@ -752,6 +760,8 @@ class Node:
             case Begin(view):
                 self._packed = self.take_datagrams(now)  # said in the view that ends
                 self.view = view
+                if signal.settings is not None:
+                    self.config = signal.settings.apply_to(self.config)
                 if self.observer is not None:
                     self.observer.before_change(signal, now)
                 self.codec.tag = tag_of(view.id)
@@ -787,10 +797,8 @@ def build_node(
     """
     layers: list[Layer] = []
     if membership is not None:
-        purge = config.multicast.purge
-        layers.append(
-            membership(me, config.membership, must_exist=must_exist, streams=streams, purge=purge)
-        )
+        settings = settings_of(config, streams)
+        layers.append(membership(me, config.membership, must_exist=must_exist, settings=settings))
         if detector is not None:
             layers.append(detector(me, config.membership))
     return Node(

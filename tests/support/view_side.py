@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.config import MembershipConfig
 from ringcast.core.effects import Effects
 from ringcast.core.view_change import CutReached, Flush, Freeze, Frozen, Snapshot
 from ringcast.model import Address, Member, Purge, Stream, ViewId
 from ringcast.protocols.views.layer import GroupViews
+from ringcast.settings import settings_of
 from ringcast.wire import changes as wire
+from support.settings import configured
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Signal
@@ -29,10 +30,13 @@ class Side:
         purge: Purge = Purge.ACKS,
         *,
         must_exist: bool = False,
-        slow_member_timeout_s: float = 0.0,
+        **given: float,
     ) -> None:
-        config = MembershipConfig(slow_member_timeout_s=slow_member_timeout_s)
-        self.layer = GroupViews(me, config, must_exist=must_exist, purge=purge)
+        config = configured(purge, **given)
+        self.settings = settings_of(config, (Stream.FIFO,))
+        self.layer = GroupViews(
+            me, config.membership, must_exist=must_exist, settings=self.settings
+        )
         self.now = 1_000 * MS
         self.frames: list[tuple[object, Frame]] = []
         self.signals: list[Signal] = []
@@ -89,7 +93,7 @@ class Side:
         return wire.State(proposal.id, view.id, view.members, ((Stream.FIFO, 0),))
 
     def flush(self, id: ViewId, *members: Member) -> None:
-        self.hear(id.creator, wire.Propose(id, members))
+        self.hear(id.creator, wire.Propose(id, members, self.settings))
         before = self.layer.change.view
         places = tuple(n for n, who in enumerate(members) if who in before)
         others = tuple(n for n in range(len(members)) if n not in places)

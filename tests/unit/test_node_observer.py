@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ringcast.core.effects import Left
+from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered
 from support.cluster import Cluster
 
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.events import Event
-    from ringcast.model import View
 
 
 class Listing:
@@ -31,8 +32,14 @@ class Listing:
     ) -> None:
         self.calls.append(f"offered {len(payloads)}, accepted {accepted}")
 
-    def before_change(self, view: View | None, now: int) -> None:
-        self.calls.append("before close" if view is None else f"before view {view.counter}")
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
+        match change:
+            case Freeze(id):
+                self.calls.append(f"before freezing for {id.counter}")
+            case Begin(view):
+                self.calls.append(f"before view {view.counter}")
+            case Left():
+                self.calls.append("before close")
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         self.calls.append("before take")
@@ -62,13 +69,14 @@ def test_an_observer_is_told_what_crosses_the_edge_in_its_order() -> None:
     assert at_b.calls == ["before close", "after input"]
 
 
-def test_a_view_is_announced_before_the_layers_see_it() -> None:
+def test_a_change_is_announced_before_the_layers_see_it() -> None:
     cluster = Cluster("AB")
     a = cluster.nodes["A"]
     a.observer = listing = Listing()
-    cluster.crash("B")
-    cluster.install("A")
-    assert listing.calls.index("before view 2") < listing.calls.index("after input")
+    view = cluster.next_view("A")
+    a.effects.signal(Freeze(view.id, view.members))
+    a.install_view(view, cluster.now)
+    assert listing.calls == ["before freezing for 2", "before view 2", "after input"]
 
 
 def test_an_observed_node_does_what_it_does_anyway() -> None:

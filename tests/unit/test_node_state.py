@@ -12,7 +12,7 @@ from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import JoinerBlocked, UnicastAck, UnicastData
 from ringcast.wire.messages import encode_message
@@ -28,7 +28,7 @@ def from_b(*frames: UnicastData | UnicastAck) -> list[bytes]:
 
 
 def node(*, state: bool = True) -> Node:
-    made = Node(A, CONFIG, layers=[Membership(A, CONFIG.membership)], state=state)
+    made = Node(A, CONFIG, layers=[GroupViews(A, CONFIG.membership)], state=state)
     made.install_view(BOTH, 0)
     made.take_events(0, 0)
     return made
@@ -131,7 +131,7 @@ def test_what_is_no_request_is_left_to_the_longer_way() -> None:
 
 def test_a_request_is_a_sign_of_life() -> None:
     detector = FailureDetector(A, CONFIG.membership)
-    a = Node(A, CONFIG, layers=[Membership(A, CONFIG.membership), detector])
+    a = Node(A, CONFIG, layers=[GroupViews(A, CONFIG.membership), detector])
     a.start(0)
     a.install_view(BOTH, 0)
     asks = [from_b(UnicastData(CONN, n, [encode_ask(n, b"?")]))[0] for n in (1, 2)]
@@ -155,7 +155,7 @@ def test_what_a_member_asks_itself_waits_for_no_input() -> None:
 
 def test_what_is_told_oneself_may_be_more_than_a_window_holds() -> None:
     config = replace(CONFIG, unicast=UnicastConfig(capacity=4))
-    a = Node(A, config, layers=[Membership(A, config.membership)])
+    a = Node(A, config, layers=[GroupViews(A, config.membership)])
     a.install_view(BOTH, 0)
     a.take_events(0, 0)
     assert a._channel is not None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.events import ViewInstalled
+from ringcast.protocols.views.layer import GroupViews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ringcast.events import Event, ReplyReceived, RequestReceived
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
-    from ringcast.protocols.views.layer import GroupViews
     from ringcast.trace.observe.observer import TraceObserver
 
 DRAIN_MAX = 16
@@ -94,7 +94,7 @@ class Driver:
     @property
     def membership(self) -> GroupViews:
         membership = self.node.membership
-        assert membership is not None  # who joins has one
+        assert isinstance(membership, GroupViews)  # who joins has one
         return membership
 
     def start(self, candidates: Iterable[Address] = ()) -> None:

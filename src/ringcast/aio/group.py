@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from ringcast.aio.answers import answer
 from ringcast.aio.gate import Gate
@@ -142,6 +142,11 @@ class Group:
         reader may be behind this."""
         assert self._view is not None  # join() returns only then
         return self._view
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all members of the group agree on, by name."""
+        return self._driver.membership.agreement.settings.told
 
     async def wait_for_view(self, condition: Callable[[View], bool]) -> View:
         """Wait until the group is as wanted: `await group.wait_for_view(lambda v: len(v) >= 3)`."""
@@ -404,8 +409,7 @@ class Group:
         reasons = self._driver.explain() + self._requests.explain()
         if self._state is not None:
             reasons += self._state.explain()
-        shortage = self._driver.transport.shortage
-        return reasons if shortage is None else [*reasons, shortage]
+        return [*reasons, *filter(None, [self._driver.transport.shortage])]
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""
@@ -503,9 +507,7 @@ class Group:
             self._readable.open()  # whoever waits to read may have come to where it is wanted
 
     def _on_view(self, view: View) -> None:
-        if self._view is None and self._driver.membership.started_alone:
-            searched = self._place.searched
-            log.info("%s started group %r alone: nobody answered at %s", self.me, *searched)
+        self._place.tell_view(self._driver, is_first=self._view is None)
         self._view = view
         self._requests.on_view(view)
         self._open_writable(None)  # who waits for room may have to be told of too few members
@@ -600,11 +602,10 @@ class Group:
         return stream
 
     def _check_peer(self, to: Member | None) -> None:
-        if to is None:
-            return
-        _check_member(to)
-        if to not in self.view:
-            check_address(to.address, insecure=self._driver.node.config.insecure)
+        if to is not None:
+            _check_member(to)
+            if to not in self.view:
+                check_address(to.address, insecure=self._driver.node.config.insecure)
 
     def _check_receiving(self) -> None:
         if not self._is_receiving:

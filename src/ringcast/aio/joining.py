@@ -77,14 +77,14 @@ async def join(
     Members of one user on one machine find each other by the name alone. Else say where to look:
     `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
     else with its three methods. If nobody is there this member starts the group, unless it
-    `must_exist`: then JoinTimeout is raised. UsageError: the group has another `stability` in its
-    `config` than this member. `listen` is the address to use, by default any free
-    port on loopback. If others reach it at another address, because a forwarder stands between,
-    say which with `advertise`: that is this member's address then. `transport` is "udp";
-    "multicast", with which what is sent to the group leaves once for all members; or "tcp" for one
-    connection between each two members. Those of a group must all use the same. Nothing is
-    encrypted yet, so all addresses must be on loopback; `insecure=True` allows others, with a
-    warning that says what is open then.
+    `must_exist`: then JoinTimeout is raised. What all members must agree on comes from the group
+    (`Group.settings`); UsageError: this member asks for something else. `listen` is the address to
+    use, by default any free port on loopback. If others reach it at another address, because a
+    forwarder stands between, say which with `advertise`: that is this member's address then.
+    `transport` is "udp"; "multicast", with which what is sent to the group leaves once for all
+    members; or "tcp" for one connection between each two members. Those of a group must all use the
+    same. Nothing is encrypted yet, so all addresses must be on loopback; `insecure=True` allows
+    others, with a warning that says what is open then.
 
     With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
     the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
 """By guarantee: where messages to the group travel."""
+
+log = logging.getLogger("ringcast")
 
 CANDIDATES_NAMED = 5
 """Addresses listed in an error before it only says how many more there are."""
@@ -66,6 +69,7 @@ class MemberHost:
         self._lose = lose
         self._has_state = has_state
         self._recorders: list[Recorder] = []
+        self._settings: dict[str, Any] = {}  # of who records
 
     @property
     def searched(self) -> tuple[str, Source]:
@@ -126,6 +130,25 @@ class MemberHost:
             f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
         ) from None
 
+    def tell_view(self, driver: Driver, *, is_first: bool) -> None:
+        """What this member's log says of the view that it has come to."""
+        me, membership = driver.node.me, driver.membership
+        if is_first and membership.started_alone:
+            log.info("%s started group %r alone: nobody answered at %s", me, *self.searched)
+        taken = membership.agreement.taken
+        for name, before, now, was_given in taken:
+            if was_given:
+                log.warning(
+                    "%s asked for %s = %s and takes %s: the group that it came together with has "
+                    "that",
+                    *(me, name, before, now),
+                )
+            else:
+                log.info("%s takes %s = %s, as its group has it, not %s", me, name, now, before)
+        if taken:
+            self._settings.update(_settings(driver.node.config))
+        taken.clear()
+
     def _observe(self, node: Node) -> TraceObserver | None:
         if self._record is None:
             return None
@@ -133,6 +156,7 @@ class MemberHost:
         from ringcast.trace.observe.observer import TraceObserver
         from ringcast.trace.recorder import Recorder
 
+        self._settings = _settings(self._config)
         try:
             recorder = Recorder(
                 *(self._record, self._run_id, node.me),
@@ -140,7 +164,7 @@ class MemberHost:
                 payloads=self._record_payloads,
                 segment_seconds=self._record_interval_s,
                 group=self._group,
-                settings=_settings(self._config),
+                settings=self._settings,
             )
         except OSError as error:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error

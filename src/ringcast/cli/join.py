@@ -160,7 +160,6 @@ class _Terminal:
     """One member whose application is a person, or a pipe."""
 
     def __init__(self, config: GroupConfig, guarantee: Guarantee, *, as_json: bool) -> None:
-        self._config = config
         self._guarantee = guarantee
         self._as_json = as_json
         self._sent = 0
@@ -189,8 +188,7 @@ class _Terminal:
     # In
 
     async def _send_lines(self, group: Group) -> None:
-        limit = self._config.multicast.max_message_bytes
-        async for lines in _lines(limit):
+        async for lines in _lines(group.settings["max_message_bytes"]):
             await self._patiently(group, group.send_many(lines, guarantee=self._guarantee))
             self._sent += len(lines)
         await self._patiently(group, group.flush())

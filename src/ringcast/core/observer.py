@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.effects import Left, ViewAgreed
+    from ringcast.core.effects import Left
     from ringcast.core.view_change import Begin, Freeze
     from ringcast.events import Event
     from ringcast.model import Address, Member, Stream
@@ -39,7 +39,7 @@ class Observer(Protocol):
         follows from that happens next, up to `after_input`."""
         ...
 
-    def before_change(self, change: ViewAgreed | Freeze | Begin | Left, now: int) -> None:
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """Layers are about to freeze for a proposal, or to install a view, or the member is about
         to close its windows: in the middle of an input or of a take."""
         ...

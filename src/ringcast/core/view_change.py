@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ringcast.model import Member, Origin, Stream, View, ViewId
+    from ringcast.settings import Settings
 
 OWN: Final = -1
 """In place of a seqno of a cut: each member keeps what it has of this origin."""
@@ -110,6 +111,8 @@ class Begin:
 
     view: View
     cut: Cut
+    settings: Settings | None = None
+    """Of the group from here on; None: as before."""
 
 
 class StateStanding(NamedTuple):

@@ -25,7 +25,7 @@ To verify: PINGS times Ping, the first at once, spread over verify_s. Nothing he
 On a hint of the transport (a refused port): verify. Refused again, after the probe: Suspected.
 On VerifyWanted (somebody else suspects it): verify, but not twice within verify_s.
 On view: who departed is forgotten, new neighbours count as heard now. Outside a view nobody is
-    watched.
+    watched. Where the group has other times than this member, they are this member's from then on.
 On close: silence. Who has left is to be missed.
 """
 
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Layer, MemberAhead, NonMember, Suspected, Trusted, VerifyWanted
 from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.view_change import Begin
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Heartbeat, Ping, Pong
 
@@ -94,10 +95,8 @@ class FailureDetector(Layer):
         self.suspicions = 0
         self.taken_back = 0  # suspicions that were a mistake
         self.sleeps = 0  # ticks so late that this member must have slept
-        self._heartbeat = round(config.heartbeat_s * 1e9)
-        self._suspect_after = round(config.suspect_after_s * 1e9)
-        self._verify = round(config.verify_s * 1e9)
-        self._probe_interval = self._verify // PINGS
+        self._config = config
+        self._configure(config)
         self._is_closed = False
         self._counter = 0  # of the view; 0: in none
         self._watchers: tuple[Member, ...] = ()
@@ -156,9 +155,14 @@ class FailureDetector(Layer):
         self._arm_case()
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        if not isinstance(signal, VerifyWanted):
-            return
-        member = signal.member
+        if isinstance(signal, Begin) and signal.settings is not None:
+            self._configure(signal.settings.apply_to_membership(self._config))
+            if self._timers.is_armed(Timer.HEARTBEAT):
+                self._arm_heartbeat(now)
+        elif isinstance(signal, VerifyWanted):
+            self._verify_member(signal.member, now, out)
+
+    def _verify_member(self, member: Member, now: int, out: Effects) -> None:
         if member not in self._heard or member in self._cases:
             return
         last = self._verified_at.get(member)
@@ -254,6 +258,13 @@ class FailureDetector(Layer):
             assert 1 <= case.asked <= PINGS
             assert case.is_suspected or case.act_at is not None
             assert case.is_suspected or case.refusals < REFUSALS
+
+    def _configure(self, config: MembershipConfig) -> None:
+        """Times are these from now on."""
+        self._heartbeat = round(config.heartbeat_s * 1e9)
+        self._suspect_after = round(config.suspect_after_s * 1e9)
+        self._verify = round(config.verify_s * 1e9)
+        self._probe_interval = self._verify // PINGS
 
     # The beat
 

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from ringcast.core.effects import Flushed, Layer
 from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.view_change import Begin
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
@@ -281,12 +282,8 @@ class ReliableUnicast(Layer):
     def install_view(self, view: View, now: int, out: Effects) -> None:
         if self._is_closed:
             return
-        addresses = {member.address for member in view}
-        before = self.group.previous
-        known = dict.fromkeys(
-            [*(before or ()), *self.senders, *self.receivers, *self.sync_requests]
-        )
-        for peer in known:
+        addresses, before = {member.address for member in view}, self.group.previous
+        for peer in (*(before or ()), *self.senders, *self.receivers, *self.sync_requests):
             if peer not in view and peer.address in addresses:
                 self._replaced[peer] = None
         while len(self._replaced) > REPLACED_MAX:
@@ -295,8 +292,7 @@ class ReliableUnicast(Layer):
             if peer in view:
                 continue
             is_replaced = peer in self._replaced
-            sender = self.senders.get(peer)
-            receiver = self.receivers.get(peer)
+            sender, receiver = self.senders.get(peer), self.receivers.get(peer)
             if sender is not None:
                 sender.end(now)
                 if peer in (before or ()):
@@ -343,6 +339,10 @@ class ReliableUnicast(Layer):
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         if isinstance(signal, Flushed):
             self._acknowledge(now, out)
+        elif isinstance(signal, Begin) and signal.settings is not None:
+            self._max_message_bytes = signal.settings.max_message_bytes
+            for receiver in self.receivers.values():
+                receiver.assembler.allow(self._max_message_bytes)
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""

@@ -117,7 +117,8 @@ class HighDrops:
 class WindowHonoured:
     """A receiver holds nothing outside (low, low + capacity], and equal windows drop nothing.
 
-    Where windows grow, the capacity is what they may grow to, and no window is larger.
+    Where windows grow, the capacity is what they may grow to, and no window is larger; but a view
+    change makes room for all that a sender with a larger one has under way.
     """
 
     id = "N4"
@@ -127,7 +128,7 @@ class WindowHonoured:
     def __init__(self) -> None:
         self.found = Findings()
         self.drops = HighDrops()
-        self.widest: dict[tuple[str, str], Row] = {}
+        self.widest: dict[tuple[str, str, str], Row] = {}
 
     def feed(self, row: Row) -> None:
         if row.event == DROP_HIGH:
@@ -157,16 +158,18 @@ class WindowHonoured:
         return found.verdict(self.id, self.title)
 
     def _measure(self, row: Row) -> None:
-        window = row.member, row.kind
+        window = row.member, row.kind, f"{row.peer}#{row.peer_inc}"
         widest = self.widest.get(window)
         if widest is None or row.cap > widest.cap:
             self.widest[window] = row
 
     def _judge_growth(self, facts: Facts, found: Findings) -> None:
-        for (member, kind), row in self.widest.items():
-            if member not in facts.capacity or row.stream != Stream.FIFO:
+        for (member, kind, sender), row in self.widest.items():
+            if not {member, sender} <= facts.capacity.keys() or row.stream != Stream.FIFO:
                 continue
-            most = facts.window_max(member) if kind == "receive" else facts.capacity[member]
+            most = facts.capacity[member]
+            if kind == "receive":
+                most = max(facts.window_max(member), facts.capacity[sender])
             if row.cap > most:
                 found.violate(
                     f"a {kind} window of {member} admits {row.cap} messages, {most} is the most",
@@ -178,21 +181,26 @@ class PurgedByAll:
     """A sender purges only what every member of its view has delivered, itself included. So
     does a receiver that retains messages.
 
-    A member whose window opens at an offset has its messages up to there from elsewhere.
+    A member whose window opens at an offset has its messages up to there from elsewhere. One that
+    comes from another part opens it at what the sender had sent when the view began.
     """
 
     id = "N5"
     title = "a message is kept until every member of the view has delivered it"
-    events = (PURGE, RELEASE, DELIVER, OPEN, *Lives.EVENTS)
+    events = (PURGE, RELEASE, DELIVER, OPEN, SEND, *Lives.EVENTS)
 
     def __init__(self) -> None:
         self.purges: defaultdict[MemberKey, list[Row]] = defaultdict(list)
         self.delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
+        self.sent: defaultdict[OriginKey, Progress] = defaultdict(Progress)
+        """By the sender's own order."""
         self.lives = Lives()
 
     def feed(self, row: Row) -> None:
         if row.event == DELIVER:
             self.delivered[row.pair].rise(row.run_idx, row.seqno2, row)
+        elif row.event == SEND:
+            self.sent[row.own_origin].rise(row.idx, row.seqno2, row)
         elif row.event == OPEN:
             self.delivered[row.pair].rise(row.run_idx, row.seqno, row)
         elif row.event in (PURGE, RELEASE):
@@ -204,6 +212,7 @@ class PurgedByAll:
         for member, rows in other.purges.items():
             self.purges[member] += rows
         merge_progress(self.delivered, other.delivered)
+        merge_progress(self.sent, other.sent)
         self.lives.merge(other.lives)
 
     def finish(self, facts: Facts) -> Verdict:
@@ -239,6 +248,8 @@ class PurgedByAll:
     ) -> None:
         delivered = self.delivered.get((*member, *_purged(row)), NOWHERE)
         through = delivered.at(row.run_idx)
+        if f"{member[0]}#{member[1]}" not in view.part:
+            through = max(through, self._sent_before(_purged(row), view))
         if through < row.seqno and not (row.run_idx < 0 and member in prefixes):
             found.violate(
                 f"{row.member} purges to {row.seqno} while {member[0]} has delivered {through}",
@@ -246,6 +257,12 @@ class PurgedByAll:
             )
         elif row.run_idx < 0 and member != (row.node, row.inc):
             found.unknown.add("whether members had delivered when senders purged: no run order")
+
+    def _sent_before(self, origin: OriginKey, view: Row) -> int:
+        """What the sender had sent when it installed this view."""
+        views = self.lives.views.get(origin[:2], [])
+        own = next((each for each in views if each.view_key == view.view_key), None)
+        return 0 if own is None else self.sent.get(origin, NOWHERE).at(own.idx)
 
 
 def _purged(row: Row) -> OriginKey:

@@ -21,6 +21,7 @@ from ringcast.sim.incidents import Incidents
 from ringcast.sim.member import FIRST_PORT, SimulatedMember
 from ringcast.sim.nodes import node_factory_for
 from ringcast.sim.options import slot_name
+from ringcast.sim.oracle import Oracle
 from ringcast.sim.phases import Phases
 from ringcast.sim.recorder import Recorder
 from ringcast.sim.seal import ChecksumSeal
@@ -64,6 +65,7 @@ class Cluster:
         """Every incarnation there ever was."""
         self._by_member: dict[Member, SimProcess] = {}
         self.gathering = Gathering(self, [_address(slot) for slot in range(options.nodes)])
+        self.oracle = Oracle(self)
         self._node_factory = node_factory or node_factory_for(options)
         self._payloads = Payloads(options.seed)
         self._seal = ChecksumSeal() if options.has("F6") else None
@@ -163,7 +165,7 @@ class Cluster:
             return
         process.crash()
         process.resident.harness.note(CRASH)
-        self.gathering.gone(process)
+        self.oracle.gone(process)
 
     def resume(self, process: SimProcess) -> None:
         """Everything that waited comes at once."""

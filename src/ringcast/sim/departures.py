@@ -1,5 +1,5 @@
-"""What befell senders of uniform messages, and those who took over: counted, so that runs in which
-nothing happened are noticed."""
+"""What befell senders of uniform messages, and view changes: counted, so that runs in which nothing
+happened are noticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringcast.trace import rows as trace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringcast.trace.rows import MemberKey, PairKey, Row
+    from ringcast.trace.rows import MemberKey, Row
 
 CRASHED_SENDERS = "seeds: sender dies between data and commit"
 
@@ -21,13 +21,13 @@ CRASHED_SENDERS = "seeds: sender dies between data and commit"
 class _Life:
     """What one member has done so far."""
 
-    __slots__ = ("committed", "estates", "is_leaving", "sent", "view")
+    __slots__ = ("change", "committed", "is_leaving", "sent")
 
     def __init__(self) -> None:
         self.sent = 0
         self.committed = 0
-        self.estates: set[PairKey] = set()
-        self.view: Row | None = None
+        self.change: Row | None = None
+        """The last row of a view change: it is frozen, or in a view."""
         self.is_leaving = False
 
     @property
@@ -35,18 +35,21 @@ class _Life:
         """Some message has left and its commit has not."""
         return self.sent > self.committed
 
+    def is_proposing(self, row: Row) -> bool:
+        change = self.change
+        is_frozen = change is not None and change.event == trace.FREEZE
+        return is_frozen and change is not None and change.view_creator == row.member
+
 
 def departures(rows: Iterable[Row]) -> dict[str, int]:
     """How often what happened. The first is counted once a run."""
     lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
-    received: dict[PairKey, int] = {}
     counts = {
         CRASHED_SENDERS: 0,
-        "a taker dies of it": 0,
+        "a proposer dies": 0,
         "a sender leaves": 0,
-        "delivered after the sender departed": 0,
+        "delivered by a cut": 0,
         "fetched from others": 0,
-        "resolved": 0,
     }
     for row in rows:
         life = lives[row.node, row.inc]
@@ -55,29 +58,18 @@ def departures(rows: Iterable[Row]) -> dict[str, int]:
                 life.sent = max(life.sent, row.seqno2)
             case trace.TX if row.kind == "commit":
                 life.committed = max(life.committed, row.seqno)
-            case trace.VIEW:
-                life.view = row
+            case trace.TX if row.kind == "forwarded" and row.stream == Stream.UNIFORM:
+                counts["fetched from others"] += 1
+            case trace.VIEW | trace.FREEZE:
+                life.change = row
             case trace.CRASH:
                 counts[CRASHED_SENDERS] |= life.is_torn
-                is_taker = life.view is not None and life.view.members[0] == row.member
-                counts["a taker dies of it"] += is_taker and bool(life.estates)
+                counts["a proposer dies"] += life.is_proposing(row)
             case membership.LEAVE:
                 life.is_leaving = True
             case trace.STOP:
                 counts["a sender leaves"] += life.is_leaving and life.sent > 0
-            case trace.ESTATE if row.kind in (trace.RESOLVED, trace.BACK):
-                life.estates.discard(row.pair)
-                counts["resolved"] += 1
-            case trace.ESTATE:
-                before = (
-                    received.get(row.pair, row.received)
-                    if row.pair in life.estates
-                    else row.received
-                )
-                counts["fetched from others"] += row.received > before and not row.detail
-                received[row.pair] = row.received
-                life.estates.add(row.pair)
-            case trace.DELIVER if row.stream == Stream.UNIFORM and life.view is not None:
-                is_member = f"{row.peer}#{row.peer_inc}" in life.view.members
-                counts["delivered after the sender departed"] += not is_member
+            case trace.DELIVER if row.stream == Stream.UNIFORM and life.change is not None:
+                is_in_next = life.change.event == trace.VIEW and life.change.view > row.view
+                counts["delivered by a cut"] += is_in_next
     return counts

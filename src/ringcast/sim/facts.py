@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.protocols.repair import NACK_MESSAGES_MAX
-from ringcast.rules.membership import GroupFacts
-from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts
 from ringcast.sim.clock import ns
 from ringcast.trace.rows import Facts, member_key
 
@@ -14,15 +12,15 @@ if TYPE_CHECKING:
     from ringcast.sim.cluster import Cluster
 
 
-def facts_of(cluster: Cluster) -> GroupFacts:
+def facts_of(cluster: Cluster) -> Facts:
     """What the rules that judge a run depend on."""
-    options = cluster.options
-    stopped = [
-        member_key(process.resident.harness.me)
-        for process in cluster.processes
-        if process.resident.application.rate is not None
-    ]
-    facts = Facts(
+    options, config = cluster.options, cluster.options.membership_config()
+    residents = {
+        member_key(process.resident.harness.me): process.resident for process in cluster.processes
+    }
+    stopped = [key for key, each in residents.items() if each.application.rate is not None]
+    late = [key for key, each in residents.items() if each.was_late]
+    return Facts(
         run=f"seed {options.seed}",
         seed=options.seed,
         protocol=options.protocol,
@@ -37,38 +35,21 @@ def facts_of(cluster: Cluster) -> GroupFacts:
         expiry_ns=ns(options.expiry_ms),
         close_ns=ns(options.close_ms),
         max_retransmit_ns=ns(options.max_retransmit_ms),
-        capacity={
-            member_key(process.resident.harness.me): options.capacity_max(
-                process.resident.harness.slot
-            )
-            for process in cluster.processes
-        },
+        capacity={key: options.capacity_max(each.harness.slot) for key, each in residents.items()},
         stopped_members=frozenset(stopped),
-        gst_ns=cluster.gst,
-        end_ns=cluster.clock.now,
-    )
-    return _group_facts(cluster, facts)
-
-
-def _group_facts(cluster: Cluster, facts: Facts) -> GroupFacts:
-    late = [
-        member_key(each.resident.harness.me) for each in cluster.processes if each.resident.was_late
-    ]
-    kind = HeirFacts if cluster.options.retain else GroupFacts
-    if cluster.options.has_uniform:
-        kind = UniformFacts
-    return kind.of(
-        facts,
-        cluster.options.membership_config(),
-        nodes=cluster.options.nodes,
+        nodes=options.nodes,
+        discovery_ns=round(config.discovery_wait_s * 1e9),
+        heartbeat_ns=round(config.heartbeat_s * 1e9),
+        suspect_ns=round(config.suspect_after_s * 1e9),
+        verify_ns=round(config.verify_s * 1e9),
+        leave_ns=round(config.leave_timeout_s * 1e9),
         late_members=frozenset(late),
         component={
-            member_key(each.resident.harness.me): cluster.conditions.component(
-                each.resident.harness.slot
-            )
-            for each in cluster.processes
+            key: cluster.conditions.component(each.harness.slot) for key, each in residents.items()
         },
         state_ns=_state_ns(cluster),
+        gst_ns=cluster.gst,
+        end_ns=cluster.clock.now,
     )
 
 

@@ -433,7 +433,13 @@ class Conditions:
     def _fault_of(self, link: Link) -> str:
         if not self.cuts and not self.severed:
             return ""
-        source, dest = self._slot(link.source), self._slot(link.dest)
+        return self._cut_by(self._slot(link.source), self._slot(link.dest))
+
+    def is_cut(self, source: int, dest: int) -> bool:
+        """Whether nothing passes from one slot to the other."""
+        return bool(self._cut_by(source, dest))
+
+    def _cut_by(self, source: int, dest: int) -> str:
         for fault in CUTS:
             if self.cuts[source, dest, fault] > 0 or (source, dest) in self.severed:
                 return fault

@@ -1,15 +1,11 @@
 """Gathering: nodes find each other and make their own views. The simulator starts them, tells them
 where others may be, and knows when all that live are in one view.
-
-Where nodes have no failure detector, the simulator tells members who is gone, crashed or left: a
-while later, and again in each view that still has it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import Suspected
 from ringcast.model import Origin
 
 if TYPE_CHECKING:
@@ -17,7 +13,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Address, Member
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.member import SimProcess, SimulatedMember
+    from ringcast.sim.member import SimProcess
 
 
 class Gathering:
@@ -26,7 +22,6 @@ class Gathering:
     def __init__(self, cluster: Cluster, addresses: Sequence[Address]) -> None:
         self._cluster = cluster
         self._addresses = addresses
-        self._missed: dict[Member, None] = {}  # are gone, and it is known
 
     def admit(self, process: SimProcess) -> None:
         """Start it. It knows some addresses, the nearest; the others it learns later."""
@@ -47,30 +42,6 @@ class Gathering:
             others = [self._addresses[(slot + step) % count] for step in range(1, count)]
             process.resident.harness.add_candidates(others[: round(share * count)], process.now)
             process.turn()
-
-    # Who is gone, where nobody else notices it
-
-    def gone(self, process: SimProcess) -> None:
-        cluster = self._cluster
-        if not cluster.options.has_detector:
-            is_calm = cluster.conditions.is_calm
-            delay = cluster.options.delta_ms if is_calm else cluster.options.detect_ms
-            cluster.clock.after(delay, self._miss, process.resident.harness.me)
-
-    def _miss(self, member: Member) -> None:
-        self._missed[member] = None
-        for process in self._living():
-            process.turn()
-
-    def look(self, member: SimulatedMember) -> None:
-        """If they are in its view, it learns so, once in each view."""
-        view = member.node.view
-        if not self._missed or view is None:
-            return
-        for who in view:
-            if who in self._missed and (view.id, who) not in member.told:
-                member.told.add((view.id, who))
-                member.harness.signal(Suspected(who, "it is gone"), member.process.now)
 
     # Outputs
 

@@ -23,7 +23,7 @@ from ringcast.trace.rows import about
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ringcast.core.effects import Suspected, Trusted
+    from ringcast.core.effects import Signal
     from ringcast.events import Event
     from ringcast.model import Address, Member, View
     from ringcast.node import Node
@@ -150,8 +150,8 @@ class Harness:
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
         self._call(self.node.add_candidates, addresses, now)
 
-    def signal(self, signal: Suspected | Trusted, now: int) -> None:
-        """As its failure detector would: a member has crashed, or is believed to have; or not."""
+    def signal(self, signal: Signal, now: int) -> None:
+        """As its failure detector would."""
         self.node.effects.signal(signal)
         self._call(self.node.receive_datagrams, (), now)
 

@@ -88,12 +88,12 @@ class SimulatedMember:
         self._cluster.crash(self.process)
 
     def closed(self) -> None:
-        self._cluster.gathering.gone(self.process)
+        self._cluster.oracle.gone(self.process)
 
     def act(self, now: int) -> None:
         """The application takes, and sends what it wants to."""
         self.harness.check_invariants()
-        self._cluster.gathering.look(self)
+        self._cluster.oracle.look(self)
         limit = self._cluster.options.take_limit if self.application.rate is None else 0
         while True:
             took = self._take(limit, now)

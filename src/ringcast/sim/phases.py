@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.rules.state import state_bound_ns
-from ringcast.rules.uniform_liveness import UniformFacts, resolve_bound_ns
+from ringcast.rules import bounds
 from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
 from ringcast.sim.harness import NodeFailure
@@ -54,6 +53,7 @@ class Phases:
 
     def _warm(self) -> None:
         self._recorder.phase("warm")
+        self._cluster.oracle.start()
         for slot in range(self._options.initial):
             delay = self._random.uniform(0, self._options.start_ms)
             self._clock.after(delay, self._cluster.join, slot)
@@ -139,8 +139,9 @@ class Phases:
 
     def _wait_for_one_view(self) -> None:
         facts = facts_of(self._cluster)
-        has_state = self._options.state
-        limit = state_bound_ns(facts, self._clock.now) if has_state else facts.one_view_bound_ns
+        limit = bounds.one_view_ns(facts)
+        if self._options.state:
+            limit = bounds.state_ns(facts, self._clock.now)
         deadline = self._clock.now + limit
         while not self._cluster.gathering.has_one_view:
             if self._clock.now > deadline:
@@ -215,10 +216,9 @@ class Phases:
         ):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
-        if isinstance(facts, UniformFacts):
-            bound = max(bound, facts.drained_bound_ns)
-        if facts.is_retained:
-            bound = max(bound, resolve_bound_ns(facts))
+        if self._options.has_uniform:
+            most = max(self._options.capacities)
+            bound = max(bound, facts.drain_bound_ns(most, is_gated=True))
         return bound
 
     def _find_blocked(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,15 +12,15 @@ from ringcast.sim.departures import departures
 from ringcast.sim.partitions import KINDS
 from ringcast.sim.rounds import reports
 from ringcast.trace.files import trace_hash
-from ringcast.trace.rows import PART, STOP
+from ringcast.trace.rows import VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ringcast.rules.table import Verdict
     from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
-    from ringcast.trace.rows import Row, Trace
+    from ringcast.trace.rows import Row, Trace, ViewKey
 
 OWN_RULES = {
     "G7": "no node raises or breaks an invariant",
@@ -105,10 +106,19 @@ def _happenings(cluster: Cluster) -> dict[str, int]:
 
 def _partings(cluster: Cluster) -> dict[str, int]:
     rows = cluster.recorder.rows
-    merges = {(row.view_creator, row.view) for row in rows if row.event == PART}
-    excluded = sum(row.event == STOP and row.detail == "excluded" for row in rows)
+    views = [row for row in rows if row.event == VIEW]
     kinds = {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
-    return {**kinds, "merges": len(merges), "exclusions": excluded}
+    return {**kinds, "merges": len(set(_merges(views)))}
+
+
+def _merges(views: Iterable[Row]) -> Iterator[ViewKey]:
+    """Views in which members come together again that have been in views apart."""
+    seen: defaultdict[str, set[str]] = defaultdict(set)
+    for row in views:
+        others = set(row.members).difference(row.part)
+        if others & seen[row.member]:
+            yield row.view_key
+        seen[row.member].update(row.members)
 
 
 def run(options: Options, node_factory: NodeFactory | None = None) -> Result:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HIDDEN = frozenset(
     {
-        *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.VIEW_INPUT, trace.DROP_LOW),
+        *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.DROP_LOW),
         *(trace.UNICAST_WIN, trace.TICK, trace.TAIL),
     }
 )
@@ -38,8 +38,10 @@ def _text(row: Row) -> str:
     if row.epoch and row.event not in _WIRE:
         return f"{_origin(row)} {_unicast(row)}"
     match row.event:
-        case trace.VIEW | trace.VIEW_INPUT:
+        case trace.VIEW | trace.FREEZE:
             return f"{row.view}@{row.view_creator}: {' '.join(row.members)}"
+        case trace.SHOWN:
+            return f"{row.view}@{row.view_creator}"
         case trace.OPEN | trace.DROP_WINDOW:
             return f"{_origin(row)} at {row.seqno}" if row.event == trace.OPEN else _origin(row)
         case trace.SEND:
@@ -52,7 +54,7 @@ def _text(row: Row) -> str:
         case trace.DELIVER | trace.HANDED:
             part = "  part of a message" if row.kind == "fragment" else ""
             return f"{_origin(row)}:{_range(row)}{part}  {row.detail}".rstrip()
-        case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN | trace.STATE_DIGEST:
+        case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN:
             return f"{_origin(row)} {row.seqno}"
         case trace.STATE_RECEIVED:
             return f"{_origin(row)} in {row.seqno} chunks, {row.size} bytes"

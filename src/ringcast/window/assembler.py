@@ -21,7 +21,7 @@ Bytes alone would not bound them: a fragment may be empty."""
 class Assembler:
     """Puts one origin's taken payloads together. Holds at most `max_bytes` of one message.
 
-    `parts` are the fragments that whoever took the digest had; None: it had given the message up.
+    `parts` are the fragments that were taken before; None: their message had been given up.
     `retain`: what was taken stays in the window, and is known to be continued, until `forget`.
     """
 
@@ -59,6 +59,13 @@ class Assembler:
     def size(self) -> int:
         """Bytes waiting for the rest of their message."""
         return self._size
+
+    def allow(self, max_bytes: int) -> None:
+        """Hold messages of this size, too. What was given up stays so."""
+        is_given_up = self._size > self.max_bytes
+        self.max_bytes = max(self.max_bytes, max_bytes)
+        if is_given_up:
+            self._give_up()
 
     def mark(self, seqnos: range) -> None:
         """These seqnos, still in the window, are continued by the next one."""

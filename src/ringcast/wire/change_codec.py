@@ -11,8 +11,10 @@ from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from ringcast.errors import DecodeError, Reject
+from ringcast.config import GroupConfig
+from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import SEQNO_MAX
+from ringcast.settings import NAMES, TIMES, Settings
 from ringcast.wire.changes import (
     OWN,
     Complain,
@@ -63,7 +65,8 @@ ALONE: Final = frozenset([_HELLO, _PROPOSE, _STATE, _CUT, _FORWARDED])
 """Frames that have a datagram to themselves: they speak of many members, or pass messages on."""
 
 _FLAGS: Final = Struct("<B")
-_GREETING: Final = Struct("<BQH")  # purge, highest, size
+_GREETING: Final = Struct("<QH")  # highest, size
+_SETTINGS: Final = Struct(f"<BBB{len(TIMES)}QQ")  # purge, streams, given, times, max_message_bytes
 _PLACE: Final = Struct("<H")
 _STREAM_SEQNO: Final = Struct("<BQ")
 _MARK: Final = Struct("<HBQ")  # place, stream, seqno
@@ -81,6 +84,8 @@ TAG_MAX: Final = 2**64 - 1
 TAG_BYTES: Final = _TAG.size
 _MARKS_MAX: Final = len(STREAMS) * CHANGE_MEMBERS_MAX
 _TAGS_MAX: Final = 64
+_SETTINGS_MAX: Final = 16
+_ANY_MEMBER: Final = GroupConfig(group="any")
 _LISTS_MAX: Final = 4
 """Encoded lists of members kept: the same one goes to every member, until it has arrived."""
 
@@ -140,7 +145,8 @@ def _encode_hello(hello: Hello) -> bytes:
         | (hello.coordinator is not None) * _HAS_COORDINATOR
         | (hello.view_id is not None) * _HAS_VIEW
     )
-    head = _FLAGS.pack(flags) + _GREETING.pack(hello.purge, hello.highest, hello.size)
+    head = _FLAGS.pack(flags) + _encode_settings(hello.settings)
+    head += _GREETING.pack(hello.highest, hello.size)
     coordinator = encode_member(hello.coordinator) if hello.coordinator else b""
     view_id = encode_view_id(hello.view_id) if hello.view_id else b""
     return head + coordinator + view_id + _encode_members(hello.members)
@@ -153,7 +159,8 @@ def _encode_propose(propose: Propose) -> bytes:
     members = _encode_members(propose.members)
     leaving = _encode_places(propose.leaving, len(propose.members))
     known = _encode_list([encode_view_id(view_id) for view_id in propose.known])
-    return encode_view_id(propose.id) + members + leaving + known
+    head = encode_view_id(propose.id) + _encode_settings(propose.settings)
+    return head + members + leaving + known
 
 
 def _encode_state(state: State) -> bytes:
@@ -193,6 +200,14 @@ def _encode_cut(cut: Cut) -> bytes:
     provider = CHANGE_MEMBERS_MAX if cut.provider is None else cut.provider
     takers = _PLACE.pack(provider) + _encode_places(cut.takers, CHANGE_MEMBERS_MAX)
     return encode_view_id(cut.id) + _encode_list(parts) + starts + takers
+
+
+def _encode_settings(settings: Settings) -> bytes:
+    streams = sum(1 << stream for stream in settings.streams)
+    given = sum(1 << NAMES.index(name) for name in settings.given)
+    return _SETTINGS.pack(
+        settings.purge, streams, given, *settings.times, settings.max_message_bytes
+    )
 
 
 def _encode_departed(departed: Sequence[CutMark]) -> bytes:
@@ -241,13 +256,14 @@ def _encode_list(parts: Sequence[bytes]) -> bytes:
 
 def _decode_hello(cut: Cutter) -> Hello:
     flags = cut.flags(_ASKING | _HAS_STATE | _HAS_COORDINATOR | _HAS_VIEW)
-    purge, highest, size = cut.numbers(_GREETING)
+    settings = _cut_settings(cut)
+    highest, size = cut.numbers(_GREETING)
     if highest > COUNTER_MAX:
         raise DecodeError(Reject.SEQNO)
     if size > CHANGE_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
     return Hello(
-        decode_purge(purge),
+        settings,
         bool(flags & _ASKING),
         bool(flags & _HAS_STATE),
         highest,
@@ -260,6 +276,7 @@ def _decode_hello(cut: Cutter) -> Hello:
 
 def _decode_propose(cut: Cutter) -> Propose:
     id = cut.view_id()
+    settings = _cut_settings(cut)
     members = cut.members(CHANGE_MEMBERS_MAX)
     if not members:
         raise DecodeError(Reject.COUNT)
@@ -267,7 +284,7 @@ def _decode_propose(cut: Cutter) -> Propose:
     if len(set(leaving)) < len(leaving):
         raise DecodeError(Reject.VIEW)
     known = [cut.view_id() for _ in range(cut.count(CHANGE_MEMBERS_MAX))]
-    return Propose(id, members, leaving, tuple(known))
+    return Propose(id, members, settings, leaving, tuple(known))
 
 
 def _decode_state(cut: Cutter) -> State:
@@ -316,6 +333,30 @@ def _decode_cut(cut: Cutter) -> Cut:
         raise DecodeError(Reject.VIEW)
     is_none = provider == CHANGE_MEMBERS_MAX
     return Cut(id, tuple(parts), starts, None if is_none else provider, takers)
+
+
+def _cut_settings(cut: Cutter) -> Settings:
+    purge, streams, given, *times, size = cut.numbers(_SETTINGS)
+    if streams >= 1 << len(STREAMS) or given >= 1 << len(NAMES):
+        raise DecodeError(Reject.FLAGS)
+    settings = Settings(
+        decode_purge(purge),
+        tuple(stream for stream in STREAMS.values() if streams & 1 << stream),
+        tuple(times),
+        size,
+        frozenset(name for n, name in enumerate(NAMES) if given & 1 << n),
+    )
+    _check_settings(settings)
+    return settings
+
+
+@lru_cache(_SETTINGS_MAX)
+def _check_settings(settings: Settings) -> None:
+    """A member could have been configured so."""
+    try:
+        settings.apply_to(_ANY_MEMBER)
+    except ConfigError:
+        raise DecodeError(Reject.SETTINGS) from None
 
 
 def _decode_want(view: memoryview, start: int, stop: int) -> Want:

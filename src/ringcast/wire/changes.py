@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from ringcast.model import Member, Purge, Stream, ViewId
+    from ringcast.model import Member, Stream, ViewId
+    from ringcast.settings import Settings
     from ringcast.wire.frames import Data
 
 OWN: Final = -1
@@ -71,7 +72,8 @@ class PartMarks(NamedTuple):
 class Hello:
     """I am here: to whoever may be in the group, and to the coordinator of another part of it."""
 
-    purge: Purge
+    settings: Settings
+    """Of the view that I am in; while I look for one, what I would have."""
     is_asking: bool
     """Say Hello to me, too."""
     has_state: bool
@@ -91,6 +93,8 @@ class Propose:
 
     id: ViewId
     members: tuple[Member, ...]
+    settings: Settings
+    """Of the view."""
     leaving: tuple[int, ...] = ()
     """Places of those who are asked and do not come along."""
     known: tuple[ViewId, ...] = ()

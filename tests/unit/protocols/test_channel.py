@@ -150,13 +150,11 @@ def test_who_comes_back_gets_a_stream_of_its_own() -> None:
     assert ends.exchange() == [b"after"]
 
 
-def test_a_view_without_us_ends_it() -> None:
+def test_who_is_out_says_so_and_nothing_more() -> None:
     ends = Ends()
     ends.send(b"1")
     assert ends.exchange() == [b"1"]
-    ends.channels[A].group.change(
-        View(ViewId(B, 2), (B,)), [ends.channels[A]], ends.now, ends.out[A]
-    )
+    ends.channels[A].group.close("out", [ends.channels[A]], ends.now, ends.out[A])
     assert any(isinstance(frame, Close) for _, frame in ends.out[A].frames)
     ends.send(b"2")
     assert ends.channels[A].dropped == 1

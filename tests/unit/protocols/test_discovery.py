@@ -1,20 +1,15 @@
-"""Discovery: whom to ask, whom to join, and who starts a group if nobody has one."""
+"""Discovery: whom to ask for the group, and how often."""
 
 from __future__ import annotations
 
-import pytest
-
-from ringcast.core.effects import Effects
 from ringcast.model import Address, Member
 from ringcast.protocols.views.discovery import (
-    ANSWERS_MAX,
     ASK_MAX_NS,
     ASK_START_NS,
     CANDIDATES_MAX,
     Discovery,
     rank,
 )
-from ringcast.wire.frames import Discover
 
 
 def member(port: int, incarnation: int = 1) -> Member:
@@ -22,13 +17,6 @@ def member(port: int, incarnation: int = 1) -> Member:
 
 
 ME, LOWER, HIGHER = member(5), member(4), member(6)
-
-
-def asked(out: Effects) -> list[object]:
-    frames = [dest for dest, frame in out.frames if frame == Discover()]
-    assert len(frames) == len(out.frames)
-    out.frames.clear()
-    return list(frames)
 
 
 def test_groups_are_ranked_by_size_then_by_coordinator() -> None:
@@ -54,63 +42,11 @@ def test_candidates_are_bounded() -> None:
     assert len(one.candidates) == CANDIDATES_MAX
 
 
-def test_whoever_is_with_us_is_not_asked_and_others_ever_less_often() -> None:
-    one, out = Discovery(ME), Effects()
-    one.add([LOWER.address, HIGHER.address])
-    assert one.interval == ASK_START_NS
-    one.ask_again([LOWER], out)
-    assert asked(out) == [HIGHER.address]
-    assert one.interval == 2 * ASK_START_NS
-    for _ in range(10):
-        one.ask_again([], out)
-        assert asked(out) == [LOWER.address, HIGHER.address]
-    assert one.interval == ASK_MAX_NS
-
-
-@pytest.mark.parametrize(
-    ("rivals", "starts"),
-    [([], True), ([HIGHER], True), ([LOWER], False), ([HIGHER, LOWER], False)],
-    ids=["nobody", "a higher one", "a lower one", "both"],
-)
-def test_the_lowest_rival_starts_the_group(rivals: list[Member], starts: bool) -> None:
+def test_candidates_are_asked_ever_less_often() -> None:
     one = Discovery(ME)
-    for rival in rivals:
-        one.note_rival(rival)
-    assert one.may_start() is starts
-    assert one.may_start()  # nobody has been heard since
-
-
-def test_a_restarted_process_is_a_rival_to_itself() -> None:
-    """Two processes on one address cannot be; but datagrams of the one before may still come."""
-    one = Discovery(member(5, 2))
-    one.note_rival(member(5, 1))
-    assert not one.may_start()
-
-
-def test_the_largest_group_is_the_one_to_join() -> None:
-    one = Discovery(ME)
-    assert one.best_offer() is None
-    one.note_offer(LOWER, 2)
-    one.note_offer(HIGHER, 3)
-    assert one.best_offer() == HIGHER
-    one.note_offer(LOWER, 3)  # it has grown
-    assert one.best_offer() == LOWER
-
-
-def test_answers_are_bounded() -> None:
-    one = Discovery(ME)
-    for port in range(ANSWERS_MAX + 9):
-        one.note_rival(member(port))
-        one.note_offer(member(port), 1)
-    assert (len(one.rivals), len(one.offers)) == (ANSWERS_MAX, ANSWERS_MAX)
-
-
-def test_a_new_search_begins_anew_but_keeps_its_candidates() -> None:
-    one, out = Discovery(ME), Effects()
-    one.add([LOWER.address])
-    one.note_rival(LOWER)
-    one.note_offer(HIGHER, 2)
-    one.ask_again([], out)
-    one.restart()
-    assert (one.rivals, one.offers, one.interval) == (set(), {}, ASK_START_NS)
-    assert list(one.candidates) == [LOWER.address]
+    intervals = []
+    for _ in range(8):
+        intervals.append(one.interval)
+        one.slow_down()
+    assert intervals[:3] == [ASK_START_NS, 2 * ASK_START_NS, 4 * ASK_START_NS]
+    assert intervals[-1] == ASK_MAX_NS

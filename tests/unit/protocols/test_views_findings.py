@@ -29,6 +29,7 @@ from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Data, Heartbeat
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
+from support.settings import PLAIN, wanted
 from support.view_group import NAMES, SMALL, STRANGER, ViewGroup, in_letters
 from support.view_side import A, B, C, D, Side
 
@@ -38,15 +39,14 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 PATIENCE_MS = PATIENCE_NS / MS
+BOTH_PLAIN = wanted(streams=tuple(Stream))
 X = A._replace(incarnation=9, address=A.address._replace(port=99), name="X")
 
 
 def hello(view: View, *, is_asking: bool = False) -> wire.Hello:
     """Of the first of this view."""
     first, counter = view.coordinator, view.counter
-    return wire.Hello(
-        *(Purge.ACKS, is_asking, False, counter), first, view.id, len(view), view.members
-    )
+    return wire.Hello(*(PLAIN, is_asking, False, counter), first, view.id, len(view), view.members)
 
 
 def proposed(side: Side) -> list[str]:
@@ -316,7 +316,7 @@ def test_states_of_nobody_who_was_asked_are_not_kept() -> None:
 def test_a_cut_has_each_member_of_the_proposal_once(places: tuple[tuple[int, ...], ...]) -> None:
     side, id = Side(B), ViewId(A, 3)
     view = side.join(ViewId(A, 2), A, B, C)
-    side.hear(A, wire.Propose(id, (A, B, C)))
+    side.hear(A, wire.Propose(id, (A, B, C), PLAIN))
     names = (view.id, ViewId(X, 1))
     parts = (wire.PartMarks(name, each, ()) for name, each in zip(names, places, strict=False))
     side.hear(A, wire.Cut(id, tuple(parts), ()))
@@ -340,7 +340,7 @@ def test_a_cut_beyond_a_full_window_asks_for_nothing_and_the_member_goes_on(
         wire.PartMarks(group.layer("B").change.view.id, (1, 2, 3), ()),
         wire.PartMarks(ViewId(STRANGER, 1), (0,), ()),
     )
-    group.inject("B", wire.Propose(id, members))
+    group.inject("B", wire.Propose(id, members, BOTH_PLAIN))
     group.inject("B", wire.Cut(id, parts, (wire.Mark(1, Stream.FIFO, 10**12),)))
     assert group.layer("B").change.follower.phase is Phase.FLUSHING
     group.run(100)
@@ -351,7 +351,7 @@ def test_a_cut_beyond_a_full_window_asks_for_nothing_and_the_member_goes_on(
 
 @pytest.mark.parametrize(
     "propose",
-    [wire.Propose(ViewId(X, 9), (X, B)), wire.Propose(ViewId(C, 9), (C, A, B))],
+    [wire.Propose(ViewId(X, 9), (X, B), PLAIN), wire.Propose(ViewId(C, 9), (C, A, B), PLAIN)],
     ids=["not to me", "of another"],
 )
 def test_a_proposal_that_is_not_to_me_or_not_of_who_says_it_is_nothing(
@@ -380,12 +380,15 @@ def test_a_refusal_of_somebody_who_was_not_asked_is_nothing(promised: ViewId | N
 
 
 def test_a_member_with_other_streams_takes_nobody_down() -> None:
-    """It is not let in. (Nor is it told why: see the open points of views.)"""
+    """It is not let in, and told why."""
     group = ViewGroup("ABC").form("AB")
     group.streams = (Stream.FIFO,)
     group.start("C")
     group.run(10_000)
     assert [group.view(name) for name in "ABC"] == ["AB", "AB", ""]
+    assert str(group.layer("C").refusal).endswith(
+        "has the streams fifo and uniform, and this member fifo: give all members the same streams"
+    )
     assert group.run_until(lambda: len(group.send("A", 1, Stream.UNIFORM)) == 1, 1000)
 
 
@@ -492,7 +495,8 @@ def test_a_view_is_as_large_as_what_its_members_report_fits(
 ) -> None:
     side, many = Side(A, purge), members(VIEW_MEMBERS_MAX)
     side.pass_time(1000)
-    side.hear(many[0], replace(hello(View(ViewId(many[0], 3), many)), purge=purge, size=0))
+    part = hello(View(ViewId(many[0], 3), many))
+    side.hear(many[0], replace(part, settings=side.settings, size=0))
     side.pass_time(100)
     assert bool(side.said(wire.Propose)) == are_let_in
 
@@ -535,7 +539,9 @@ def test_a_proposer_is_given_what_it_wants_for_others_as_often_as_each_might_ask
     group.run(50)
     group.weather.part("B", "ACD")
     id, proposer = later(group), group.node("A").me
-    group.inject("B", wire.Propose(id, tuple(group.layer("A").change.view)), source=proposer)
+    group.inject(
+        "B", wire.Propose(id, tuple(group.layer("A").change.view), BOTH_PLAIN), source=proposer
+    )
     for asker in "CD":
         member = group.node(asker).me
         sender, missing = group.node("B").me, range(1, capacity + 1)

@@ -19,11 +19,12 @@ from ringcast.core.effects import (
 )
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Freeze
-from ringcast.model import Purge, ViewId
+from ringcast.model import ViewId
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
-from support.view_side import A, B, C, D, Side
+from support.settings import PLAIN
+from support.view_side import MS, A, B, C, D, Side
 
 
 def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
@@ -31,7 +32,7 @@ def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
     side.join(ViewId(A, 2), A, B, C)
     first, second = ViewId(A, 3), ViewId(A, 4)
     side.flush(first, A, B)
-    side.hear(A, wire.Propose(second, (A, B)))
+    side.hear(A, wire.Propose(second, (A, B), PLAIN))
     side.signals.clear()
     side.hear(A, wire.Finish(second, first))
     assert [type(signal) for signal in side.signals] == [Begin, Freeze]
@@ -61,7 +62,7 @@ def test_who_is_asked_answers_also_where_another_coordinates() -> None:
     side = Side(A)
     side.pass_time(1000)
     side.said(wire.Hello)
-    asking = wire.Hello(Purge.ACKS, True, False, 3, B, ViewId(B, 3), 2)
+    asking = wire.Hello(PLAIN, True, False, 3, B, ViewId(B, 3), 2)
     side.hear(C, asking)
     assert {dest for dest, _ in side.said(wire.Hello)} >= {B, C}
 
@@ -82,18 +83,20 @@ def test_the_coordinator_leaves_out_whom_its_messages_do_not_reach() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
     side.said(wire.Propose)
-    side.signal(Unreachable(C))
+    side.signal(Unreachable(C, 1_999 * MS))
+    assert side.said(wire.Propose) == []  # it would not be suspected for such a silence
+    side.signal(Unreachable(C, 2_000 * MS))
     assert [frame.members for _, frame in side.said(wire.Propose)] == [(A, B)]
     other = Side(B)
     other.join(ViewId(A, 2), A, B, C)
-    other.signal(Unreachable(C))
+    other.signal(Unreachable(C, 2_000 * MS))
     assert other.said(wire.Complain) == [(C, wire.Complain(C)), (A, wire.Complain(C))]
 
 
 def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:
     side = Side(A)
     side.pass_time(1000)
-    alone = wire.Hello(Purge.ACKS, True, False, 3, C, ViewId(C, 3), 1, (C,))
+    alone = wire.Hello(PLAIN, True, False, 3, C, ViewId(C, 3), 1, (C,))
     side.said(wire.Hello)
     side.hear(C, alone)
     assert (C, side.layer.hello(is_asking=True)) in side.said(wire.Hello)
@@ -133,40 +136,21 @@ def test_who_finds_nobody_begins_alone() -> None:
 def test_who_must_find_a_group_founds_none() -> None:
     side = Side(C, must_exist=True)
     side.layer.add_candidates([A.address, B.address], side.now, side.out)
-    side.hear(D, wire.Hello(Purge.ACKS, True, False, 1, None, ViewId(D, 1), 1, (D,)))
+    side.hear(D, wire.Hello(PLAIN, True, False, 1, None, ViewId(D, 1), 1, (D,)))
     side.pass_time(1000)
     assert reasons(side) == ["nobody answered at 3 addresses"]
     assert side.layer.ignored == 1
-    side.hear(A, wire.Propose(ViewId(A, 5), (A, C)))
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, C), PLAIN))
     side.signal(Suspected(A, "silent"))
     assert side.layer.ignored == 2
     assert side.layer.stats()["phase"] == "out of the group"
 
 
-@pytest.mark.parametrize("is_asking", [False, True])
-def test_a_group_that_purges_otherwise_is_not_joined(is_asking: bool) -> None:
-    side = Side(B)
-    side.said(wire.Hello)
-    other = wire.Hello(Purge.RETAINED, is_asking, False, 1, A, ViewId(A, 1), 1, (A,))
-    side.hear(A, other)
-    assert [dest for dest, _ in side.said(wire.Hello)] == [A] * is_asking
-    side.pass_time(1000)
-    assert reasons(side) == [side.layer.refusal]
-    assert "purges by stability with retained messages" in str(side.layer.refusal)
-
-
-def test_who_looks_and_purges_otherwise_is_no_reason_to_give_up() -> None:
-    side = Side(B)
-    side.hear(A, wire.Hello(Purge.RETAINED, False, False, 1, None, ViewId(A, 1), 1, (A,)))
-    side.pass_time(1000)
-    assert side.layer.started_alone
-
-
 def test_counters_that_leap_are_ignored() -> None:
     side = Side(B)
     far = side.layer.change.highest + COUNTER_LEAP_MAX + 1
-    side.hear(A, wire.Hello(Purge.ACKS, True, False, far, A, ViewId(A, far), 1, (A,)))
-    side.hear(A, wire.Propose(ViewId(A, far), (A, B)))
+    side.hear(A, wire.Hello(PLAIN, True, False, far, A, ViewId(A, far), 1, (A,)))
+    side.hear(A, wire.Propose(ViewId(A, far), (A, B), PLAIN))
     assert side.layer.ignored == 1
     assert side.said(wire.State) == []
     assert side.layer.change.highest < far
@@ -176,7 +160,7 @@ def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
     again = C._replace(incarnation=2)
-    side.hear(again, wire.Hello(Purge.ACKS, True, False, 1, None, ViewId(again, 1), 1, (again,)))
+    side.hear(again, wire.Hello(PLAIN, True, False, 1, None, ViewId(again, 1), 1, (again,)))
     assert VerifyWanted(C) in side.signals
 
 
@@ -298,8 +282,8 @@ def test_what_waits_is_explained() -> None:
 def test_parts_that_have_to_wait_are_explained() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
-    side.layer.meeting.losses.part(side.now)
-    side.hear(D, wire.Hello(Purge.ACKS, False, False, 1, D, ViewId(D, 1), 1, (D,)))
+    side.layer.meeting.losses.lose(side.now)
+    side.hear(D, wire.Hello(PLAIN, False, False, 1, D, ViewId(D, 1), 1, (D,)))
     assert side.layer.explain(side.now) == ["D would come in; not for 1.0 s, to give senders time"]
 
 
@@ -309,7 +293,6 @@ def test_who_is_closed_waits_for_nothing() -> None:
     side.layer.close("closed", side.now, side.out)
     assert side.layer.deadlines.next() is None
     assert side.layer.view is None
-    assert not side.layer.may_rejoin
 
 
 # A change that does not go as it should
@@ -333,7 +316,7 @@ def test_a_proposer_gives_way_to_the_coordinator_that_is_there_after_all() -> No
     side.hear(A, wire.Refuse(mine.id, None, A))
     assert side.layer.change.proposer.proposal is None
     assert side.layer.coordinator == A
-    side.hear(A, wire.Propose(ViewId(A, 5), (A, B, C)))
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, B, C), PLAIN))
     assert side.layer.change.follower.promised == ViewId(A, 5)
 
 
@@ -377,15 +360,15 @@ def test_frames_that_do_not_fit_the_phase_change_nothing() -> None:
     side = Side(B)
     side.join(ViewId(A, 2), A, B, C)
     first, second = ViewId(A, 3), ViewId(A, 4)
-    side.hear(A, wire.Propose(first, (A, B)))
+    side.hear(A, wire.Propose(first, (A, B), PLAIN))
     side.said(wire.State)
     side.hear(A, wire.Finish(first, ViewId(A, 99)))  # it was never flushed here
     side.signal(CutReached(second))
     side.hear(A, wire.Cut(second, (), ()))
-    side.hear(A, wire.Propose(second, (A, B), (0, 1)))  # a view of nobody
+    side.hear(A, wire.Propose(second, (A, B), PLAIN, (0, 1)))  # a view of nobody
     assert side.frames == []
     side.flush(first, A, B)
     side.said(wire.Flushed)
-    side.hear(A, wire.Propose(first, (A, B)))
+    side.hear(A, wire.Propose(first, (A, B), PLAIN))
     assert side.frames == []
     assert side.layer.change.follower.promised == first

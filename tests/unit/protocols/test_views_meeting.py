@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ringcast.model import Address, Member, Purge, View, ViewId
+from ringcast.model import Address, Member, View, ViewId
+from ringcast.protocols.views.backoff import BackOff
 from ringcast.protocols.views.meeting import (
     FRESH_NS,
     PARTS_MAX,
@@ -15,6 +16,7 @@ from ringcast.protocols.views.meeting import (
     rank,
 )
 from ringcast.wire.changes import Hello
+from support.settings import PLAIN
 
 A, B, C, D = (Member(Address("h", n), 1, name) for n, name in enumerate("ABCD"))
 B2 = B._replace(incarnation=2)
@@ -26,7 +28,7 @@ def hello(*members: Member, by: Member | None = None, has_state: bool = False) -
     first = by or members[0]
     is_member = by is None
     return Hello(
-        Purge.ACKS,
+        PLAIN,
         is_asking=True,
         has_state=has_state,
         highest=3,
@@ -53,8 +55,8 @@ def test_parts_that_said_who_is_in_them_come_in_once() -> None:
 def test_a_hello_without_members_of_who_is_not_in_them_or_of_no_view_is_no_part() -> None:
     meeting = Meeting()
     assert not meeting.note(D, hello(B, C), 0)
-    assert not meeting.note(B, Hello(Purge.ACKS, True, False, 3, B, ViewId(B, 3), 2), 0)
-    assert not meeting.note(B, Hello(Purge.ACKS, True, False, 3, B, None, 1, (B,)), 0)
+    assert not meeting.note(B, Hello(PLAIN, True, False, 3, B, ViewId(B, 3), 2), 0)
+    assert not meeting.note(B, Hello(PLAIN, True, False, 3, B, None, 1, (B,)), 0)
     assert meeting.parts == {}
 
 
@@ -128,10 +130,25 @@ def test_after_losses_parts_are_met_less_and_less_often() -> None:
     waits = []
     now = 100 * SECOND
     for _ in range(7):
-        meeting.losses.part(now)
+        meeting.losses.lose(now)
         waits.append((meeting.not_before(now) - now) // SECOND)
         meeting.changed(View(ViewId(A, 4), (A,)), 0, now, is_merge=True)
     assert waits == [1, 2, 4, 8, 16, 16, 16]
+
+
+def test_losses_on_one_occasion_count_once_and_in_quiet_times_they_are_forgotten() -> None:
+    losses = BackOff()
+    now = SECOND // 2  # the first wait is the shortest, whatever the clock says
+    waits = []
+    for quiet in (0, 59, 59, 61, 0):
+        losses.merge()
+        now += quiet * SECOND
+        losses.lose(now)
+        losses.lose(now)
+        waits.append(losses.waits(now) // SECOND)
+    assert waits == [1, 2, 4, 1, 2]
+    assert losses.waits(now + 3 * SECOND // 2) == SECOND // 2
+    assert losses.waits(now + 2 * SECOND) == 0
 
 
 def test_parts_rank_by_state_size_and_address_and_who_looks_comes_last() -> None:

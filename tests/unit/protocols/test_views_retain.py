@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ringcast.config import MulticastConfig, StabilityConfig
 from ringcast.errors import ConfigError
-from ringcast.model import Origin, Purge, Stream, ViewId
+from ringcast.model import Origin, Purge, Stream
 from ringcast.wire.frames import Data
 from support.view_group import SMALL, ViewGroup
+
+if TYPE_CHECKING:
+    from ringcast.model import ViewId
 
 RETAINING = replace(SMALL, multicast=replace(SMALL.multicast, retain=True))
 

@@ -8,7 +8,7 @@ import pytest
 
 from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
 from ringcast.core.effects import Effects
-from ringcast.core.view_change import CutReached, Flush, Freeze, Part
+from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Part, cut_between
 from ringcast.events import Closed
 from ringcast.model import Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import EARLY_MAX
@@ -86,10 +86,7 @@ def test_a_commit_that_comes_to_a_frozen_member_asks_for_nothing() -> None:
     process, sender = group.process("B"), group.node("A").me
     streams, now = streams_of(process.node), process.now
     freeze(process.node, now)
-    view = process.node.view
-    assert view is not None
-    streams._said_in = streams._tag
-    streams.receive(sender, [Commit(3, view.id)], now, Effects())
+    streams.receive(sender, [InView(streams._tag), Commit(3)], now, Effects())
     assert_no_timer_stays_due(process.node, now + 2000 * MS)
 
 
@@ -329,10 +326,11 @@ def test_data_of_the_view_that_was_flushed_install_it_and_are_delivered_in_it() 
 
 
 def test_who_is_closed_heeds_no_change(flushing: Flushing) -> None:
-    others = View(flushing.id, flushing.view.members[2:])
-    flushing.streams.install_view(others, flushing.now, flushing.out)
+    flushing.streams.close("closed", flushing.now, flushing.out)
     assert isinstance(flushing.out.events[-1], Closed)
     flushing.streams.handle_signal(Freeze(flushing.id, ()), flushing.now, flushing.out)
     assert flushing.streams.standing is Standing.OPEN
-    flushing.streams.install_view(others, flushing.now, flushing.out)
+    others = View(flushing.id, flushing.view.members[2:])
+    begin = Begin(others, cut_between(flushing.view, others, flushing.node.me, {}))
+    flushing.streams.handle_signal(begin, flushing.now, flushing.out)
     assert len(flushing.out.events) == 1

@@ -11,6 +11,7 @@ from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views import translation
 from ringcast.protocols.views.frames import Flushable, Propose, State
 from ringcast.wire import changes as wire
+from support.settings import PLAIN
 
 A, B, C, D, E = (Member(Address("h", n), 1, name) for n, name in enumerate("ABCDE"))
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
@@ -18,7 +19,7 @@ BOTH = (FIFO, UNIFORM)
 MINE = View(ViewId(A, 2), (A, B, C))  # C does not come along
 OTHER = View(ViewId(D, 3), (D, E))
 VIEWS = {MINE.id: MINE, OTHER.id: OTHER}
-PROPOSAL = Propose(ViewId(A, 4), (A, B, D, E), frozenset([B]))
+PROPOSAL = Propose(ViewId(A, 4), (A, B, D, E), frozenset([B]), PLAIN)
 HELD = {Origin(A, FIFO): 4, Origin(C, UNIFORM): 2}
 STATE = State(
     PROPOSAL.id,
@@ -50,7 +51,7 @@ def said() -> wire.Cut:
 
 def test_a_proposal_names_who_leaves_by_its_place() -> None:
     frame = translation.encode_propose(PROPOSAL, [MINE.id])
-    assert frame == wire.Propose(PROPOSAL.id, PROPOSAL.members, (1,), (MINE.id,))
+    assert frame == wire.Propose(PROPOSAL.id, PROPOSAL.members, PLAIN, (1,), (MINE.id,))
     assert translation.decode_propose(frame) == PROPOSAL
 
 

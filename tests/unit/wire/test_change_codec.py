@@ -19,7 +19,6 @@ from ringcast.model import (
     Member,
     Purge,
     Stream,
-    View,
     ViewId,
 )
 from ringcast.wire.change_codec import _encode_members, tag_of
@@ -48,10 +47,8 @@ from ringcast.wire.changes import (
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
-    Begun,
     Close,
     Commit,
-    CommitWanted,
     Data,
     Heartbeat,
     Nack,
@@ -62,7 +59,6 @@ from ringcast.wire.frames import (
     StabilityReport,
     Stable,
     UnicastData,
-    ViewIs,
     Watermark,
 )
 from ringcast.wire.frames import Mark as StableMark
@@ -74,6 +70,7 @@ from ringcast.wire.limits import (
     MESSAGES_MAX,
     NACK_RANGES_MAX,
 )
+from support.settings import PLAIN, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +85,7 @@ ID = ViewId(ME, 4)
 BEFORE = ViewId(OTHER, 3)
 CROWD = tuple(ME._replace(incarnation=number) for number in range(1, CHANGE_MEMBERS_MAX + 2))
 TAG = 0x1122334455667788
-TAG_BYTES = 11
+TAG_BYTES, MARK_BYTES = 11, 8
 
 
 def codec(datagram_bytes: int = 60_000) -> Codec:
@@ -96,7 +93,7 @@ def codec(datagram_bytes: int = 60_000) -> Codec:
 
 
 def tagged(datagram_bytes: int = 60_000, tag: int = TAG) -> Codec:
-    one = Codec("orders", ME, datagram_bytes, tagged=True)
+    one = Codec("orders", ME, datagram_bytes)
     one.tag = tag
     return one
 
@@ -153,16 +150,32 @@ def cut_mark(place: int = 0, stream: int = 0, seqno: int = 1, source: int = 0) -
     return struct.pack("<HBQH", place, stream, seqno, source)
 
 
-def hello(
-    flags: int = 0, purge: int = 0, highest: int = 0, size: int = 0, rest: bytes = listed()
+def settings(
+    purge: int = 0, streams: int = 1, given: int = 0, interval: int = 50, size: int = 64 << 20
 ) -> bytes:
-    return frame(64, struct.pack("<BBQH", flags, purge, highest, size), rest)
+    """Times are those of who was given none, but for the interval of reports."""
+    times = [250, 2000, 500, 0, 500, interval]
+    in_ns = (1_000_000 * time for time in times)
+    return struct.pack("<BBB7Q", purge, streams, given, *in_ns, size)
+
+
+def hello(
+    flags: int = 0,
+    agreed: bytes = settings(),
+    highest: int = 0,
+    size: int = 0,
+    rest: bytes = listed(),
+) -> bytes:
+    return frame(64, bytes([flags]), agreed, struct.pack("<QH", highest, size), rest)
 
 
 def propose(
-    who: bytes = members(ME, OTHER), leaving: bytes = listed(), known: bytes = listed()
+    who: bytes = members(ME, OTHER),
+    leaving: bytes = listed(),
+    known: bytes = listed(),
+    agreed: bytes = settings(),
 ) -> bytes:
-    return frame(65, view_id(), who, leaving, known)
+    return frame(65, view_id(), agreed, who, leaving, known)
 
 
 def state(
@@ -201,25 +214,31 @@ def forwarded(data: bytes, flags: int = 0, asker: bytes = b"") -> bytes:
     return frame(71, bytes([flags]), view_id(), member(OTHER), asker, data)
 
 
-def in_view(tag: int = TAG) -> bytes:
-    return frame(76, struct.pack("<Q", tag))
+def in_view(*numbers: int) -> bytes:
+    """The tag and, perhaps, what is purged."""
+    return frame(76, struct.pack(f"<{len(numbers)}Q", *numbers))
 
 
 BY_HAND: list[tuple[ChangeFrame, bytes]] = [
-    (Hello(Purge.ACKS, False, False, 0), hello()),
-    (Hello(Purge.RETAINED, True, False, COUNTER_MAX), hello(1, 2, COUNTER_MAX)),
+    (Hello(PLAIN, False, False, 0), hello()),
     (
-        Hello(Purge.STABILITY, False, True, 9, OTHER, BEFORE, 2, (ME, OTHER)),
-        hello(14, 1, 9, 2, member(OTHER) + view_id(OTHER, 3) + members(ME, OTHER)),
+        Hello(wanted(Purge.RETAINED), True, False, COUNTER_MAX),
+        hello(1, settings(2, given=1), COUNTER_MAX),
     ),
     (
-        Hello(Purge.ACKS, False, False, 1, OTHER, size=512),
-        hello(4, 0, 1, 512, member(OTHER) + listed()),
+        Hello(wanted(Purge.STABILITY), False, True, 9, OTHER, BEFORE, 2, (ME, OTHER)),
+        hello(
+            14, settings(1, given=1), 9, 2, member(OTHER) + view_id(OTHER, 3) + members(ME, OTHER)
+        ),
     ),
-    (Hello(Purge.ACKS, False, False, 1, None, ID), hello(8, 0, 1, 0, view_id() + listed())),
-    (Propose(ID, (ME,)), propose(members(ME))),
     (
-        Propose(ID, (OTHER, ME), (1, 0), (BEFORE, ID)),
+        Hello(PLAIN, False, False, 1, OTHER, size=512),
+        hello(4, settings(), 1, 512, member(OTHER) + listed()),
+    ),
+    (Hello(PLAIN, False, False, 1, None, ID), hello(8, settings(), 1, 0, view_id() + listed())),
+    (Propose(ID, (ME,), PLAIN), propose(members(ME))),
+    (
+        Propose(ID, (OTHER, ME), PLAIN, (1, 0), (BEFORE, ID)),
         propose(members(OTHER, ME), places(1, 0), listed(view_id(OTHER, 3), view_id())),
     ),
     (State(ID, BEFORE), state()),
@@ -293,8 +312,10 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
     (Complain(OTHER), frame(75, b"\0", member(OTHER))),
     (Complain(OTHER, is_slow=True), frame(75, b"\1", member(OTHER))),
     (Complain(OTHER, wants_state=True), frame(75, b"\2", member(OTHER))),
-    (InView(TAG), in_view()),
+    (InView(TAG), in_view(TAG)),
     (InView(2**64 - 1), in_view(2**64 - 1)),
+    (InView(TAG, 0), in_view(TAG, 0)),
+    (InView(TAG, SEQNO_MAX), in_view(TAG, SEQNO_MAX)),
 ]
 
 GOLDEN = {
@@ -341,7 +362,7 @@ GOLDEN = {
     Install: ("491500040000000000000001680100010000000000000000"),
     Installed: ("4a160003000000000000000168020007000000000000000162"),
     Complain: ("4b0f00000168020007000000000000000162"),
-    InView: ("4c08008877665544332211"),
+    InView: ("4c10008877665544332211" + "00" * 8),
 }
 """The longest of each above."""
 
@@ -381,10 +402,14 @@ def test_cut_short_at_any_byte_it_is_refused(ours: ChangeFrame, by_hand: bytes) 
     datagram = TO_ME + by_hand
     reasons = {refusal(datagram[:size]) for size in range(len(TO_ME) + 1, len(datagram))}
     assert reasons == {Reject.FRAME_LENGTH}
-    may_end_early = isinstance(ours, Want) and len(ours.missing) > 1
+    rest = 0  # of that many bytes the frame may well end, and say less
+    if isinstance(ours, Want) and len(ours.missing) > 1:
+        rest = 12
+    elif isinstance(ours, InView) and ours.purged is not None:
+        rest = MARK_BYTES
     for size in range(3, len(by_hand)):
         shorter = TO_ME + frame(by_hand[0], by_hand[3:size])
-        if may_end_early and size == len(by_hand) - 12:
+        if size == len(by_hand) - rest:
             assert codec().unpack(shorter)[1] != [ours]
             continue
         assert refusal(shorter) in {
@@ -406,8 +431,8 @@ def test_a_byte_too_many_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
 @pytest.mark.parametrize(
     "alone",
     [
-        Hello(Purge.ACKS, False, False, 0),
-        Propose(ID, (ME,)),
+        Hello(PLAIN, False, False, 0),
+        Propose(ID, (ME,), PLAIN),
         State(ID, BEFORE),
         Cut(ID, (), ()),
         Forwarded(ID, OTHER, Data(FIFO, 1, [b"x"])),
@@ -423,8 +448,8 @@ def test_what_may_be_long_has_a_datagram_of_its_own(alone: ChangeFrame) -> None:
     assert refusal(TO_ME + ping + body) is Reject.COUNT
     assert refusal(TO_ME + body + ping) is Reject.COUNT
     assert refusal(TO_ME + body * 2) is Reject.COUNT
-    assert refusal(TO_ME + in_view() + ping + body) is Reject.COUNT
-    assert codec().unpack(TO_ME + in_view() + body)[1] == [InView(TAG), alone]
+    assert refusal(TO_ME + in_view(TAG) + ping + body) is Reject.COUNT
+    assert codec().unpack(TO_ME + in_view(TAG) + body)[1] == [InView(TAG), alone]
 
 
 def test_others_share_one() -> None:
@@ -451,7 +476,16 @@ REFUSED = {
     "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
     "hello without members": (hello(rest=b""), Reject.FRAME_LENGTH),
     "hello with other flags": (hello(16), Reject.FLAGS),
-    "hello that purges otherwise": (hello(purge=3), Reject.FLAGS),
+<<<<<<< HEAD
+    "hello that purges otherwise": (hello(purge=4), Reject.FLAGS),
+=======
+    "hello that purges otherwise": (hello(0, settings(3)), Reject.FLAGS),
+    "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
+    "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),
+    "hello for messages of nothing": (hello(0, settings(size=0)), Reject.SETTINGS),
+    "hello that never reports": (hello(0, settings(1, interval=61_000)), Reject.SETTINGS),
+    "proposal that purges otherwise": (propose(agreed=settings(3)), Reject.FLAGS),
+>>>>>>> explore
     "hello that has heard of view 2**63": (hello(highest=2**63), Reject.SEQNO),
     "hello from too large a view": (hello(size=CHANGE_MEMBERS_MAX + 1), Reject.COUNT),
     "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),
@@ -592,8 +626,10 @@ REFUSED = {
     "no tag": (frame(76), Reject.FRAME_LENGTH),
     "short tag": (frame(76, bytes(7)), Reject.FRAME_LENGTH),
     "tag 0": (in_view(0), Reject.SEQNO),
-    "two tags": (in_view() * 2, Reject.COUNT),
-    "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(), Reject.COUNT),
+    "purged up to 2**63": (in_view(TAG, 2**63), Reject.SEQNO),
+    "tag and more": (in_view(TAG, 0, 0), Reject.FRAME_LENGTH),
+    "two tags": (in_view(TAG) * 2, Reject.COUNT),
+    "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(TAG), Reject.COUNT),
     "kind 63": (frame(63), Reject.FRAME_KIND),
     "kind 77": (frame(77), Reject.FRAME_KIND),
 }
@@ -616,22 +652,22 @@ def with_departed(*departed: CutMark) -> Cut:
 @pytest.mark.parametrize(
     "ours",
     [
-        Hello(Purge.ACKS, False, False, -1),
-        Hello(Purge.ACKS, False, False, COUNTER_MAX + 1),
-        Hello(Purge.ACKS, False, False, 0, size=-1),
-        Hello(Purge.ACKS, False, False, 0, size=CHANGE_MEMBERS_MAX + 1),
-        Hello(Purge.ACKS, False, False, 0, view_id=ViewId(ME, 0)),
-        Hello(Purge.ACKS, False, False, 0, members=CROWD),
-        Hello(Purge.ACKS, False, False, 0, members=(ME, ME._replace(name="c"))),
-        Propose(ViewId(ME, COUNTER_MAX + 1), (ME,)),
-        Propose(ID, ()),
-        Propose(ID, CROWD),
-        Propose(ID, (ME, ME)),
-        Propose(ID, (ME,), (1,)),
-        Propose(ID, (ME,), (-1,)),
-        Propose(ID, (ME, OTHER), (1, 1)),
-        Propose(ID, (ME,), (), (BEFORE,) * (CHANGE_MEMBERS_MAX + 1)),
-        Propose(ID, (ME,), (), (ViewId(ME, 0),)),
+        Hello(PLAIN, False, False, -1),
+        Hello(PLAIN, False, False, COUNTER_MAX + 1),
+        Hello(PLAIN, False, False, 0, size=-1),
+        Hello(PLAIN, False, False, 0, size=CHANGE_MEMBERS_MAX + 1),
+        Hello(PLAIN, False, False, 0, view_id=ViewId(ME, 0)),
+        Hello(PLAIN, False, False, 0, members=CROWD),
+        Hello(PLAIN, False, False, 0, members=(ME, ME._replace(name="c"))),
+        Propose(ViewId(ME, COUNTER_MAX + 1), (ME,), PLAIN),
+        Propose(ID, (), PLAIN),
+        Propose(ID, CROWD, PLAIN),
+        Propose(ID, (ME, ME), PLAIN),
+        Propose(ID, (ME,), PLAIN, (1,)),
+        Propose(ID, (ME,), PLAIN, (-1,)),
+        Propose(ID, (ME, OTHER), PLAIN, (1, 1)),
+        Propose(ID, (ME,), PLAIN, (), (BEFORE,) * (CHANGE_MEMBERS_MAX + 1)),
+        Propose(ID, (ME,), PLAIN, (), (ViewId(ME, 0),)),
         State(ID, ViewId(ME, 0)),
         State(ID, BEFORE, (ME, ME)),
         State(ID, BEFORE, CROWD),
@@ -690,7 +726,7 @@ def test_what_cannot_be_right_is_our_bug(ours: ChangeFrame) -> None:
 
 
 def test_a_member_that_cannot_be_is_not_sent() -> None:
-    for wrong in (Complain(NOBODY), Propose(ID, (NOBODY,)), Refuse(ID, coordinator=NOBODY)):
+    for wrong in (Complain(NOBODY), Propose(ID, (NOBODY,), PLAIN), Refuse(ID, coordinator=NOBODY)):
         with pytest.raises(ConfigError):
             codec().pack([wrong], to=ME)
 
@@ -709,8 +745,8 @@ def test_as_many_as_may_be_fit_one_datagram() -> None:
     departed = tuple(CutMark(*each, 511) for each in marks)
     ids = tuple(ViewId(who, COUNTER_MAX) for who in most)
     frames: list[Frame] = [
-        Hello(Purge.ACKS, True, True, COUNTER_MAX, ME, ID, CHANGE_MEMBERS_MAX, most),
-        Propose(ID, most, places, ids),
+        Hello(PLAIN, True, True, COUNTER_MAX, ME, ID, CHANGE_MEMBERS_MAX, most),
+        Propose(ID, most, PLAIN, places, ids),
         State(ID, BEFORE, most, held=marks, flushed=(Flushable(ID, most),) * 5),
         State(ID, BEFORE, flushed=(Flushable(ID, most[:400]),) * FLUSHED_MAX),
         Cut(ID, (PartMarks(BEFORE, places, departed),), marks),
@@ -722,12 +758,12 @@ def test_as_many_as_may_be_fit_one_datagram() -> None:
 
 
 def test_what_fits_no_datagram_is_our_bug() -> None:
-    fits, too_long = Propose(ID, long_named(460)), Propose(ID, long_named(467))
+    fits, too_long = Propose(ID, long_named(460), PLAIN), Propose(ID, long_named(467), PLAIN)
     one = Codec("g" * 64, LONGEST, 512)
     (datagram,) = one.pack([fits], to=LONGEST)
     assert len(datagram) <= DATAGRAM_BYTES_MAX
     assert one.unpack(datagram) == (LONGEST, [fits])
-    for longer in (too_long, Propose(ID, long_named(500))):
+    for longer in (too_long, Propose(ID, long_named(500), PLAIN)):
         with pytest.raises(AssertionError, match="larger than any datagram"):
             one.pack([longer], to=LONGEST)
 
@@ -742,7 +778,7 @@ def test_long_names_are_told_whatever_our_datagrams_hold() -> None:
         Flushed(long_id),
         Complain(LONGEST),
     ]
-    one = Codec("g" * 64, LONGEST, 512, tagged=True)
+    one = Codec("g" * 64, LONGEST, 512)
     datagrams = one.pack(frames, to=LONGEST)
     received = [one.unpack(datagram)[1] for datagram in datagrams]
     assert received == [[each] for each in frames]
@@ -780,24 +816,24 @@ def test_a_long_run_is_passed_on_in_pieces(sizes: list[int]) -> None:
 
 
 def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
-    sender = Codec("g" * 64, ME, DATAGRAM_BYTES_MAX, tagged=True)
+    sender = Codec("g" * 64, ME, DATAGRAM_BYTES_MAX)
     largest = Data(FIFO, 1, [bytes(sender.payload_bytes_max)])
     assert len(largest.payloads[0]) > 64_000
     frames: list[Frame] = [
         Forwarded(ViewId(LONGEST, 1), LONGEST, largest, LONGEST),
         PeerRepair(LONGEST, largest),
     ]
-    relay = Codec("g" * 64, LONGEST, 512, tagged=True)
+    relay = Codec("g" * 64, LONGEST, 512)
     relay.tag = TAG
     passed, repaired = relay.pack(frames, to=LONGEST)
-    assert DATAGRAM_BYTES_MAX - TAG_BYTES == len(passed) > len(repaired)
+    assert DATAGRAM_BYTES_MAX - TAG_BYTES - MARK_BYTES == len(passed) > len(repaired)
     assert relay.unpack(passed)[1] == frames[:1]
     assert relay.unpack(repaired)[1] == [InView(TAG), frames[1]]
 
 
 def test_encoded_lists_are_bounded() -> None:
     for count in range(1, 9):
-        codec().pack([Propose(ID, CROWD[:count])], to=ME)
+        codec().pack([Propose(ID, CROWD[:count], PLAIN)], to=ME)
     assert _encode_members.cache_info().currsize == 4
 
 
@@ -808,7 +844,7 @@ IN_VIEW: list[Frame] = [
     Ack(FIFO, 2, 1, 3),
     Nack(FIFO, [range(1, 2)]),
     Watermark(UNIFORM, 4),
-    Commit(3, ID),
+    Commit(3),
     PeerRepair(OTHER, Data(FIFO, 1, [b"x"])),
     PeerRepairRequest(OTHER, (range(1, 2),)),
     StabilityReport(ID, 1, 2, (3, 4)),
@@ -820,9 +856,6 @@ ANYWHERE: list[Frame] = [
     UnicastData(Conn(3, 1), 1, [b"x"]),
     Close(Conn(3, 1)),
     Ping(1),
-    Begun(FIFO, 1),
-    CommitWanted(ID),
-    ViewIs(View(ID, (ME,))),
     *(ours for ours, _ in BY_HAND if not isinstance(ours, InView)),
 ]
 
@@ -851,7 +884,7 @@ def test_no_view_has_the_tag_0(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_said_in_a_view_tells_it(ours: Frame) -> None:
     (datagram,) = tagged().pack([ours], to=ME)
     (plain,) = codec().pack([ours], to=ME)
-    assert datagram == TO_ME + in_view() + plain[len(TO_ME) :]
+    assert datagram == TO_ME + in_view(TAG) + plain[len(TO_ME) :]
     assert codec().unpack(datagram) == (ME, [InView(TAG), ours])
 
 
@@ -863,7 +896,6 @@ def test_what_is_said_anywhere_does_not(ours: Frame) -> None:
 @pytest.mark.parametrize("ours", IN_VIEW + ANYWHERE, ids=lambda each: repr(each)[:60])
 def test_without_a_tag_nothing_is_told(ours: Frame) -> None:
     plain = codec().pack([ours], to=ME)
-    assert Codec("orders", ME, 60_000, tagged=True).pack([ours], to=ME) == plain
     one = tagged()
     one.tag = 0
     assert one.pack([ours], to=ME) == plain
@@ -876,7 +908,7 @@ def test_the_tag_is_the_first_whatever_comes_first() -> None:
 
 def test_every_datagram_of_its_own_tells_it_or_not() -> None:
     report = StabilityReport(ID, 1, 2, (3, 4))
-    proposal = Propose(ID, (ME,))
+    proposal = Propose(ID, (ME,), PLAIN)
     frames: list[Frame] = [Ping(1), proposal, report, Ping(2), proposal, Heartbeat(1), Ping(3)]
     assert unpacked(tagged().pack(frames, to=ME)) == [
         [Ping(1)],
@@ -923,23 +955,33 @@ def test_a_tag_is_one_of_the_frames_of_a_datagram() -> None:
     assert second == [InView(TAG), *frames[FRAMES_MAX - 1 :]]
 
 
-def test_there_is_always_room_for_a_tag() -> None:
-    plain, one = codec(512), Codec("orders", ME, 512, tagged=True)
-    assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES
+@pytest.mark.parametrize("marked", [False, True])
+def test_there_is_always_room_for_a_tag_and_for_a_mark(marked: bool) -> None:
+    one = Codec("orders", ME, 512, marked=marked)
+    room = one.payload_bytes_max
+    assert room == codec(512).payload_bytes_max - MARK_BYTES * marked
     for tag in (0, TAG):
         one.tag = tag
         assert one.tag == tag
-        assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES
-        largest = bytes(one.payload_bytes_max)
+        assert one.payload_bytes_max == room
+        largest = bytes(room)
         for ours in (UnicastData(Conn(3, 1), 1, [largest]), Data(FIFO, 1, [largest])):
             (datagram,) = one.pack([ours], to=ME)
             assert len(datagram) <= 512
     with pytest.raises(AssertionError, match="larger than a datagram"):
         one.pack([Data(FIFO, 1, [bytes(512)])])
     one.resize(400)
-    assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES - 112
+    assert one.payload_bytes_max == room - 112
     (datagram,) = one.pack([Data(FIFO, 1, [bytes(one.payload_bytes_max)])])
     assert len(datagram) <= 400
+
+
+def test_a_mark_is_told_with_the_tag() -> None:
+    one = Codec("orders", ME, 512, marked=True)
+    one.tag = TAG
+    for purged in (0, 7, 7, SEQNO_MAX):
+        one.mark(purged)
+        assert unpacked(one.pack([Heartbeat(1)])) == [[InView(TAG, purged), Heartbeat(1)]]
 
 
 def test_a_message_on_the_fast_path_has_no_tag() -> None:
@@ -948,15 +990,11 @@ def test_a_message_on_the_fast_path_has_no_tag() -> None:
     )
 
 
-def test_a_codec_without_room_for_a_tag_has_none() -> None:
-    one = codec()
-    assert one.tag == 0
-    one.tag = 0
-    with pytest.raises(AssertionError):
-        one.tag = TAG
+def test_what_is_no_tag_cannot_be_said() -> None:
+    assert codec().tag == 0
     for wrong in (-1, 2**64):
         with pytest.raises(AssertionError):
-            tagged().tag = wrong
+            codec().tag = wrong
 
 
 def test_a_tag_that_is_said_begins_a_datagram() -> None:

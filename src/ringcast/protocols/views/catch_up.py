@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ringcast.events import Delivered, FragmentsDelivered
+from ringcast.events import Delivered, FragmentsDelivered, ViewInstalled
 from ringcast.model import Origin, Run
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class CatchUp:
                     size = (last - first + 1) * self._fragment_bytes
                     origin = Origin(sender, stream)
                     self._halves[origin] = self._halves.get(origin, 0) + size
+                case ViewInstalled(view, parts):
+                    for origin in list(self._halves):
+                        if parts or origin.sender not in view:
+                            del self._halves[origin]  # it starts over, or never becomes whole
             self._append(event)
 
     def drop_messages(self) -> None:

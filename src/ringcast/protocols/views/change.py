@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.core.view_change import Flush, Snapshot
-    from ringcast.model import Member, Stream, View
+    from ringcast.model import Member, View
+    from ringcast.protocols.views.agreement import Agreement
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire.frames import Frame
@@ -82,7 +83,7 @@ class Timer(Named):
 class ViewChange:
     """The changes that one member takes part in, one after the other."""
 
-    def __init__(self, follower: Follower, proposer: Proposer, streams: tuple[Stream, ...]) -> None:
+    def __init__(self, follower: Follower, proposer: Proposer, agreement: Agreement) -> None:
         self.me = follower.me
         self.follower = follower
         self.proposer = proposer
@@ -99,7 +100,7 @@ class ViewChange:
         self.parts_lost = False
         """Somebody of another part did not answer: for the owner to take."""
         self.frozen_since = 0
-        self._streams = streams
+        self._agreement = agreement
         self._views = {follower.view.id: follower.view}  # of those I ask
         self._known: tuple[ViewId, ...] = ()  # to the proposer, as it said
         self._refusing: set[Member] = set()  # my proposal: they take another to live
@@ -326,7 +327,9 @@ class ViewChange:
     def _on_cut(self, source: Member, frame: wire.Cut, wishes: machine.Wishes) -> None:
         proposal = self.follower.proposal
         if proposal is not None and proposal.id == frame.id:
-            cut = translation.decode_cut(frame, proposal, self.view, self._streams)
+            cut = translation.decode_cut(
+                frame, proposal, self.view, self._agreement.settings.streams
+            )
             if cut is not None and any(self.me in part.members for part in cut.parts):
                 self.follower.on_cut(source, cut, wishes)
 
@@ -360,11 +363,8 @@ class ViewChange:
         if proposal is None or frame.id != proposal.id or source not in self.proposer.awaited:
             return
         state = translation.decode_state(frame, self._views)
-        if (
-            state is None
-            or source not in state.view
-            or set(self._streams) != set(state.snapshot.own)
-        ):
+        streams = set(self._agreement.settings.streams)
+        if state is None or source not in state.view or streams != set(state.snapshot.own):
             return
         if self._views.setdefault(state.view.id, state.view) == state.view:
             self.proposer.on_state(source, state, wishes)
@@ -384,7 +384,8 @@ class ViewChange:
         self._refusing.clear()
         self._has_waited = False
         id, wishes = ViewId(self.me, self.highest), machine.Wishes()
-        self.proposer.propose(machine.Propose(id, members, frozenset(leaving)), wishes)
+        proposal = machine.Propose(id, members, frozenset(leaving), self._agreement.settings)
+        self.proposer.propose(proposal, wishes)
         self._do(wishes, now, out)
 
     def _repeat(self, now: int, out: Effects) -> None:
@@ -444,7 +445,7 @@ class ViewChange:
             self.highest = max(self.highest, refuse.promised.counter)
             self.proposer.on_refuse(refuse)
             wait, self._stalled = JITTER_NS << times, 1
-        jitter = (self.me.incarnation * 2654435761 + self.me.address.port) % JITTER_NS
         self._arm(now)
+        jitter = (self.me.incarnation * 2654435761 + self.me.address.port) % JITTER_NS
         self._timers.arm(Timer.STALLED, now + wait + (jitter << times))
         self._outdone += 1

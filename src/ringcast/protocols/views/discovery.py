@@ -7,9 +7,7 @@ looking for other parts of itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from ringcast.model import Purge
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,34 +20,6 @@ ASK_MAX_NS = 1_000_000_000
 
 CANDIDATES_MAX = 4096
 
-PURGES = {
-    Purge.ACKS: "acks",
-    Purge.STABILITY: "stability",
-    Purge.RETAINED: "stability with retained messages",
-    Purge.ACKS_RETAINED: "acks with retained messages",
-}
-"""In words."""
-
-
-def rank(coordinator: Member, size: int) -> tuple[int, Address, int]:
-    """Groups in order, the best first: the largest, then the lowest coordinator."""
-    return -size, coordinator.address, coordinator.incarnation
-
-
-class IncompatiblePeer(NamedTuple):
-    """Somebody who purges otherwise than this member: they cannot be in one group."""
-
-    who: Member
-    purge: Purge
-
-    def against(self, ours: Purge) -> str:
-        """What does not fit, and what to do about it."""
-        name, address = self.who.name, self.who.address
-        return (
-            f"{f'{name} at {address}' if name else address} purges by {PURGES[self.purge]}, and "
-            f"this member by {PURGES[ours]}: give all members the same `stability`"
-        )
-
 
 class Discovery:
     """The candidates of one member."""
@@ -57,8 +27,6 @@ class Discovery:
     def __init__(self, me: Member) -> None:
         self._me = me
         self.candidates: dict[Address, None] = {}
-        self.incompatible_peer: IncompatiblePeer | None = None
-        """Somebody in a group that this member cannot join."""
         self.interval = ASK_START_NS
         """Until candidates are asked again."""
 

@@ -167,6 +167,14 @@ class Fetch:
             self.add(Origin(frame.sender, frame.data.stream), frame.data, now)
         return True
 
+    def explain(self) -> list[str]:
+        if self.proposal is None:
+            return []
+        lacking = [f"{origin} up to {cut}" for origin, cut in self.lacking().items()]
+        if lacking:
+            return [f"view {self.proposal} waits for this member to get {', '.join(lacking)}"]
+        return [f"sends wait for view {self.proposal}"]
+
     def check_invariants(self, *, is_flushing: bool) -> None:
         assert self._timers.is_armed(Timer.FETCH) == is_flushing
         assert not is_flushing or self.lacking()

@@ -159,7 +159,7 @@ class Follower:
         self._flushed.clear()
         self._unlisted = None
         self.view = kept.proposal.view
-        out.streams.append(Begin(self.view, kept.cut))
+        out.streams.append(Begin(self.view, kept.cut, kept.proposal.settings))
         if self.me in kept.proposal.leaving:
             self.phase = Phase.OUT
         elif kept.proposal.id == self.promised:

@@ -15,6 +15,7 @@ from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 if TYPE_CHECKING:
     from ringcast.core.view_change import Snapshot, StateStanding
     from ringcast.model import Member, ViewId
+    from ringcast.settings import Settings
 
 
 class Flushable(NamedTuple):
@@ -31,6 +32,8 @@ class Propose:
     id: ViewId
     members: tuple[Member, ...]
     leaving: frozenset[Member] = frozenset()
+    settings: Settings | None = None
+    """Of that view; None: as before."""
 
     @property
     def view(self) -> View:

@@ -2,7 +2,8 @@
 
 whose Hello it is                            then
 of my view, in a later one by now            it is in another view; so are those it names
-of one that purges otherwise                 it cannot be in a group with me
+of a group that has not what I asked for     I cannot join it
+of one that asked for what mine has not      it cannot join; if it asks, it is told what mine has
 of somebody, and I do not coordinate         answer if it asks: that names who does
 of a member that does not coordinate         say Hello to who does there
 of a coordinator, of a better part           tell it who is in my view, and leave it to that one
@@ -20,7 +21,6 @@ from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
-from ringcast.protocols.views.discovery import IncompatiblePeer
 from ringcast.protocols.views.meeting import rank
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Hello, Holding
@@ -42,7 +42,7 @@ class Greetings:
         owner, change = self._owner, self._owner.change
         view = change.view
         return Hello(
-            owner.purge,
+            owner.agreement.settings,
             is_asking,
             change.follower.standing.holding in (Holding.HOLDS, Holding.KEEPS),
             change.highest,
@@ -73,29 +73,35 @@ class Greetings:
             owner.follow(now, out)
             if order(hello.view_id) > order(change.view.id):
                 for member in dict.fromkeys((source, *hello.members)):
-                    owner.requests.ahead(member, now, out)
+                    owner.requests.ahead(member, hello.view_id.counter, now, out)
         view = change.view
         if source in view:
             if hello.is_asking:
                 out.datagram(source, self.hello())
-        elif hello.purge is not owner.purge:
-            if hello.is_asking:
-                out.datagram(source, self.hello())
-            if owner.phase is Phase.LOOKING and hello.coordinator is not None:
-                owner.discovery.incompatible_peer = IncompatiblePeer(source, hello.purge)
-        else:
+            return
+        for member in view:
+            if member.address == source.address:
+                out.signal(VerifyWanted(member))  # restarted, it seems
+        is_looking = owner.phase is Phase.LOOKING
+        is_better = rank(hello, source) < rank(self.hello(), owner.me)
+        if owner.agreement.is_compatible(
+            source, hello, now, is_looking=is_looking, is_better=is_better
+        ):
             change.highest = max(change.highest, hello.highest)
             if hello.coordinator is not None:
                 owner.meeting.hear_group(now)
-            for member in view:
-                if member.address == source.address:
-                    out.signal(VerifyWanted(member))  # restarted, it seems
-            self._meet(source, hello, now, out)
+            self._meet(source, hello, now, out, is_better=is_better)
+            return
+        if hello.is_asking:
+            out.datagram(source, self.hello())
+        if owner.agreement.refusal is not None:
+            owner.decide_soon(now)
 
-    def _meet(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
+    def _meet(
+        self, source: Member, hello: Hello, now: int, out: Effects, *, is_better: bool
+    ) -> None:
         """Somebody who could be in one view with us."""
         owner, me = self._owner, self._owner.me
-        is_better = rank(hello, source) < rank(self.hello(), me)
         if owner.coordinator != me or owner.phase is Phase.LEAVING:
             if hello.is_asking:
                 out.datagram(source, self.hello())

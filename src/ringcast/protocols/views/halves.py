@@ -22,12 +22,13 @@ from ringcast.window.acks import AckTable, AgreedMark
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.model import Member, View
     from ringcast.wire.frames import Data
 
 UNREACHABLE_TAUS = 4
-"""For so many probe intervals a member answers none: its link to this one is broken."""
+"""For so many probe intervals a member has answered none: its link to this one may be broken."""
 
 
 class ViewSender(MulticastSender):
@@ -46,16 +47,24 @@ class ViewSender(MulticastSender):
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         is_due = self._timers.until(Timer.WATERMARK_PROBE, now) == 0
+        has_slept = self._timers.lateness(Timer.WATERMARK_PROBE, now) >= 2 * self._tau
         super().handle_timeout(now, out)
         if not self.is_behind:
             self._probed_since = None
-        elif self._probed_since is None:
+        elif self._probed_since is None or has_slept:
             self._probed_since = now
         elif is_due and isinstance(self.acks, AckTable):
             for member in self.acks.slowest():
-                heard = max(self.heard.get(member, 0), self._probed_since)
-                if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
-                    out.signal(Unreachable(member))
+                silence = now - max(self.heard.get(member, 0), self._probed_since)
+                if member != self._me and silence >= UNREACHABLE_TAUS * self._tau:
+                    out.signal(Unreachable(member, silence))
+
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self._config = config
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_after = round(slow_member_timeout_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
 
     def freeze(self) -> None:
         self.is_frozen = True
@@ -111,6 +120,12 @@ class ViewReceiver(MulticastReceiver):
     """One stream of another member."""
 
     is_frozen = False
+
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self.repair.tau = round(config.xmit_interval_s * 1e9)
+        self._ack_delay = round(config.ack_delay_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
 
     def freeze(self) -> None:
         if not self.is_frozen and not self.is_gated:

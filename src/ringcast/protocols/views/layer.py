@@ -3,7 +3,7 @@
     phase     what happens                                     then
     LOOKING   a view with others begins                        MEMBER
               nobody is there for `discovery_wait`             MEMBER, in a view of its own
-              the group that is there purges otherwise         OUT
+              the group that is there has other settings       OUT
               nobody is there, and somebody must be            OUT
     MEMBER    leave                                            LEAVING
     LEAVING   a view without this one begins                   OUT
@@ -18,6 +18,7 @@ seems dead, to leave out who holds them up.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,21 +34,11 @@ from ringcast.core.effects import (
     Unreachable,
 )
 from ringcast.core.shared import Deadlines, GroupState, Named, Phase
-from ringcast.core.view_change import (
-    Begin,
-    Cut,
-    CutReached,
-    Frozen,
-    Part,
-    SawView,
-    StateChanged,
-)
-from ringcast.model import Purge, Stream, View, ViewId
+from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, StateChanged
+from ringcast.model import Purge, View, ViewId
 from ringcast.protocols.intake import seconds
-from ringcast.protocols.views.change import (
-    PATIENCE_NS,
-    ViewChange,
-)
+from ringcast.protocols.views.agreement import Agreement
+from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
 from ringcast.protocols.views.discovery import Discovery
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
@@ -67,6 +58,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
     from ringcast.model import Address, Member
+    from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
 
 
@@ -112,27 +104,25 @@ class GroupViews(Layer):
         config: MembershipConfig,
         *,
         must_exist: bool = False,
-        streams: tuple[Stream, ...] = (Stream.FIFO,),
-        purge: Purge = Purge.ACKS,
+        settings: Settings,
     ) -> None:
+        """`settings`: what this member would have its group agree on."""
         self.me = me
         self.config = config
         self.must_exist = must_exist
-        self.purge = purge
         self.phase = Phase.IDLE
         self.started_alone = False
         """Nobody was there, and this member is in a view of its own."""
-        self.refusal: str | None = None
-        """Why the group that is there cannot be joined as this member is configured."""
         self.ignored = 0  # frames that came too late or from nobody known
+        self.agreement = Agreement(settings)
         self.change = ViewChange(
             self.following(me, View(ViewId(me, 1), (me,))),
-            self.proposing(lambda stream: is_kept(purge, stream)),
-            streams,
+            self.proposing(lambda stream: is_kept(self.agreement.settings.purge, stream)),
+            self.agreement,
         )
         self.discovery = Discovery(me)
         self.meeting = Meeting()
-        self.requests = Requests(self.change, config, self)
+        self.requests = Requests(self.change, self)
         self.greetings = Greetings(self)
         self._since = 0  # when this phase began
         self._gone_by = 0
@@ -176,6 +166,10 @@ class GroupViews(Layer):
                     self.ignored += 1
                 case wire.Hello():
                     self.greetings.on_hello(source, frame, now, out)
+                case wire.Propose() if not self.agreement.may_take(
+                    frame.settings, is_looking=self.phase is Phase.LOOKING
+                ):
+                    self.ignored += 1
                 case wire.Complain():
                     self.requests.on_complain(source, frame, now, out)
                 case Leave():
@@ -200,12 +194,12 @@ class GroupViews(Layer):
                 self.change.suspects.pop(member, None)
                 self.requests.pairs.hear(member)
             case MemberAhead(member, counter) if counter > self.change.view.counter:
-                self.requests.ahead(member, now, out)
+                self.requests.ahead(member, counter, now, out)
             case NonMember(member):
                 out.datagram(member, self.hello())
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
-            case Unreachable(member):
+            case Unreachable(member, silence) if silence >= self.config.suspect_after_s * 1e9:
                 self.requests.unreachable(member, now, out)
             case StateChanged(standing):
                 self.requests.state_changed(standing, now, out)
@@ -259,6 +253,11 @@ class GroupViews(Layer):
         return self.phase is Phase.LEAVING
 
     @property
+    def refusal(self) -> str | None:
+        """Why the group that is there cannot be joined as this member is configured."""
+        return self.agreement.refusal
+
+    @property
     def coordinator(self) -> Member:
         """Whoever is to propose, as this member sees it."""
         return self.change.coordinator
@@ -276,6 +275,7 @@ class GroupViews(Layer):
             "suspects": {str(member): reason for member, reason in change.suspects.items()},
             "elsewhere": sorted(map(str, change.elsewhere)),
             "leavers": len(self.requests.leavers),
+            "incompatible_peers": self.agreement.incompatible,
             "ignored": self.ignored + self.requests.ignored,
         }
 
@@ -291,6 +291,7 @@ class GroupViews(Layer):
         elif self.phase is Phase.LEAVING:
             left = seconds(max(0, self._gone_by - now))
             reasons.append(f"leaving for {so_far}: gone in {left}")
+        reasons += self.agreement.explain(now)
         for member, reason in self.change.suspects.items():
             reasons.append(f"{member} is suspected: {reason}; {self.coordinator} is to see to it")
         wait = self.meeting.not_before(now) - now
@@ -356,16 +357,21 @@ class GroupViews(Layer):
                 return  # what we were let into has come to nothing: look on
             self.phase, self._since = Phase.MEMBER, now
             self._timers.disarm(Timer.DECIDE)
-        out.signal(begin)
+        settings = self.agreement.take(begin.settings)
+        if settings is not None:
+            self.config = settings.apply_to_membership(self.config)
+        out.signal(replace(begin, settings=settings))
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
         is_met = self.meeting.fresh(now) or self.meeting.has_group(now)
         if self.change.is_frozen or is_met:
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
-        elif self.discovery.incompatible_peer is not None:
-            self.refusal = self.discovery.incompatible_peer.against(self.purge)
-            self._go(self.refusal, out)
+        elif self.agreement.refusal is not None:
+            self._go(self.agreement.refusal, out)
+        elif self.agreement.has_rival:
+            self.agreement.has_rival = False  # if it is there, it says so again
+            self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.must_exist:
             self._go(f"nobody answered at {len(self.discovery.candidates)} addresses", out)
         else:
@@ -401,7 +407,7 @@ class GroupViews(Layer):
             if at > now or step is not Step.IDLE:
                 self._timers.arm(Timer.ADVANCE, max(at, now + GATHER_NS))
                 return
-            is_large = self.purge is Purge.ACKS
+            is_large = self.agreement.settings.purge is Purge.ACKS
             room = CHANGE_MEMBERS_MAX if is_large else VIEW_MEMBERS_MAX
             parts = list(self.meeting.take(change.view, room, now))
             if parts:
@@ -425,6 +431,11 @@ class GroupViews(Layer):
     def note_part(self, now: int) -> None:
         """Somebody could come in: others may, in a moment more."""
         self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
+
+    def decide_soon(self, now: int) -> None:
+        """A group refuses this member: if no other takes it in a moment, that is that."""
+        if (self._timers.until(Timer.DECIDE, now) or 0) > GATHER_NS:
+            self._timers.arm(Timer.DECIDE, now + GATHER_NS)
 
     def _say_hello(self, now: int, out: Effects) -> None:
         if self.phase is Phase.LOOKING or self.coordinator == self.me:

@@ -2,8 +2,9 @@
 
 Everybody says Hello to addresses where members may be: often while it looks for the group, then
 now and again if it coordinates. Who is asked answers, and names its coordinator. Coordinators so
-hear of each other. Of two parts the better leads: one that has a state, then the larger, then the
-one with the lower coordinator; who only looks comes last. The lesser tells the better who is in it;
+hear of each other. Of two parts the better leads: one that has a state, then the larger, then one
+whose settings somebody asked for, then the one with the lower coordinator; who only looks comes
+last. The settings of the leading part are those of all. The lesser tells the better who is in it;
 that one gathers for a moment, so that many come in one change, and proposes a view of all.
 
 After a loss no part is met for a while: a second, and twice as long each time if parts had come
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
 from ringcast.protocols.views.backoff import BackOff
-from ringcast.protocols.views.discovery import rank as rank_of_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,11 +57,11 @@ class Met(NamedTuple):
     """For the group: it has been in no view with others."""
 
 
-def rank(hello: Hello, source: Member) -> tuple[bool, int, Address, int]:
+def rank(hello: Hello, source: Member) -> tuple[bool, int, bool, Address, int]:
     """Parts in order, the best first."""
-    coordinator = hello.coordinator or source
+    who = hello.coordinator or source
     size = hello.size if hello.coordinator is not None else 0
-    return (not hello.has_state, *rank_of_size(coordinator, size))
+    return not hello.has_state, -size, not hello.settings.given, who.address, who.incarnation
 
 
 class Meeting:

@@ -85,6 +85,12 @@ class Reading:
             for payload in half.window.read_run(range(half.window.delivered + 1, cut + 1))
         )
 
+    def explain(self) -> list[str]:
+        if not self.unread:
+            return []
+        count = len(self.unread)
+        return [f"{count} views wait for this member's application to read what came before them"]
+
     @property
     def is_blocked(self) -> bool:
         """The reader is so far behind that no further view can wait for it."""

@@ -37,6 +37,8 @@ class Timer(Named):
 class Owner(Protocol):
     """Whose requests they are."""
 
+    config: MembershipConfig
+
     @property
     def is_member(self) -> bool: ...
     def hello(self, *, is_asking: bool = False) -> wire.Hello: ...
@@ -48,7 +50,7 @@ class Owner(Protocol):
 class Requests:
     """Those of one member, and those of others if it coordinates."""
 
-    def __init__(self, change: ViewChange, config: MembershipConfig, owner: Owner) -> None:
+    def __init__(self, change: ViewChange, owner: Owner) -> None:
         self.me = change.me
         self.leavers: set[Member] = set()
         """Who is to be left out of the next view, and asked for all it has."""
@@ -60,7 +62,6 @@ class Requests:
         self.ignored = 0
         self._change = change
         self._owner = owner
-        self._is_strict = bool(config.slow_member_timeout_s)
         self._interval = REPEAT_START_NS
 
     def attach(self, timers: Timers[Timer]) -> None:
@@ -94,11 +95,17 @@ class Requests:
             self.miss(member, now, out)
             self._owner.advance(now, out)
 
-    def ahead(self, member: Member, now: int, out: Effects) -> None:
-        """It is in another view by now: this one goes on without it; but whoever has promised
-        waits for that change to end first, if both are in it."""
+    def ahead(self, member: Member, counter: int, now: int, out: Effects) -> None:
+        """It is in another view by now, with this counter: this one goes on without it; but whoever
+        has promised waits for that change to end first, if both are in it. Who is in a later view
+        than that does not come to it any more."""
         change, proposal = self._change, self._change.follower.proposal
-        is_with_me = proposal is not None and change.is_frozen and member in proposal.members
+        is_with_me = (
+            proposal is not None
+            and change.is_frozen
+            and member in proposal.members
+            and counter <= proposal.id.counter
+        )
         if member in change.view and member not in change.elsewhere and not is_with_me:
             change.elsewhere.add(member)
             self._owner.advance(now, out)
@@ -195,7 +202,7 @@ class Requests:
         elif complain.wants_state:
             self.wants_state = True
             self._owner.advance(now, out)
-        elif self._change.coordinator == self.me and self._is_strict:
+        elif self._change.coordinator == self.me and self._owner.config.slow_member_timeout_s:
             self.leavers.add(member)
             self._owner.advance(now, out)
 

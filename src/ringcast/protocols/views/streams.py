@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View, ViewId
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
+    from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
 
 UNREAD_WINDOWS = 4
@@ -247,19 +248,7 @@ class ViewStreams(ReliableMulticast):
         }
 
     def explain(self, now: int) -> list[str]:
-        reasons = super().explain(now)
-        if self.standing is Standing.FLUSHING:
-            lacking = (f"{origin} up to {cut}" for origin, cut in self.fetch.lacking().items())
-            what = ", ".join(lacking)
-            reasons.append(f"view {self.fetch.proposal} waits for this member to get {what}")
-        elif self.standing is not Standing.OPEN:
-            reasons.append(f"sends wait for view {self.fetch.proposal}")
-        if self.reading.unread:
-            reasons.append(
-                f"{len(self.reading.unread)} views wait for this member's application to read what "
-                "came before them"
-            )
-        return reasons
+        return super().explain(now) + self.fetch.explain() + self.reading.explain()
 
     def check_invariants(self) -> None:
         if self.standing is Standing.OPEN:
@@ -274,8 +263,7 @@ class ViewStreams(ReliableMulticast):
         self._next_tag = tag_of(id)
         self._early.clear()
         self.standing = Standing.FROZEN
-        for half in self._boxes():
-            assert isinstance(half, ViewSender | ViewReceiver)
+        for half in self._halves():
             half.freeze()
         own = dict.fromkeys(self.streams, 0)
         own.update({stream: sending.window.high for stream, sending in self._senders.items()})
@@ -303,14 +291,28 @@ class ViewStreams(ReliableMulticast):
             self._fetch(now, out)
 
     def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        """Of the view that we are in, but we have promised another."""
+        """Of the view that we are in; we have promised another."""
         if self.standing is Standing.FLUSHING:
             self.fetch.add(Origin(source, data.stream), data, now)
             self._note_progress(now, out)
         elif self.standing is Standing.FROZEN:
             self._keep(self._aside, source, data)
 
+    def _configure(self, settings: Settings) -> None:
+        """This is how the group does it from the view on that begins. How it purges can only change
+        before there is anything to purge."""
+        self.config = config = settings.apply_to_multicast(self.config)
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
+        for half in self._halves():
+            half.configure(config, self._slow_member_timeout_s)
+        self.rounds = None if config.stability is None else self.stability(self.me, config)
+        if self.rounds is not None:
+            self.rounds.attach(self.group, self.deadlines)
+
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        if begin.settings is not None:
+            self._configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
         is_first = not self._senders
         cuts: dict[MulticastSender | MulticastReceiver, int] = {}
@@ -373,12 +375,7 @@ class ViewStreams(ReliableMulticast):
             if sending is None:
                 timers = self.deadlines.owner(("sent", stream))
                 sending = self._senders[stream] = self.sending(
-                    self.me,
-                    stream,
-                    self.config,
-                    view,
-                    self._fragment_bytes,
-                    timers,
+                    *(self.me, stream, self.config, view, self._fragment_bytes, timers),
                     self._slow_member_timeout_s,
                     self._share(len(view) - 1),
                 )
@@ -437,6 +434,9 @@ class ViewStreams(ReliableMulticast):
         half = self._senders.get(origin.stream) if origin.sender == self.me else found
         assert half is None or isinstance(half, ViewSender | ViewReceiver)
         return half
+
+    def _halves(self) -> list[ViewSender | ViewReceiver]:
+        return [half for half in self._boxes() if isinstance(half, ViewSender | ViewReceiver)]
 
     def _shut(self, reason: str, out: Effects) -> None:
         super()._shut(reason, out)

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 def encode_propose(proposal: Propose, known: Sequence[ViewId]) -> wire.Propose:
+    assert proposal.settings is not None
     places = tuple(n for n, who in enumerate(proposal.members) if who in proposal.leaving)
-    return wire.Propose(proposal.id, proposal.members, places, tuple(known))
+    return wire.Propose(proposal.id, proposal.members, proposal.settings, places, tuple(known))
 
 
 def decode_propose(frame: wire.Propose) -> Propose:
     leaving = frozenset(frame.members[place] for place in frame.leaving)
-    return Propose(frame.id, frame.members, leaving)
+    return Propose(frame.id, frame.members, leaving, frame.settings)
 
 
 def encode_state(state: State, known: Sequence[ViewId]) -> wire.State:

@@ -74,11 +74,21 @@ class Messages:
 
     def offered(self, stream: Stream, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
-        size = self._node.codec.payload_bytes_max
         mine = self._sending[stream]
         for payload in payloads:
-            mine.assigned += max(1, -(-len(payload) // size))
+            mine.assigned += self._pieces(payload)
             mine.messages[mine.assigned] = payload
+
+    def start_over(self, stream: Stream, sent: int) -> None:
+        """A large message that is under way is sent once more, behind what was sent so far."""
+        mine = self._sending[stream]
+        if mine.assigned > sent:
+            message = mine.messages.pop(mine.assigned)
+            mine.assigned = sent + self._pieces(message)
+            mine.messages[mine.assigned] = message
+
+    def _pieces(self, payload: bytes) -> int:
+        return max(1, -(-len(payload) // self._node.codec.payload_bytes_max))
 
     def sent(self, origin: Origin, before: int, window: SendWindow, now: int) -> None:
         """What is in the send window beyond `before` counts as sent."""
@@ -102,14 +112,12 @@ class Messages:
         if not isinstance(window, SendWindow):
             return
         mine = self._sending[stream]
-        largest = self._node.codec.payload_bytes_max
-        size = min(len(payload), largest)
+        size = min(len(payload), self._node.codec.payload_bytes_max)
+        rest = self._node.multicast.senders[stream].fragments.rest
         if is_frozen(self._node):
             reason = "change"  # of the view
-        elif mine.assigned > window.high:
-            reason = "rest"  # of a large message, which goes first
-            total = len(mine.messages[mine.assigned])
-            size = next_fragment_bytes(total, mine.assigned - window.high, largest)
+        elif rest:
+            reason, size = "rest", len(rest[0])  # of a large message, which goes first
         else:
             reason = "messages" if window.room <= 0 else "bytes"
         bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Left
-from ringcast.core.view_change import Begin, Freeze
+from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.views import columns_of
@@ -29,7 +29,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.effects import ViewAgreed
+    from ringcast.core.view_change import Begin
     from ringcast.events import Event
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
@@ -91,7 +91,7 @@ class TraceObserver:
         """What counts is what stands in the send window."""
         self._is_sending = True
 
-    def before_change(self, change: ViewAgreed | Freeze | Begin | Left, now: int) -> None:
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What was sent and purged up to here was in the view before."""
         if isinstance(change, Left):
             return
@@ -104,10 +104,9 @@ class TraceObserver:
         self._is_new_view = True
         if self._wire is not None:
             self._wire.enter_view(change.view)
-        if self._node.me in change.view:
-            self._ranges.view_id = change.view.id
-            self.recorder.write(VIEW, now, **columns)
-        if isinstance(change, Begin) and self._node.me in change.cut.takers:
+        self._ranges.enter_view(change)
+        self.recorder.write(VIEW, now, **columns)
+        if self._node.me in change.cut.takers:
             self._taken_at = change
 
     def before_take(self, now: int, *, buffered: bool) -> None:

@@ -16,6 +16,7 @@ from ringcast.window.windows import SendWindow
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ringcast.core.view_change import Begin
     from ringcast.model import Member, Origin, Stream, ViewId
     from ringcast.node import Node
     from ringcast.protocols.multicast_sender import MulticastSender
@@ -63,6 +64,14 @@ class Ranges:
         """To be told when what came before is read, and where it opened in which view."""
         self._offsets: dict[Origin, int] = {}
         self._generation = -1
+
+    def enter_view(self, begin: Begin) -> None:
+        """A large message that is under way starts over if somebody new comes in."""
+        self.view_id = begin.view.id
+        together = begin.cut.part_of(self._node.me).members
+        if any(member not in together for member in begin.view):
+            for sent in self._sent.values():
+                sent.assembler.skip(sent.through, is_middle=False)
 
     def look(self, now: int) -> None:
         """After each input: which windows there are, and what was sent."""

@@ -14,8 +14,7 @@ from ringcast.trace.rows import about, naming, naming_id
 if TYPE_CHECKING:
     from ringcast.events import Event, FragmentsDelivered
     from ringcast.model import ViewId
-    from ringcast.protocols.state import StateTransfer
-    from ringcast.protocols.views import state as views_state
+    from ringcast.protocols.views.state import StateTransfer
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
 
 
@@ -24,7 +23,7 @@ class Transfers:
 
     def __init__(
         self,
-        machine: StateTransfer | views_state.StateTransfer,
+        machine: StateTransfer,
         keeper: Keeper,
         sink: Sink,
         contents: Contents,
@@ -76,7 +75,8 @@ class Transfers:
                 write(trace.STATE_RECEIVED, now, **columns, seqno=chunks, size=size)
                 self._write_entries(now)
             case StateLost(reason):
-                write(trace.STATE_LOST, now, detail=reason)
+                at = {} if self.taken_at is None else naming_id(self.taken_at)
+                write(trace.STATE_LOST, now, detail=reason, **at)
 
     def refuse(self, transfer: int, now: int) -> None:
         """The application is about to refuse this one."""
