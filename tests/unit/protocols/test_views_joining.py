@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ringcast.core.shared import Phase
-from ringcast.model import Address, Member, Purge, ViewId
+from ringcast.model import Address, Member, ViewId
 from ringcast.protocols.views.meeting import FRESH_NS, Meeting
 from ringcast.wire.changes import Hello
+from support.settings import PLAIN
 from support.view_group import ViewGroup
 
 A, B, C = (Member(Address("h", n), 1, name) for n, name in enumerate("ABC"))
@@ -14,7 +15,7 @@ SECOND = 1_000_000_000
 
 def hello(who: Member, *, is_looking: bool) -> Hello:
     coordinator = None if is_looking else who
-    return Hello(Purge.ACKS, True, False, 3, coordinator, ViewId(who, 3), 1, (who,))
+    return Hello(PLAIN, True, False, 3, coordinator, ViewId(who, 3), 1, (who,))
 
 
 def test_who_joins_right_after_a_crash_comes_in_at_once_and_is_never_alone() -> None:
