@@ -1,6 +1,6 @@
-"""A take-over in virtual time: the sender of uniform messages dies when one member alone has them.
+"""Survivors in virtual time: the sender of uniform messages dies when one member alone has them.
 
-Four real nodes, membership and failure detection included, speak real datagrams over a network of
+Four real nodes, view change and failure detection included, speak real datagrams over a network of
 one millisecond. Whatever is told here was read off those datagrams and off what the nodes deliver.
 """
 
@@ -10,28 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
-from ringcast.errors import DecodeError
 from ringcast.events import Delivered, ViewInstalled
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
-from ringcast.wire.frames import (
-    Ack,
-    Commit,
-    Data,
-    EstateRun,
-    EstateWanted,
-    Stage,
-    Standing,
-    Takeover,
-    UnicastData,
-)
-from ringcast.wire.messages import decode_message
+from ringcast.wire.changes import Cut, Flushed, Forwarded, Install, Propose, State, Want
+from ringcast.wire.frames import Ack, Commit, Data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.events import Event
+    from ringcast.model import View
     from ringcast.node import Node
     from ringcast.sim.world import Flight
     from ringcast.wire.frames import Frame
@@ -57,8 +47,10 @@ class Town:
         self.world.network.on_arrival = self._overhear
         self.nodes: dict[str, Node] = {}
         """Of those that live."""
+        self.view: View | None = None
+        """The one that all were in when the telling began."""
         self._tell = tell
-        self._began: int | None = None
+        self._began = 0
         self._told: set[str] = set()
 
     def form(self) -> None:
@@ -69,7 +61,7 @@ class Town:
             node = self.nodes[name] = build_node(me, config, streams=STREAMS)
             begin(self.world, PlainMember(node, self._tell_event), list(map(_address, NAMES)))
             self.world.run_until(partial(self._is_in, name), WITHIN_MS)
-        self._began = self.world.clock.now
+        self._began, self.view = self.world.clock.now, self.nodes[NAMES[0]].view
 
     def send(self, name: str, payloads: tuple[bytes, ...]) -> None:
         self.nodes[name].send(payloads, self.world.clock.now, stream=Stream.UNIFORM)
@@ -101,7 +93,7 @@ class Town:
 
     def say(self, sentence: str) -> None:
         """Once: what is repeated on the wire is not repeated here."""
-        if self._began is not None and sentence not in self._told:
+        if self.view is not None and sentence not in self._told:
             self._told.add(sentence)
             self._tell(self.world.clock.now - self._began, sentence)
 
@@ -122,37 +114,32 @@ class Town:
                 self.say(f"{source} tells {dest} that it holds {_run(1, received)}.")
             case Commit(seqno) if seqno:
                 self.say(f"{source} tells all: everybody holds {_run(1, seqno)}.")
-            case Takeover():
-                for claim in frame.claims:
-                    self.say(f"{source} to {dest}: {_claim(claim.sender, claim.stage, claim.high)}")
-            case Standing():
-                for share in frame.shares:
-                    of = f"of {share.sender}"
-                    what = (
-                        f"I hold {_run(1, share.received)} {of}"
-                        if share.received
-                        else f"nothing {of}"
-                    )
-                    taken = f", and have delivered {share.delivered}" * (share.delivered > 0)
-                    self.say(f"{source} to {dest}: {what}{taken}.")
-            case UnicastData():
-                for payload in frame.payloads:
-                    self._tell_message(source, dest, payload)
+            case Propose():
+                self.say(f"{source} to {dest}: let us go on without {NAMES[0]}. What do you hold?")
+            case State():
+                held = {self._sender(mark.place): mark.seqno for mark in frame.held}
+                mine = _run(1, held[NAMES[0]]) if held.get(NAMES[0]) else "nothing"
+                self.say(f"{source} to {dest}: I freeze, and hold {mine} of {NAMES[0]}.")
+            case Cut():
+                for mark in frame.parts[0].departed:
+                    if mark.stream is Stream.UNIFORM:
+                        self.say(f"{source} to {dest}: we deliver {NAMES[0]} up to {mark.seqno}.")
+            case Want(_, sender, _, missing):
+                wanted = ", ".join(_run(gap.start, gap.stop - 1) for gap in missing)
+                self.say(f"{source} to {dest}: give me {wanted} of {sender}.")
+            case Forwarded(_, sender, data):
+                self.say(f"{source} hands {dest} {_run(data.first, data.last)} of {sender}.")
+            case Flushed():
+                self.say(f"{source} to {dest}: I hold all of that.")
+            case Install():
+                self.say(f"{source} to {dest}: all hold it, the view begins.")
 
-    def _tell_message(self, source: str, dest: str, payload: bytes) -> None:
-        try:
-            message = decode_message(payload)
-        except DecodeError:
-            return
-        match message:
-            case EstateWanted(_, sender, first, last):
-                self.say(f"{source} to {dest}: give me {_run(first, last)} of {sender}.")
-            case EstateRun(sender, first, payloads):
-                last = first + len(payloads) - 1
-                self.say(f"{source} hands {dest} {_run(first, last)} of {sender}.")
+    def _sender(self, place: int) -> str:
+        assert self.view is not None
+        return self.view.members[place].name
 
 
-def take_over(tell: Callable[[int, str], None], reached: str) -> dict[str, list[bytes]]:
+def survive(tell: Callable[[int, str], None], reached: str) -> dict[str, list[bytes]]:
     """Let the sender die when only these members have its messages; what each survivor has
     delivered in the end."""
     sender = NAMES[0]
@@ -169,11 +156,7 @@ def take_over(tell: Callable[[int, str], None], reached: str) -> dict[str, list[
     town.kill(sender)
     survivors = list(town.nodes.values())
     town.world.run_until(
-        lambda: all(
-            len(node.view or ()) == len(survivors) and node.multicast.uniform.is_settled
-            for node in survivors
-        ),
-        WITHIN_MS,
+        lambda: all(len(node.view or ()) == len(survivors) for node in survivors), WITHIN_MS
     )
     return {name: town.delivered[name] for name in town.nodes}
 
@@ -188,15 +171,3 @@ def _name(address: Address) -> str:
 
 def _run(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
-
-
-def _claim(sender: Member, stage: Stage, high: int) -> str:
-    match stage:
-        case Stage.COLLECT:
-            return f"{sender} is gone and I see to what it left. What do you hold of it?"
-        case Stage.HOLD:
-            return f"get hold of what is up to {high} of {sender}; I have it."
-        case Stage.COMMIT:
-            return f"all hold what is up to {high} of {sender}: deliver it."
-        case Stage.RESOLVED:
-            return f"{sender} is resolved, drop the rest."
