@@ -231,7 +231,9 @@ ABLATIONS = {
         Ablation("dead", {"proposer": FinishesLast}, (), "ABC CB BAC"),
         Ablation("hold", {"system": DeliversWhatItFetches}, FIFO, "BC CA ABC"),
         Ablation("tag", {"system": IgnoresTags}, UNIFORM, "A B"),
-        Ablation("parts", {"proposer": RemembersParts, "follower": FollowsAnyPart}, UNIFORM, "A BA"),
+        Ablation(
+            "parts", {"proposer": RemembersParts, "follower": FollowsAnyPart}, UNIFORM, "A BA"
+        ),
         Ablation("window", {"system": OpensWindowsAtZero}, FIFO, "BA", "A B"),
         Ablation("gate", {"system": DeliversUniformAtOnce}, UNIFORM, "B"),
     )
