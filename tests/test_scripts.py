@@ -14,15 +14,11 @@ import pytest
 
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Phase
-from ringcast.explore.ablations import SilentMulticastSender, SilentSender
-from ringcast.model import Digest
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
-from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
 from ringcast.protocols.multicast_sender import MulticastSender
-from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views import change, layer
 from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
 from ringcast.protocols.views.follower import Follower
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import Wishes
     from ringcast.wire.changes import Complain, Hello, Install
     from ringcast.wire.frames import Ack
@@ -95,8 +91,12 @@ def suspects_nobody(self: FailureDetector, now: int, out: Effects) -> None:
         self._arm_heartbeat(now)
 
 
-def opens_windows_at_the_start(self: ReliableMulticast) -> Digest:
-    return Digest(dict.fromkeys(DIGEST(self).entries, 0))
+def opens_windows_at_the_start(self: ViewStreams, origin: Origin, _: int, now: int) -> None:
+    OPEN(self, origin, 0, now)
+
+
+def tells_nobody(self: MulticastSender, now: int, out: Effects) -> None:
+    PROBE(self, now, Effects())
 
 
 def closes_at_once(self: Node, now: int, by: int | None = None) -> None:
@@ -104,7 +104,7 @@ def closes_at_once(self: Node, now: int, by: int | None = None) -> None:
 
 
 def needs_no_commit(
-    self: ReliableMulticast, limit: int, now: int, out: Effects, **options: bool
+    self: ViewStreams, limit: int, now: int, out: Effects, **options: bool
 ) -> list[Event]:
     for receiver in self._receivers.values():
         receiver.window.open_gate(receiver.window.received)
@@ -170,33 +170,30 @@ BEGIN = ViewStreams._begin
 MEET = Greetings._meet
 SENDER_BEGIN = ViewSender.begin
 ON_INSTALL = Follower.on_install
+NOBODY_IS_MISSED = (FailureDetector, "handle_timeout", suspects_nobody)
 MEETS_JOINERS = (Greetings, "_meet", meets_who_looks_and_nobody_else)
 LEAD_AT_ONCE = [(Meeting, "give_way", silent), (Greetings, "_ask_others", silent)]
 RECEIVER_TIMEOUT = MulticastReceiver.handle_timeout
 ASK = MulticastReceiver._ask
-DIGEST = ReliableMulticast.digest
-TAKE_READY = ReliableMulticast.take_ready
+OPEN = ViewStreams._open
+PROBE = MulticastSender.handle_timeout
+TAKE_READY = ViewStreams.take_ready
 
 DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
-    "membership/crash.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
-    "membership/join.txt": [(ReliableMulticast, "digest", opens_windows_at_the_start)],
-    "membership/leave.txt": [(Node, "leave", closes_at_once)],
-    "membership/one_way_cut.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
-    "membership/partition_and_heal.txt": [(Membership, "_on_merge_request", silent)],
-    "membership/restart.txt": [(ReliableMulticast, "digest", opens_windows_at_the_start)],
     "multicast/backpressure.txt": [(MulticastSender, "_use_room", silent)],
     "multicast/first_message_lost.txt": [(MulticastReceiver, "_ask", asks_for_nothing)],
-    "multicast/last_message_lost.txt": [(ReliableMulticast, "sending", SilentMulticastSender)],
+    "multicast/last_message_lost.txt": [(MulticastSender, "handle_timeout", tells_nobody)],
     "multicast/late_timers.txt": [
         (MulticastReceiver, "handle_timeout", sends_nothing_on_a_late_timer)
     ],
     "multicast/middle_message_lost.txt": [(MulticastSender, "on_nack", silent)],
     "multicast/slow_reader.txt": [(MulticastSender, "on_ack", counts_received_as_delivered)],
-    "unicast/message_lost.txt": [(ReliableUnicast, "sender", SilentSender)],
-    "uniform/received_by_all.txt": [(ReliableMulticast, "take_ready", needs_no_commit)],
+    "unicast/message_lost.txt": [(UnicastSender, "_resend", silent)],
+    "uniform/received_by_all.txt": [(ViewStreams, "take_ready", needs_no_commit)],
     "views/all_suspect_all.txt": [MEETS_JOINERS],
     "views/broken_pair.txt": [(Pairs, "broken", silent)],
     "views/committed_elsewhere.txt": [(ViewStreams, "_begin", commits_nothing_by_the_cut)],
+    "views/crash.txt": [NOBODY_IS_MISSED, (Requests, "unreachable", silent)],
     "views/cut_off_member.txt": [MEETS_JOINERS],
     "views/finish.txt": [(ViewChange, "on_tag", silent), (Proposer, "_behind", nobody_is_behind)],
     "views/finish_in_change.txt": [(Proposer, "_behind", nobody_is_behind)],
@@ -205,6 +202,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/heal_three_singles.txt": [*LEAD_AT_ONCE],
     "views/heal_three_sizes.txt": [*LEAD_AT_ONCE],
     "views/heal_two_pairs_and_one.txt": [*LEAD_AT_ONCE],
+    "views/join.txt": [(ViewStreams, "_open", opens_windows_at_the_start)],
     "views/joiner_silent.txt": [(ViewChange, "_lose_patience", has_patience_for_ever)],
     "views/joiner_unreachable.txt": [(ViewChange, "_lose_patience", has_patience_for_ever)],
     "views/large_joins.txt": [(Fragmenter, "start_over", silent)],
@@ -215,10 +213,12 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/leave_unread.txt": [(Node, "leave", closes_at_once)],
     "views/one_way_from_coordinator.txt": [(Pairs, "broken", silent)],
     "views/one_way_pair.txt": [(Pairs, "broken", silent)],
-    "views/one_way_to_coordinator.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
+    "views/one_way_to_all.txt": [NOBODY_IS_MISSED],
+    "views/one_way_to_coordinator.txt": [NOBODY_IS_MISSED],
+    "views/partition_and_heal.txt": [MEETS_JOINERS],
     "views/reader_stops.txt": [(Reading, "is_due", property(lambda reading: bool(reading.unread)))],
     "views/replay.txt": [(Follower, "on_install", installs_again)],
-    "views/restart.txt": [(FailureDetector, "handle_timeout", suspects_nobody)],
+    "views/restart.txt": [NOBODY_IS_MISSED],
     "views/settings.txt": [(Settings, "against", lambda *settings: [])],
     "views/suspected_by_all.txt": [MEETS_JOINERS],
     "views/suspected_by_coordinator.txt": [MEETS_JOINERS],

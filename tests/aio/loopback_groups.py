@@ -58,6 +58,8 @@ def with_members(count: int, **options: Any) -> Callable[[Callable[..., Awaitabl
                         **per_member[at],
                     )
                     groups.append(await stack.enter_async_context(joining))
+                for group in groups:
+                    await group.wait_for_view(lambda view: len(view) == count)
                 await asyncio.wait_for(test(*groups), DEADLINE_S)
 
         run(main())

@@ -44,7 +44,7 @@ class Deafness:
 
 
 def multicast(group: Group) -> dict[str, Any]:
-    stats: Any = group.stats()["ReliableMulticast"]
+    stats: Any = group.stats()["ViewStreams"]
     entries: dict[str, Any] = stats
     return entries
 

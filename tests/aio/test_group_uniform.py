@@ -57,19 +57,19 @@ async def messages(group: Group, count: int) -> list[Message]:
 
 
 def sent(group: Group, guarantee: str) -> dict[str, Any]:
-    stats: Any = group.stats()["ReliableMulticast"]
+    stats: Any = group.stats()["ViewStreams"]
     entry: dict[str, Any] = stats["sent"][guarantee]
     return entry
 
 
 def received(group: Group, sender: Group) -> int:
-    stats: Any = group.stats()["ReliableMulticast"]
+    stats: Any = group.stats()["ViewStreams"]
     through: int = stats["received"][str(Origin(sender.me, Stream.UNIFORM))]["received"]
     return through
 
 
 def estates(group: Group) -> dict[str, Any]:
-    stats: Any = group.stats()["ReliableMulticast"]
+    stats: Any = group.stats()["ViewStreams"]
     found: dict[str, Any] = stats["estates"]
     return found
 

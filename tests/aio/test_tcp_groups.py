@@ -390,7 +390,7 @@ def await_sending(cluster: Cluster, at: int) -> None:
         stats = hear(cluster.processes[at])
         assert "sent" not in stats, "the trade was over before the kill"
         assert stats["transport"]["kind"] == "tcp"
-        high = stats["ReliableMulticast"]["sent"]["fifo"]["high"]
+        high = stats["ViewStreams"]["sent"]["fifo"]["high"]
         before = high if before is None else before
         if high >= before + 200:
             return

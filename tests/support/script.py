@@ -3,8 +3,7 @@
 A script's first comment names the guarantee that it is about. Each block of commands is followed
 by its answers, which `pytest --rewrite` fills in. Commands, with members as single letters:
 
-    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform] [views]   one view of these;
-                                       with `views` they change it as protocols/views does
+    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform]   one view of these
     join D [suspect=3s] [defaults]     with other times than the group, or none that were asked for
     leave A · crash A · restart A · pause A · resume A · late A 300ms
     send A 1..3 [to=B] [uniform] [size=5000]   messages, named by numbers
@@ -19,9 +18,8 @@ by its answers, which `pytest --rewrite` fills in. Commands, with members as sin
     advance 500ms [show=wire] · run [show=wire] · until A AB [within=5s]   and how long that took
     windows A · explain A · settings A
 
-At the end, and after every input, the nodes' invariants hold; and each stream that a member
-delivers is what its sender sent: in order and without gap (N1, S1, U4), once (N2), unchanged (G1).
-With `views` virtual synchrony holds (virtual_synchrony.py), which says more.
+At the end, and after every input, the nodes' invariants hold; and virtual synchrony does
+(virtual_synchrony.py). What is sent to one member is delivered as it was sent (S1).
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
-from ringcast.protocols.membership import Membership
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
 from ringcast.wire.changes import (
     Complain,
@@ -70,7 +67,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ringcast.events import Event
-    from ringcast.protocols.views.layer import GroupViews
     from ringcast.sim.world import Flight, Process
     from ringcast.wire.frames import Frame
 
@@ -125,9 +121,9 @@ class Script:
         self._incarnations: Counter[str] = Counter()
         self._config = GroupConfig(group="script")
         self._streams: tuple[Stream, ...] = (Stream.FIFO,)
-        self._rules = StreamRules(self.violations)
-        self._observed: Observed | None = None
-        self._membership: type[Membership] | type[GroupViews] = Membership
+        self._unicast = UnicastRule(self.violations)
+        self._observed = Observed()
+        self._membership = watched(self._observed)
         self._greeters: dict[str, Stream] = {}
         self._numbers: Counter[tuple[str, Stream]] = Counter()
 
@@ -143,8 +139,7 @@ class Script:
     def end(self) -> None:
         for process in self._living():
             process.node.check_invariants()
-        if self._observed is not None:
-            self.violations += self._observed.violations()
+        self.violations += self._observed.violations()
 
     # Commands
 
@@ -155,9 +150,6 @@ class Script:
         tau_s = milliseconds(options.get("tau", "500ms")) / 1000
         if "uniform" in words:
             self._streams = (Stream.FIFO, Stream.UNIFORM)
-        if "views" in words:
-            self._observed = Observed()
-            self._membership = watched(self._observed)
         suspect_s = milliseconds(options.get("suspect", "2s")) / 1000
         self._config = GroupConfig(
             group="script",
@@ -193,8 +185,7 @@ class Script:
             membership=self._membership,
             streams=self._streams,
         )
-        if self._observed is not None:
-            Watch(node, self._observed)
+        Watch(node, self._observed)
         member = PlainMember(node, self._see)
         member.before_sending = lambda node: node.check_invariants()
         begin(self._world, member, [address_of(each) for each in NAMES])
@@ -231,7 +222,7 @@ class Script:
         dest = next((word[3:] for word in options if word.startswith("to=")), None)
         to = None if dest is None else self._process(dest).node.me
         accepted = process.node.send(payloads, process.now, stream=stream, to=to)
-        self._rules.sent(process.node.me, to, stream, payloads[:accepted])
+        self._unicast.sent(process.node.me, to, payloads[:accepted])
         self._numbers[name, stream] = int(first) + accepted - 1
         if accepted < len(payloads):
             self._note(name, f"backpressure, {accepted} of {len(payloads)} accepted")
@@ -322,16 +313,13 @@ class Script:
         match event:
             case Delivered(sender, run):
                 way = " unicast" if event.epoch else " uniform" * (run.stream is Stream.UNIFORM)
-                if self._observed is None:
-                    self._rules.delivered(me, event)
+                self._unicast.delivered(me, event)
                 for payload in run.payloads:
                     number = payload.rstrip(PADDING).decode()
                     self._note(name, f"deliver {label(sender)} {number}{way}")
             case ViewInstalled(view, parts):
-                self._rules.installed(me, event)
                 origins = " from " * bool(parts) + " | ".join(map(labels, parts))
-                is_told = self._observed is not None
-                self._note(name, f"view {labels(view)}{origins if is_told else ''}")
+                self._note(name, f"view {labels(view)}{origins}")
                 if me.name in self._greeters:
                     self._greet(me.name)
             case Writable(to):
@@ -345,7 +333,6 @@ class Script:
         number = self._numbers[name, stream] + 1
         accepted = process.node.send([b"%d" % number], process.now, stream=stream)
         self._numbers[name, stream] += accepted
-        self._rules.sent(process.node.me, None, stream, [b"%d" % number][:accepted])
 
     def _is_lost(self, flight: Flight) -> bool:
         source, dest = name_of(flight.link.source), name_of(flight.link.dest)
@@ -418,42 +405,25 @@ def which(link: str, kind: str, options: Iterable[str], times: int) -> Drop:
     return Drop(source, dest, kind, numbers, counts[0] if counts else times)
 
 
-class StreamRules:
-    """What every stream must be, at every member, whatever happens."""
+class UnicastRule:
+    """What is delivered of one member's messages to another is what it sent, from the first on."""
 
     def __init__(self, violations: list[str]) -> None:
         self._violations = violations
-        self._sent: dict[tuple[Member, Member | None, Stream], list[bytes]] = {}
-        self._last: dict[tuple[Member, Member, int], int] = {}
-        self._away: set[tuple[Member, Member]] = set()
+        self._sent: dict[tuple[Member, Member], list[bytes]] = {}
+        self._delivered: dict[tuple[Member, Member], list[bytes]] = {}
 
-    def sent(
-        self, me: Member, to: Member | None, stream: Stream, payloads: Sequence[bytes]
-    ) -> None:
-        self._sent.setdefault((me, to, stream), []).extend(payloads)
-
-    def installed(self, me: Member, event: ViewInstalled) -> None:
-        gone = {sender for reader, sender, _ in self._last if reader == me} - set(event.view)
-        self._away |= {(me, sender) for sender in gone}
+    def sent(self, me: Member, to: Member | None, payloads: Sequence[bytes]) -> None:
+        if to is not None:
+            self._sent.setdefault((me, to), []).extend(payloads)
 
     def delivered(self, me: Member, event: Delivered) -> None:
-        sender, run = event.sender, event.run
-        key = (me, sender, event.epoch or -int(run.stream))
-        last = self._last.get(key)
-        may_skip = last is None or (me, sender) in self._away
-        if last is not None and run.first <= last:
-            self._violations.append(f"N2: {me} delivers {run.first} of {label(sender)} again")
-        elif last is not None and run.first != last + 1 and not may_skip:
-            self._violations.append(f"N1: {me} skips to {run.first} of {label(sender)}")
-        self._away.discard((me, sender))
-        self._last[key] = run.first + len(run.payloads) - 1
-        sent = self._sent.get((sender, me if event.epoch else None, run.stream), [])
         if event.epoch:
-            is_same = all(payload in sent for payload in run.payloads)
-        else:
-            is_same = sent[run.first - 1 : run.first - 1 + len(run.payloads)] == run.payloads
-        if not is_same:
-            self._violations.append(f"G1: {label(me)} delivers what {label(sender)} has not sent")
+            link = event.sender, me
+            got = self._delivered.setdefault(link, [])
+            got += event.run.payloads
+            if got != self._sent.get(link, [])[: len(got)]:
+                self._violations.append(f"S1: {label(me)} delivers {got} of {label(event.sender)}")
 
 
 # In words

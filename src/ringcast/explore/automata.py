@@ -16,6 +16,7 @@ from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.words import in_words
 from ringcast.model import Address, Member, View, ViewId
 from ringcast.node import build_node
+from ringcast.wire.changes import InView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -36,8 +37,7 @@ NAMES = "ABCDE"
 class Datagram(NamedTuple):
     source: int
     dest: int
-    content: Any
-    """Bytes; or a frame, where layers are explored alone."""
+    content: bytes
     sender: Member
     frames: list[Frame]
     kinds: set[type]
@@ -65,10 +65,6 @@ class Automata(ABC, Generic[F]):
     """Owners of the timers that may fire."""
     take_limit = 1
     """How many messages an application takes in one step."""
-    takes_at_once = False
-    """Applications take what is ready in the same step."""
-    keeps_order = False
-    """What a step sends stays in order."""
 
     def __init__(self, size: int, capacity: int) -> None:
         self.facts: list[F] = []
@@ -102,10 +98,6 @@ class Automata(ABC, Generic[F]):
         """What must not be true of any node, besides what it checks itself."""
         if node.rejected.keys() - {Reject.ADDRESSEE.value}:
             yield f"a datagram of a member was rejected: {sorted(node.rejected)}"
-
-    def frames_of(self, node: Any, content: Any) -> list[Frame]:
-        _, frames = node.codec.unpack(content, overhear=True)
-        return frames  # type: ignore[no-any-return]
 
     # Members
 
@@ -152,17 +144,18 @@ class Automata(ABC, Generic[F]):
         accepted, events, wrong = 0, [], []
         try:
             accepted = act(node, now) or 0
-            events = node.take_events(1000 if self.takes_at_once else take, now)
+            events = node.take_events(take, now)
             node.check_invariants()
         except AssertionError as error:
             wrong.append(f"an invariant is broken: {extract_tb(error.__traceback__)[-1].line}")
         place = self.place_of(node.me)
-        sent = [
-            self._datagram_number(node, place, dest, content)
-            for address, content in node.take_datagrams()
-            for dest in self._dests(node, address)
-        ]
-        datagrams = sent if self.keeps_order else sorted(set(sent))
+        datagrams = sorted(
+            {
+                self._datagram_number(node, place, dest, content)
+                for address, content in node.take_datagrams()
+                for dest in self._dests(node, address)
+            }
+        )
         told = [f"sends {self.datagrams[number].told}" for number in datagrams]
         told += map(in_words, events)
         return Step(
@@ -220,7 +213,8 @@ class Automata(ABC, Generic[F]):
         key = (source, dest, canonical(content))
         number = self._datagram_numbers.setdefault(key, len(self.datagrams))
         if number == len(self.datagrams):
-            frames = self.frames_of(node, content)
+            _, frames = node.codec.unpack(content, overhear=True)
+            frames = [frame for frame in frames if not isinstance(frame, InView)]
             told = f"{NAMES[source]}→{NAMES[dest]} {' + '.join(map(in_words, frames))}"
             kinds = set(map(type, frames))
             self.datagrams.append(Datagram(source, dest, content, node.me, frames, kinds, told))

@@ -15,7 +15,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from threading import Event
 from time import perf_counter
@@ -69,6 +69,10 @@ class Report:
     violations: list[Violation]
     complete: bool
     """False if a limit ended the exploration: then silence proves nothing."""
+    premises: Mapping[str, int] = field(default_factory=dict)
+    """How often each rule had something to judge, where that is counted."""
+    runs: int = 0
+    """Where schedules are run one by one: how many. States are then the steps of all of them."""
 
     @property
     def states_per_s(self) -> float:
@@ -79,14 +83,12 @@ def explore(
     system: System[S],
     *,
     goal: Callable[[S], bool] | None = None,
-    is_chance: Callable[[object], bool] = lambda label: False,
     max_states: int = MAX_STATES,
     max_seconds: float = math.inf,
     stop_at_violation: bool = False,
 ) -> Report:
     """Visit every state; with a goal, also report a state from which it cannot be reached.
 
-    `is_chance` says of an action that nobody can count on it: it is no way to the goal.
     `stop_at_violation`: the first is enough, be it of several kinds.
     """
     started = perf_counter()
@@ -106,7 +108,7 @@ def explore(
             complete = False
             break
         source, state = frontier.popleft()
-        for number, (label, successor) in enumerate(system.actions(state)):
+        for number, (_, successor) in enumerate(system.actions(state)):
             transitions += 1
             fingerprint = _fingerprint(system.key(successor))
             target = index_of.get(fingerprint)
@@ -121,7 +123,7 @@ def explore(
                     first_with.setdefault(kind, target)
                 if goal is not None:
                     reaches_goal.append(goal(successor))
-            if goal is not None and not is_chance(label):
+            if goal is not None:
                 sources.append(source)
                 targets.append(target)
 
@@ -136,6 +138,7 @@ def explore(
         seconds=perf_counter() - started,
         violations=[Violation(kind, tree.path(system, i)) for kind, i in first_with.items()],
         complete=complete,
+        premises=getattr(system, "premises", {}),
     )
 
 

@@ -32,6 +32,7 @@ from ringcast.events import Delivered, Writable
 from ringcast.explore.automata import NAMES, Automata
 from ringcast.explore.explorer import explore
 from ringcast.explore.words import timer_in_words
+from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -45,8 +46,6 @@ T = TypeVar("T")
 
 GONE = -1
 """In place of a node: it has crashed, or left."""
-NO_WINDOW = -1
-"""In place of a seqno: that sender has no window here yet."""
 
 
 class Fault(Enum):
@@ -56,8 +55,6 @@ class Fault(Enum):
     DUPLICATE = "a datagram arrives twice"
     HASTE = "a timer fires too early"
     CRASH = "crashes"
-    JOIN = "joins"
-    LEAVE = "leaves"
     RESTART = "an end crashes and restarts at the same address"
     CLOSE = "an application closes its connection"
     IDLE = "an idle end of a connection begins to close, or is gone"
@@ -74,53 +71,42 @@ class Scenario:
     name: str
     faults: Mapping[Fault, int] = field(default_factory=dict)
     """How often each may strike."""
-    founders: int = 3
-    joiners: int = 0
+    size: int = 3
+    """How many members there are."""
     senders: tuple[int, ...] = (1,)
-    """By place in the view. The coordinator, at place 0, had better not be the only one: its
-    digest would never lag."""
+    """By place in the view."""
+    stream: Stream = Stream.FIFO
     messages: int = 2
     """From each sender."""
     capacity: int = 1
     mortals: tuple[int, ...] = tuple(range(len(NAMES)))
     """Who may crash."""
-    leaver: int = 0
     patient: bool = True
     lasting: bool = False
-    opening: tuple[str, ...] = ()
-    """What has happened already, each by how its label begins."""
-    digest_first: bool = False
-    """BROKEN on purpose: the digest is taken before all old members have the view."""
-
-    @property
-    def size(self) -> int:
-        return self.founders + self.joiners
 
     @property
     def description(self) -> str:
-        members = f"{self.founders} member{'s' * (self.founders > 1)}"
-        members += " and a joiner" * self.joiners
         senders = ", ".join(NAMES[place] for place in self.senders)
         several = len(self.senders) > 1
         sent = f"{senders} send{'' if several else 's'} {self.messages}{' each' * several}"
+        sent += " uniformly" * (self.stream is Stream.UNIFORM)
         faults = [
             self._in_words(fault) + f" ({count} times)" * (count > 1)
             for fault, count in self.faults.items()
         ]
-        notes = f"; begins after: {', '.join(self.opening)}" * bool(self.opening)
+        notes = ""
         if self.lasting:
-            notes += "; what was sent may arrive at any time, again and again"
+            notes = "; what was sent may arrive at any time, again and again"
         elif not self.patient:
-            notes += "; timers fire at any time"
+            notes = "; timers fire at any time"
         told = ", ".join(faults) or "no fault"
-        return f"{members}, {sent}, capacity {self.capacity}: {told}{notes}"
+        return f"{self.size} members, {sent}, capacity {self.capacity}: {told}{notes}"
 
     def _in_words(self, fault: Fault) -> str:
         if fault is Fault.CRASH:
             some = [NAMES[place] for place in self.mortals if place < self.size]
             return f"{'a member' if len(some) == self.size else ' or '.join(some)} {fault.value}"
-        who = {Fault.JOIN: self.founders, Fault.LEAVE: self.leaver}.get(fault)
-        return fault.value if who is None else f"{NAMES[who]} {fault.value}"
+        return fault.value
 
 
 def explore_scenario(
@@ -138,19 +124,12 @@ def explore_scenario(
     report = explore(
         system,
         goal=system.goal,
-        is_chance=lambda label: system.is_chance and isinstance(label, Chance),
         max_seconds=max_seconds,
         stop_at_violation=stop_at_violation,
     )
     if not report.violations:
         report.violations.extend(system.afterthoughts())
     return report
-
-
-class Chance(str):
-    """Labels what may happen and need not: a fault."""
-
-    __slots__ = ()
 
 
 class State(NamedTuple, Generic[M]):
@@ -182,8 +161,6 @@ class NodeSystem(Automata[F], Generic[F, M]):
 
     protocol: type
     """What is explored, unless another class is given."""
-    is_chance = False
-    """Nobody comes to the goal by way of a fault."""
     ids = ("N1", "N2")
     """The rules of order and of once."""
 
@@ -239,13 +216,9 @@ class NodeSystem(Automata[F], Generic[F, M]):
 
     def calm(self, state: State[M]) -> State[M]:
         """After all that happens by itself, and what follows from it."""
-        while (first := next(self.calming(state), None)) is not None:
+        while (first := next(chain(self.arrivals(state), self.timeouts(state)), None)) is not None:
             _, state = first
         return state
-
-    def calming(self, state: State[M]) -> Moves[M]:
-        """What happens by itself before anybody sends."""
-        return chain(self.arrivals(state), self.timeouts(state))
 
     # What may happen
 
@@ -261,15 +234,10 @@ class NodeSystem(Automata[F], Generic[F, M]):
         for at, fault in enumerate(self.scenario.faults):
             if state.left[at]:
                 left = replaced(state.left, at, state.left[at] - 1)
-                for label, after in self.strike(fault, state._replace(left=left)):
-                    yield Chance(label), after
-
-    def deliverable(self, state: State[M]) -> Iterable[tuple[int, int]]:
-        """What may arrive next, with its position in flight."""
-        return enumerate(state.flight)
+                yield from self.strike(fault, state._replace(left=left))
 
     def arrivals(self, state: State[M]) -> Moves[M]:
-        for at, datagram in self.deliverable(state):
+        for at, datagram in enumerate(state.flight):
             rest = state.flight if self.scenario.lasting else without(state.flight, at)
             yield self.arrival(state._replace(flight=rest), datagram, "arrives")
 
@@ -391,7 +359,7 @@ class NodeSystem(Automata[F], Generic[F, M]):
         sender, run = self.place_of(event.sender), event.run
         i = self.scenario.senders.index(sender)
         count, wrong = state.delivered[place][i], list(state.wrong)
-        if count == NO_WINDOW or run.first > count + 1:
+        if run.first > count + 1:
             wrong.append(f"a message was delivered before an earlier one ({self.ids[0]})")
         elif run.first <= count:
             wrong.append(f"a message was delivered twice ({self.ids[1]})")

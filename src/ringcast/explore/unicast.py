@@ -116,7 +116,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
 
     def _fresh(self, me: End, both: list[End]) -> int:
         """A member that has just started, in the view of those that are alive."""
-        node = self.build(*me, unicast=self.protocol)
+        node = self.build(*me, unicast=self.protocol, streams=())
         node.install_view(self._view(both), 0)
         node.take_events(0, 0)
         return self.number(node)

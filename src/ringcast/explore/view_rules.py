@@ -1,6 +1,7 @@
 """What must hold of view changes: virtual synchrony, judged by what applications were told.
 
-V→V′ at p: p is in V, and next in V′, or it leaves with V′. Each rule counts how often its premise
+V→V′ at p: p is in V, and next in V′; or it leaves with V′, and what it has delivered itself matters
+to nobody any more. Each rule counts how often its premise
 was true: a rule that never had a chance proves nothing.
 
     VS1  one id, one list of members; ids grow; whoever is in a view is a member of it
@@ -103,11 +104,14 @@ def _alone(history: History, step: Step, premises: Counter[str]) -> Iterator[str
 
 
 def _together(history: History, steps: list[Step], premises: Counter[str]) -> Iterator[str]:
+    leavers = {who for who, _, later in steps if later and who not in history.members[later]}
     for p, mine, after in steps:
         for q, theirs, other in steps:
-            if p == q or other is None:
+            if p == q or p in leavers or other is None:
                 continue
-            for i, origin in enumerate(history.origins):
+            if after == other:
+                yield from _all_of(history, q, mine, premises)
+            for i, origin in enumerate(history.origins if q not in leavers else ()):
                 is_uniform = origin.stream is Stream.UNIFORM
                 if is_uniform and mine.count_committed(i):
                     premises["VS6"] += 1
@@ -116,22 +120,25 @@ def _together(history: History, steps: list[Step], premises: Counter[str]) -> It
                 if after is None:
                     continue
                 if after == other:
-                    yield from _same(history, i, q, mine, theirs, premises)
+                    yield from _same(history, i, mine, theirs, premises)
                 elif is_uniform and q in history.along[mine.view, after]:
                     premises["VS6"] += mine.count(i) > 0
                     if mine.count(i) > theirs.count(i):
                         yield "VS6: delivered by a cut, and another one left the view without it"
 
 
-def _same(
-    history: History, i: int, q: Member, mine: Lived, theirs: Lived, premises: Counter[str]
-) -> Iterator[str]:
-    """Both went along to the same view."""
-    if history.origins[i].sender == q:
-        sent = history.sent[i].count(mine.view)
+def _all_of(history: History, q: Member, mine: Lived, premises: Counter[str]) -> Iterator[str]:
+    """This one went along."""
+    for i, origin in enumerate(history.origins):
+        sent = history.sent[i].count(mine.view) if origin.sender == q else 0
         premises["VS4"] += sent > 0
         if sent > mine.count(i):
             yield "VS4: a sender went along, and not all it sent was delivered"
+
+
+def _same(
+    history: History, i: int, mine: Lived, theirs: Lived, premises: Counter[str]
+) -> Iterator[str]:
     if history.kept[i]:
         premises["VS5"] += mine.count(i) > 0
         if mine.count(i) != theirs.count(i):

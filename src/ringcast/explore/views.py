@@ -273,12 +273,12 @@ class Views:
                 self._deliver(after.people[member], i, delivered + 1, by_commit=True)
                 yield f"{member} gets Commit of {origin} {delivered + 1}", after
         view = sender.follower.view
-        if is_uniform and sender.is_up and done < len(sent) and sent[done] == view.id:
-            if world.acks[i][done].issuperset(view):
-                after = self._copy(world, origin.sender)
-                after.commits = _with(world.commits, i, done + 1)
-                self._deliver(after.people[origin.sender], i, done + 1, by_commit=True)
-                yield f"{origin} commits {done + 1}", after
+        is_waiting = is_uniform and done < len(sent) and sent[done] == view.id
+        if is_waiting and sender.is_up and world.acks[i][done].issuperset(view):
+            after = self._copy(world, origin.sender)
+            after.commits = _with(world.commits, i, done + 1)
+            self._deliver(after.people[origin.sender], i, done + 1, by_commit=True)
+            yield f"{origin} commits {done + 1}", after
 
     def _may_send(self, person: Person) -> bool:
         return person.follower.phase is Phase.OPEN

@@ -5,32 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
+from ringcast.wire.changes import (
+    Complain,
+    Cut,
+    Finish,
+    Flushed,
+    Forwarded,
+    Hello,
+    Install,
+    Installed,
+    Propose,
+    Refuse,
+    Want,
+)
+from ringcast.wire.changes import State as ViewState
 from ringcast.wire.frames import (
     Ack,
     Close,
     Commit,
-    CommitWanted,
     Data,
-    Discover,
-    DiscoverReply,
-    EstateRun,
-    EstateWanted,
-    Join,
     Leave,
     Nack,
-    Standing,
-    Suspect,
     Sync,
     SyncAck,
     SyncOk,
-    Takeover,
     UnicastAck,
     UnicastData,
     UnicastNack,
-    ViewAck,
-    ViewIs,
     Watermark,
-    Welcome,
 )
 
 if TYPE_CHECKING:
@@ -50,20 +52,20 @@ IN_WORDS: dict[type, str] = {
     Sync: "Sync({0.conn}) nonce {0.nonce}",
     SyncOk: "SyncOk({0.conn}) nonce {0.nonce}, low {0.low}",
     SyncAck: "SyncAck({0.conn}) nonce {0.nonce}",
-    Discover: "Discover",
-    DiscoverReply: "DiscoverReply {0.coordinator}",
-    Join: "Join",
+    Commit: "Commit {0.seqno}",
+    Hello: "Hello of view {0.view_id}",
     Leave: "Leave",
-    ViewIs: "ViewIs {0.view}",
-    ViewAck: "ViewAck {0.view_id.counter}",
-    Welcome: "Welcome to {0.view} at {0.digest}",
-    Suspect: "Suspect {0.member}",
-    Commit: "Commit {0.seqno} in view {0.view_id.counter}",
-    CommitWanted: "CommitWanted in view {0.view_id.counter}",
-    Takeover: "Takeover in view {0.view_id.counter}: {claims}",
-    Standing: "Standing in view {0.view_id.counter}: {shares}",
-    EstateWanted: "EstateWanted {0.sender}#{0.first}..{0.last}",
-    EstateRun: "EstateRun {0.sender}#{0.first}",
+    Complain: "Complain of {0.member}",
+    Propose: "Propose {0.id} of {members}",
+    ViewState: "State {0.id}, in view {0.view_id}",
+    Refuse: "Refuse {0.id}",
+    Finish: "Finish {0.id}: {0.first} first",
+    Cut: "Cut {0.id}",
+    Want: "Want {0.id}: {0.sender} {missing}",
+    Forwarded: "Forwarded {0.id}: {0.sender} {0.data.first}..{0.data.last}",
+    Flushed: "Flushed {0.id}",
+    Install: "Install {0.id}",
+    Installed: "Installed {0.id}",
     GapSkipped: "GapSkipped {0.epoch}:{0.first}..{0.last}",
     Undeliverable: "Undeliverable {0.epoch}:{0.first}..{0.last}: {0.reason}",
 }
@@ -76,16 +78,11 @@ def in_words(what: object) -> str:
         case Delivered():
             epoch = f"{what.epoch}:" if what.epoch else ""
             return f"gets {what.sender}#{epoch}{what.run.first}"
-        case Nack() | UnicastNack():
+        case Nack() | UnicastNack() | Want():
             lists["missing"] = [f"{each.start}..{each.stop - 1}" for each in what.missing]
-        case Takeover():
-            lists["claims"] = [f"{who} {stage.name} {high}" for who, stage, high in what.claims]
-        case Standing(is_open=False):
-            lists["shares"] = ["not open"]
-        case Standing():
-            shares = what.shares
-            lists["shares"] = [f"{s.sender} {s.delivered}/{s.received}" for s in shares]
-    joined = {name: ", ".join(each) or "nobody" for name, each in lists.items()}
+        case Propose():
+            lists["members"] = list(map(str, what.members))
+    joined = {name: ", ".join(each) for name, each in lists.items()}
     return IN_WORDS.get(type(what), type(what).__name__).format(what, **joined)
 
 

@@ -158,12 +158,12 @@ class ReliableMulticast(Layer):
             self._acknowledge(now, out)
 
     def take_own(self) -> list[Event]:
-        """One's own messages that all others have delivered, however many: for who is about to
-        go."""
+        """One's own messages that all others have delivered, or deliver whatever happens, however
+        many: for who is about to go."""
         events: list[Event] = []
         for stream, sending in self._senders.items():
             first = sending.window.delivered + 1
-            payloads = sending.take_acked()
+            payloads = sending.take_last(is_handed_over=self.has_handed_over)
             if payloads:
                 view = self.group.view
                 assert view is not None

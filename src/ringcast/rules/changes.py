@@ -155,10 +155,13 @@ class ChangesEnd(_OfFreezes):
         first, end = frozen.first, frozen.end
         end_ns = facts.end_ns if end is None else end.mono_ns
         since_ns = self.phases.calm_since(first.mono_ns, end_ns)
+        if frozen.before is None:
+            return  # it looks for its group, and nobody sends there: V-L2
         if since_ns is None or (end is not None and end.event != VIEW):
             return
         bound_ns = bounds.frozen_ns(facts, self.freezes.deaths(since_ns, end_ns))
-        if since_ns == first.mono_ns and frozen.last is first and first.view == (end or first).view:
+        is_single = end is not None and frozen.last is first and first.view_key == end.view_key
+        if is_single and since_ns == first.mono_ns:
             bound_ns = bounds.change_ns(facts)
         waited_ns = end_ns - since_ns
         if end is None and waited_ns <= bound_ns:

@@ -117,7 +117,8 @@ class HighDrops:
 class WindowHonoured:
     """A receiver holds nothing outside (low, low + capacity], and equal windows drop nothing.
 
-    Where windows grow, the capacity is what they may grow to, and no window is larger.
+    Where windows grow, the capacity is what they may grow to, and no window is larger; but a view
+    change makes room for all that a sender with a larger one has under way.
     """
 
     id = "N4"
@@ -127,7 +128,7 @@ class WindowHonoured:
     def __init__(self) -> None:
         self.found = Findings()
         self.drops = HighDrops()
-        self.widest: dict[tuple[str, str], Row] = {}
+        self.widest: dict[tuple[str, str, str], Row] = {}
 
     def feed(self, row: Row) -> None:
         if row.event == DROP_HIGH:
@@ -157,16 +158,18 @@ class WindowHonoured:
         return found.verdict(self.id, self.title)
 
     def _measure(self, row: Row) -> None:
-        window = row.member, row.kind
+        window = row.member, row.kind, f"{row.peer}#{row.peer_inc}"
         widest = self.widest.get(window)
         if widest is None or row.cap > widest.cap:
             self.widest[window] = row
 
     def _judge_growth(self, facts: Facts, found: Findings) -> None:
-        for (member, kind), row in self.widest.items():
-            if member not in facts.capacity or row.stream != Stream.FIFO:
+        for (member, kind, sender), row in self.widest.items():
+            if not {member, sender} <= facts.capacity.keys() or row.stream != Stream.FIFO:
                 continue
-            most = facts.window_max(member) if kind == "receive" else facts.capacity[member]
+            most = facts.capacity[member]
+            if kind == "receive":
+                most = max(facts.window_max(member), facts.capacity[sender])
             if row.cap > most:
                 found.violate(
                     f"a {kind} window of {member} admits {row.cap} messages, {most} is the most",

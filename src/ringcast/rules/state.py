@@ -372,8 +372,8 @@ def _run_idx(told: Statement) -> int:
 
 
 class LostOnlyIfNobodyHasIt:
-    """A state is called lost only where everybody else in the view waits for its own, is yet to
-    hear that it has been let in, or has refused."""
+    """A state is called lost only in a view to which everybody else came without one, or where all
+    who had one have refused."""
 
     id = "T4"
     title = "a state is lost only if nobody in the view can give it"
@@ -409,22 +409,22 @@ class LostOnlyIfNobodyHasIt:
                 found.violate(f"{lost.member} has lost its state, and {key} has one", view, lost)
 
     def _could_not(self, member: MemberKey, view: Row, lost: Row) -> bool:
-        """Whether this one was without a state itself, at some time in that view, or has refused.
-        Founders have one from their first view on, joiners have to wait for theirs from there."""
-        has_state = has_view = False
+        """Whether this one was without a state itself when it came to that view, or has refused.
+        Founders have one from their first view on, others have to wait for theirs from there."""
+        has_state = has_view = is_there = False
         for row in self.chronicle.rows.get(member, []):
             if row.run_idx > lost.run_idx:
                 break
-            if row.event == VIEW and not has_view:
-                has_state = has_view = True
-            elif row.event == STATE_WAIT:
-                has_state = False
-            elif row.event in (STATE_RECEIVED, STATE_LOST):
-                has_state = True
-                if row.run_idx > view.run_idx:
+            is_there |= row.event == VIEW and row.view_key == view.view_key
+            if row.event == STATE_REFUSED:
+                if (row.peer, row.peer_inc) == (lost.node, lost.inc):
                     return True
-            elif row.event == STATE_REFUSED and (row.peer, row.peer_inc) == (lost.node, lost.inc):
-                return True
+            elif is_there:
+                continue
+            elif row.event != VIEW:
+                has_state = row.event != STATE_WAIT
+            elif not has_view:
+                has_state = has_view = True
         return not has_state
 
 

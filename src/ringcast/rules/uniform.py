@@ -12,7 +12,7 @@ from ringcast.model import Stream
 from ringcast.rules.algebra import NOWHERE, Progress, merge_progress
 from ringcast.rules.findings import Findings
 from ringcast.rules.liveness import NO_COMMON_CLOCK, DeliveredInTime, Drained, OnStream
-from ringcast.trace.rows import DELIVER, OPEN, TX, VIEW, WIN, split_key
+from ringcast.trace.rows import DELIVER, OPEN, SEND, TX, VIEW, WIN, split_key
 
 if TYPE_CHECKING:
     from ringcast.rules.findings import Verdict
@@ -27,7 +27,7 @@ class ReceivedByAll:
 
     id = "U3"
     title = "only what every member of the view holds is committed, or delivered before the next"
-    events = (TX, DELIVER, WIN, OPEN, VIEW)
+    events = (TX, DELIVER, SEND, WIN, OPEN, VIEW)
 
     def __init__(self) -> None:
         self.commits: dict[tuple[MemberKey, OriginKey, int, str], Row] = {}
@@ -45,6 +45,9 @@ class ReceivedByAll:
         elif row.event == TX:
             if row.kind == "commit" and row.seqno:  # 0 is nothing
                 self._note(row, row.own_origin, row.seqno)
+        elif row.event == SEND:
+            own = (row.node, row.inc, *row.own_origin)
+            self.received[own].rise(row.run_idx, row.seqno2, row)
         elif row.event == OPEN:
             self.received[row.pair].rise(row.run_idx, row.seqno, row)
         else:

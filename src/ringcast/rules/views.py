@@ -232,8 +232,7 @@ class SameTogether(_OfViews):
                 is_kept = facts.is_retained or origin[2] == Stream.UNIFORM
                 key = f"{origin[0]}#{origin[1]}"
                 if is_kept or key in steps[0].together:
-                    is_gone = key not in steps[0].together
-                    found.premises += is_gone and len(steps) > 1
+                    found.premises += len(steps) > 1
                     self._judge(steps, origin, found)
 
     @staticmethod

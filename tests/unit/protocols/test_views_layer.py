@@ -24,7 +24,7 @@ from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from support.settings import PLAIN
-from support.view_side import A, B, C, D, Side
+from support.view_side import MS, A, B, C, D, Side
 
 
 def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
@@ -83,12 +83,14 @@ def test_the_coordinator_leaves_out_whom_its_messages_do_not_reach() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
     side.said(wire.Propose)
-    side.signal(Unreachable(C))
+    side.signal(Unreachable(C, 1_999 * MS))
+    assert side.said(wire.Propose) == []  # it would not be suspected for such a silence
+    side.signal(Unreachable(C, 2_000 * MS))
     assert [dest for dest, _ in side.said(wire.Propose)] == [B]
     assert side.asked() == (A, B)
     other = Side(B)
     other.join(ViewId(A, 2), A, B, C)
-    other.signal(Unreachable(C))
+    other.signal(Unreachable(C, 2_000 * MS))
     assert other.said(wire.Complain) == [(C, wire.Complain(C)), (A, wire.Complain(C))]
 
 

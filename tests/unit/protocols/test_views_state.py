@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,13 +29,12 @@ from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.node import build_node
 from ringcast.protocols.views import state as views_state
 from ringcast.protocols.views.frames import Propose, State
-from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.parts import share_state
-from ringcast.sim.plain import PlainMember, begin
 from ringcast.wire.changes import Holding
-from support.view_group import SMALL, ViewGroup, address_of
+from support.view_group import SMALL, ViewGroup
 
 if TYPE_CHECKING:
+    from ringcast.config import GroupConfig
     from ringcast.events import Event
     from ringcast.node import Node
 
@@ -60,7 +59,7 @@ class Keeper:
         self._group = group
         self._rest: dict[int, list[bytes]] = {}
 
-    def see(self, me: Member, event: Event) -> None:
+    def see(self, event: Event) -> None:
         match event:
             case Delivered(_, run) if not event.epoch:
                 self.kept += run.payloads
@@ -100,23 +99,18 @@ class Keeper:
 
 
 class StateGroup(ViewGroup):
-    keepers: dict[str, Keeper]
+    def __init__(self, names: str, **options: Any) -> None:
+        super().__init__(names, **options)
+        self.keepers: dict[str, Keeper] = {}
+        self.before_sending = lambda node: node.check_invariants()
 
-    def start(self, name: str) -> Node:
-        self._incarnations[name] += 1
-        me = Member(address_of(name), self._incarnations[name], name)
-        node = build_node(
-            *(me, replace(self.config, name=name)),
-            membership=GroupViews,
-            streams=self.streams,
-            state=True,
-        )
-        keeper = Keeper(self, node)
-        self.keepers = {**getattr(self, "keepers", {}), name: keeper}
-        member = PlainMember(node, keeper.see)
-        member.before_sending = lambda node: node.check_invariants()
-        begin(self.world, member, [address_of(each) for each in self.names])
+    def build(self, me: Member, config: GroupConfig) -> Node:
+        node = build_node(me, config, streams=self.streams, state=True)
+        self.keepers[me.name] = Keeper(self, node)
         return node
+
+    def see(self, me: Member, event: Event) -> None:
+        self.keepers[me.name].see(event)
 
     def states(self, names: str | None = None) -> list[list[bytes]]:
         return [sorted(self.keepers[name].kept) for name in names or self.names]
@@ -194,6 +188,28 @@ def test_another_gives_the_state_if_its_provider(how: str) -> None:
     assert group.keepers["C"].received == 1
     group.assert_same(stay)
     assert len(group.states(stay)[0]) == 7
+
+
+def test_who_is_refused_while_a_view_changes_asks_another_in_the_next_one() -> None:
+    group = StateGroup("ABC").form("AB")
+    group.send("B", 3)
+    group.run(100)
+    view = group.node("A").view
+    assert view is not None
+    first = view.members[0].name
+    provider = group.keepers[first]
+    provider.gives = False
+    group.start("C")
+    assert group.run_until(lambda: bool(provider.wanted), 3000)
+    group.run(20)
+    group.propose(first)
+    group.run(1.5)  # C has said what it has, and that it is being given the state
+    assert group.layer("C").change.is_frozen
+    provider.refuses = True
+    provider.give(provider.wanted[-1])
+    group.run(1000)
+    assert (group.keepers["C"].lost, group.keepers["C"].received) == (0, 1)
+    group.assert_same()
 
 
 def test_the_state_is_lost_if_nobody_can_give_it() -> None:

@@ -19,7 +19,6 @@ from ringcast.model import (
     Member,
     Purge,
     Stream,
-    View,
     ViewId,
 )
 from ringcast.wire.change_codec import _encode_members, tag_of
@@ -48,10 +47,8 @@ from ringcast.wire.changes import (
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
-    Begun,
     Close,
     Commit,
-    CommitWanted,
     Data,
     Heartbeat,
     Nack,
@@ -62,7 +59,6 @@ from ringcast.wire.frames import (
     StabilityReport,
     Stable,
     UnicastData,
-    ViewIs,
     Watermark,
 )
 from ringcast.wire.frames import Mark as StableMark
@@ -89,7 +85,7 @@ ID = ViewId(ME, 4)
 BEFORE = ViewId(OTHER, 3)
 CROWD = tuple(ME._replace(incarnation=number) for number in range(1, CHANGE_MEMBERS_MAX + 2))
 TAG = 0x1122334455667788
-TAG_BYTES = 11
+TAG_BYTES, MARK_BYTES = 11, 8
 
 
 def codec(datagram_bytes: int = 60_000) -> Codec:
@@ -97,7 +93,7 @@ def codec(datagram_bytes: int = 60_000) -> Codec:
 
 
 def tagged(datagram_bytes: int = 60_000, tag: int = TAG) -> Codec:
-    one = Codec("orders", ME, datagram_bytes, tagged=True)
+    one = Codec("orders", ME, datagram_bytes)
     one.tag = tag
     return one
 
@@ -218,8 +214,9 @@ def forwarded(data: bytes, flags: int = 0, asker: bytes = b"") -> bytes:
     return frame(71, bytes([flags]), view_id(), member(OTHER), asker, data)
 
 
-def in_view(tag: int = TAG) -> bytes:
-    return frame(76, struct.pack("<Q", tag))
+def in_view(*numbers: int) -> bytes:
+    """The tag and, perhaps, what is purged."""
+    return frame(76, struct.pack(f"<{len(numbers)}Q", *numbers))
 
 
 BY_HAND: list[tuple[ChangeFrame, bytes]] = [
@@ -315,8 +312,10 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
     (Complain(OTHER), frame(75, b"\0", member(OTHER))),
     (Complain(OTHER, is_slow=True), frame(75, b"\1", member(OTHER))),
     (Complain(OTHER, wants_state=True), frame(75, b"\2", member(OTHER))),
-    (InView(TAG), in_view()),
+    (InView(TAG), in_view(TAG)),
     (InView(2**64 - 1), in_view(2**64 - 1)),
+    (InView(TAG, 0), in_view(TAG, 0)),
+    (InView(TAG, SEQNO_MAX), in_view(TAG, SEQNO_MAX)),
 ]
 
 GOLDEN = {
@@ -363,7 +362,7 @@ GOLDEN = {
     Install: ("491500040000000000000001680100010000000000000000"),
     Installed: ("4a160003000000000000000168020007000000000000000162"),
     Complain: ("4b0f00000168020007000000000000000162"),
-    InView: ("4c08008877665544332211"),
+    InView: ("4c10008877665544332211" + "00" * 8),
 }
 """The longest of each above."""
 
@@ -403,10 +402,14 @@ def test_cut_short_at_any_byte_it_is_refused(ours: ChangeFrame, by_hand: bytes) 
     datagram = TO_ME + by_hand
     reasons = {refusal(datagram[:size]) for size in range(len(TO_ME) + 1, len(datagram))}
     assert reasons == {Reject.FRAME_LENGTH}
-    may_end_early = isinstance(ours, Want) and len(ours.missing) > 1
+    rest = 0  # of that many bytes the frame may well end, and say less
+    if isinstance(ours, Want) and len(ours.missing) > 1:
+        rest = 12
+    elif isinstance(ours, InView) and ours.purged is not None:
+        rest = MARK_BYTES
     for size in range(3, len(by_hand)):
         shorter = TO_ME + frame(by_hand[0], by_hand[3:size])
-        if may_end_early and size == len(by_hand) - 12:
+        if size == len(by_hand) - rest:
             assert codec().unpack(shorter)[1] != [ours]
             continue
         assert refusal(shorter) in {
@@ -445,8 +448,8 @@ def test_what_may_be_long_has_a_datagram_of_its_own(alone: ChangeFrame) -> None:
     assert refusal(TO_ME + ping + body) is Reject.COUNT
     assert refusal(TO_ME + body + ping) is Reject.COUNT
     assert refusal(TO_ME + body * 2) is Reject.COUNT
-    assert refusal(TO_ME + in_view() + ping + body) is Reject.COUNT
-    assert codec().unpack(TO_ME + in_view() + body)[1] == [InView(TAG), alone]
+    assert refusal(TO_ME + in_view(TAG) + ping + body) is Reject.COUNT
+    assert codec().unpack(TO_ME + in_view(TAG) + body)[1] == [InView(TAG), alone]
 
 
 def test_others_share_one() -> None:
@@ -473,12 +476,12 @@ REFUSED = {
     "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
     "hello without members": (hello(rest=b""), Reject.FRAME_LENGTH),
     "hello with other flags": (hello(16), Reject.FLAGS),
-    "hello that purges otherwise": (hello(0, settings(3)), Reject.FLAGS),
+    "hello that purges otherwise": (hello(0, settings(4)), Reject.FLAGS),
     "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
     "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),
     "hello for messages of nothing": (hello(0, settings(size=0)), Reject.SETTINGS),
     "hello that never reports": (hello(0, settings(1, interval=61_000)), Reject.SETTINGS),
-    "proposal that purges otherwise": (propose(agreed=settings(3)), Reject.FLAGS),
+    "proposal that purges otherwise": (propose(agreed=settings(4)), Reject.FLAGS),
     "hello that has heard of view 2**63": (hello(highest=2**63), Reject.SEQNO),
     "hello from too large a view": (hello(size=CHANGE_MEMBERS_MAX + 1), Reject.COUNT),
     "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),
@@ -619,8 +622,10 @@ REFUSED = {
     "no tag": (frame(76), Reject.FRAME_LENGTH),
     "short tag": (frame(76, bytes(7)), Reject.FRAME_LENGTH),
     "tag 0": (in_view(0), Reject.SEQNO),
-    "two tags": (in_view() * 2, Reject.COUNT),
-    "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(), Reject.COUNT),
+    "purged up to 2**63": (in_view(TAG, 2**63), Reject.SEQNO),
+    "tag and more": (in_view(TAG, 0, 0), Reject.FRAME_LENGTH),
+    "two tags": (in_view(TAG) * 2, Reject.COUNT),
+    "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(TAG), Reject.COUNT),
     "kind 63": (frame(63), Reject.FRAME_KIND),
     "kind 77": (frame(77), Reject.FRAME_KIND),
 }
@@ -769,7 +774,7 @@ def test_long_names_are_told_whatever_our_datagrams_hold() -> None:
         Flushed(long_id),
         Complain(LONGEST),
     ]
-    one = Codec("g" * 64, LONGEST, 512, tagged=True)
+    one = Codec("g" * 64, LONGEST, 512)
     datagrams = one.pack(frames, to=LONGEST)
     received = [one.unpack(datagram)[1] for datagram in datagrams]
     assert received == [[each] for each in frames]
@@ -807,17 +812,17 @@ def test_a_long_run_is_passed_on_in_pieces(sizes: list[int]) -> None:
 
 
 def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
-    sender = Codec("g" * 64, ME, DATAGRAM_BYTES_MAX, tagged=True)
+    sender = Codec("g" * 64, ME, DATAGRAM_BYTES_MAX)
     largest = Data(FIFO, 1, [bytes(sender.payload_bytes_max)])
     assert len(largest.payloads[0]) > 64_000
     frames: list[Frame] = [
         Forwarded(ViewId(LONGEST, 1), LONGEST, largest, LONGEST),
         PeerRepair(LONGEST, largest),
     ]
-    relay = Codec("g" * 64, LONGEST, 512, tagged=True)
+    relay = Codec("g" * 64, LONGEST, 512)
     relay.tag = TAG
     passed, repaired = relay.pack(frames, to=LONGEST)
-    assert DATAGRAM_BYTES_MAX - TAG_BYTES == len(passed) > len(repaired)
+    assert DATAGRAM_BYTES_MAX - TAG_BYTES - MARK_BYTES == len(passed) > len(repaired)
     assert relay.unpack(passed)[1] == frames[:1]
     assert relay.unpack(repaired)[1] == [InView(TAG), frames[1]]
 
@@ -835,7 +840,7 @@ IN_VIEW: list[Frame] = [
     Ack(FIFO, 2, 1, 3),
     Nack(FIFO, [range(1, 2)]),
     Watermark(UNIFORM, 4),
-    Commit(3, ID),
+    Commit(3),
     PeerRepair(OTHER, Data(FIFO, 1, [b"x"])),
     PeerRepairRequest(OTHER, (range(1, 2),)),
     StabilityReport(ID, 1, 2, (3, 4)),
@@ -847,9 +852,6 @@ ANYWHERE: list[Frame] = [
     UnicastData(Conn(3, 1), 1, [b"x"]),
     Close(Conn(3, 1)),
     Ping(1),
-    Begun(FIFO, 1),
-    CommitWanted(ID),
-    ViewIs(View(ID, (ME,))),
     *(ours for ours, _ in BY_HAND if not isinstance(ours, InView)),
 ]
 
@@ -878,7 +880,7 @@ def test_no_view_has_the_tag_0(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_said_in_a_view_tells_it(ours: Frame) -> None:
     (datagram,) = tagged().pack([ours], to=ME)
     (plain,) = codec().pack([ours], to=ME)
-    assert datagram == TO_ME + in_view() + plain[len(TO_ME) :]
+    assert datagram == TO_ME + in_view(TAG) + plain[len(TO_ME) :]
     assert codec().unpack(datagram) == (ME, [InView(TAG), ours])
 
 
@@ -890,7 +892,6 @@ def test_what_is_said_anywhere_does_not(ours: Frame) -> None:
 @pytest.mark.parametrize("ours", IN_VIEW + ANYWHERE, ids=lambda each: repr(each)[:60])
 def test_without_a_tag_nothing_is_told(ours: Frame) -> None:
     plain = codec().pack([ours], to=ME)
-    assert Codec("orders", ME, 60_000, tagged=True).pack([ours], to=ME) == plain
     one = tagged()
     one.tag = 0
     assert one.pack([ours], to=ME) == plain
@@ -950,23 +951,33 @@ def test_a_tag_is_one_of_the_frames_of_a_datagram() -> None:
     assert second == [InView(TAG), *frames[FRAMES_MAX - 1 :]]
 
 
-def test_there_is_always_room_for_a_tag() -> None:
-    plain, one = codec(512), Codec("orders", ME, 512, tagged=True)
-    assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES
+@pytest.mark.parametrize("marked", [False, True])
+def test_there_is_always_room_for_a_tag_and_for_a_mark(marked: bool) -> None:
+    one = Codec("orders", ME, 512, marked=marked)
+    room = one.payload_bytes_max
+    assert room == codec(512).payload_bytes_max - MARK_BYTES * marked
     for tag in (0, TAG):
         one.tag = tag
         assert one.tag == tag
-        assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES
-        largest = bytes(one.payload_bytes_max)
+        assert one.payload_bytes_max == room
+        largest = bytes(room)
         for ours in (UnicastData(Conn(3, 1), 1, [largest]), Data(FIFO, 1, [largest])):
             (datagram,) = one.pack([ours], to=ME)
             assert len(datagram) <= 512
     with pytest.raises(AssertionError, match="larger than a datagram"):
         one.pack([Data(FIFO, 1, [bytes(512)])])
     one.resize(400)
-    assert one.payload_bytes_max == plain.payload_bytes_max - TAG_BYTES - 112
+    assert one.payload_bytes_max == room - 112
     (datagram,) = one.pack([Data(FIFO, 1, [bytes(one.payload_bytes_max)])])
     assert len(datagram) <= 400
+
+
+def test_a_mark_is_told_with_the_tag() -> None:
+    one = Codec("orders", ME, 512, marked=True)
+    one.tag = TAG
+    for purged in (0, 7, 7, SEQNO_MAX):
+        one.mark(purged)
+        assert unpacked(one.pack([Heartbeat(1)])) == [[InView(TAG, purged), Heartbeat(1)]]
 
 
 def test_a_message_on_the_fast_path_has_no_tag() -> None:
@@ -975,15 +986,11 @@ def test_a_message_on_the_fast_path_has_no_tag() -> None:
     )
 
 
-def test_a_codec_without_room_for_a_tag_has_none() -> None:
-    one = codec()
-    assert one.tag == 0
-    one.tag = 0
-    with pytest.raises(AssertionError):
-        one.tag = TAG
+def test_what_is_no_tag_cannot_be_said() -> None:
+    assert codec().tag == 0
     for wrong in (-1, 2**64):
         with pytest.raises(AssertionError):
-            tagged().tag = wrong
+            codec().tag = wrong
 
 
 def test_a_tag_that_is_said_begins_a_datagram() -> None:

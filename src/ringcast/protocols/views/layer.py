@@ -205,7 +205,7 @@ class GroupViews(Layer):
                 out.datagram(member, self.hello())
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
-            case Unreachable(member):
+            case Unreachable(member, silence) if silence >= self.config.suspect_after_s * 1e9:
                 self.requests.unreachable(member, now, out)
             case StateChanged(standing):
                 self.requests.state_changed(standing, now, out)

@@ -319,7 +319,10 @@ class StateTransfer(Layer):
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)
         elif self._standing.holding is Holding.LACKS and self.provider is None:
-            self._lose(out)
+            if cut.provider is None:
+                self._lose(out)
+            else:  # whoever made the cut did not know yet that this member has nobody
+                out.signal(StateChanged(self._standing))
         early, self._early = self._early, deque()
         for source, message in early:
             self.receive_message(source, message, now, out)

@@ -5,7 +5,6 @@ What a node delivers is compared byte for byte with what was sent under that seq
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ringcast.events import FragmentsDelivered
     from ringcast.model import Stream, ViewId
     from ringcast.node import Node
-    from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
 
@@ -44,9 +42,8 @@ class _Sending:
     """What a node sends on one stream."""
 
     messages: dict[int, bytes]
-    waiting: deque[bytes] = field(default_factory=deque)
-    """Messages that were accepted, and whose last fragment has no seqno yet."""
-    sender: MulticastSender | None = None
+    assigned: int = 0
+    """The seqno of the last fragment of the last accepted message."""
     was_blocked: bool = False
     hashes: BlockHasher = field(default_factory=lambda: BlockHasher(0, BLOCK_MESSAGES))
 
@@ -77,7 +74,21 @@ class Messages:
 
     def offered(self, stream: Stream, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
-        self._sending[stream].waiting.extend(payloads)
+        mine = self._sending[stream]
+        for payload in payloads:
+            mine.assigned += self._pieces(payload)
+            mine.messages[mine.assigned] = payload
+
+    def start_over(self, stream: Stream, sent: int) -> None:
+        """A large message that is under way is sent once more, behind what was sent so far."""
+        mine = self._sending[stream]
+        if mine.assigned > sent:
+            message = mine.messages.pop(mine.assigned)
+            mine.assigned = sent + self._pieces(message)
+            mine.messages[mine.assigned] = message
+
+    def _pieces(self, payload: bytes) -> int:
+        return max(1, -(-len(payload) // self._node.codec.payload_bytes_max))
 
     def sent(self, origin: Origin, before: int, window: SendWindow, now: int) -> None:
         """What is in the send window beyond `before` counts as sent."""
@@ -86,11 +97,10 @@ class Messages:
         bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
         self._sink.write(SEND, now, **place, **bounds, **self.naming_view())
         mine = self._sending[origin.stream]
-        mine.sender = mine.sender or self._node.multicast.senders[origin.stream]
         blocks: list[Block] = []
-        for data in mine.sender.sent_since(before + 1):
-            for seqno in range(data.first, data.last + 1) if not data.more else ():
-                message = mine.messages[seqno] = mine.waiting.popleft()
+        for seqno in range(before + 1, window.high + 1):
+            message = mine.messages.get(seqno)
+            if message is not None:
                 blocks += mine.hashes.skip_to(seqno)
                 blocks += mine.hashes.add_run(seqno, [message])
         blocks += mine.hashes.skip_to(window.high + 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Left
-from ringcast.core.view_change import Freeze
+from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
 from ringcast.model import Origin
 from ringcast.trace.observe.connections import Connections
@@ -25,7 +25,6 @@ from ringcast.window.windows import SendWindow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ringcast.core.view_change import Begin
     from ringcast.events import Event
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
@@ -114,23 +113,30 @@ class RunObserver:
 
     def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What the node did and wanted to send up to here was in the view before."""
-        if isinstance(change, Left):
-            if self._is_taking:
-                self._last = self._node.multicast.windows()
-            else:
-                self._look_at_end(now)
-        elif self._is_taking:
-            self._windows.look_at_sends(now)
-            self._changes.append(change)
+        if not self._is_taking:
+            self._connections.after_timeout(now)
+            self._look_at_parts(now)
+        elif isinstance(change, Left):
+            self._last = self._node.multicast.windows()
         else:
-            self._look_at_end(now)
-            if not isinstance(change, Freeze):
-                self._flush()
+            self._windows.look_at_sends(now)
+        if isinstance(change, Begin):
+            self._start_over(change)
+        if self._is_taking and not isinstance(change, Left):
+            self._changes.append(change)
+        elif isinstance(change, Begin):
+            self._flush()
+            self._enter(change, now)
+        elif isinstance(change, Freeze):
             self._enter(change, now)
 
-    def _look_at_end(self, now: int) -> None:
-        self._connections.after_timeout(now)
-        self._look_at_parts(now)
+    def _start_over(self, begin: Begin) -> None:
+        me = self._node.me
+        together = begin.cut.part_of(me).members
+        if any(member not in together for member in begin.view):
+            for stream in self._node.multicast.senders:
+                sent = self._windows.sent_through(Origin(me, stream))
+                self._messages.start_over(stream, sent)
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         if not buffered:
@@ -192,7 +198,7 @@ class RunObserver:
         if aside and self.transfers is not None:
             self.transfers.look(now)
             self._put_aside(aside, now)
-        if changes or any(map(_is_to_group, (*events, *aside))):
+        if changes or aside or any(isinstance(each, _DELIVERIES) for each in events):
             self._look_at_parts(now)
 
     def _put_aside(self, events: Iterable[Event], now: int) -> None:
@@ -218,12 +224,16 @@ class RunObserver:
             self._messages.delivered(event, now, block_hash=self.transfers.hash_of(event))
 
     def _look_at_sent_before(self, event: Delivered | FragmentsDelivered, now: int) -> None:
-        """Whoever leaves may have sent and taken its last messages in one step."""
+        """Whoever is alone, or leaves, may have sent and taken messages in one step."""
         place = event.run if isinstance(event, Delivered) else event
         origin = Origin(event.sender, place.stream)
         window = self._last.get(origin)
-        if isinstance(window, SendWindow) and place.last > self._windows.sent_through(origin):
+        if event.sender != self._node.me or place.last <= self._windows.sent_through(origin):
+            return
+        if isinstance(window, SendWindow):
             self._windows.look_at_send(origin, window, now)
+        else:
+            self._windows.look_at_sends(now)
 
     # Looks
 
@@ -254,5 +264,8 @@ class RunObserver:
         self._sink.write(VIEW, now, **columns_of(change, self._node.me))
 
 
+_DELIVERIES = (Delivered, FragmentsDelivered)
+
+
 def _is_to_group(event: Event) -> bool:
-    return isinstance(event, Delivered | FragmentsDelivered) and not event.epoch
+    return isinstance(event, _DELIVERIES) and not event.epoch

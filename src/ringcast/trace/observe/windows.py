@@ -65,7 +65,8 @@ class Windows:
 
     def sent_through(self, origin: Origin) -> int:
         """Up to where rows tell of what was sent."""
-        return self._states[origin][2]
+        state = self._states.get(origin)
+        return 0 if state is None else state[2]
 
     def forget(self, origin: Origin) -> None:
         """Its window is gone."""

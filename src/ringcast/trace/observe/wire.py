@@ -13,9 +13,10 @@ from ringcast.errors import DecodeError
 from ringcast.model import Member, Origin
 from ringcast.trace.observe.frames import FIFO, describe, recorded_columns, told
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
-from ringcast.wire.changes import Forwarded
+from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import Forwarded, InView
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Data, PeerRepair, StabilityReport, UnicastData
+from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, UnicastData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,9 +57,6 @@ class Wire:
         self._originals: dict[Stream, dict[int, Any]] = {}
         """Of what is in the send window: each message as it left first, or its hash."""
         self._highest: dict[Stream, int] = {}
-        stability = config.multicast.stability
-        # Where others can send messages again they are needed for longer.
-        self._is_retained = contents is not None and bool(stability and stability.retain_delivered)
         if contents is not None:
             for stream in node.multicast.streams:
                 pieces = contents.pieces.setdefault(Origin(node.me, stream), {})
@@ -105,7 +103,8 @@ class Wire:
 
     def _transmitted_in_run(self, peer: Member | None, datagram: bytes, now: int) -> None:
         _, frames = self._codec.unpack(datagram, overhear=True)
-        seen = [self._see(frame, peer, now) for frame in told(frames)]
+        view = self._said_in(frames)
+        seen = [self._see(frame, peer, view, now) for frame in told(frames)]
         self.left.append((peer, datagram, seen))
         whom = {} if peer is None else about(peer)
         for each in seen:
@@ -113,6 +112,13 @@ class Wire:
         for frame in frames:
             if isinstance(frame, StabilityReport):
                 self._write_vote(frame, now)
+
+    def _said_in(self, frames: Iterable[Frame]) -> int:
+        """The counter of the view that these bear the tag of; 0: none that this member is in."""
+        tags = [frame.tag for frame in frames if isinstance(frame, InView)]
+        if self._view is None or tags != [tag_of(self._view.id)]:
+            return 0
+        return self._view.counter
 
     def before_flush(self) -> None:
         """In a simulated run: all that waits is about to leave."""
@@ -129,8 +135,10 @@ class Wire:
             return None
         return self._named.get(address) or self.peers.get(address)
 
-    def _see(self, frame: Frame, peer: Member | None, now: int) -> Seen:
+    def _see(self, frame: Frame, peer: Member | None, view: int, now: int) -> Seen:
         seen = describe(frame)
+        if isinstance(frame, Commit):
+            return seen._replace(view=view)
         if isinstance(frame, Data):
             return seen._replace(again=int(self._is_again(frame, now)))
         if isinstance(frame, PeerRepair | Forwarded):
@@ -153,8 +161,9 @@ class Wire:
             self._rejected = dict(rejected)
 
     def purged(self, stream: Stream, seqnos: range) -> None:
-        """Nobody can ask for these again."""
-        if not self._is_retained:
+        """Nobody can ask their sender for these again. In a simulated run others may still send
+        them."""
+        if self._contents is None:
             originals = self._originals.get(stream, {})
             for seqno in seqnos:
                 originals.pop(seqno, None)

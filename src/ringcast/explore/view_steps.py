@@ -1,0 +1,404 @@
+"""Whole nodes through one view change, and whatever can befall any one of its datagrams.
+
+A group is at rest, messages are under way, and something happens: somebody crashes, joins or
+leaves, or parts meet. All that follows is one schedule: each datagram takes a millisecond, timers
+fire when they are due. So the change is a list of datagrams. It is run again for each of them and
+for each fault: the datagram is lost, arrives twice, arrives long after the change; or its sender
+dies just before it leaves. What a member does between two datagrams nobody sees: so that is a crash
+at every step, and in the middle of sending, too.
+
+After every run the survivors must come to one view; nobody who lives may be left out of it on the
+way, nor be frozen for longer than VL3 allows. Then all must be accepted that they send, and reach
+everybody. With a state, all have the same in the end. What else must hold: view_rules.py.
+
+Nodes have no failure detector: a moment after somebody is gone the others are told, in each view
+that still has it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringcast.config import GroupConfig, MulticastConfig
+from ringcast.core.effects import Suspected
+from ringcast.events import StateWanted, ViewInstalled, Writable
+from ringcast.explore.explorer import Report, Violation
+from ringcast.explore.view_watch import STREAMS, Watch
+from ringcast.explore.words import in_words
+from ringcast.model import Address, Member
+from ringcast.node import build_node
+from ringcast.sim.plain import PlainMember, begin, plain_world
+from ringcast.wire.changes import InView, Propose
+from ringcast.wire.codec import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from random import Random
+
+    from ringcast.events import Event
+    from ringcast.node import Node
+    from ringcast.protocols.views.change import ViewChange
+    from ringcast.sim.world import Flight, Process
+
+START_NS = 1_000_000_000
+DELAY_NS = 1_000_000
+REST_MS = 200.0
+"""Long enough after a view for the next one."""
+SUSPECT_MS = 30.0
+"""After so long the others know that somebody is gone."""
+LATE_NS = 3_000_000_000
+END_MS = 20_000.0
+"""For so long the survivors may take: back-off after losses is in it."""
+FROZEN_NS_MAX = 1_014_000_000
+"""VL3: twice the patience of a member, and 14 times the delay of a datagram."""
+
+
+class Fault(Enum):
+    DEATH = "its sender dies just before it"
+    LOST = "it is lost"
+    TWICE = "it arrives twice"
+    LATE = "it arrives after the change"
+
+
+class Script(NamedTuple):
+    """A group, what it sends, and what begins the change. Members by name."""
+
+    name: str
+    views: tuple[str, ...]
+    joins: str = ""
+    leaves: str = ""
+    crashes: str = ""
+    meets: bool = False
+    """The views find each other."""
+    unheard: str = ""
+    """Whom does not get what of the messages before the change: "CA" says, A nothing of C's."""
+    severed: str = ""
+    """These two do not hear each other during the change."""
+    idle: str = ""
+    """Whose application reads nothing until the change is over."""
+    messages: int = 1
+    """On each stream, by each member that is there from the start."""
+    size: int = 10
+    capacity: int = 16
+    has_state: bool = False
+    faults: tuple[Fault, ...] = tuple(Fault)
+
+    @property
+    def description(self) -> str:
+        happens = [f"{name} joins" for name in self.joins]
+        happens += [f"{name} leaves" for name in self.leaves]
+        happens += [f"{name} crashes" for name in self.crashes]
+        happens += ["the parts meet"] * self.meets
+        notes = [f"{pair[1]} lacks {pair[0]}'s" for pair in self.unheard.split()]
+        notes += [f"{self.idle} reads nothing"] * bool(self.idle)
+        notes += ["applications have a state"] * self.has_state
+        notes += [f"{' and '.join(self.severed)} do not hear each other"] * bool(self.severed)
+        return (
+            f"{' | '.join(self.views)}, whole nodes: {', '.join(happens)}; messages: "
+            f"{self.messages} fifo and {self.messages} uniform by each, {self.size} bytes, window "
+            f"{self.capacity}{''.join(f'; {note}' for note in notes)}; for each datagram: "
+            + ", or ".join(fault.value for fault in self.faults)
+        )
+
+
+def explore_script(
+    script: Script,
+    layers: Mapping[str, Any] | None = None,
+    *,
+    max_seconds: float = inf,
+    stop_at_violation: bool = False,
+) -> Report:
+    """The change without a fault, then with each fault of each datagram.
+
+    `layers` are built in place of the node's own: classes with one rule changed.
+    """
+    started = perf_counter()
+    premises: Counter[str] = Counter()
+    found: dict[str, list[str]] = {}
+    runs = steps = 0
+    complete = True
+    for fault, which in _faults(script, layers or {}):
+        if perf_counter() - started > max_seconds or (stop_at_violation and found):
+            complete = False
+            break
+        run = Run(script, layers or {}, fault, which)
+        run.run(premises)
+        runs, steps = runs + 1, steps + run.steps
+        for kind in run.watch.wrong:
+            found.setdefault(kind, run.told)
+    violations = [Violation(kind, told) for kind, told in found.items()]
+    return Report(steps, steps, perf_counter() - started, violations, complete, premises, runs)
+
+
+def _faults(script: Script, layers: Mapping[str, Any]) -> Iterator[tuple[Fault | None, int]]:
+    yield None, -1
+    run = Run(script, layers)
+    run.run(Counter())
+    for which in range(run.count):
+        for fault in script.faults:
+            yield fault, which
+
+
+class Run:
+    """One run of a script; `fault` befalls the datagram with the number `which`, from 0."""
+
+    def __init__(
+        self,
+        script: Script,
+        layers: Mapping[str, Any],
+        fault: Fault | None = None,
+        which: int = -1,
+    ) -> None:
+        self.script = script
+        self.told: list[str] = []
+        """What has happened since the change began."""
+        self.count = 0
+        """Datagrams of the change."""
+        self.steps = 0
+        self._names = "".join(sorted({*"".join(script.views), *script.joins}))
+        self._layers, self._fault, self._which = layers, fault, which
+        self._told: set[tuple[object, ...]] = set()  # who knows that somebody is gone
+        self._unheard: Sequence[str] = ()
+        self._is_on = False
+        self._reader = Codec("explore", Member(Address("10.0.0.2", 1), 1, "?"), 2000)
+        self.watch = Watch([_member(name) for name in self._names])
+        self.world = plain_world(start=START_NS)
+        self.world.network.faults = [self]
+
+    # The script
+
+    def run(self, premises: Counter[str]) -> None:
+        self._form()
+        self._send_first()
+        self._begin_change()
+        is_one = self.world.run_until(self._is_one, END_MS)
+        self._is_on = False
+        for name in self.script.idle:
+            self._process(name).resident.take_limit = 1000
+            self._process(name).turn()
+        if is_one and self.world.run_until(self._is_quiet, END_MS):
+            for name in self._living():
+                self._want(name, 10)
+            is_one = self.world.run_until(self._is_quiet, END_MS)
+        if not is_one or not self._is_quiet():
+            self.watch.wrong.append("stuck: the survivors do not come to rest in one view")
+            self.told += self._reasons()
+        living = [_member(name) for name in self._living()]
+        self.watch.judge(living, premises)
+        states = [self.watch.applications[member].state for member in living]
+        if self.script.has_state and any(state != states[0] for state in states):
+            self.watch.wrong.append("T1: members have not the same state")
+
+    def _form(self) -> None:
+        """The views of the script; each finds its own members alone."""
+        for names in self.script.views:
+            for name in names:
+                self._start(name, names)
+            views = [self._change(name).view for name in names]
+            if len(names) > 1:
+                members, out = map(_member, names), self._node(names[0]).effects
+                self._change(names[0]).propose(members, set(), views[1:], self.world.clock.now, out)
+                self._settle(names[0])
+        self.world.run_until(lambda: all(self._node(n).view for n in self._living()), END_MS)
+        self.world.run_for(REST_MS)
+
+    def _send_first(self) -> None:
+        self._unheard = self.script.unheard.split()
+        for name in self.script.idle:
+            self._process(name).resident.take_limit = 0
+        for name in self._living():
+            for _ in range(self.script.messages):
+                self._want(name, self.script.size)
+        self.world.run_for(1.5)
+        self._unheard = ()
+
+    def _begin_change(self) -> None:
+        script, now = self.script, self.world.clock.now
+        self._is_on = True
+        for name in script.crashes:
+            self._kill(name)
+        for name in script.joins:
+            self._start(name, self._names)
+        for name in script.leaves:
+            self._node(name).leave(now)
+            self._process(name).turn()
+        for name in self._living() if script.meets else ():
+            self._node(name).add_candidates(map(_address, self._names), now)
+            self._process(name).turn()
+
+    def _start(self, name: str, others: str) -> None:
+        script = self.script
+        config = GroupConfig(
+            group="explore",
+            multicast=MulticastConfig(
+                capacity=script.capacity, datagram_bytes=600, window_bytes=1 << 14
+            ),
+        )
+        me, layers = _member(name), self._layers
+        node = build_node(
+            *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
+        )
+        self.watch.add(node)
+        process = begin(self.world, PlainMember(node, self._see), list(map(_address, others)))
+        process.resident.before_sending = self._look
+
+    # What befalls datagrams, and members
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        link = _name(flight.link.source) + _name(flight.link.dest)
+        _, frames = self._reader.unpack(flight.datagram, overhear=True)
+        for frame in frames:
+            if isinstance(frame, Propose):
+                self.watch.asked[frame.id] = frame.members
+        flight.due += DELAY_NS
+        is_severed = self._is_on and set(link) == set(self.script.severed)
+        if not self._process(link[0]).is_alive or link in self._unheard or is_severed:
+            return []
+        if not self._is_on:
+            return [flight]
+        fault = self._fault if self.count == self._which else None
+        self.count += 1
+        words = [in_words(frame) for frame in frames if not isinstance(frame, InView)]
+        self._tell(f"{link[0]}→{link[1]} {' + '.join(words)}", fault)
+        match fault:
+            case Fault.DEATH:
+                self._kill(link[0])
+                return []
+            case Fault.LOST:
+                return []
+            case Fault.TWICE:
+                return [flight, flight]
+            case Fault.LATE:
+                flight.due += LATE_NS
+                flight.keeps_order = False
+        return [flight]
+
+    def _kill(self, name: str) -> None:
+        self._process(name).crash()
+        self._tell(f"{name} crashes")
+        self.world.clock.after(SUSPECT_MS, self._miss)
+
+    def _miss(self) -> None:
+        """Everybody learns who is gone, once in every view that has it."""
+        for name in self._living():
+            view = self._change(name).view
+            for who in view:
+                process = self.world.processes.get(who.address)
+                knows = name, view.id, who
+                if process is not None and not process.is_up and knows not in self._told:
+                    self._told.add(knows)
+                    self._node(name).effects.signal(Suspected(who, "it is gone"))
+                    self._settle(name)
+        if not self._is_one():
+            self.world.clock.after(SUSPECT_MS, self._miss)
+
+    # What applications do
+
+    def _see(self, me: Member, event: Event) -> None:
+        node, clock = self._node(me.name), self.world.clock
+        self.watch.see(node, event)
+        match event:
+            case ViewInstalled(view):
+                self._tell(f"{me} is in {view}")
+                if self._is_on:
+                    clock.at(clock.now, self._want, me.name, 10)  # all of the view get it
+            case Writable(None):
+                clock.at(clock.now, self._offer, me.name)
+            case StateWanted(transfer):
+                chunk = b"\n".join(sorted(self.watch.applications[me].state))
+                clock.at(clock.now, self._provide, me.name, transfer, chunk)
+
+    def _want(self, name: str, size: int) -> None:
+        """One more message on each stream."""
+        for stream in STREAMS:
+            self.watch.want(_member(name), stream, size)
+        self._offer(name)
+
+    def _offer(self, name: str) -> None:
+        process, layer = self._process(name), self._node(name).membership
+        assert layer is not None
+        if process.can_act and not layer.is_leaving:
+            for stream, backlog in self.watch.applications[_member(name)].backlog.items():
+                if backlog:
+                    for _ in range(process.node.send(list(backlog), process.now, stream=stream)):
+                        backlog.popleft()
+            process.turn()
+
+    def _provide(self, name: str, transfer: int, chunk: bytes) -> None:
+        process = self._process(name)
+        if process.can_act:
+            process.node.provide_state(transfer, [chunk, b"\n"], process.now, is_last=True)
+            process.turn()
+
+    # What there is
+
+    def _look(self, node: Node) -> None:
+        """An input is done."""
+        self.steps += 1
+        change = self._change(node.me.name)
+        if self._is_on:
+            node.check_invariants()
+        if change.is_frozen and self.world.clock.now - change.frozen_since > FROZEN_NS_MAX:
+            self.watch.wrong.append("VL3: a member is frozen for too long")
+
+    def _tell(self, what: str, fault: Fault | None = None) -> None:
+        if self._is_on:
+            at = (self.world.clock.now - START_NS) / 1e6
+            self.told.append(f"{at:7.1f} ms  {what}{'  ' + fault.name if fault else ''}")
+
+    def _is_one(self) -> bool:
+        """All that live are in one view, with nobody else, and whoever leaves has left."""
+        names = self._living()
+        views = {self._node(name).view for name in names}
+        view = views.pop() if len(views) == 1 else None
+        if view is None or set(names).intersection(self.script.leaves):
+            return not names
+        layers = [self._node(name).membership for name in names]
+        return set(view) == set(map(_member, names)) and all(
+            each and each.is_idle for each in layers
+        )
+
+    def _is_quiet(self) -> bool:
+        return self._is_one() and not self._reasons()
+
+    def _reasons(self) -> list[str]:
+        """What waits, and for what."""
+        now, living = self.world.clock.now, self._living()
+        found = [f"{name}: {why}" for name in living for why in self._node(name).explain(now)]
+        backlogs = {name: self.watch.applications[_member(name)].backlog for name in living}
+        return found + [f"{name}: cannot send" for name in living if any(backlogs[name].values())]
+
+    def _living(self) -> list[str]:
+        return [_name(address) for address, p in self.world.processes.items() if p.is_up]
+
+    def _process(self, name: str) -> Process[PlainMember]:
+        return self.world.processes[_address(name)]
+
+    def _node(self, name: str) -> Node:
+        return self._process(name).node
+
+    def _change(self, name: str) -> ViewChange:
+        layer = self._node(name).membership
+        assert layer is not None
+        return layer.change
+
+    def _settle(self, name: str) -> None:
+        """Let its layers hear what was signalled."""
+        self._node(name).receive_datagrams((), self.world.clock.now)
+        self._process(name).turn()
+
+
+def _address(name: str) -> Address:
+    return Address("10.0.0.1", ord(name))
+
+
+def _member(name: str) -> Member:
+    return Member(_address(name), 1, name)
+
+
+def _name(address: Address) -> str:
+    return chr(address.port)

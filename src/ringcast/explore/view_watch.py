@@ -1,0 +1,167 @@
+"""What the applications of a small group send, and what they are told: for the rules of views."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ringcast.core.view_change import Begin
+from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
+from ringcast.explore.view_rules import History, Lived, violations
+from ringcast.model import Origin, Stream
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator, Sequence
+
+    from ringcast.core.effects import Left, ViewAgreed
+    from ringcast.core.view_change import Freeze
+    from ringcast.events import Event
+    from ringcast.model import Member, View, ViewId
+    from ringcast.node import Node
+
+STREAMS = (Stream.FIFO, Stream.UNIFORM)
+
+
+class Application:
+    """One member's: what it wants to send, which views it has seen, and its state."""
+
+    def __init__(self, streams: int) -> None:
+        self.backlog: dict[Stream, deque[bytes]] = {stream: deque() for stream in STREAMS}
+        self.lived: list[Lived] = []
+        self.state: set[bytes] = set()
+        self._nothing = (0,) * streams
+
+    def enter(self, view: ViewId) -> None:
+        self.lived.append(Lived(view, self._nothing, self._nothing, self._nothing))
+
+    def deliver(self, i: int, number: int, *, by_commit: bool) -> bool:
+        """Message `number` of stream `i`; whether it is the next one in this view."""
+        view, *counts = self.lived[-1]
+        starts, delivered, committed = map(list, counts)
+        if delivered[i] and number != delivered[i] + 1:
+            return False
+        starts[i] = starts[i] if delivered[i] else number - 1
+        delivered[i] = number
+        committed[i] = number if by_commit else committed[i]
+        self.lived[-1] = Lived(view, tuple(starts), tuple(delivered), tuple(committed))
+        return True
+
+
+class Watch:
+    """Of a whole group."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.wrong: list[str] = []
+        self.asked: dict[ViewId, tuple[Member, ...]] = {}
+        """Of every proposal."""
+        self.applications: dict[Member, Application] = {}
+        self._origins = [Origin(member, stream) for member in members for stream in STREAMS]
+        self._numbers: dict[bytes, tuple[int, int]] = {}  # of each message: its stream, its number
+        self._wanted = [0] * len(self._origins)
+        self._sent: list[list[ViewId]] = [[] for _ in self._origins]
+        self._members: dict[ViewId, tuple[Member, ...]] = {}
+        self._along: dict[tuple[ViewId, ViewId], tuple[Member, ...]] = {}
+
+    def add(self, node: Node) -> None:
+        self.applications[node.me] = Application(len(self._origins))
+        node.observer = _Observer(self, node)
+
+    def want(self, member: Member, stream: Stream, size: int) -> None:
+        """One more message, unlike any other."""
+        i = self._origins.index(Origin(member, stream))
+        self._wanted[i] += 1
+        payload = f"{member}{stream.name}{self._wanted[i]}".encode().ljust(size, b".")
+        self._numbers[payload] = i, self._wanted[i]
+        self.applications[member].backlog[stream].append(payload)
+
+    def see(self, node: Node, event: Event) -> None:
+        """What the application of this member is told."""
+        application = self.applications[node.me]
+        match event:
+            case ViewInstalled(view):
+                if self._members.setdefault(view.id, view.members) != view.members:
+                    self.wrong.append("VS1: one id, two lists of members")
+                application.enter(view.id)
+            case Delivered():
+                by_commit = node.view is not None and event.view_id == node.view.id
+                application.state.update(event.run.payloads)
+                for payload in event.run.payloads:
+                    if not application.deliver(*self._numbers[payload], by_commit=by_commit):
+                        self.wrong.append("VS3: delivered twice, or one before it was not")
+            case StateBegun():
+                application.state.clear()
+            case StateChunk(payload):
+                application.state.update(filter(None, payload.split(b"\n")))
+            case Closed():
+                assert node.membership is not None
+                view = node.membership.change.view
+                if node.me not in view:
+                    self._members[view.id] = view.members
+                    application.enter(view.id)
+
+    # What observers tell
+
+    def begins(self, begin: Begin) -> None:
+        for part in begin.cut.parts:
+            self._along[part.view, begin.cut.id] = part.members
+        everybody = tuple(who for part in begin.cut.parts for who in part.members)
+        self.asked.setdefault(begin.cut.id, everybody)
+
+    def note_sent(self, node: Node, view: View | None) -> None:
+        """Messages whose last fragment has its seqno by now were sent in this view."""
+        backlog = self.applications[node.me].backlog
+        for stream, sending in node.multicast.senders.items():
+            i = self._origins.index(Origin(node.me, stream))
+            count = self._wanted[i] - len(backlog[stream]) - bool(sending.fragments.rest)
+            if view is not None:
+                self._sent[i] += [view.id] * (count - len(self._sent[i]))
+
+    # What must hold
+
+    def judge(self, living: Sequence[Member], premises: Counter[str]) -> None:
+        """After a run, at whose end these are in the group."""
+        lived = {who: tuple(each.lived) for who, each in self.applications.items()}
+        kept = [origin.stream is Stream.UNIFORM for origin in self._origins]
+        sent = [tuple(tags) for tags in self._sent]
+        history = History(self._origins, kept, lived, sent, self._members, self.asked, self._along)
+        self.wrong += violations(history, premises)
+        self.wrong += self._left_out(living, premises)
+        for member in living:
+            last = lived[member][-1]
+            if any(tags.count(last.view) > last.count(i) for i, tags in enumerate(sent)):
+                self.wrong.append("N-L1: not all that was sent in the last view was delivered")
+
+    def _left_out(self, living: Sequence[Member], premises: Counter[str]) -> Iterator[str]:
+        for member in living:
+            views = [lived.view for lived in self.applications[member].lived]
+            for before, after in pairwise(views):
+                premises["VL"] += 1
+                together = set(living).intersection(self._members[before])
+                if not together.issubset(self._members[after]):
+                    yield "VL: a member goes on without another that lives and was with it"
+
+
+class _Observer:
+    """Of one node."""
+
+    def __init__(self, watch: Watch, node: Node) -> None:
+        self._watch = watch
+        self._node = node
+        self._view: View | None = None
+
+    def received(self, *_: object) -> None: ...
+    def transmitted(self, *_: object) -> None: ...
+    def before_take(self, *_: object, **__: object) -> None: ...
+    def took(self, *_: object, **__: object) -> None: ...
+    def offered(self, *_: object) -> None: ...
+
+    def before_change(self, change: ViewAgreed | Freeze | Begin | Left, now: int) -> None:
+        self._watch.note_sent(self._node, self._view)
+        if isinstance(change, Begin):
+            self._watch.begins(change)
+            self._view = change.view
+
+    def after_input(self, now: int) -> None:
+        self._watch.note_sent(self._node, self._view)
