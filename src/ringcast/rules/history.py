@@ -150,6 +150,8 @@ class Life:
         self.astray: list[tuple[Row, Row | None]] = []
         """Messages that were sent while it was frozen, or in a view that it was not in; with the
         last row of a change before them."""
+        self.finished = 0
+        """How often it installed a view though it had promised a later one: it had to, first."""
         self.unplaced: list[Row] = []
         """Messages that were delivered in a view in which it never was."""
         self.state_taken: Row | None = None
@@ -160,6 +162,8 @@ class Life:
         for row in rows:
             self.is_whole = row.run_idx >= 0 or row.event == STOP
             if row.event == VIEW:
+                is_frozen = change is not None and change.event == FREEZE
+                self.finished += is_frozen and change is not None and change.view > row.view
                 change = row
                 self.stays[row.view_key] = Stay(row, dict(sent))
             elif row.event == FREEZE:
