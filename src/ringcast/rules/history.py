@@ -38,6 +38,12 @@ MARKS = (FREEZE, VIEW, SHOWN, OPEN, STATE_RECEIVED, CRASH, STOP)
 """What runs are not condensed across."""
 
 
+def continues(before: Row, row: Row) -> bool:
+    """Whether two runs of one origin are one."""
+    is_next = before.seqno2 + 1 == row.seqno <= row.seqno2
+    return is_next and before.view_key == row.view_key
+
+
 class Condensed:
     """The rows of members that tell of views and of messages to the group."""
 
@@ -56,12 +62,9 @@ class Condensed:
         if row.event in (SEND, DELIVER):
             run = row.event, row.origin
             at = last.get(run)
-            if at is not None:
-                before = rows[at]
-                is_next = before.seqno2 + 1 == row.seqno <= row.seqno2
-                if is_next and before.view_key == row.view_key:
-                    rows[at] = before._replace(seqno2=row.seqno2)
-                    return
+            if at is not None and continues(rows[at], row):
+                rows[at] = rows[at]._replace(seqno2=row.seqno2)
+                return
             last[run] = len(rows)
         else:
             last.clear()

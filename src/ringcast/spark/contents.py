@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.spark.offsets import ranges
 from ringcast.spark.reading import at_span, fetch_rows
+from ringcast.spark.seqnos import ranges
 from ringcast.spark.summary import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
 from ringcast.trace.content import hashed_every
 

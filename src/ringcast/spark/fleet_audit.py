@@ -17,10 +17,11 @@ from ringcast.trace.rows import (
     BLOCK,
     CRASH,
     DELIVER,
-    ESTATE,
+    FREEZE,
     OPEN,
     PURGE,
     SEND,
+    SHOWN,
     START,
     STATE_LOST,
     STATE_RECEIVED,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row
 
 DELIVERIES = frozenset(
-    {START, STOP, CRASH, VIEW, OPEN, SEND, DELIVER, BLOCK, PURGE, ESTATE}
+    {START, STOP, CRASH, FREEZE, VIEW, SHOWN, OPEN, SEND, DELIVER, BLOCK, PURGE}
     | {STATE_LOST, STATE_RECEIVED}
 )
 """What members record at that level, and how their traces end."""

@@ -5,9 +5,8 @@ what it had purged in a view, each member of that view must have delivered all t
 own window had opened. What it had not purged was not known to be everybody's: at the end of a
 trace, or where a view went on without the receiver, nothing is owed of that.
 
-Not held against a receiver: what hangs on the missing end of its trace, if it was killed; messages
-of a sender with which it had been apart, until its window for it has opened again; and what it had
-put aside while it waited for its state, if it left before it had it, or if the sender did.
+Not held against a receiver: what hangs on the missing end of its trace, if it was killed; and what
+it had put aside while it waited for its state, if it left before it had it, or if the sender did.
 
 The share that each member delivered of what each sender sent while both were in the sender's view
 is shown, whether it is owed or not.
@@ -19,14 +18,14 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.spark.offsets import joined, minus, ranges
+from ringcast.spark.seqnos import joined, minus, ranges
 from ringcast.spark.summary import Track
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringcast.spark.offsets import SeqnoRange
     from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.seqnos import SeqnoRange
     from ringcast.spark.summary import MemberTrace, Purged
     from ringcast.trace.rows import MemberKey, OriginKey
 
@@ -150,26 +149,12 @@ def _judge(
 def _is_owed(
     run: RecordedRun, origin: Origin, receiver: MemberKey, window: Window, at: int
 ) -> bool:
-    """Whether what was purged in this view of the sender's was so by the receiver's own ack."""
-    presence = origin.source.presence.get(_key(receiver), [])
-    since = next((each for each in presence if at in each), None)
-    if since is None:
-        return False  # It was purged without the receiver.
-    if receiver == origin.sender:
-        return True
-    trace, view = run.members[receiver], origin.source.views[at]
-    installed = trace.places.get(view.key)
-    together = trace.presence.get(_key(origin.sender), [])
-    seen = len(trace.views) - 1 if installed is None else installed
-    if since == presence[0] and together and seen < together[0].stop:
-        return True  # They have not been apart before.
-    if installed is None:
+    """Whether what was purged in this view of the sender's was so by the receiver's own ack: it was
+    in that view, and there its window had opened."""
+    view = origin.source.views[at]
+    if _key(receiver) not in view.members:
         return False
-    # The window must have opened since they have been together again, as both have seen it.
-    places = [trace.places.get(origin.source.views[since.start].key, installed)]
-    places += [each.start - 1 for each in together if installed in each and each.start]
-    last = max(trace.views[place].idx for place in places)
-    return any(idx > last for _, idx in window.opened)
+    return receiver == origin.sender or view.key in run.members[receiver].places
 
 
 def _add_share(found: Reached, origin: Origin, receiver: MemberKey, window: Window) -> None:

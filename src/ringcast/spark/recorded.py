@@ -8,16 +8,13 @@ What such traces can never show is *undecidable*.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.model import Stream
-from ringcast.rules.retained import NothingAskedOfTheDeparted
-from ringcast.rules.table import rules_for
+from ringcast.rules.table import VIEWS, feed_all, rules_for
+from ringcast.rules.views import UniformInAll
 from ringcast.spark.contents import compare_content
-from ringcast.spark.details import RETAINED, judge_details
+from ringcast.spark.details import judge_details
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
-from ringcast.spark.offsets import judge_offsets, minus, ranges
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import (
     WITNESS_ROWS_MAX,
@@ -36,19 +33,22 @@ from ringcast.spark.report import (
     Violation,
     verdict_id,
 )
+from ringcast.spark.seqnos import minus, ranges
 from ringcast.spark.summary import Track
-from ringcast.spark.survivors import compare_survivors
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.facts import facts_from_values
-from ringcast.trace.rows import DELIVER, SEND, VIEW
+from ringcast.trace.rows import DELIVER, SEND, Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from ringcast.rules.findings import Verdict as Folded
     from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace, Stretch
     from ringcast.trace.rows import MemberKey, Row
+
+
+HISTORIES = (*VIEWS, UniformInAll)
+"""Makers of the rules that are fed condensed rows."""
 
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
@@ -70,13 +70,11 @@ class _Judge:
     def verdicts(self) -> list[Verdict]:
         self._judge_integrity()
         self._judge_repeats()
-        self._judge_views()
         self._judge_order()
         self._judge_sends()
-        self._judge_offsets()
         self._judge_content()
         self._judge_reach()
-        self._judge_survivors()
+        self._judge_history()
         self._judge_details()
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
@@ -102,22 +100,17 @@ class _Judge:
     # Rules
 
     def _judge_order(self) -> None:
-        """N1: what is new is the next seqno. What has been delivered before is for G2 to judge. U4
-        is the same of uniform messages."""
+        """N1: what is new is the next seqno. What has been delivered before is for G2 to judge."""
         self._verdicts["N1"].premises = self._run.count(DELIVER)
         for member, trace, track, stretches in self._run.tracks("delivered"):
-            names = ["N1"]
-            if track.stream == Stream.UNIFORM:
-                names.append("U4")
-                self._verdicts["U4"].premises += _messages(stretches)
             low, opened_idx = 1, -1
             due, due_idx = 1, -1
             for stretch in stretches:
                 idx = stretch.first_idx
                 if stretch.is_opened:
                     if stretch.first < due:  # of a sender that was away meanwhile
-                        self._violate_all(
-                            names,
+                        self._violate(
+                            "N1",
                             f"{self._name(member)} opens {self._names.of_origin(track.origin)} at "
                             f"{stretch.first - 1} and has delivered {due - 1}",
                             *(at_idx(trace, due_idx), at_idx(trace, idx)),
@@ -133,8 +126,8 @@ class _Judge:
                 elif stretch.first < low and not trace.has_hole(opened_idx, idx):
                     fault = f"its window begins at {low}"
                 if fault:
-                    self._violate_all(
-                        names,
+                    self._violate(
+                        "N1",
                         f"{self._name(member)} delivers {stretch.first} of "
                         f"{self._names.of_origin(track.origin)}, {fault}",
                         *(at_idx(trace, due_idx), at_idx(trace, idx)),
@@ -163,17 +156,15 @@ class _Judge:
         """G2, and N2: every stream there is today is a multicast, so they are one."""
         self._verdicts["G2 N2"].premises = self._run.count(DELIVER)
         for _, trace, track, stretches in self._run.tracks("delivered"):
-            self._repeats("G2 N2", trace, track, stretches)
+            self._repeats(trace, track, stretches)
 
-    def _repeats(
-        self, name: str, trace: MemberTrace, track: Track, stretches: list[Stretch]
-    ) -> None:
+    def _repeats(self, trace: MemberTrace, track: Track, stretches: list[Stretch]) -> None:
         covered = 0
         for first, last in ranges(stretches):
             if first <= covered:
                 again = min(last, covered)
                 self._violate(
-                    name,
+                    "G2 N2",
                     f"{self._name(trace.member)} delivers {first}..{again} of "
                     f"{self._names.of_origin(track.origin)} again",
                     at_seqnos(trace, DELIVER, track.origin, first, again),
@@ -213,27 +204,31 @@ class _Judge:
             return sender in self._run.mentioned
         return bool(trace.holes or trace.lost) or (is_at_end and not trace.is_clean_stop)
 
-    def _judge_views(self) -> None:
-        """G4: counters grow, one is in one's own views, and one id is one list."""
-        self._verdicts["G4"].premises = self._run.count(VIEW)
-        lists: defaultdict[tuple[str, int], dict[tuple[str, ...], Look]] = defaultdict(dict)
-        for member, trace in self._run.members.items():
-            earlier = None
-            for view in trace.views:
-                here = at_idx(trace, view.idx)
-                what = f"{self._name(member)} installs view {view.counter}"
-                if earlier is not None and view.counter <= earlier.counter:
-                    before = at_idx(trace, earlier.idx)
-                    self._violate("G4", f"{what} after {earlier.counter}", before, here)
-                if _key(member) not in view.members:
-                    self._violate("G4", f"{what} without itself", here)
-                lists[view.creator, view.counter].setdefault(view.members, here)
-                earlier = view
-        for (creator, counter), found in lists.items():
-            if len(found) > 1:
-                maker = self._names.of_key(creator)
-                text = f"view {counter} of {maker} has {len(found)} member lists"
-                self._violate("G4", text, *found.values())
+    def _judge_history(self) -> None:
+        """VS1 to VS9, by the rules that judge simulations: from condensed rows of each member, up
+        to the first that is missing."""
+        members = self._run.members.values()
+        rules = [make() for make in HISTORIES]
+        for trace in members:
+            stop = trace.holes[0].first if trace.holes else None
+            rows = () if trace.cut else trace.history
+            feed_all(rules, (row for row in rows if stop is None or row.idx < stop))
+        is_retained = any(trace.purge == "retained" for trace in members)
+        facts = Facts(purge="retained" if is_retained else "acks")
+        for found in (rule.finish(facts) for rule in rules):
+            self._add(found)
+
+    def _add(self, found: Folded) -> None:
+        """What a rule found in rows of members that record for themselves."""
+        verdict = self._verdicts[found.id]
+        verdict.premises += found.premises
+        verdict.violation_count += found.violation_count
+        shown = found.violations[: VIOLATIONS_SHOWN_MAX - len(verdict.violations)]
+        verdict.violations += [Violation(text, list(rows)) for text, rows in shown]
+        if found.undecidable is not None and self._run.prefixes:
+            verdict.unknown |= set(map(self._name, self._run.prefixes))
+        elif found.undecidable is not None:
+            verdict.inconclusive.append(found.undecidable)
 
     def _judge_content(self) -> None:
         """All have the same blocks."""
@@ -277,33 +272,6 @@ class _Judge:
             for share in found.shares
         ]
 
-    def _judge_offsets(self) -> None:
-        """N9, N11 and U2: delivery begins where a window opened."""
-        judged = judge_offsets(self._run)
-        for name, count in judged.premises.items():
-            self._verdicts[name].premises = count
-        for finding in judged.found:
-            self._violate(finding.id, finding.text, *finding.looks)
-        self._verdicts["N11"].unknown |= set(map(self._name, judged.unknown))
-        for _, trace, track, stretches in self._run.tracks("delivered"):
-            if track.stream == Stream.UNIFORM:
-                self._repeats("U2", trace, track, stretches)
-
-    def _judge_survivors(self) -> None:
-        """U1 and U6: who has resolved what a departed sender left lacks nothing of it."""
-        compared = compare_survivors(self._run)
-        self._verdicts["U1"].premises = compared.with_anybody
-        self._verdicts["U6"].premises = compared.with_survivors
-        for origin, survivor, other, first, last, is_survivor in compared.missed:
-            trace, lacking = self._run.members[other], self._run.members[survivor]
-            self._violate_all(
-                ["U1", "U6"] if is_survivor else ["U1"],
-                f"{self._name(other)} delivers {first}..{last} of {self._names.of_origin(origin)}, "
-                f"{self._name(survivor)} does not and has resolved it",
-                at_seqnos(trace, DELIVER, origin, first, last),
-                at_idx(lacking, lacking.resolved[origin[:2]]),
-            )
-
     def _judge_details(self) -> None:
         """What frames and windows show, of the members that recorded them."""
         members = self._run.members
@@ -320,35 +288,11 @@ class _Judge:
             _key(member): trace.capacity for member, trace in members.items() if trace.capacity
         }
         full = [trace for member, trace in members.items() if is_full[member]]
-        self._tell_purge_rules(full)
         for found in judge_details(self._spark, full, capacity) if full else ():
-            verdict = self._verdicts[found.id]
-            verdict.premises += found.premises
-            verdict.violation_count += found.violation_count
-            room = VIOLATIONS_SHOWN_MAX - len(verdict.violations)
-            shown = found.violations[:room]
-            verdict.violations += [Violation(text, list(rows)) for text, rows in shown]
-            if found.undecidable is not None:
-                verdict.inconclusive.append(found.undecidable)
-
-    def _tell_purge_rules(self, full: list[MemberTrace]) -> None:
-        """Which half of N8 and N11 applies hangs on how a group learns what everybody has."""
-        rules = {trace.purge for trace in self._run.members.values()}
-        if RETAINED in rules:
-            self._verdicts["N11"].unjudged = "that all who retain it deliver the same is not judged"
-        rules = {trace.purge for trace in full}
-        if rules & {RETAINED, ""}:
-            why = "members retain it" if RETAINED in rules else "traces do not say how they purge"
-            self._verdicts["N8"].unjudged = f"what is delivered of it is not judged: {why}"
-            if rules <= {RETAINED, ""}:
-                self._verdicts["N8"].title = NothingAskedOfTheDeparted.title
+            self._add(found)
 
     def _name(self, member: MemberKey) -> str:
         return self._names.of(member)
-
-    def _violate_all(self, names: Iterable[str], text: str, *looks: Look) -> None:
-        for name in names:
-            self._violate(name, text, *looks)
 
     def _violate(self, name: str, text: str, *looks: Look) -> None:
         verdict = self._verdicts[name]
@@ -367,10 +311,6 @@ def _not_judged(run: RecordedRun) -> list[Verdict]:
         return [Verdict(name, undecidable=[why]) for name, why in UNDECIDABLE_IF_RECORDED.items()]
     names = [verdict_id(rule.id) for rule in rules_for(facts_from_values(run.facts))]
     return [Verdict(name, incomplete=run.defects) for name in names if name not in RECORDED]
-
-
-def _messages(stretches: Iterable[Stretch]) -> int:
-    return sum(last - first + 1 for first, last in ranges(stretches))
 
 
 def _key(member: MemberKey) -> str:

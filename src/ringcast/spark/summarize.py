@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.model import Stream
+from ringcast.rules.history import MARKS
 from ringcast.spark.summary import (
+    HISTORY,
     SPAN_BLOCKS,
     Hole,
     Installed,
@@ -21,16 +22,15 @@ from ringcast.spark.summary import (
     Track,
     add_block,
     append_stretch,
+    history_row,
     mix_span,
 )
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
-    ESTATE,
     LEFT_BEHIND,
     OPEN,
     PURGE,
-    RESOLVED,
     SEND,
     STATE_LOST,
     STATE_RECEIVED,
@@ -55,24 +55,24 @@ if TYPE_CHECKING:
 
 STRETCHES_MAX = 1000
 """Kept of one track in one segment. So many breaks are violations enough; the rest is counted."""
+HISTORY_MAX = 100_000
+"""Rows of views, and of runs in them."""
 HOLES_MAX = 1000
 BLOCKS_MAX = 16
 """Of one track in one batch, to be kept one by one."""
 
 _COLUMNS = (
     *("event", "node", "inc", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2"),
-    *("view", "view_creator", "members", "cap", "kind", "block", "block_hash", "detail"),
+    *("view", "view_creator", "members", "part", "cut"),
+    *("cap", "kind", "block", "block_hash", "detail"),
 )
 _ONLY_FOR = {
-    **dict.fromkeys(("view", "view_creator", "members"), VIEW),
+    # Statistics that leave FREEZE open, which sorts behind VIEW, leave VIEW open too.
+    **dict.fromkeys(("members", "part", "cut"), VIEW),
     **dict.fromkeys(("block", "block_hash"), BLOCK),
     "cap": WIN,
     "detail": STATE_LOST,
 }
-_ONLY_FOR_FULL = {
-    name: event for name, event in _ONLY_FOR.items() if name not in ("view", "view_creator")
-}
-"""There a purge names its view: its row may stand before that of the view."""
 
 
 class BrokenSegment(RingcastError):
@@ -84,8 +84,7 @@ def summarize_segment(segment: Segment) -> SegmentSummary:
     info = segment.info
     summary = SegmentSummary()
     due_idx = info.first_idx
-    only_for = _ONLY_FOR_FULL if info.level == "full" else _ONLY_FOR
-    for batch in segment.batches(_COLUMNS, only_for):
+    for batch in segment.batches(_COLUMNS, _ONLY_FOR):
         if len(batch) == 0:
             continue
         if any(column.null_count for column in batch.columns):
@@ -99,8 +98,8 @@ def summarize_segment(segment: Segment) -> SegmentSummary:
         _fold_content(columns, events, info, summary)
         _fold_purges(columns, events, summary)
         _fold_capacity(columns, events, summary)
-        _fold_estates(columns, events, summary)
         _fold_state(columns, events, summary)
+        _fold_history(columns, events, info, summary)
     return summary
 
 
@@ -300,18 +299,13 @@ def _fold_purges(columns: dict[str, pa.Array], events: _Events, summary: Segment
     places = events.where(PURGE)
     if not len(places):
         return
-    idx, stream, view = (columns[name].to_numpy()[places] for name in ("idx", "stream", "view"))
+    idx, stream, through = (columns[name].to_numpy()[places] for name in ("idx", "stream", "seqno"))
     installed = np.searchsorted([each.idx for each in summary.views], idx)
     order = np.lexsort((idx, stream))
-    changes = [np.diff(values[order]) != 0 for values in (stream, view, installed)]
+    changes = [np.diff(values[order]) != 0 for values in (stream, installed)]
     last = order[np.append(np.logical_or.reduce(changes), True)]
-    taken = pa.array(places[last])
-    creators = columns["view_creator"].take(taken).to_pylist()
-    through = columns["seqno"].take(taken).to_pylist()
-    for at, creator, seqno in zip(last.tolist(), creators, through, strict=True):
-        counter = int(view[at])
-        mark = Purged(int(idx[at]), seqno, creator if counter else "", counter)
-        summary.add_purged(int(stream[at]), mark)
+    for at in last.tolist():
+        summary.add_purged(int(stream[at]), Purged(int(idx[at]), int(through[at])))
 
 
 def _fold_state(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
@@ -331,16 +325,41 @@ def _fold_capacity(columns: dict[str, pa.Array], events: _Events, summary: Segme
         summary.capacity = pc.max(columns["cap"].take(taken).filter(is_send)).as_py() or 0
 
 
-def _fold_estates(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
-    """Of uniform messages. Where plain ones are retained, they are resolved by themselves."""
-    places = events.where(ESTATE)
-    if not len(places):
-        return
+_MARKED = 3
+_HISTORY = {**dict.fromkeys(MARKS, _MARKED), DELIVER: 1, SEND: 2}
+
+
+def _fold_history(
+    columns: dict[str, pa.Array], events: _Events, info: SegmentInfo, summary: SegmentSummary
+) -> None:
+    """Rows of view changes as they are; of messages one for each run in one view, without a row of
+    a view change in between."""
+    what = events.among(_HISTORY)
+    marks = np.flatnonzero(what == _MARKED)
+    runs = np.flatnonzero((what == 1) | (what == 2))
+    last = np.zeros(len(what), dtype=np.int64)
+    if len(runs):
+        codes, _ = _tracks(columns, np.where(what == _MARKED, 0, what).astype(np.uint8))
+        order = runs[np.argsort(codes[runs], kind="stable")]
+        view = columns["view"].to_numpy()
+        creator = columns["view_creator"].indices.to_numpy()
+        since = np.cumsum(what == _MARKED)
+        first, end = columns["seqno"].to_numpy()[order], columns["seqno2"].to_numpy()[order]
+        starts = np.ones(len(order), dtype=bool)
+        starts[1:] = (first[1:] != end[:-1] + 1) | (end[1:] < first[1:])
+        for values in (codes, view, creator, since):
+            starts[1:] |= values[order][1:] != values[order][:-1]
+        begin = np.flatnonzero(starts)
+        runs = order[begin]
+        last[runs] = end[np.append(begin[1:], len(order)) - 1]
+    places = np.sort(np.concatenate((marks, runs)))
     taken = pa.array(places)
-    names = ("kind", "stream", "peer", "peer_inc", "idx")
-    rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
-    summary.resolved |= {
-        (peer, inc): idx
-        for kind, stream, peer, inc, idx in rows
-        if kind == RESOLVED and stream == Stream.UNIFORM
-    }
+    rows = zip(*(columns[name].take(taken).to_pylist() for name in HISTORY), strict=True)
+    for place, values in zip(places.tolist(), rows, strict=True):
+        row = history_row(info.node, info.inc, values)
+        if what[place] != _MARKED:
+            row = row._replace(seqno2=int(last[place]))
+        if len(summary.history) < HISTORY_MAX:
+            summary.history.append(row)
+        else:
+            summary.cut += 1

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.rules.history import MARKS, continues
+from ringcast.trace.rows import LISTS, Row
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
@@ -96,17 +99,11 @@ class Installed(NamedTuple):
 
 
 class Purged(NamedTuple):
-    """A member had purged its own messages up to `through`, the last time it did in this view."""
+    """A member had purged its own messages up to `through`, the last time it did in the view of the
+    row before."""
 
     idx: int
     through: int
-    creator: str
-    counter: int
-    """0: in the view of the last row before."""
-
-    @property
-    def view(self) -> ViewKey:
-        return self.creator, self.counter
 
 
 class Hole(NamedTuple):
@@ -134,9 +131,8 @@ class SegmentSummary:
     """Stretches left out."""
     capacity: int = 0
     """Of the member's send windows; 0: no row tells."""
-    resolved: dict[MemberKey, int] = field(default_factory=dict)
-    """Departed senders, none of whose uniform messages is left to be delivered; the idx of the
-    row."""
+    history: list[Row] = field(default_factory=list)
+    """Rows of views, and of the runs in them, condensed."""
     purged: dict[int, list[Purged]] = field(default_factory=dict)
     """By stream, one for each view."""
     caught_up: int = -1
@@ -148,8 +144,10 @@ class SegmentSummary:
         values = {item: getattr(self, item) for item in self.__slots__}
         for name in ("content", "blocks"):
             values[name] = [[track, list(spans.items())] for track, spans in values[name].items()]
-        for name in ("tracks", "resolved", "purged"):
+        for name in ("tracks", "purged"):
             values[name] = list(values[name].items())
+        values["history"] = [[getattr(row, name) for name in HISTORY] for row in self.history]
+        values["member"] = [self.history[0].node, self.history[0].inc] if self.history else ["", 0]
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
@@ -166,7 +164,8 @@ class SegmentSummary:
                 for track, spans in values[name]
             }
         values["views"] = [Installed.of(view) for view in values["views"]]
-        values["resolved"] = {(name, inc): idx for (name, inc), idx in values["resolved"]}
+        node, inc = values.pop("member")
+        values["history"] = [history_row(node, inc, row) for row in values["history"]]
         values["purged"] = {
             stream: [Purged(*mark) for mark in marks] for stream, marks in values["purged"]
         }
@@ -194,7 +193,7 @@ class SegmentSummary:
             self.counts[event] = self.counts.get(event, 0) + count
         self.cut += later.cut
         self.capacity = max(self.capacity, later.capacity)
-        self.resolved |= later.resolved
+        extend_history(self.history, later.history)
         for stream, marks in later.purged.items():
             for mark in marks:
                 self.add_purged(stream, mark)
@@ -204,15 +203,48 @@ class SegmentSummary:
     def add_purged(self, stream: int, mark: Purged) -> None:
         """The last one of each view counts."""
         marks = self.purged.setdefault(stream, [])
-        if marks and marks[-1].view == mark.view and not self._is_view_between(marks[-1], mark):
+        if marks and not self._is_view_between(marks[-1], mark):
             marks.pop()
         marks.append(mark)
 
     def _is_view_between(self, one: Purged, two: Purged) -> bool:
-        if one.counter:
-            return False
         at = bisect_left(self.views, two.idx, key=lambda view: view.idx)
         return at > 0 and self.views[at - 1].idx > one.idx
+
+
+HISTORY = (
+    *("event", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2"),
+    *("view", "view_creator", "members", "part", "cut"),
+)
+"""What the history needs of a row."""
+
+
+def history_row(node: str, inc: int, values: Sequence[Any]) -> Row:
+    """A row from these columns of it."""
+    event, idx, *others = values
+    columns = dict(zip(HISTORY[2:], others, strict=True))
+    columns |= {name: tuple(columns[name]) for name in LISTS}
+    return Row(event, node, inc, idx, **columns)
+
+
+def extend_history(history: list[Row], later: Sequence[Row]) -> None:
+    """Add what follows; runs go on that no view change parts."""
+    last: dict[tuple[str, OriginKey], int] = {}
+    for at in range(len(history) - 1, -1, -1):
+        if history[at].event in MARKS:
+            break
+        last.setdefault((history[at].event, history[at].origin), at)
+    for number, row in enumerate(later):
+        if row.event in MARKS:
+            history += later[number:]
+            return
+        run = row.event, row.origin
+        at = last.get(run, -1)
+        if at >= 0 and continues(history[at], row):
+            history[at] = history[at]._replace(seqno2=row.seqno2)
+        else:
+            last[run] = len(history)
+            history.append(row)
 
 
 def append_stretch(stretches: list[Stretch], later: Stretch) -> None:
@@ -327,7 +359,7 @@ class MemberTrace:
         self.content = self.summary.content
         self.blocks = self.summary.blocks
         self.views = self.summary.views
-        self.resolved = self.summary.resolved
+        self.history = self.summary.history
         self.purged = self.summary.purged
         self._hole_firsts = [hole.first for hole in self.holes]
 
@@ -399,9 +431,6 @@ class MemberTrace:
 
     def view_of(self, mark: Purged) -> Installed | None:
         """In which it was purged; None: no row of it is here."""
-        if mark.counter:
-            place = self.places.get(mark.view)
-            return None if place is None else self.views[place]
         at = bisect_left(self.views, mark.idx, key=lambda view: view.idx)
         return self.views[at - 1] if at else None
 

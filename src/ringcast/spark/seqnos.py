@@ -1,0 +1,43 @@
+"""Ranges of seqnos."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ringcast.spark.summary import Stretch
+
+SeqnoRange = tuple[int, int]
+
+
+def ranges(stretches: Iterable[Stretch]) -> list[SeqnoRange]:
+    """The seqnos covered, ascending; ranges may overlap."""
+    return sorted((at.first, at.last) for at in stretches if at.first <= at.last)
+
+
+def joined(ascending: Iterable[SeqnoRange]) -> list[SeqnoRange]:
+    """Those that overlap or touch as one."""
+    found: list[SeqnoRange] = []
+    for first, last in ascending:
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def minus(ascending: list[SeqnoRange], taken: list[SeqnoRange]) -> Iterator[SeqnoRange]:
+    """What of the first is not in the second; both ascending."""
+    for first, last in ascending:
+        at = first
+        for low, high in taken:
+            if low > last:
+                break
+            if high >= at:
+                if low > at:
+                    yield at, low - 1
+                at = high + 1
+        if at <= last:
+            yield at, last
