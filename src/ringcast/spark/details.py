@@ -39,6 +39,7 @@ RULES: tuple[Callable[[], Rule], ...] = (
     WindowHonoured,
     partial(Sequential, AckHonesty()),
     partial(Sequential, AckersAreMembers()),
+    partial(Sequential, InItsView()),
     SameBytesAgain,
     partial(Sequential, InItsView()),
 )

@@ -180,12 +180,38 @@ def test_a_hello_of_the_view_that_was_flushed_installs_it() -> None:
     assert side.layer.change.elsewhere == set()
 
 
-def test_who_is_frozen_takes_nobody_of_the_proposal_for_elsewhere() -> None:
+def test_who_is_frozen_takes_nobody_of_the_proposal_for_elsewhere_but_who_is_past_it() -> None:
     side, id = flushed_side()
     side.signal(MemberAhead(A, id.counter))
-    side.hear(B, hello(View(ViewId(B, 4), (B,))))
+    side.hear(B, hello(View(ViewId(B, id.counter), (B,))))
     assert side.layer.change.elsewhere == set()
+    side.hear(B, hello(View(ViewId(B, id.counter + 1), (B,))))
+    assert side.layer.change.elsewhere == {B}
     assert side.layer.change.follower.promised == id
+
+
+def test_who_is_frozen_goes_on_once_others_of_the_proposal_are_in_a_later_view() -> None:
+    side, id = flushed_side()
+    side.hear(B, hello(View(ViewId(B, 4), (B,))))
+    assert side.layer.change.elsewhere == {B}
+    assert side.layer.change.follower.promised == id  # who proposed it may still install it
+    side.hear(A, hello(View(ViewId(A, 5), (A,))))
+    assert side.layer.change.view.members == (C,)
+
+
+def test_who_answers_though_its_part_does_not_is_told_that_nothing_comes_of_it() -> None:
+    side, other = Side(A), View(ViewId(B, 2), (B, C))
+    side.join(ViewId(D, 2), A, D)
+    side.hear(B, hello(other))
+    side.pass_time(100)
+    assert proposed(side)[-3:] == ["D: ADBC", "B: ADBC", "C: ADBC"]
+    side.hear(D, side.state(D))
+    side.hear(B, side.state(B, other))
+    side.pass_time(PATIENCE_MS)
+    assert proposed(side)[-1] == "D: AD"
+    side.answer(D)
+    assert side.layer.change.view.members == (A, D)
+    assert [dest for dest, _ in side.said(wire.Hello)] == [B, C]
 
 
 def test_who_is_frozen_takes_others_of_its_view_for_elsewhere() -> None:
@@ -591,20 +617,22 @@ def test_who_does_not_read_what_departed_members_sent_closes_itself_in_the_end()
 
 SUSPECT_AFTER_MS = 1000 * SMALL.membership.suspect_after_s
 BROKEN_MS = 12_000.0
+ALL_WAYS = [(pair, way) for pair in ("BC", "BD", "AB", "AD") for way in ("both", "to", "from")]
 BROKEN_LINKS = [
-    *(("ABCD", source, dest) for source, dest in ("BC", "CB", "BD", "AB", "BA", "AD", "DA")),
-    *(("ABCDEFGHI", source, dest) for source, dest in ("BF", "FB", "AE", "EA")),
+    *(("ABCD", *pair, way) for pair, way in ALL_WAYS),
+    *(("ABCDEFGHI", "B", "F", way) for way in ("both", "to")),
+    ("ABCDEFGHI", "A", "E", "from"),
 ]
 
 
-@pytest.mark.parametrize("way", ["both ways", "one way"])
-@pytest.mark.parametrize(("names", "source", "dest"), BROKEN_LINKS)
+@pytest.mark.parametrize(("names", "source", "dest", "way"), BROKEN_LINKS)
 def test_of_two_that_do_not_hear_each_other_the_later_one_stays_out_until_they_do(
     names: str, source: str, dest: str, way: str
 ) -> None:
     group = ViewGroup(names).form()
-    group.weather.cuts = {(source, dest), *([(dest, source)] if way == "both ways" else [])}
-    loser, rest = max(source, dest), names.replace(max(source, dest), "")
+    links = {"to": [(source, dest)], "from": [(dest, source)]}
+    group.weather.cuts = {*links.get(way, links["to"] + links["from"])}
+    loser, rest = dest, names.replace(dest, "")
     assert longest_wait(group, SUSPECT_AFTER_MS + 4000) <= SUSPECT_AFTER_MS + 3000
     assert {group.view(name) for name in rest} == {rest}
     assert group.view(loser) == loser

@@ -476,16 +476,12 @@ REFUSED = {
     "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
     "hello without members": (hello(rest=b""), Reject.FRAME_LENGTH),
     "hello with other flags": (hello(16), Reject.FLAGS),
-<<<<<<< HEAD
-    "hello that purges otherwise": (hello(purge=4), Reject.FLAGS),
-=======
-    "hello that purges otherwise": (hello(0, settings(3)), Reject.FLAGS),
+    "hello that purges otherwise": (hello(0, settings(4)), Reject.FLAGS),
     "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
     "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),
     "hello for messages of nothing": (hello(0, settings(size=0)), Reject.SETTINGS),
     "hello that never reports": (hello(0, settings(1, interval=61_000)), Reject.SETTINGS),
-    "proposal that purges otherwise": (propose(agreed=settings(3)), Reject.FLAGS),
->>>>>>> explore
+    "proposal that purges otherwise": (propose(agreed=settings(4)), Reject.FLAGS),
     "hello that has heard of view 2**63": (hello(highest=2**63), Reject.SEQNO),
     "hello from too large a view": (hello(size=CHANGE_MEMBERS_MAX + 1), Reject.COUNT),
     "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),

@@ -25,11 +25,7 @@ from ringcast.model import (
     View,
     ViewId,
 )
-<<<<<<< HEAD
-=======
 from ringcast.settings import NAMES
-from ringcast.wire import members as members_module
->>>>>>> explore
 from ringcast.wire import runs as runs_module
 from ringcast.wire.changes import (
     OWN,

@@ -27,7 +27,7 @@ from ringcast.wire.changes import Hello, Holding
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
-    from ringcast.model import Member
+    from ringcast.model import Member, View
     from ringcast.protocols.views.layer import GroupViews
 
 
@@ -60,6 +60,14 @@ class Greetings:
         for address in owner.discovery.candidates:
             if address not in with_us:
                 out.datagram(address, hello)
+
+    def tell_left_out(self, view: View, out: Effects) -> None:
+        """Those who were to come into this view, and whose part did not answer whole: they have
+        promised it, and wait for nothing."""
+        invited, self._owner.meeting.invited = self._owner.meeting.invited, []
+        for member in invited:
+            if member not in view:
+                out.datagram(member, self.hello())
 
     def on_hello(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
         owner, change = self._owner, self._owner.change

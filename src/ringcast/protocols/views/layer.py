@@ -351,6 +351,7 @@ class GroupViews(Layer):
             return
         self.discovery.add(member.address for member in view)
         self.requests.begin(view)
+        self.greetings.tell_left_out(view, out)
         self._timers.arm(Timer.ADVANCE, now)
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:

@@ -66,6 +66,8 @@ class Meeting:
     def __init__(self) -> None:
         self.parts: dict[Member, Met] = {}
         """By their coordinators."""
+        self.invited: list[Member] = []
+        """Whom the last proposal was to let in."""
         self.losses = BackOff()
         self._pause_until = 0
         self._greeted_at = -GREET_NS
@@ -115,6 +117,7 @@ class Meeting:
         """Parts that can come in, apart from mine and from each other: nobody, and no address,
         twice."""
         taken = set(mine)
+        self.invited.clear()
         addresses = {member.address for member in taken}
         for met in self.fresh(now).values():
             view = met.view
@@ -122,6 +125,7 @@ class Meeting:
             has_room = len(view) <= room - len(taken)
             if has_room and addresses.isdisjoint(places):
                 taken.update(view)
+                self.invited += view
                 addresses |= places
                 yield view
         self.parts.clear()
