@@ -164,6 +164,14 @@ def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
     assert VerifyWanted(C) in side.signals
 
 
+def test_who_is_next_if_a_proposer_stalls_verifies_all_that_it_would_propose() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.hear(D, wire.Propose(ViewId(D, 9), (D, A, B, C), PLAIN))
+    side.pass_time(501)
+    assert all(VerifyWanted(member) in side.signals for member in (B, C, D))
+
+
 def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B)

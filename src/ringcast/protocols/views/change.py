@@ -18,7 +18,8 @@ half a second, until it is answered or has no meaning any more.
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
-                                                       me in the view; who is next has all do so
+                                                       me in the view; who is next has all do so,
+                                                       and verifies all
     nothing for twice that                             wait no more (`passed`): the next proposes
     nothing again                                      nor for that one; then for two more, for four
 """
@@ -344,6 +345,7 @@ class ViewChange:
                 for member in self.view:  # they are asked to follow me, if it is gone
                     if member not in (self.me, proposer):
                         out.datagram(member, wire.Complain(proposer))
+                        out.signal(VerifyWanted(member))
         elif self._stalled == 2 and proposer != self.me:
             self.passed.add(proposer)
         else:

@@ -365,7 +365,8 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        if self.change.is_frozen or self.meeting.fresh(now):
+        is_met = self.meeting.fresh(now) or self.meeting.has_group(now)
+        if self.change.is_frozen or is_met:
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.agreement.refusal is not None:
             self._go(self.agreement.refusal, out)

@@ -214,7 +214,14 @@ class ViewStreams(ReliableMulticast):
         return events
 
     def take_own(self) -> list[Event]:
-        return [] if self.reading.unread else super().take_own()
+        """What may be read of it: no view is told of before what others have sent in the last."""
+        events: list[Event] = []
+        read: list[Event] | None = []
+        while read is not None and self._reading_in is not None:
+            events += read
+            events += self._take_own(self._reading_in, self.reading.end)
+            read = self._announce()
+        return events
 
     # Outputs
 
