@@ -110,10 +110,10 @@ async def join(
     own application.
 
     Leaving the block waits until the others have received what was sent to the group, for
-    `membership.leave_timeout_s` at the most, and for no reader; so it does if the block ends with an exception or is
-    cancelled, as by Ctrl-C. A second cancellation ends that at once; a note on it and a warning say
-    what may not have been delivered. SIGTERM does the same, if nobody else handles it, and then
-    ends the process with status 143; `signals=False` leaves it alone.
+    `membership.leave_timeout_s` at the most, and for no reader; so it does if the block ends with
+    an exception or is cancelled, as by Ctrl-C. A second cancellation ends that at once; a note on
+    it and a warning say what may not have been delivered. SIGTERM does the same, if nobody else
+    handles it, and then ends the process with status 143; `signals=False` leaves it alone.
     """
     base = _configured(
         group,
