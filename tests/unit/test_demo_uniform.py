@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:tests/unit/test_demo_uniform.py
 """ringcast demo uniform: the time line that it tells is that of a flush."""
-========
-"""ringcast demo uniform: the time line that it tells is that of a view change."""
->>>>>>>> docs:tests/unit/test_uniform_demo.py
 
 from __future__ import annotations
 
@@ -18,16 +14,11 @@ def told(reached: str) -> list[str]:
     return [line.split(" ms  ")[-1] for line in result.output.splitlines()]
 
 
-<<<<<<<< HEAD:tests/unit/test_demo_uniform.py
 def test_members_fetch_what_another_holds_and_all_deliver_before_the_view() -> None:
-========
-def test_survivors_fetch_what_another_holds_and_all_deliver_before_the_view() -> None:
->>>>>>>> docs:tests/unit/test_uniform_demo.py
     lines = told("D")
     steps = [
         "D gets 1..3 of A, and keeps it.",
         "A dies. It has delivered 0 of them itself.",
-<<<<<<<< HEAD:tests/unit/test_demo_uniform.py
         "B to C: let B, C, D be view 5. What do you hold?",
         "C to B: I hold nothing of others.",
         "D to B: I hold 1..3 of A.",
@@ -36,16 +27,6 @@ def test_survivors_fetch_what_another_holds_and_all_deliver_before_the_view() ->
         "D hands C 1..3 of A.",
         "C to B: I hold it.",
         "B to C: all hold it. View 5 begins.",
-========
-        "B to C: let us go on without A. What do you hold?",
-        "C to B: I freeze, and hold nothing of A.",
-        "D to B: I freeze, and hold 1..3 of A.",
-        "B to C: we deliver A up to 3.",
-        "C to D: give me 1..3 of A.",
-        "D hands C 1..3 of A.",
-        "C to B: I hold all of that.",
-        "B to C: all hold it, the view begins.",
->>>>>>>> docs:tests/unit/test_uniform_demo.py
         "C delivers 1..3 of A.",
         "C installs View 5: B, C, D.",
         "B, C, D have each delivered 3 messages of A.",
@@ -54,11 +35,7 @@ def test_survivors_fetch_what_another_holds_and_all_deliver_before_the_view() ->
     assert places == sorted(places)
 
 
-<<<<<<<< HEAD:tests/unit/test_demo_uniform.py
 def test_who_proposes_fetches_nothing_that_it_has() -> None:
-========
-def test_the_proposer_fetches_nothing_that_it_has() -> None:
->>>>>>>> docs:tests/unit/test_uniform_demo.py
     lines = told("B")
     assert "B hands D 1..3 of A." in lines
     assert not any(line.startswith(("B to C: give", "B to D: give")) for line in lines)
