@@ -4,8 +4,9 @@
 for bytes that anybody may have sent: it raises DecodeError and nothing else, takes time linear in
 the datagram and allocates at most 4 × its length + 96 KiB; 24 × its length in a view change, whose
 lists are longer. Limits per datagram see to that: FRAMES_MAX, MESSAGES_MAX and NACK_RANGES_MAX; a
-view has at most VIEW_MEMBERS_MAX, and a datagram of its own, as has what was passed on for another
-sender. `pack` begins another datagram where a limit is reached.
+list of members has at most VIEW_MEMBERS_MAX, and a frame with such lists a datagram of its own, as
+has what was passed on for another sender. `pack` begins another datagram where a limit is reached,
+and cuts a frame of a view change into pieces if it fits no datagram.
 
 There is one header per datagram and per run, none per message.
 """
@@ -22,7 +23,7 @@ from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_M
 from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
 from ringcast.wire import change_codec, control
-from ringcast.wire.change_codec import IN_VIEW, encode_change
+from ringcast.wire.change_codec import IN_VIEW, LONG, PIECE_HEAD, cut_into_pieces, encode_change
 from ringcast.wire.changes import ChangeFrame, Forwarded, InView, Want
 from ringcast.wire.control import encode_control
 from ringcast.wire.cutter import Cutter
@@ -447,6 +448,9 @@ class _Packing:
                 assert not self._in_view, "it is told already"
                 self._close_any()
                 self.add_body(kind, body)
+            case _ if _FRAME.size + len(body) > self._room and kind in LONG and to is not None:
+                for piece in cut_into_pieces(kind, body, self._room - _FRAME.size - PIECE_HEAD):
+                    self.add_alone(*encode_change(piece))
             case _ if _FRAME.size + len(body) > self._room:
                 self.add_alone(kind, body)  # it names some members that have long names
             case _:
