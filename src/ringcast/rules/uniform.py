@@ -76,6 +76,9 @@ class ReceivedByAll:
         self.commits.setdefault(((row.node, row.inc), origin, through, row.event), row)
 
     def _judge(self, row: Row, origin: OriginKey, through: int, view: Row, found: Findings) -> None:
+        sent = self.received.get((*split_key(row.member), *origin), NOWHERE)
+        if row.event == TX and through <= sent.at(view.run_idx):
+            return  # it was sent before the view began: the flush brought it to all who need it
         for member in map(split_key, view.members):
             found.premises += 1
             received = self.received.get((*member, *origin), NOWHERE)
