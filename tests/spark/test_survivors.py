@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster_traces import Cluster, members, read_traces
+from ringcast.spark.survivors import compare_survivors
 
 from ringcast.model import Origin, Stream, View, ViewId
 from ringcast.spark.audit import audit
 from ringcast.spark.recorded_run import RecordedRun
 from ringcast.spark.summarize import summarize_segment
 from ringcast.spark.summary import SegmentState
-from ringcast.spark.survivors import compare_survivors
 from ringcast.trace.rows import ESTATE, OPEN, RESOLVED, VIEW, naming
 from ringcast.trace.segments import Segment, segment_paths
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
+    from ringcast.spark.survivors import Compared
 
     from ringcast.model import Member
-    from ringcast.spark.survivors import Compared
 
 UNIFORM = Stream.UNIFORM
 

@@ -120,7 +120,8 @@ class Town:
         members = list(self.nodes[source].view or ())
         match frame:
             case changes.Propose():
-                names = ", ".join(map(str, frame.members))
+                runs = [run for run in frame.members if isinstance(run, range)]
+                names = ", ".join(str(members[place]) for run in runs for place in run)
                 self.say(f"{said}: let {names} be view {frame.id.counter}. What do you hold?")
             case changes.State():
                 held = [

@@ -38,6 +38,12 @@ MARKS = (FREEZE, VIEW, SHOWN, OPEN, STATE_RECEIVED, CRASH, STOP)
 """What runs are not condensed across."""
 
 
+def continues(before: Row, row: Row) -> bool:
+    """Whether two runs of one origin are one."""
+    is_next = before.seqno2 + 1 == row.seqno <= row.seqno2
+    return is_next and before.view_key == row.view_key
+
+
 class Condensed:
     """The rows of members that tell of views and of messages to the group."""
 
@@ -56,12 +62,9 @@ class Condensed:
         if row.event in (SEND, DELIVER):
             run = row.event, row.origin
             at = last.get(run)
-            if at is not None:
-                before = rows[at]
-                is_next = before.seqno2 + 1 == row.seqno <= row.seqno2
-                if is_next and before.view_key == row.view_key:
-                    rows[at] = before._replace(seqno2=row.seqno2)
-                    return
+            if at is not None and continues(rows[at], row):
+                rows[at] = rows[at]._replace(seqno2=row.seqno2)
+                return
             last[run] = len(rows)
         else:
             last.clear()
@@ -150,6 +153,8 @@ class Life:
         self.astray: list[tuple[Row, Row | None]] = []
         """Messages that were sent while it was frozen, or in a view that it was not in; with the
         last row of a change before them."""
+        self.finished = 0
+        """How often it installed a view though it had promised a later one: it had to, first."""
         self.unplaced: list[Row] = []
         """Messages that were delivered in a view in which it never was."""
         self.state_taken: Row | None = None
@@ -160,6 +165,8 @@ class Life:
         for row in rows:
             self.is_whole = row.run_idx >= 0 or row.event == STOP
             if row.event == VIEW:
+                is_frozen = change is not None and change.event == FREEZE
+                self.finished += is_frozen and change is not None and change.view > row.view
                 change = row
                 self.stays[row.view_key] = Stay(row, dict(sent))
             elif row.event == FREEZE:

@@ -292,7 +292,8 @@ class UniformInAll(_OfViews):
 
 class NoNeedlessLoss(_OfViews):
     """Who misses a view that another one of it was in, and goes on with that one, was parted from
-    it: some proposal since had one of the two and not the other."""
+    it: some proposal since had one of the two and not the other. Else it installs that view first,
+    though it has promised a later one."""
 
     id = "VS7"
     title = "nobody misses a view of members that it was never parted from"
@@ -305,6 +306,7 @@ class NoNeedlessLoss(_OfViews):
         }
         is_known = all(life.is_whole for life in history.lives.values())
         for life in history.lives.values():
+            found.premises += life.finished
             for stay, after in pairwise(life.stays.values()):
                 for key in after.view.members:
                     peer = history.life(key)

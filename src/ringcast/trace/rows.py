@@ -23,7 +23,7 @@ PAUSE = "pause"
 RESUME = "resume"
 
 # Views and windows.
-FREEZE = "freeze"
+FREEZE = "view_freeze"
 """The member promises the proposal `view` of these `members`: no seqno until the next `view`."""
 VIEW = "view"
 """The node installs a view: it gives its seqnos in it from here on."""

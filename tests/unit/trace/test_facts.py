@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts
 
 from ringcast.rules.membership import GroupFacts
-from ringcast.rules.uniform_liveness import HeirFacts, UniformFacts
 from ringcast.trace.facts import facts_from_values, facts_to_values
 from ringcast.trace.rows import Facts
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast.rules.merging import BeginsWhereNamed, Restful, WindowsStay
 from trace_builder import Script
 
 from ringcast.rules.membership import Agreement, GroupFacts, OneView, ServedByItsView
-from ringcast.rules.merging import BeginsWhereNamed, Restful, WindowsStay
 from ringcast.rules.table import feed_all
 from ringcast.trace.rows import PART, PHASE, START, VIEW, Facts
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast.protocols.state import PATIENCE_NS
 from trace_builder import Script
 
-from ringcast.protocols.state import PATIENCE_NS
 from ringcast.rules.membership import GroupFacts
 from ringcast.rules.state import Content, chain, run_hash, state_bound_ns
 from ringcast.rules.table import STATE, feed_all

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast.rules.uniform_liveness import UniformFacts, resolve_bound_ns
 from trace_builder import Script
 
 from ringcast.rules.membership import LEAVE
 from ringcast.rules.table import UNIFORM, feed_all
-from ringcast.rules.uniform_liveness import UniformFacts, resolve_bound_ns
 from ringcast.trace.rows import (
     BACK,
     CRASH,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
 from ringcast.protocols.views.backoff import BackOff
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,7 +49,7 @@ YIELD_NS = 500_000_000
 GREET_NS = 500_000_000
 """How often somebody who is met makes one say Hello to all: who else is there may come along."""
 
-PARTS_MAX = 256
+PARTS_MAX = VIEW_MEMBERS_MAX
 
 HELD_MAX = 64
 """Changes of which it is known how long they held senders up."""
