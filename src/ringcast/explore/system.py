@@ -106,7 +106,7 @@ class Scenario:
         if fault is Fault.CRASH:
             some = [NAMES[place] for place in self.mortals if place < self.size]
             return f"{'a member' if len(some) == self.size else ' or '.join(some)} {fault.value}"
-        return fault.value
+        return str(fault.value)
 
 
 def explore_scenario(

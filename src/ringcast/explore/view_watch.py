@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator, Sequence
 
-    from ringcast.core.effects import Left, ViewAgreed
+    from ringcast.core.effects import Left
     from ringcast.core.view_change import Freeze
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
@@ -32,12 +32,24 @@ class Application:
         self.lived: list[Lived] = []
         self.state: set[bytes] = set()
         self._nothing = (0,) * streams
+        self._is_renewed = False
+
+    def renew(self) -> None:
+        """A state comes: what was sent before its cut is in it. If it is cut at the next view,
+        nothing is delivered before that."""
+        self.state.clear()
+        self.lived = self.lived[-1:]
+        self._is_renewed = True
 
     def enter(self, view: ViewId) -> None:
+        if self._is_renewed:
+            self.lived.clear()
+        self._is_renewed = False
         self.lived.append(Lived(view, self._nothing, self._nothing, self._nothing))
 
     def deliver(self, i: int, number: int, *, by_commit: bool) -> bool:
         """Message `number` of stream `i`; whether it is the next one in this view."""
+        self._is_renewed = False
         view, *counts = self.lived[-1]
         starts, delivered, committed = map(list, counts)
         if delivered[i] and number != delivered[i] + 1:
@@ -52,13 +64,15 @@ class Application:
 class Watch:
     """Of a whole group."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member], *, retains: bool) -> None:
         self.wrong: list[str] = []
         self.asked: dict[ViewId, tuple[Member, ...]] = {}
         """Of every proposal."""
         self.applications: dict[Member, Application] = {}
         self._origins = [Origin(member, stream) for member in members for stream in STREAMS]
+        self._kept = [retains or origin.stream is Stream.UNIFORM for origin in self._origins]
         self._numbers: dict[bytes, tuple[int, int]] = {}  # of each message: its stream, its number
+        self._left: list[Member] = []
         self._wanted = [0] * len(self._origins)
         self._sent: list[list[ViewId]] = [[] for _ in self._origins]
         self._members: dict[ViewId, tuple[Member, ...]] = {}
@@ -88,15 +102,18 @@ class Watch:
                 by_commit = node.view is not None and event.view_id == node.view.id
                 application.state.update(event.run.payloads)
                 for payload in event.run.payloads:
-                    if not application.deliver(*self._numbers[payload], by_commit=by_commit):
+                    if payload not in self._numbers:
+                        self.wrong.append("G1: delivered what nobody has sent")
+                    elif not application.deliver(*self._numbers[payload], by_commit=by_commit):
                         self.wrong.append("VS3: delivered twice, or one before it was not")
             case StateBegun():
-                application.state.clear()
+                application.renew()
             case StateChunk(payload):
                 application.state.update(filter(None, payload.split(b"\n")))
             case Closed():
                 assert node.membership is not None
                 view = node.membership.change.view
+                self._left.append(node.me)
                 if node.me not in view:
                     self._members[view.id] = view.members
                     application.enter(view.id)
@@ -120,18 +137,29 @@ class Watch:
 
     # What must hold
 
-    def judge(self, living: Sequence[Member], premises: Counter[str]) -> None:
-        """After a run, at whose end these are in the group."""
+    def judge(self, living: Sequence[Member], premises: Counter[str], *, has_state: bool) -> None:
+        """After a run, at whose end these are in the group. With a state theirs are the same, but
+        for what the departed have sent and nobody retains."""
         lived = {who: tuple(each.lived) for who, each in self.applications.items()}
-        kept = [origin.stream is Stream.UNIFORM for origin in self._origins]
-        sent = [tuple(tags) for tags in self._sent]
+        kept, sent = self._kept, [tuple(tags) for tags in self._sent]
         history = History(self._origins, kept, lived, sent, self._members, self.asked, self._along)
         self.wrong += violations(history, premises)
         self.wrong += self._left_out(living, premises)
+        self.wrong += self._left_behind(living, premises)
         for member in living:
             last = lived[member][-1]
             if any(tags.count(last.view) > last.count(i) for i, tags in enumerate(sent)):
                 self.wrong.append("N-L1: not all that was sent in the last view was delivered")
+        lost = {
+            payload
+            for payload, (i, _) in self._numbers.items()
+            if not kept[i] and self._origins[i].sender not in living
+        }
+        states = [self.applications[member].state - lost for member in living]
+        if has_state:
+            premises["T1"] += 1
+            if any(state != states[0] for state in states):
+                self.wrong.append("T1: members have not the same state")
 
     def _left_out(self, living: Sequence[Member], premises: Counter[str]) -> Iterator[str]:
         for member in living:
@@ -141,6 +169,16 @@ class Watch:
                 together = set(living).intersection(self._members[before])
                 if not together.issubset(self._members[after]):
                     yield "VL: a member goes on without another that lives and was with it"
+
+    def _left_behind(self, living: Sequence[Member], premises: Counter[str]) -> Iterator[str]:
+        for who in self._left:
+            for i, origin in enumerate(self._origins):
+                tags = self._sent[i] if origin.sender == who else []
+                for member in living if tags else ():
+                    for lived in self.applications[member].lived:
+                        premises["R8"] += lived.view == tags[-1]
+                        if lived.view == tags[-1] and tags.count(lived.view) > lived.count(i):
+                            yield "R8: a member left, and not all that it sent was delivered"
 
 
 class _Observer:
@@ -157,7 +195,7 @@ class _Observer:
     def took(self, *_: object, **__: object) -> None: ...
     def offered(self, *_: object) -> None: ...
 
-    def before_change(self, change: ViewAgreed | Freeze | Begin | Left, now: int) -> None:
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         self._watch.note_sent(self._node, self._view)
         if isinstance(change, Begin):
             self._watch.begins(change)

@@ -7,21 +7,22 @@ as if what it answers had come late. Members crash at any step. A stream is a lo
 which its messages were sent; what somebody holds of it is a number. Getting what a flush lacks is
 one step, and needs a live member that has it.
 
-From every state the group must be able to go on: a proposal of all who live, by whoever stands
-first in the largest part, ends in one view of them. What else must hold: view_rules.py.
+From every state the group must be able to go on: somebody is answered by all who live, and its
+proposal of all of them ends in one view. What else must hold: view_rules.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
 from ringcast.explore.view_rules import History, Lived, violations
+from ringcast.explore.view_world import NAMES, NOT_IN, Numbers, Person, World, fork
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose, State, Wishes
+from ringcast.protocols.views.frames import Propose, Wishes
 from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.wire.changes import Finish, Install
@@ -29,98 +30,12 @@ from ringcast.wire.changes import Finish, Install
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ringcast.explore.view_world import Scenario
     from ringcast.protocols.views.frames import ChangeFrame
 
 T = TypeVar("T")
 
-NAMES = "ABCDEFGH"
 STUCK = "stuck: a proposal of all who live does not end in one view"
-NOT_IN = -1
-"""In place of a number: the sender is not in this member's view."""
-
-
-class Kind(NamedTuple):
-    """One stream of a scenario."""
-
-    sender: int
-    stream: Stream
-    messages: int = 1
-    is_retained: bool = True
-
-    def __str__(self) -> str:
-        count = f"{self.messages} {self.stream.name.lower()}"
-        return f"{count}{' not retained' * (not self.is_retained)} by {NAMES[self.sender]}"
-
-
-class Scenario(NamedTuple):
-    name: str
-    views: tuple[str, ...]
-    """Members by name, in the views in which they begin."""
-    streams: tuple[Kind, ...]
-    proposals: int = 2
-    crashes: int = 1
-    targets: tuple[str, ...] = ()
-    """What may be proposed, each by the first that is named; nothing: any set, by anybody."""
-    leaver: str = ""
-    """Who wants to leave: proposals with it and others are without it in their view."""
-
-    @property
-    def description(self) -> str:
-        leaver = f"; {self.leaver} leaves" * bool(self.leaver)
-        sets = " or ".join(self.targets) if self.targets else "any set by anybody"
-        return (
-            f"{' | '.join(self.views)}{leaver}; messages: {', '.join(map(str, self.streams))}; "
-            f"proposals: {self.proposals}, {sets}; crashes: {self.crashes}, at any step; any frame "
-            "lost, late or again"
-        )
-
-
-def fork(value: T) -> T:
-    """A copy with the same attributes; `copy` takes several times as long."""
-    other = object.__new__(type(value))
-    other.__dict__.update(value.__dict__)
-    return other
-
-
-class Person:
-    """One member: its machines and its streams, by the number of the stream."""
-
-    follower: Follower
-    proposer: Proposer
-    held: tuple[int, ...]
-    lived: tuple[Lived, ...]
-    is_up: bool
-    flushing: Cut | None
-    key: int
-    """The same for members that behave alike; 0: not known."""
-
-    def copy(self) -> Person:
-        """With machines of its own."""
-        other = fork(self)
-        other.follower, other.proposer = fork(self.follower), fork(self.proposer)
-        other.follower._flushed = list(other.follower._flushed)
-        other.proposer.awaited = dict(other.proposer.awaited)
-        other.proposer._states = dict(other.proposer._states)
-        other.key = 0
-        return other
-
-    @property
-    def now(self) -> Lived:
-        return self.lived[-1]
-
-
-class World:
-    people: dict[Member, Person]
-    sent: tuple[tuple[ViewId, ...], ...]
-    """By stream: the view in which each message was sent."""
-    acks: tuple[tuple[frozenset[Member], ...], ...]
-    """By stream: who has acknowledged each message, where Commits depend on it."""
-    commits: tuple[int, ...]
-    frames: tuple[int, ...]
-    """From proposers: what was ever sent."""
-    proposals: tuple[Propose, ...]
-    cuts: tuple[int, ...]
-    crashes: int
 
 
 class Views:
@@ -138,11 +53,7 @@ class Views:
         self.members = [Member(Address("h", NAMES.index(name)), 1, name) for name in names]
         self.origins = [Origin(self.members[k.sender], k.stream) for k in scenario.streams]
         self._follower, self._proposer = follower, proposer
-        self._numbers: dict[object, int] = {}
-        self._contents: dict[int, int] = {}  # of States and Cuts, by their identity
-        self._interned: dict[object, ChangeFrame] = {}
-        self._cuts: dict[int, Cut] = {}
-        self._frames: dict[int, tuple[Member, Member, ChangeFrame]] = {}
+        self._numbers = Numbers()
         self._judged: dict[object, tuple[str, ...]] = {}
         self._healed: set[object] = set()
 
@@ -174,43 +85,24 @@ class Views:
         people = [person.key or self._key_of(person) for person in world.people.values()]
         frames = sorted(n for n in world.frames if self._may_matter(world, n))
         rest = world.sent, world.acks, world.commits, world.proposals, world.cuts
-        return people, self._number(rest), frames
-
-    def _number(self, what: object) -> int:
-        return self._numbers.setdefault(what, len(self._numbers) + 1)
+        return people, self._numbers.of(rest), frames
 
     def _key_of(self, person: Person) -> int:
+        number, follower, proposer = self._numbers, person.follower, person.proposer
         if not self._is_there(person):
-            person.key = self._number(person.lived)
+            person.key = number.of(person.lived)
             return person.key
-        follower, proposer, number = person.follower, person.proposer, self._contents
         asked: tuple[object, ...] = ()
         if proposer.step not in (Step.IDLE, Step.TELL):
-            states = ((who, number[id(state)]) for who, state in proposer._states.items())
+            states = ((who, number.of_content(each)) for who, each in proposer._states.items())
             is_finishing = proposer.step is Step.FINISH
             awaited = proposer.awaited.items() if is_finishing else proposer.awaited
-            asked = (proposer.step, *awaited, *states)
-        kept = tuple(number[id(each.cut)] for each in follower._flushed)
-        flushing = None if person.flushing is None else number[id(person.flushing)]
+            asked = (proposer.step, *awaited, *sorted(states))
+        kept = tuple(number.of_content(each.cut) for each in follower._flushed)
+        flushing = None if person.flushing is None else number.of_content(person.flushing)
         phase = follower.view.id, follower.phase, follower.promised
-        person.key = self._number((person.lived, person.held, phase, kept, flushing, asked))
+        person.key = number.of((person.lived, person.held, phase, kept, flushing, asked))
         return person.key
-
-    def _intern(self, frame: ChangeFrame) -> ChangeFrame:
-        """One object for all States and Cuts of the same content."""
-        match frame:
-            case State(proposal, view, (own, held)):
-                content: object = proposal, view, *own.values(), *held.values(), frame.flushed
-            case Cut(proposal, parts, starts):
-                marks = ((p.view, p.members, *p.cuts.items()) for p in parts)
-                content = proposal, *starts.items(), *marks
-            case _:
-                return frame
-        kept = self._interned.setdefault(content, frame)
-        number = self._contents[id(kept)] = self._number(content)
-        if isinstance(kept, Cut):
-            self._cuts[number] = kept
-        return kept
 
     # What can happen
 
@@ -218,7 +110,7 @@ class Views:
         for i in range(len(self.origins)):
             yield from self._stream(world, i)
         for number in world.frames:
-            _, dest, frame = self._frames[number]
+            _, dest, frame = self._numbers.frames[number]
             if self._matters(world.people[dest], frame):
                 yield f"{dest} gets {_text(frame)}", self._arrive(world, number)
         for member, person in world.people.items():
@@ -392,7 +284,7 @@ class Views:
 
     def _may_matter(self, world: World, number: int) -> bool:
         """Whether it could change anything there, now or later."""
-        _, dest, frame = self._frames[number]
+        _, dest, frame = self._numbers.frames[number]
         follower = world.people[dest].follower
         is_late = order(frame.id) < order(follower.promised) or frame.id == follower.view.id
         return self._is_there(world.people[dest]) and not is_late
@@ -412,7 +304,7 @@ class Views:
         return after
 
     def _arrive(self, world: World, number: int) -> World:
-        source, dest, frame = self._frames[number]
+        source, dest, frame = self._numbers.frames[number]
         after = self._copy(world, dest, is_changing=True)
         self._receive(after, source, dest, frame)
         return after
@@ -444,13 +336,13 @@ class Views:
                     person.flushing = None
                     self._begin(person, member, wish)
         for dest, said in wishes.frames:
-            frame = self._intern(said)
-            if isinstance(frame, Cut) and self._contents[id(frame)] not in world.cuts:
-                world.cuts += (self._contents[id(frame)],)
+            frame = self._numbers.intern(said)
+            if isinstance(frame, Cut) and self._numbers.of_content(frame) not in world.cuts:
+                world.cuts += (self._numbers.of_content(frame),)
             if dest == member:
                 self._receive(world, member, member, frame)
             elif isinstance(frame, Propose | Finish | Cut | Install):
-                number = self._frame_number(member, dest, frame)
+                number = self._numbers.of_frame(member, dest, frame)
                 if number not in world.frames:
                     world.frames += (number,)
             elif self._is_there(world.people[dest]):
@@ -465,17 +357,11 @@ class Views:
         held = world.people[member].held
         return Snapshot(own, {o: held[i] for i, o in enumerate(self.origins) if held[i] != NOT_IN})
 
-    def _frame_number(self, source: Member, dest: Member, frame: ChangeFrame) -> int:
-        content = self._contents[id(frame)] if isinstance(frame, Cut) else frame
-        number = self._number((dest, content))
-        self._frames[number] = source, dest, frame
-        return number
-
     # What must hold
 
     def violations(self, world: World) -> Iterable[str]:
         lived = tuple(person.lived for person in world.people.values())
-        key = self._number((lived, world.sent, world.proposals, world.cuts))
+        key = self._numbers.of((lived, world.sent, world.proposals, world.cuts))
         found = self._judged.get(key)
         if found is None:
             found = self._judged[key] = tuple(violations(self._history(world), self.premises))
@@ -495,9 +381,9 @@ class Views:
             members,
             {proposal.id: proposal.members for proposal in world.proposals},
             {
-                (part.view, self._cuts[number].id): part.members
+                (part.view, self._numbers.cuts[number].id): part.members
                 for number in world.cuts
-                for part in self._cuts[number].parts
+                for part in self._numbers.cuts[number].parts
             },
         )
 
@@ -508,12 +394,12 @@ class Views:
             (
                 person.held,
                 person.now,
-                *(self._contents[id(k.cut)] for k in person.follower._flushed),
+                *(self._numbers.of_content(k.cut) for k in person.follower._flushed),
             )
             for person in world.people.values()
             if self._is_there(person)
         ]
-        key = self._number((tuple(people), world.sent, world.commits))
+        key = self._numbers.of((tuple(people), world.sent, world.commits))
         if key in self._healed or not people:
             return ()
         self._healed.add(key)
@@ -531,7 +417,7 @@ class Views:
         while is_moving:
             is_moving = False
             for number in world.frames[old:]:
-                _, dest, frame = self._frames[number]
+                _, dest, frame = self._numbers.frames[number]
                 if self._matters(world.people[dest], frame):
                     world, is_moving = self._arrive(world, number), True
             for member in living:
@@ -541,7 +427,8 @@ class Views:
         ends = {world.people[member].now.view for member in living}
         if ends != {world.proposals[-1].id}:
             return (STUCK,)
-        return tuple(violations(self._history(world), Counter()))
+        found = violations(self._history(world), Counter())
+        return tuple(f"{kind}; seen once all who live come together" for kind in found)
 
     def _is_answered(self, world: World, leader: Member, living: tuple[Member, ...]) -> bool:
         """Each of them knows who is gone, or in another view."""

@@ -97,9 +97,7 @@ def compare_content(spark: Workers, run: RecordedRun) -> Content:
         judge = _judge_by_sender if doubt.is_by_sender else _judge_by_receivers
         judge(run, doubt, rows, found)
     found.delivered = sum(
-        last - first + 1
-        for _, _, _, stretches in run.tracks("delivered")
-        for first, last in ranges(stretches)
+        last - first + 1 for _, _, _, rows in run.runs("delivered") for first, last in ranges(rows)
     )
     return found
 

@@ -50,7 +50,7 @@ def judge_details(
     """What each rule says of each of these members; `capacity` is by member key."""
     sizes = {}
     for trace in traces:
-        stop = trace.holes[0].first if trace.holes else None
+        stop = trace.holes[0].idx if trace.holes else None
         paths = [path for state in trace.states for path in state.paths]
         size = sum(Path(path).stat().st_size for path in paths)
         sizes[json.dumps([paths, stop, capacity, trace.purge])] = size

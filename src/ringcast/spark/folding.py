@@ -30,6 +30,5 @@ def from_text(text: str) -> Verdict:
 
 def row_of(values: list[object]) -> Row:
     """A row from JSON, which knows no tuples."""
-    row = Row._make(values)
-    lists: dict[str, Any] = {name: tuple(getattr(row, name)) for name in LISTS}
-    return row._replace(**lists)
+    columns: dict[str, Any] = dict(zip(Row._fields, values, strict=True))
+    return Row(**columns | {name: tuple(columns[name]) for name in LISTS})

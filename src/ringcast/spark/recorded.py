@@ -1,17 +1,22 @@
 """A run judged from the summaries of what its members recorded, each for itself.
 
-A verdict is *violated* only on positive evidence. Where rows of a member are missing (lost by its
-recorder, a file gone or torn) the rest is judged and called *incomplete*. The trace of a member
-that a view left behind is a prefix: what hangs on its missing end is *unknown*, nobody's fault.
-What such traces can never show is *undecidable*.
+Views, and what was sent and delivered in them, are judged by the rules that judge simulations, over
+condensed rows. A verdict is *violated* only on positive evidence. Where rows of a member are
+missing (lost by its recorder, a file gone or torn) the rest is judged and called *incomplete*. The
+trace of a member that a view left behind is a prefix: what hangs on its missing end is *unknown*,
+nobody's fault. What such traces can never show is *undecidable*.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ringcast.rules.delivery import InItsView, InOrder, PrefixOfTheDead
+from ringcast.rules.everywhere import AtMostOnce
+from ringcast.rules.sequential import Sequential
 from ringcast.rules.table import VIEWS, feed_all, rules_for
-from ringcast.rules.views import UniformInAll
+from ringcast.rules.views import UniformInAll, ViewOrder
 from ringcast.spark.contents import compare_content
 from ringcast.spark.details import judge_details
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
@@ -34,21 +39,20 @@ from ringcast.spark.report import (
     verdict_id,
 )
 from ringcast.spark.seqnos import minus, ranges
-from ringcast.spark.summary import Track
+from ringcast.spark.summary import ROLES
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.facts import facts_from_values
-from ringcast.trace.rows import DELIVER, SEND, Facts
+from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
 
 if TYPE_CHECKING:
-    from ringcast.rules.findings import Verdict as Folded
+    from collections.abc import Iterable, Iterator
+
+    from ringcast.rules.delivery import Reading
+    from ringcast.rules.findings import Rule
     from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace, Stretch
-    from ringcast.trace.rows import MemberKey, Row
-
-
-HISTORIES = (*VIEWS, UniformInAll)
-"""Makers of the rules that are fed condensed rows."""
+    from ringcast.spark.summary import MemberTrace
+    from ringcast.trace.rows import MemberKey, OriginKey
 
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
@@ -69,18 +73,17 @@ class _Judge:
 
     def verdicts(self) -> list[Verdict]:
         self._judge_integrity()
-        self._judge_repeats()
         self._judge_order()
         self._judge_sends()
+        self._judge_views()
         self._judge_content()
         self._judge_reach()
-        self._judge_history()
         self._judge_details()
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
         for violation in self._shown:
             violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
-        cut = sum(trace.cut for trace in self._run.members.values())
+        cut = sum(trace.summary.cut for trace in self._run.members.values())
         for name in IF_ANY:
             self._verdicts[name].is_optional = True
         for verdict in self._verdicts.values():
@@ -101,88 +104,52 @@ class _Judge:
 
     def _judge_order(self) -> None:
         """N1: what is new is the next seqno. What has been delivered before is for G2 to judge."""
-        self._verdicts["N1"].premises = self._run.count(DELIVER)
-        for member, trace, track, stretches in self._run.tracks("delivered"):
-            low, opened_idx = 1, -1
-            due, due_idx = 1, -1
-            for stretch in stretches:
-                idx = stretch.first_idx
-                if stretch.is_opened:
-                    if stretch.first < due:  # of a sender that was away meanwhile
-                        self._violate(
-                            "N1",
-                            f"{self._name(member)} opens {self._names.of_origin(track.origin)} at "
-                            f"{stretch.first - 1} and has delivered {due - 1}",
-                            *(at_idx(trace, due_idx), at_idx(trace, idx)),
-                        )
-                    low = due = stretch.first
-                    opened_idx = due_idx = idx
-                fault = ""
-                if stretch.last < stretch.first and not stretch.is_opened:
-                    fault = "which is backwards"
-                # What is missing may be in rows that are missing; then it is called incomplete.
-                elif stretch.first > due and not trace.has_hole(due_idx, idx):
-                    fault = f"due was {due}"
-                elif stretch.first < low and not trace.has_hole(opened_idx, idx):
-                    fault = f"its window begins at {low}"
-                if fault:
-                    self._violate(
-                        "N1",
-                        f"{self._name(member)} delivers {stretch.first} of "
-                        f"{self._names.of_origin(track.origin)}, {fault}",
-                        *(at_idx(trace, due_idx), at_idx(trace, idx)),
-                    )
-                low = min(low, stretch.first)
-                if stretch.last >= max(due, stretch.first):
-                    due, due_idx = stretch.last + 1, stretch.last_idx
+        members = self._run.members.values()
+        self._take([AtMostOnce(), ViewOrder()], (row for trace in members for row in trace.rows))
+        self._take([InOrder()], (row for trace in members for row in _bridged(trace)))
+        for name in ("G2 N2", "N1"):
+            self._verdicts[name].premises = self._run.count(DELIVER)
 
     def _judge_sends(self) -> None:
         """N3, of which the traces show that each send takes the next seqno."""
         self._verdicts["N3"].premises = self._run.count(SEND)
-        for _, trace, track, stretches in self._run.tracks("sent"):
+        for _, trace, track, runs in self._run.runs("sent"):
             due, last_idx = 1, -1
-            for stretch in stretches:
-                is_lost = stretch.first > due and trace.has_hole(last_idx, stretch.first_idx)
-                if stretch.last < stretch.first or (stretch.first != due and not is_lost):
+            for run in runs:
+                is_lost = run.seqno > due and run.idx in trace.after_holes
+                if run.seqno2 < run.seqno or (run.seqno != due and not is_lost):
                     self._violate(
                         "N3",
-                        f"{self._names.of_origin(track.origin)} sends {stretch.first}, "
-                        f"due was {due}",
-                        *(at_idx(trace, last_idx), at_idx(trace, stretch.first_idx)),
+                        f"{self._names.of_origin(track.origin)} sends {run.seqno}, due was {due}",
+                        *(at_idx(trace, last_idx), at_idx(trace, run.idx)),
                     )
-                due, last_idx = stretch.last + 1, stretch.last_idx
+                due, last_idx = run.seqno2 + 1, run.idx
 
-    def _judge_repeats(self) -> None:
-        """G2, and N2: every stream there is today is a multicast, so they are one."""
-        self._verdicts["G2 N2"].premises = self._run.count(DELIVER)
-        for _, trace, track, stretches in self._run.tracks("delivered"):
-            self._repeats(trace, track, stretches)
-
-    def _repeats(self, trace: MemberTrace, track: Track, stretches: list[Stretch]) -> None:
-        covered = 0
-        for first, last in ranges(stretches):
-            if first <= covered:
-                again = min(last, covered)
-                self._violate(
-                    "G2 N2",
-                    f"{self._name(trace.member)} delivers {first}..{again} of "
-                    f"{self._names.of_origin(track.origin)} again",
-                    at_seqnos(trace, DELIVER, track.origin, first, again),
-                )
-            covered = max(covered, last)
+    def _judge_views(self) -> None:
+        """What happens in each view, as far as no row of a member is missing. The dead are those
+        whom views left behind and whose traces have no end."""
+        members = self._run.members
+        deaths = [Row(CRASH, *member, 1 << 62) for member in sorted(self._run.prefixes)]
+        rows = [row for trace in members.values() for row in trace.sure_rows]
+        rules = [make() for make in (*VIEWS, UniformInAll, PrefixOfTheDead) if make != ViewOrder]
+        self._take(rules, [*rows, *deaths])
+        less = [trace for trace in members.values() if trace.level != "full"]
+        in_view: Sequential[Reading] = Sequential(InItsView())
+        self._take([in_view], (row for trace in less for row in trace.sure_rows))
+        if less:
+            asked = 'whom members ask for repair is recorded by record_level="full" only'
+            self._verdicts["N8"].unjudged = asked
 
     def _judge_integrity(self) -> None:
         """G1: what is delivered, less what was sent, is nothing."""
         verdict = self._verdicts["G1"]
         verdict.premises = self._run.count(DELIVER)
-        sent = {
-            track.origin: ranges(stretches) for _, _, track, stretches in self._run.tracks("sent")
-        }
-        for member, trace, track, stretches in self._run.tracks("delivered"):
+        sent = {track.origin: ranges(runs) for _, _, track, runs in self._run.runs("sent")}
+        for member, trace, track, runs in self._run.runs("delivered"):
             sender = track.peer, track.peer_inc
             known = sent.get(track.origin, [])
             highest = max((last for _, last in known), default=0)
-            for first, last in minus(ranges(stretches), known):
+            for first, last in minus(ranges(runs), known):
                 if sender in self._run.prefixes and first > highest:
                     verdict.unknown.add(self._name(sender))
                 elif not self._may_lack(sender, first > highest):
@@ -203,32 +170,6 @@ class _Judge:
         if trace is None:
             return sender in self._run.mentioned
         return bool(trace.holes or trace.lost) or (is_at_end and not trace.is_clean_stop)
-
-    def _judge_history(self) -> None:
-        """VS1 to VS9, by the rules that judge simulations: from condensed rows of each member, up
-        to the first that is missing."""
-        members = self._run.members.values()
-        rules = [make() for make in HISTORIES]
-        for trace in members:
-            stop = trace.holes[0].first if trace.holes else None
-            rows = () if trace.cut else trace.history
-            feed_all(rules, (row for row in rows if stop is None or row.idx < stop))
-        is_retained = any(trace.purge == "retained" for trace in members)
-        facts = Facts(purge="retained" if is_retained else "acks")
-        for found in (rule.finish(facts) for rule in rules):
-            self._add(found)
-
-    def _add(self, found: Folded) -> None:
-        """What a rule found in rows of members that record for themselves."""
-        verdict = self._verdicts[found.id]
-        verdict.premises += found.premises
-        verdict.violation_count += found.violation_count
-        shown = found.violations[: VIOLATIONS_SHOWN_MAX - len(verdict.violations)]
-        verdict.violations += [Violation(text, list(rows)) for text, rows in shown]
-        if found.undecidable is not None and self._run.prefixes:
-            verdict.unknown |= set(map(self._name, self._run.prefixes))
-        elif found.undecidable is not None:
-            verdict.inconclusive.append(found.undecidable)
 
     def _judge_content(self) -> None:
         """All have the same blocks."""
@@ -259,9 +200,9 @@ class _Judge:
                 at_idx(source, mark.idx),
                 at_seqnos(trace, DELIVER, origin, through, through),
                 *(
-                    at_idx(trace, stretch.first_idx)
-                    for stretch in trace.tracks.get(Track("delivered", *origin), [])
-                    if stretch.is_opened
+                    at_idx(trace, row.idx)
+                    for row in trace.rows
+                    if row.event == OPEN and row.origin == origin
                 ),
             )
         verdict.reaches = [
@@ -289,7 +230,50 @@ class _Judge:
         }
         full = [trace for member, trace in members.items() if is_full[member]]
         for found in judge_details(self._spark, full, capacity) if full else ():
-            self._add(found)
+            verdict = self._verdicts[found.id]
+            verdict.premises += found.premises
+            verdict.violation_count += found.violation_count
+            room = VIOLATIONS_SHOWN_MAX - len(verdict.violations)
+            shown = found.violations[:room]
+            verdict.violations += [
+                Violation(self._names.shorten(text), list(rows)) for text, rows in shown
+            ]
+            if found.undecidable is not None:
+                verdict.inconclusive.append(found.undecidable)
+
+    def _take(self, rules: list[Rule], rows: Iterable[Row]) -> None:
+        """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
+        feed_all(rules, rows)
+        purges = {trace.purge for trace in self._run.members.values()}
+        facts = Facts(purge="retained" if purges == {"retained"} else "acks")
+        for rule in rules:
+            found = rule.finish(facts)
+            name = verdict_id(found.id)
+            verdict = self._verdicts[name]
+            verdict.premises += found.premises
+            verdict.violation_count += found.violation_count - len(found.violations)
+            for text, shown in found.violations:
+                self._violate(name, self._names.shorten(text), *self._witnesses(shown))
+            if found.undecidable is not None:
+                self._note_unknown(verdict, found.undecidable)
+
+    def _witnesses(self, rows: Iterable[Row]) -> Iterator[Look]:
+        for row in rows:
+            trace = self._run.members.get((row.node, row.inc))
+            if trace is None:
+                continue
+            yield at_idx(trace, row.idx)
+            if row.event in ROLES:
+                for seqno in {row.seqno, row.seqno2}:
+                    yield at_seqnos(trace, row.event, row.origin, seqno, seqno)
+
+    def _note_unknown(self, verdict: Verdict, why: str) -> None:
+        """What hangs on the ends of some traces: of those that are named, or of any."""
+        killed = self._run.prefixes
+        named = {member for member in killed if f"{member[0]}#{member[1]}" in why}
+        verdict.unknown |= set(map(self._name, named or killed))
+        if not (killed or self._run.defects or self._run.absent):
+            verdict.inconclusive.append(self._names.shorten(why))
 
     def _name(self, member: MemberKey) -> str:
         return self._names.of(member)
@@ -311,6 +295,18 @@ def _not_judged(run: RecordedRun) -> list[Verdict]:
         return [Verdict(name, undecidable=[why]) for name, why in UNDECIDABLE_IF_RECORDED.items()]
     names = [verdict_id(rule.id) for rule in rules_for(facts_from_values(run.facts))]
     return [Verdict(name, incomplete=run.defects) for name in names if name not in RECORDED]
+
+
+def _bridged(trace: MemberTrace) -> Iterator[Row]:
+    """Where rows are missing, what follows may be behind a gap: as if a window had opened there."""
+    due: defaultdict[OriginKey, int] = defaultdict(lambda: 1)
+    for row in trace.rows:
+        if row.event == DELIVER and row.idx in trace.after_holes and row.seqno > due[row.origin]:
+            yield row._replace(event=OPEN, idx=row.idx - 1, seqno=row.seqno - 1)
+        if row.event in (DELIVER, OPEN):
+            last = row.seqno if row.event == OPEN else row.seqno2
+            due[row.origin] = max(due[row.origin], last + 1)
+            yield row
 
 
 def _key(member: MemberKey) -> str:

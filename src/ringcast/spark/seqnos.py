@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.spark.summary import Stretch
+    from ringcast.trace.rows import Row
 
 SeqnoRange = tuple[int, int]
+"""Both inclusive."""
 
 
-def ranges(stretches: Iterable[Stretch]) -> list[SeqnoRange]:
-    """The seqnos covered, ascending; ranges may overlap."""
-    return sorted((at.first, at.last) for at in stretches if at.first <= at.last)
-
-
-def joined(ascending: Iterable[SeqnoRange]) -> list[SeqnoRange]:
-    """Those that overlap or touch as one."""
+def ranges(runs: Iterable[Row]) -> list[SeqnoRange]:
+    """The seqnos covered, ascending; those that overlap or touch are one range."""
     found: list[SeqnoRange] = []
-    for first, last in ascending:
+    for first, last in sorted((run.seqno, run.seqno2) for run in runs if run.seqno <= run.seqno2):
         if found and first <= found[-1][1] + 1:
             found[-1] = found[-1][0], max(found[-1][1], last)
         else:

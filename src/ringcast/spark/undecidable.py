@@ -9,7 +9,6 @@ from __future__ import annotations
 _WHY = {
     "a member that is killed writes nothing down any more": "G3",
     "needs the order of the whole run, which only a simulation has": "U3",
-    "VS2 and VS3 judge it, of all senders": "N11",
     "counts from the end of the faults, which only a simulation knows": (
         "G8 N-L1 N-L2 U5 U7 U-L1 V-L1 V-L2 V-L3 V-L4 V-L5 V-L6"
     ),

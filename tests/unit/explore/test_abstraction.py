@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ringcast.protocols.membership import Membership
 
 from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
 from ringcast.core.shared import Deadlines, GroupState
@@ -20,7 +21,6 @@ from ringcast.explore.abstraction import LEFT_OUT, TOLD_BY, attributes, canonica
 from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.membership import Membership
 from ringcast.protocols.repair import Repair
 from support.cluster import cluster
 

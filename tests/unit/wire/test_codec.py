@@ -38,6 +38,7 @@ from ringcast.wire.changes import (
     Install,
     Installed,
     InView,
+    Piece,
     Propose,
     Refuse,
     State,
@@ -303,7 +304,7 @@ def in_words(frame: Frame) -> str:
 def settings_in_words(settings: Settings) -> str:
     streams = " and ".join(stream.name.lower() for stream in settings.streams)
     times = ", ".join(map(str, settings.times))
-    given = ", ".join(name for name in NAMES if name in settings.given)
+    given = ", ".join(name for name in NAMES if name in settings.given) or "none"
     purge = settings.purge.name.lower()
     return f"purge {purge}, {streams}, times {times}, {settings.max_message_bytes} B, given {given}"
 
@@ -319,10 +320,10 @@ def change_in_words(frame: ChangeFrame) -> str:
             said = f"hello, {numbers}{asking}{state}{coordinator}{view}"
             return f"{said}; {members_in_words(frame.members)}; {settings_in_words(frame.settings)}"
         case Propose():
-            known = ", ".join(map(view_id_in_words, frame.known))
-            who_asks = f"{view_id_in_words(frame.id)}: {members_in_words(frame.members)}"
-            lists = f"leaving {numbers_in_words(frame.leaving)}; known {known}"
-            return f"propose {who_asks}; {lists}; {settings_in_words(frame.settings)}"
+            base = f", based on {view_id_in_words(frame.base)}" if frame.base else ""
+            who_asks = f"{view_id_in_words(frame.id)}{base}: {members_in_words(frame.members)}"
+            leaving = f"leaving {numbers_in_words(frame.leaving)}"
+            return f"propose {who_asks}; {leaving}; {settings_in_words(frame.settings)}"
         case State():
             place = f"in view {view_id_in_words(frame.view_id)}"
             given = f" given by {who(frame.provider)}" if frame.provider else ""
@@ -334,7 +335,8 @@ def change_in_words(frame: ChangeFrame) -> str:
                 f"{view_id_in_words(each.id)} of {members_in_words(each.members)}"
                 for each in frame.flushed
             )
-            said = f"state for {view_id_in_words(frame.id)} {place}{state}"
+            based = ", based" if frame.is_based else ""
+            said = f"state for {view_id_in_words(frame.id)} {place}{state}{based}"
             lists = f"own {own}; held {marks_in_words(frame.held)}; flushed {flushed}{unlisted}"
             return f"{said}; {members_in_words(frame.members)}; {lists}"
         case Refuse():
@@ -352,7 +354,8 @@ def change_in_words(frame: ChangeFrame) -> str:
             starts = marks_in_words(frame.starts)
             given = f"; {frame.provider} gives the state to {numbers_in_words(frame.takers)}"
             state = "" if frame.provider is None else given
-            return f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}{state}"
+            based = ", based" if frame.is_based else ""
+            return f"cut {view_id_in_words(frame.id)}{based}; {parts}; starts {starts}{state}"
         case Want():
             missing = f"{frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
             return f"want {asked_in_words(frame)}: {missing}"
@@ -362,6 +365,9 @@ def change_in_words(frame: ChangeFrame) -> str:
             return f"{type(frame).__name__.lower()} {view_id_in_words(frame.id)}"
         case Complain():
             return f"complain {who(frame.member)}{', slow' if frame.is_slow else ''}"
+        case Piece():
+            place = f"{frame.index} of {frame.count}"
+            return f"piece {place} of {frame.kind}, {frame.number:016x}: {frame.content.hex()}"
         case InView():
             purged = "" if frame.purged is None else f", purged {frame.purged}"
             return f"in view {frame.tag:016x}{purged}"
@@ -372,8 +378,12 @@ def asked_in_words(frame: Want | Forwarded) -> str:
     return f"{who(frame.sender)}{asker} in {view_id_in_words(frame.id)}"
 
 
-def members_in_words(members: Iterable[Member]) -> str:
-    return ", ".join(map(who, members)) or "nobody"
+def members_in_words(members: Iterable[Member | range]) -> str:
+    return ", ".join(map(listed_in_words, members)) or "nobody"
+
+
+def listed_in_words(each: Member | range) -> str:
+    return f"places {each.start}..{each.stop - 1}" if isinstance(each, range) else who(each)
 
 
 def numbers_in_words(numbers: Iterable[int]) -> str:

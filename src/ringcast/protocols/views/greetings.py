@@ -96,6 +96,8 @@ class Greetings:
             source, hello, now, is_looking=is_looking, is_better=is_better
         ):
             change.highest = max(change.highest, hello.highest)
+            if hello.coordinator is not None:
+                owner.meeting.hear_group(now)
             self._meet(source, hello, now, out, is_better=is_better)
             return
         if hello.is_asking:
