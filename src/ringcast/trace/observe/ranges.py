@@ -50,7 +50,7 @@ class Ranges:
 
     def __init__(self, node: Node, recorder: Recorder, windows: Windows | None) -> None:
         """`windows`: at level "full", whose rows tell of each purge."""
-        self.view_id: ViewId | None = None
+        self.view_id: ViewId | None = None if node.view is None else node.view.id
         """Of the view in which messages get their seqnos."""
         self._node = node
         self._multicast = node.multicast
