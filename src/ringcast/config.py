@@ -35,7 +35,7 @@ DISCOVERY_WAIT_MIN_S = 0.02
 """Less than a round trip, and those who start together decide before they have heard each other:
 each starts a group of its own, again and again."""
 
-MEMBERS_MAX = 1000
+MEMBERS_MAX = 512
 """A view holds no more."""
 
 SPIN_S_MAX = 1.0
