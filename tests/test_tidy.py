@@ -183,8 +183,8 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 
 
 LONG = {
-    "protocols/multicast.py": (484, "one sender and one receiver for all streams"),
-    "node.py": (815, "one path for messages and requests"),
+    "protocols/multicast.py": (481, "one sender and one receiver for all streams"),
+    "node.py": (817, "one path for messages and requests"),
     "protocols/unicast.py": (816, "one sender and one receiver for all streams"),
     "wire/codec.py": (805, "declared frames"),
     "aio/group.py": (743, "one table of options"),

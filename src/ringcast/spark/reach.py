@@ -6,9 +6,7 @@ from another part, what was sent since. What it had not purged was not known to 
 the end of a trace, or where a view went on without the receiver, nothing is owed of that (VS4 and
 VS5 say what is owed by those who go on).
 
-Not held against a receiver: what hangs on the missing end of its trace, if it was killed; what was
-sent before the cut of a state that it took later, and is in that state; and what it had put aside
-while it waited for its state, if it left before it had it.
+What hangs on the missing end of its trace is not held against a receiver that was killed.
 
 The share that each member delivered of what each sender sent in the views of both is shown, whether
 it is owed or not.
@@ -71,7 +69,7 @@ def judge_reach(run: RecordedRun) -> Reached:
             stay = stays.get(view_idx)
             if stay is None:
                 continue
-            for receiver in _owing(run, stay):
+            for receiver in _known(run, stay):
                 pair = (*receiver, *sender, stream)
                 found.judged += 1
                 if max(through[pair], _before(stay, receiver, stream)) < mark.through:
@@ -97,14 +95,10 @@ def _through(run: RecordedRun) -> defaultdict[PairKey, int]:
     return found
 
 
-def _owing(run: RecordedRun, stay: Stay) -> Iterator[MemberKey]:
-    """Members of this view of whom it is known what they delivered in it."""
-    for member in map(split_key, stay.view.members):
-        life = run.history.lives.get(member)
-        if life is not None and not run.members[member].summary.is_behind:
-            taken = life.state_taken
-            if taken is None or stay.key >= taken.view_key:
-                yield member
+def _known(run: RecordedRun, stay: Stay) -> Iterator[MemberKey]:
+    """The members of this view that have a trace."""
+    members = map(split_key, stay.view.members)
+    return (member for member in members if member in run.history.lives)
 
 
 def _before(stay: Stay, receiver: MemberKey, stream: int) -> int:
@@ -119,7 +113,7 @@ def _shares(run: RecordedRun) -> Iterator[Share]:
     lives = run.history.lives
     for sender, life in lives.items():
         for stay in life.stays.values():
-            for receiver in _owing(run, stay):
+            for receiver in _known(run, stay):
                 there = lives[receiver].stays.get(stay.key)
                 if there is None:
                     continue

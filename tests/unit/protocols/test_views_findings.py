@@ -27,7 +27,7 @@ from ringcast.protocols.views.translation import Basis, decode_state, encode_sta
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Data, Heartbeat
+from ringcast.wire.frames import Data, Heartbeat, Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from support.settings import PLAIN, wanted
 from support.view_group import NAMES, SMALL, STRANGER, ViewGroup, in_letters
@@ -99,6 +99,32 @@ def test_a_hello_of_an_earlier_view_tells_nothing() -> None:
     side.join(ViewId(B, 3), A, B, C)
     side.hear(D, hello(View(ViewId(D, 2), (D, C))))
     assert side.layer.change.elsewhere == set()
+
+
+@pytest.mark.parametrize("to", "AB")
+def test_late_frames_of_an_earlier_incarnation_evict_nobody(to: str) -> None:
+    """Of a process that has been restarted since; with higher counters than any view has. At worst
+    a proposal that nobody goes on with is waited for."""
+    group = ViewGroup("ABC").form()
+    old = group.node("C").me
+    group.crash("C")
+    assert group.run_until(group.is_one, 5_000)
+    group.start("C")
+    assert group.run_until(group.is_one, 5_000)
+    group.run(500)
+    view = group.layer("A").view
+    assert view is not None
+    a, b, c = view
+    assert c.address == old.address != a.address
+    ahead = View(ViewId(old, view.counter + 2), (old,))
+    with_all = wire.Propose(ViewId(old, view.counter + 3), (a, b, old), BOTH_PLAIN)
+    for frame in (hello(ahead, is_asking=True), hello(ahead), with_all, Leave()):
+        group.inject(to, frame, source=old)
+        for _ in range(30):
+            group.run(100)
+            views = [group.layer(name).view for name in "ABC"]
+            assert all(each is not None and set(each) == {a, b, c} for each in views)
+    assert group.observed.violations() == []
 
 
 def test_the_coordinator_is_told_who_is_elsewhere_until_it_has_seen_to_it() -> None:

@@ -294,6 +294,22 @@ def test_the_state_is_lost_if_nobody_can_give_it() -> None:
     assert not group.state_of("C").is_behind
 
 
+def test_who_alone_has_the_state_and_is_slow_is_asked_again_with_more_patience() -> None:
+    group = StateGroup("ABC").form("A")
+    sent = group.send("A", 3)
+    group.keepers["A"].gives = False
+    group.start("B")
+    group.run(25_000)
+    assert len(group.keepers["A"].wanted) == 2
+    assert group.keepers["B"].lost == 0
+    assert group.state_of("B").is_behind
+    group.keepers["A"].gives = True
+    group.keepers["A"].give(group.keepers["A"].wanted[-1])
+    group.run(500)
+    assert group.states("AB") == [sorted(sent)] * 2
+    assert group.keepers["B"].received == 1
+
+
 def test_if_who_alone_has_the_state_is_gone_one_who_waits_goes_on_and_gives_what_it_has() -> None:
     group = StateGroup("ABC").form("A")
     group.send("A", 3)

@@ -188,6 +188,13 @@ class ViewChange:
         self._translator.know((self.view, *parts))
         self._offer(tuple(members), leaving, now, out)
 
+    def on_complain(self, source: Member, now: int, out: Effects) -> None:
+        """It misses somebody. If it has refused to go without that one: ask it again at once."""
+        if source in self._refusing:
+            self._refusing.discard(source)
+            self._interval = REPEAT_START_NS
+            self._repeat(now, out)
+
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):
             match timer:

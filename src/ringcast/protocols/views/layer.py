@@ -282,6 +282,7 @@ class GroupViews(Layer):
             "suspects": {str(member): reason for member, reason in change.suspects.items()},
             "elsewhere": sorted(map(str, change.elsewhere)),
             "leavers": len(self.requests.leavers),
+            "held_ms": [round(held_up / 1e6, 3) for held_up in self.meeting.held],
             "incompatible_peers": self.agreement.incompatible,
             "ignored": self.ignored + self.requests.ignored,
         }
