@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
+ROUNDS = 8
+"""In which all frames of a proposal arrive and everybody flushes: one for each step, and twice for
+views that are finished first."""
 
 
 class Views:
@@ -413,16 +416,14 @@ class Views:
             return (f"{STUCK}: nobody is answered by all",)
         old = len(world.frames)
         world = self._propose(world, leader, counter, living)
-        is_moving = True
-        while is_moving:
-            is_moving = False
+        for _ in range(ROUNDS):
             for number in world.frames[old:]:
                 _, dest, frame = self._numbers.frames[number]
                 if self._matters(world.people[dest], frame):
-                    world, is_moving = self._arrive(world, number), True
+                    world = self._arrive(world, number)
             for member in living:
                 if world.people[member].flushing is not None and self._can_get(world, member):
-                    world, is_moving = self._flush(world, member), True
+                    world = self._flush(world, member)
         self.premises["healed"] += 1
         ends = {world.people[member].now.view for member in living}
         if ends != {world.proposals[-1].id}:

@@ -42,7 +42,12 @@ SHORTER = {
 }
 LONG = {"stale", "give up", "drop two ways"}
 SMALL = [
-    replace(scenario, faults=SHORTER.get(scenario.name, scenario.faults))
+    replace(
+        scenario,
+        faults=SHORTER.get(scenario.name, scenario.faults),
+        messages=1 if scenario in SYNC.values() else scenario.messages,
+        capacity=1 if scenario.messages > 1 else 2,
+    )
     for scenario in ALL
     if scenario.name not in LONG
 ]
