@@ -245,7 +245,7 @@ class _Judge:
         """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
         feed_all(rules, rows)
         purges = {trace.purge for trace in self._run.members.values()}
-        facts = Facts(purge="retained" if purges == {"retained"} else "acks")
+        facts = Facts(purge=purges.pop() if len(purges) == 1 else "")
         for rule in rules:
             found = rule.finish(facts)
             name = verdict_id(found.id)
