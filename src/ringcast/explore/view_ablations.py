@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import Begin, Cut
     from ringcast.events import Event
     from ringcast.explore.explorer import Report
-    from ringcast.explore.view_world import Person, World
+    from ringcast.explore.view_world import Person, Said, World
     from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
     from ringcast.wire.changes import Install
@@ -70,7 +70,7 @@ class FollowsLower(Views):
         follower = person.follower
         return self._is_there(person) and order(frame.id) > order(follower.view.id)
 
-    def _may_matter(self, world: World, number: int) -> bool:
+    def _may_matter(self, world: World, said: Said) -> bool:
         return True
 
 
