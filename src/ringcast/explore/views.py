@@ -418,7 +418,7 @@ class Views:
         ends = {world.people[member].now.view for member in living}
         if ends != {world.proposals[-1].id}:
             return (STUCK,)
-        found = violations(self._history(world), Counter())
+        found = violations(self._history(world), self.premises)
         return tuple(f"{kind}; seen once {leader} proposes all who live" for kind in found)
 
     def _is_answered(self, world: World, leader: Member, living: tuple[Member, ...]) -> bool:
