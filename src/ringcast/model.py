@@ -6,7 +6,7 @@ tool that reads a trace (Spark's LongType among them) holds them exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,11 +71,13 @@ class View:
 
     id: ViewId
     members: tuple[Member, ...]
+    _everybody: frozenset[Member] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.members:
             raise UsageError(f"view {self.id}: a view has at least one member")
-        if len(set(self.members)) != len(self.members):
+        object.__setattr__(self, "_everybody", frozenset(self.members))
+        if len(self._everybody) != len(self.members):
             raise UsageError(f"view {self.id}: a member stands in it twice")
         if self.id.counter < 1:
             raise UsageError(f"view {self.id}: counters start at 1")
@@ -89,7 +91,7 @@ class View:
         return self.members[0]
 
     def __contains__(self, member: object) -> bool:
-        return member in self.members
+        return member in self._everybody
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)

@@ -17,6 +17,7 @@ from ringcast.core.effects import Suspected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from ringcast import Group, Member
 
@@ -58,6 +59,8 @@ def with_members(count: int, **options: Any) -> Callable[[Callable[..., Awaitabl
                         **per_member[at],
                     )
                     groups.append(await stack.enter_async_context(joining))
+                for group in groups:
+                    await group.wait_for_view(lambda view: len(view) == count)
                 await asyncio.wait_for(test(*groups), DEADLINE_S)
 
         run(main())
@@ -96,3 +99,10 @@ def exclude(whom: Member, by: Group) -> None:
 def vanish(group: Group) -> None:
     """Be gone without a goodbye, as after a crash: its port is closed."""
     group._close()
+
+
+def restart(group: Group, known: Group) -> AbstractAsyncContextManager[Group]:
+    """Who has vanished once more, as another incarnation at its address."""
+    me = group.me
+    found = ListSource([known.me.address])
+    return join("test", name=me.name, listen=str(me.address), discovery=found, membership=PATIENT)

@@ -106,7 +106,7 @@ def test_members_vote_if_they_are_told_to(purge: str) -> None:
     with Workload(members=2, purge=purge).cluster() as cluster:
         cluster.tell_all({"op": "stats"})
         for stats in cluster.hear_all():
-            assert bool(stats["ReliableMulticast"]["rounds"]) == (purge == "stability")
+            assert bool(stats["ViewStreams"]["rounds"]) == (purge == "stability")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ with blocking.join("test", discovery=ListSource([address]), membership=patient) 
             seen[thread] = int(number) + 1
         if high == last:
             break
-    received = group.stats()["ReliableMulticast"]["received"].values()
+    received = group.stats()["ViewStreams"]["received"].values()
     nack_sent = sum(entry["nack_sent"] for entry in received)
     counts = {thread.decode(): count for thread, count in seen.items()}
     print(json.dumps({"high": high, "seen": counts, "nack_sent": nack_sent}))

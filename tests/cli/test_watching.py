@@ -167,7 +167,7 @@ def test_stats(group: dict[str, Terminal]) -> None:
     assert result.returncode == 0
     assert re.fullmatch(r"web-3 does not answer: process \d+ is stopped\n", result.stderr)
     one, two = json.loads(result.stdout)
-    assert one["stats"]["ReliableMulticast"]["sent"]["fifo"]["acks"]["web-3"] == [1, 1]
+    assert one["stats"]["ViewStreams"]["sent"]["fifo"]["acks"]["web-3"] == [1, 1]
     assert two["member"]["name"] == "web-2"
     text = told("stats", "orders", "--member", "web-2")
     assert re.match(r"web-2, process \d+\n  member  web-2\n", text)

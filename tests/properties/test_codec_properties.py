@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError
 from ringcast.model import (
     CONN_ID_MAX,
@@ -16,14 +18,13 @@ from ringcast.model import (
     SEQNO_MAX,
     Address,
     Conn,
-    Digest,
     Member,
-    Origin,
     Purge,
     Stream,
     View,
     ViewId,
 )
+from ringcast.wire.change_codec import decode_pieces
 from ringcast.wire.changes import (
     OWN,
     Complain,
@@ -39,6 +40,7 @@ from ringcast.wire.changes import (
     Installed,
     InView,
     PartMarks,
+    Piece,
     Propose,
     Refuse,
     State,
@@ -48,50 +50,30 @@ from ringcast.wire.changes import Mark as ChangeMark
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
-    Begin,
-    Begun,
     Close,
     Commit,
-    CommitWanted,
     Data,
-    Discover,
-    DiscoverReply,
-    Half,
-    HalfWanted,
     Heartbeat,
-    Join,
     Leave,
     Mark,
-    Merged,
-    MergeRequest,
     Nack,
     PeerRepair,
     PeerRepairRequest,
     Ping,
     Pong,
-    ReceivedRange,
-    RecoveryTarget,
     StabilityQuery,
     StabilityReport,
     Stable,
-    Stage,
-    Standing,
-    Suspect,
     Sync,
     SyncAck,
     SyncOk,
-    Takeover,
     UnicastAck,
     UnicastData,
     UnicastNack,
-    ViewAck,
-    ViewIs,
     Watermark,
-    Welcome,
 )
 from ringcast.wire.limits import (
     ALLOWANCE_MAX,
-    CHANGE_MEMBERS_MAX,
     COUNTER_MAX,
     FLUSHED_MAX,
     NACK_RANGES_MAX,
@@ -106,6 +88,8 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 HEADER = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
 TO_ME = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
+TAG_BYTES = 11
+"""Of each datagram, kept for the tag of a view."""
 
 streams = st.sampled_from(Stream)
 purges = st.sampled_from(Purge)
@@ -182,46 +166,6 @@ def answers(draw: st.DrawFn) -> SyncOk:
 
 
 @st.composite
-def welcomes(draw: st.DrawFn) -> Welcome:
-    view = draw(views)
-    origins = st.builds(Origin, st.sampled_from(view.members), streams)
-    entries = draw(st.dictionaries(origins, seqnos))
-    counts = st.none() | st.integers(1, 2**32 - 2)
-    halves = {origin: draw(counts) for origin in entries if draw(st.booleans())}
-    return Welcome(view, Digest(entries), halves)
-
-
-@st.composite
-def merges(draw: st.DrawFn) -> Merged:
-    """A view, cut into parts at some places; who is in none of them is left over."""
-    view = draw(views)
-    shuffled = draw(st.permutations(view.members))
-    cuts = draw(st.lists(st.integers(1, len(shuffled)), min_size=1, max_size=4, unique=True))
-    bounds = pairwise([0, *sorted(cuts)])
-    parts = [View(draw(view_ids), tuple(shuffled[start:stop])) for start, stop in bounds]
-    return Merged(view, tuple(parts))
-
-
-departed = st.lists(members, max_size=9, unique_by=lambda member: member[:2])
-
-
-@st.composite
-def takeovers(draw: st.DrawFn) -> Takeover:
-    stages = st.sampled_from(Stage)
-    claims = [RecoveryTarget(sender, draw(stages), draw(seqnos)) for sender in draw(departed)]
-    return Takeover(draw(view_ids), tuple(claims), draw(streams))
-
-
-@st.composite
-def standings(draw: st.DrawFn) -> Standing:
-    shares = []
-    for sender in draw(departed):
-        low, delivered, held = sorted([draw(seqnos), draw(seqnos), draw(seqnos)])
-        shares.append(ReceivedRange(sender, delivered, held, draw(st.booleans()), low))
-    return Standing(draw(view_ids), draw(st.booleans()), tuple(shares), draw(streams))
-
-
-@st.composite
 def rounds(draw: st.DrawFn) -> Stable:
     count = draw(st.integers(1, 9) | st.just(VIEW_MEMBERS_MAX))
     marks = []
@@ -232,8 +176,13 @@ def rounds(draw: st.DrawFn) -> Stable:
 
 
 lists_of_members = st.lists(members, max_size=9, unique_by=lambda member: member[:2]).map(tuple)
-some_view_ids = st.lists(view_ids, max_size=4).map(tuple)
-change_places = st.integers(0, 3) | st.integers(0, CHANGE_MEMBERS_MAX - 1)
+runs_of_places = st.tuples(st.integers(0, 500), st.integers(1, 12)).map(
+    lambda run: range(run[0], run[0] + run[1])
+)
+lists_by_places = st.tuples(lists_of_members, st.lists(runs_of_places, max_size=4)).map(
+    lambda both: (*both[0], *both[1])
+)
+change_places = st.integers(0, 3) | st.integers(0, VIEW_MEMBERS_MAX - 1)
 change_marks = st.lists(st.builds(ChangeMark, change_places, streams, seqnos), max_size=9).map(
     tuple
 )
@@ -258,29 +207,27 @@ agreed = st.builds(
 
 @st.composite
 def proposals(draw: st.DrawFn) -> Propose:
-    asked = draw(lists_of_members.filter(bool))
-    leaving = draw(st.lists(st.integers(0, len(asked) - 1), unique=True))
-    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), draw(some_view_ids))
+    base = draw(st.none() | view_ids)
+    asked = draw((lists_of_members if base is None else lists_by_places).filter(bool))
+    leaving = draw(st.lists(change_places, max_size=9, unique=True))
+    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), base)
 
 
 @st.composite
 def states(draw: st.DrawFn) -> State:
-    there = draw(lists_of_members)
-    held = draw(change_marks)
-    if there:
-        held = tuple(mark._replace(place=mark.place % len(there)) for mark in held)
-    flushables = st.builds(Flushable, view_ids, lists_of_members)
+    flushables = st.builds(Flushable, view_ids, lists_by_places)
     return State(
         draw(view_ids),
         draw(view_ids),
-        there,
+        draw(lists_by_places),
         tuple(draw(st.lists(st.tuples(streams, seqnos), max_size=len(Stream)))),
-        held,
+        draw(change_marks),
         tuple(draw(st.lists(flushables, max_size=FLUSHED_MAX))),
         draw(st.none() | view_ids),
         draw(st.sampled_from(Holding)),
         draw(st.none() | members),
         draw(lists_of_members),
+        draw(st.booleans()),
     )
 
 
@@ -294,6 +241,7 @@ def cuts(draw: st.DrawFn) -> Cut:
         draw(change_marks),
         provider,
         tuple(takers),
+        draw(st.booleans()),
     )
 
 
@@ -313,7 +261,7 @@ changes = st.one_of(
         st.integers(0, COUNTER_MAX),
         st.none() | members,
         st.none() | view_ids,
-        st.integers(0, CHANGE_MEMBERS_MAX),
+        st.integers(0, VIEW_MEMBERS_MAX),
         lists_of_members,
     ),
     proposals(),
@@ -327,6 +275,16 @@ changes = st.one_of(
     st.builds(Install, view_ids),
     st.builds(Installed, view_ids),
     st.builds(Complain, members, st.booleans(), st.booleans()),
+    st.builds(
+        lambda kind, number, index, more, content: Piece(
+            kind, number, index, index + more, content
+        ),
+        st.sampled_from([64, 65, 66, 69]),
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 1000),
+        st.integers(1, 1000),
+        st.binary(min_size=1, max_size=99),
+    ),
 )
 tags = st.integers(1, 3) | st.integers(1, 2**64 - 1)
 
@@ -360,34 +318,11 @@ pieces = st.one_of(
     answers().map(lambda answer: [answer]),
     st.builds(SyncAck, conns, counters).map(lambda ack: [ack]),
     st.one_of(
-        st.sampled_from([Join(), Leave()]),
-        st.builds(Discover, purges),
-        st.builds(DiscoverReply, st.none() | members, st.integers(0, VIEW_MEMBERS_MAX), purges),
-        st.builds(ViewIs, views),
-        st.builds(ViewAck, view_ids),
-        welcomes(),
-        st.builds(Suspect, members, st.booleans()),
+        st.just(Leave()),
         st.builds(Heartbeat, counters),
         st.builds(Ping, counters),
         st.builds(Pong, counters),
-        st.builds(HalfWanted, counters, places, streams, st.integers(0, 2**32 - 2)),
-        st.builds(
-            Half,
-            counters,
-            places,
-            streams,
-            st.integers(0, 2**32 - 2),
-            st.binary(max_size=300),
-            st.booleans(),
-        ),
-        st.builds(MergeRequest, views),
-        merges(),
-        st.builds(Begin, streams, counters, seqnos, st.booleans()),
-        st.builds(Begun, streams, counters),
-        st.builds(Commit, seqnos, view_ids),
-        st.builds(CommitWanted, view_ids),
-        takeovers(),
-        standings(),
+        st.builds(Commit, seqnos),
         st.builds(
             StabilityReport,
             view_ids,
@@ -397,7 +332,7 @@ pieces = st.one_of(
         ),
         st.builds(StabilityQuery, view_ids, seqnos),
         rounds(),
-        st.builds(InView, tags),
+        st.builds(InView, tags, st.none() | seqnos),
     ).map(lambda frame: [frame]),
     changes.map(lambda change: [change]),
 )
@@ -412,10 +347,24 @@ codecs = st.sampled_from([512, 513, 600, 1400, 9000, 65_507]).map(
 Asking: TypeAlias = Nack | UnicastNack | PeerRepairRequest | Want
 
 
+def whole(frames: list[Frame]) -> list[Frame]:
+    """With those put together that came in pieces."""
+    found: list[Frame] = []
+    for frame in frames:
+        found.append(frame)
+        count = frame.count if isinstance(frame, Piece) else 0
+        pieces = [each for each in found[-count:] if isinstance(each, Piece)]
+        places = [(piece.number, piece.index) for piece in pieces]
+        if count > 1 and places == [(pieces[0].number, index) for index in range(count)]:
+            body = b"".join(piece.content for piece in pieces)
+            found[-count:] = [decode_pieces(pieces[0].kind, body)]
+    return found
+
+
 def itemised(frames: list[Frame]) -> list[object]:
     """What the frames say, message by message and range by range: cuts and merges vanish."""
     items: list[object] = []
-    for frame in frames:
+    for frame in whole(frames):
         if isinstance(frame, Data | UnicastData):
             whose = frame.stream if isinstance(frame, Data) else frame.conn
             items += [
@@ -447,91 +396,23 @@ def whose_gaps(frame: Asking) -> object:
 
 
 def bytes_of_first_item(frame: Frame) -> int:
-    """What the first message, range or watermark would take as a frame of its own."""
+    """What the first message, range or watermark takes as a frame of its own."""
     match frame:
         case Data():
-            return 3 + 12 + 2 + len(frame.payloads[0])
-        case Nack():
-            return 3 + 1 + 12
-        case Ack():
-            return 3 + 25
-        case Watermark():
-            return 3 + 9
+            alone: Frame = Data(frame.stream, frame.first, frame.payloads[:1], more=frame.more)
         case UnicastData():
-            return 3 + 12 + 11 + 2 + len(frame.payloads[0])
-        case UnicastNack():
-            return 3 + 12 + 12
-        case UnicastAck():
-            return 3 + 12 + 16
-        case Close():
-            return 3 + 12
-        case Sync() | SyncAck():
-            return 3 + 12 + 8
-        case SyncOk():
-            return 3 + 12 + 25
-        case PeerRepairRequest():
-            return 3 + bytes_of_member(frame.sender) + 12
-        case Join() | Leave():
-            return 3
-        case Discover():
-            return 3 + 1
-        case DiscoverReply():
-            return 3 + 3 + (bytes_of_member(frame.coordinator) if frame.coordinator else 0)
-        case ViewAck():
-            return 3 + 8 + bytes_of_member(frame.view_id.creator)
-        case Suspect():
-            return 3 + 1 + bytes_of_member(frame.member)
-        case Heartbeat() | Ping() | Pong():
-            return 3 + 8
-        case HalfWanted():
-            return 3 + 15
-        case Half():
-            return 3 + 16 + len(frame.payload)
-        case Begin():
-            return 3 + 18
-        case Begun():
-            return 3 + 9
-        case Commit() | StabilityQuery():
-            return 3 + 8 + 8 + bytes_of_member(frame.view_id.creator)
-        case CommitWanted():
-            return 3 + 8 + bytes_of_member(frame.view_id.creator)
-        case ViewIs() | Welcome() | MergeRequest() | Merged() | Takeover() | Standing():
-            raise AssertionError("it shares its datagram with nothing")
-        case StabilityReport() | Stable() | PeerRepair():
-            raise AssertionError("nor does this")
-        case Hello() | Propose() | State() | Cut() | Forwarded():
-            raise AssertionError("nor that")
-        case Refuse():
-            promised = bytes_of_view_id(frame.promised) if frame.promised else 0
-            coordinator = bytes_of_member(frame.coordinator) if frame.coordinator else 0
-            return 3 + 1 + bytes_of_view_id(frame.id) + promised + coordinator
-        case Finish():
-            return 3 + bytes_of_view_id(frame.id) + bytes_of_view_id(frame.first)
-        case Want():
-            asker = bytes_of_member(frame.asker) if frame.asker else 0
-            whose = bytes_of_view_id(frame.id) + bytes_of_member(frame.sender) + asker
-            return 3 + 2 + whose + 12
-        case Flushed() | Install() | Installed():
-            return 3 + bytes_of_view_id(frame.id)
-        case Complain():
-            return 3 + 1 + bytes_of_member(frame.member)
-        case InView():
-            raise AssertionError("it begins a datagram")
-
-
-def bytes_of_view_id(view_id: ViewId) -> int:
-    return 8 + bytes_of_member(view_id.creator)
-
-
-def bytes_of_member(member: Member) -> int:
-    return 1 + len(member.address.host.encode()) + 2 + 8 + 1 + len(member.name.encode())
+            alone = UnicastData(frame.conn, frame.first, frame.payloads[:1], more=frame.more)
+        case Nack() | UnicastNack() | PeerRepairRequest() | Want():
+            alone = replace(frame, missing=frame.missing[:1])
+        case _:
+            alone = frame
+    (datagram,) = Codec("orders", ME, DATAGRAM_BYTES_MAX).pack([alone], to=ME)
+    return len(datagram) - len(TO_ME)
 
 
 def is_alone(frame: Frame) -> bool:
-    views = isinstance(frame, ViewIs | Welcome | MergeRequest | Merged)
     change = isinstance(frame, Hello | Propose | State | Cut | Forwarded)
-    others = isinstance(frame, Takeover | Standing | StabilityReport | Stable | PeerRepair)
-    return views or change or others
+    return change or isinstance(frame, StabilityReport | Stable | PeerRepair)
 
 
 def is_said_in_view(frame: Frame) -> bool:
@@ -568,7 +449,7 @@ def test_datagrams_are_bounded_and_as_full_as_order_allows(
         ranges = sum(len(frame.missing) for frame in here if isinstance(frame, Asking))
         asks = isinstance(there, Asking)
         if not (asks and ranges == NACK_RANGES_MAX):
-            assert len(datagram) + bytes_of_first_item(there) > datagram_bytes
+            assert len(datagram) + bytes_of_first_item(there) > datagram_bytes - TAG_BYTES
 
 
 @settings(deadline=None)
@@ -577,7 +458,7 @@ def test_a_tag_begins_each_datagram_that_speaks_in_a_view_and_no_other(
     datagram_bytes: int, tag: int, frames: list[Frame]
 ) -> None:
     untold = [frame for frame in frames if not isinstance(frame, InView)]
-    codec = Codec("orders", ME, datagram_bytes, tagged=True)
+    codec = Codec("orders", ME, datagram_bytes)
     codec.tag = tag
     received: list[Frame] = []
     for datagram in codec.pack(fitting(untold, codec.payload_bytes_max), to=ME):

@@ -17,20 +17,15 @@ from ringcast.model import (
     Member,
     Origin,
     Stream,
-    ViewId,
 )
 from ringcast.wire.frames import (
-    EstateRun,
-    EstateWanted,
     JoinerBlocked,
-    Refusal,
     StateAck,
     StateBegin,
     StateCancel,
     StateData,
     StateEnd,
     StateRefused,
-    StateRequest,
 )
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.messages import decode_message, encode_message
@@ -53,36 +48,16 @@ digests = st.builds(
         st.builds(Origin, members, st.sampled_from(Stream)), st.integers(0, SEQNO_MAX), max_size=9
     ),
 )
-view_ids = st.builds(ViewId, members, counters)
-
-
-@st.composite
-def wants(draw: st.DrawFn) -> EstateWanted:
-    first, last = sorted([draw(st.integers(1, SEQNO_MAX)), draw(st.integers(1, SEQNO_MAX))])
-    return EstateWanted(draw(view_ids), draw(members), first, last, draw(st.sampled_from(Stream)))
-
-
-@st.composite
-def estates(draw: st.DrawFn) -> EstateRun:
-    payloads = draw(st.lists(st.binary(max_size=50), min_size=1, max_size=9))
-    more = draw(st.lists(st.booleans(), min_size=len(payloads), max_size=len(payloads)))
-    first = draw(st.one_of(st.integers(1, 9), st.integers(1, SEQNO_MAX + 1 - len(payloads))))
-    return EstateRun(
-        draw(members), first, tuple(payloads), tuple(more), draw(st.sampled_from(Stream))
-    )
 
 
 messages: st.SearchStrategy[SystemMessage] = st.one_of(
-    st.builds(StateRequest, counters, view_ids, digests),
-    st.builds(StateRefused, counters, st.sampled_from(Refusal)),
+    st.builds(StateRefused, counters),
     st.builds(StateBegin, counters, counters, digests),
     st.builds(StateData, counters, numbers, st.binary(max_size=300)),
     st.builds(StateEnd, counters, numbers),
     st.builds(StateAck, counters, numbers),
     st.builds(StateCancel, counters),
     st.builds(JoinerBlocked, st.booleans()),
-    wants(),
-    estates(),
 )
 
 

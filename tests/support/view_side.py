@@ -67,6 +67,11 @@ class Side:
         self.frames.clear()
         return found
 
+    def asked(self) -> tuple[Member, ...]:
+        """The members of this one's proposal."""
+        proposal = self.layer.change.proposer.proposal
+        return () if proposal is None else proposal.members
+
     def join(self, id: ViewId, *members: Member) -> View:
         """A view that another member makes, with all its frames."""
         self.flush(id, *members)

@@ -49,9 +49,10 @@ class TooSlow:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """A member of the view acknowledges nothing, not even when asked, though others hear it."""
+    """A member of the view acknowledges nothing, not even when asked, for so long (ns)."""
 
     member: Member
+    silence: int
 
 
 @dataclass(frozen=True, slots=True)

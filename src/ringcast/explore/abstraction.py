@@ -192,7 +192,7 @@ def canonical(value: Any) -> Any:
     group = getattr(value, "group", None)
     if not isinstance(group, GroupState):
         return _canonical(value)
-    return _canonical(value), _canonical(group.view), _canonical(group.departed)
+    return _canonical(value), _canonical(group.view)
 
 
 def _canonical(value: Any) -> Any:

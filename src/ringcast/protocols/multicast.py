@@ -50,7 +50,7 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects, Signal
@@ -157,16 +157,14 @@ class ReliableMulticast(Layer):
         if isinstance(signal, Flushed):
             self._acknowledge(now, out)
 
-    def take_own(self) -> list[Event]:
-        """One's own messages that all others have delivered, or deliver whatever happens, however
-        many: for who is about to go."""
+    def _take_own(self, view: View, end: Callable[[MulticastSender], int]) -> list[Event]:
+        """One's own messages, up to `end`, that all others have delivered, or deliver whatever
+        happens, however many: for who is about to go."""
         events: list[Event] = []
         for stream, sending in self._senders.items():
             first = sending.window.delivered + 1
-            payloads = sending.take_last(is_handed_over=self.has_handed_over)
+            payloads = sending.take_last(end(sending), is_handed_over=self.has_handed_over)
             if payloads:
-                view = self.group.view
-                assert view is not None
                 deliver(self.me, stream, sending.assembler, first, payloads, view.id, events)
                 self._note_ready(sending)
         return events

@@ -241,17 +241,6 @@ class StabilityRounds:
             for marks in (self._marks, self._marks_before)
         )
 
-    def has_reported(self, member: Member, needed: Sequence[int]) -> bool:
-        """As coordinator: whether this member has taken so much of each other member, as far as its
-        reports in this view tell. What it sent itself it has."""
-        view, report = self.group.view, self._reports.get(member)
-        if view is None or report is None:
-            return False
-        return all(
-            taken >= need or who == member
-            for who, taken, need in zip(view, report.delivered, needed, strict=True)
-        )
-
     def stats(self) -> dict[str, object]:
         return {
             "round": self._number,

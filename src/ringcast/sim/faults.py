@@ -455,6 +455,7 @@ class Conditions:
     def expire(self) -> None:
         """What was under way then never arrives."""
         self._network.expire()
+        self.traffic.under_way.clear()
 
     def send_again(self, flight: Flight, after_ms: float) -> None:
         """A stale copy of what was sent long ago."""

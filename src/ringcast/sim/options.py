@@ -49,7 +49,7 @@ CALLS = {
 
 STEPS = (
     *("propose", "propose", "state", "refuse", "finish", "cut", "cut", "want", "forwarded"),
-    *("flushed", "flushed", "install", "install", "installed", "hello"),
+    *("flushed", "flushed", "install", "install", "install", "install", "installed", "hello"),
 )
 """Frames that an incident may wait for, those of every change more often."""
 RECEIVER = "receiver"
@@ -115,6 +115,7 @@ class Options:
     datagram_bytes: int = 1400
     window_bytes: int = 64_000
     tau_ms: tuple[float, ...] = (100.0, 100.0, 100.0)
+    """Each node's repair tick for messages to one member; the longest is the group's."""
     ack_delay_ms: float = 5.0
     """The longest that an ack waits; between two of unicast's it is the shortest, too."""
     ack_threshold: int | None = None
@@ -291,7 +292,7 @@ class Options:
             window_bytes=self.window_bytes,
             ack_threshold=threshold,
             ack_delay_s=self.ack_delay_ms / 1000,
-            xmit_interval_s=self.tau_ms[slot] / 1000,
+            xmit_interval_s=max(self.tau_ms) / 1000,
             datagram_bytes=self.datagram_bytes,
             max_message_bytes=1 << 22,
             repair_to_all=self.repair_to_all,

@@ -421,7 +421,7 @@ def _counters(group: Group, command: dict[str, Any]) -> dict[str, int]:
         sent = stats["ReliableUnicast"]["to"].values()
         return {"retransmitted": sum(int(entry["retransmitted"]) for entry in sent), "reports": 0}
     guarantee = command.get("guarantee", "fifo")
-    multicast = stats["ReliableMulticast"]
+    multicast = stats["ViewStreams"]
     windows = multicast["received"].items()
     reports = sum(int(box["acks_sent"]) for name, box in windows if name.endswith(f"/{guarantee}"))
     rounds = multicast["rounds"]

@@ -21,7 +21,7 @@ Bytes alone would not bound them: a fragment may be empty."""
 class Assembler:
     """Puts one origin's taken payloads together. Holds at most `max_bytes` of one message.
 
-    `parts` are the fragments that whoever took the digest had; None: it had given the message up.
+    `parts` are the fragments that were taken before; None: their message had been given up.
     `retain`: what was taken stays in the window, and is known to be continued, until `forget`.
     """
 

@@ -56,11 +56,6 @@ class Fragmenter:
     def rest_bytes(self) -> int:
         return sum(map(len, self.rest))
 
-    @property
-    def is_partly_sent(self) -> bool:
-        """The last seqno given is that of a fragment, and the next will continue it."""
-        return bool(self.rest)
-
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on. What has a seqno stays as it was cut."""
         self.window.datagram_bytes = datagram_bytes

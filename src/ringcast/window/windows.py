@@ -333,17 +333,6 @@ class ReceiveWindow:
             _shrink(self)
         return emptied
 
-    def drop_ahead(self) -> None:
-        """Give up on what lies beyond the first gap: nothing will close that."""
-        beyond = self.high - self.received
-        if beyond:
-            self._ring.clear(self.received + 1, beyond)
-            self._ahead.clear()
-            self.ahead_bytes = 0
-            self.high = self.received
-            if self.capacity > self.capacity_min:
-                _shrink(self)
-
     def missing(self, limit: int) -> list[range]:
         """The gaps below high, ascending, at most `limit` of them."""
         return self._gaps(self.received + 1, self.high + 1, limit)

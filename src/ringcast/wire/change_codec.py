@@ -1,7 +1,6 @@
 """Frames on the wire by which members find their group and change its view.
 
-What is encoded here is our own; what is decoded may come from anybody, and raises DecodeError. A
-list begins with how many there are of it: two bytes, and no more than its limit.
+What is encoded here is our own; what is decoded may come from anybody, and raises DecodeError.
 """
 
 from __future__ import annotations
@@ -11,15 +10,26 @@ from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from ringcast.config import GroupConfig
-from ringcast.errors import ConfigError, DecodeError, Reject
+from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX
-from ringcast.settings import NAMES, TIMES, Settings
+from ringcast.wire.change_lists import (
+    check_seqno,
+    cut_departed,
+    cut_listed,
+    cut_marks,
+    cut_places,
+    cut_settings,
+    encode_departed,
+    encode_list,
+    encode_listed,
+    encode_marks,
+    encode_members,
+    encode_places,
+    encode_settings,
+)
 from ringcast.wire.changes import (
-    OWN,
     Complain,
     Cut,
-    CutMark,
     Finish,
     Flushable,
     Flushed,
@@ -29,21 +39,18 @@ from ringcast.wire.changes import (
     Install,
     Installed,
     InView,
-    Mark,
     PartMarks,
+    Piece,
     Propose,
     Refuse,
     State,
     Want,
 )
 from ringcast.wire.cutter import Cutter
-from ringcast.wire.limits import CHANGE_MEMBERS_MAX, COUNTER_MAX, FLUSHED_MAX
+from ringcast.wire.limits import CHANGE_BYTES_MAX, COUNTER_MAX, FLUSHED_MAX, VIEW_MEMBERS_MAX
 from ringcast.wire.members import (
     MEMBER_BYTES_MAX,
-    MEMBER_COUNT,
     STREAMS,
-    are_distinct,
-    decode_purge,
     decode_stream,
     encode_member,
     encode_view_id,
@@ -51,7 +58,7 @@ from ringcast.wire.members import (
 from ringcast.wire.runs import STREAM, decode_data, decode_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ringcast.model import Member, ViewId
     from ringcast.wire.changes import ChangeFrame
@@ -60,34 +67,32 @@ if TYPE_CHECKING:
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
 
 _HELLO, _PROPOSE, _STATE, _REFUSE, _FINISH, _CUT, _WANT, _FORWARDED = range(64, 72)
-_FLUSHED, _INSTALL, _INSTALLED, _COMPLAIN, IN_VIEW = range(72, 77)
-ALONE: Final = frozenset([_HELLO, _PROPOSE, _STATE, _CUT, _FORWARDED])
-"""Frames that have a datagram to themselves: they speak of many members, or pass messages on."""
+_FLUSHED, _INSTALL, _INSTALLED, _COMPLAIN, IN_VIEW, PIECE = range(72, 78)
+LONG: Final = frozenset([_HELLO, _PROPOSE, _STATE, _CUT])
+"""Frames that speak of many members, and travel in pieces if they fit no datagram."""
+ALONE: Final = LONG | {_FORWARDED, PIECE}
+"""Frames that have a datagram to themselves: these, and what is passed on."""
 
 _FLAGS: Final = Struct("<B")
 _GREETING: Final = Struct("<QH")  # highest, size
-_SETTINGS: Final = Struct(f"<BBB{len(TIMES)}QQ")  # purge, streams, given, times, max_message_bytes
 _PLACE: Final = Struct("<H")
 _STREAM_SEQNO: Final = Struct("<BQ")
-_MARK: Final = Struct("<HBQ")  # place, stream, seqno
-_CUT_MARK: Final = Struct("<HBQH")  # place, stream, seqno, source
 _TAG: Final = Struct("<Q")
+_PIECE: Final = Struct("<BQHH")  # kind, number, index, count
 
 _ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW = 1, 2, 4, 8  # flags of a hello
-_HAS_PROVIDER, _HAS_UNLISTED = 1, 2  # flags of a state
+_HAS_BASE: Final = 1  # flag of a proposal
+_HAS_PROVIDER, _HAS_UNLISTED, _IS_BASED = 1, 2, 4  # flags of a state, the last of a cut, too
 _HAS_PROMISED, _HAS_OTHER = 1, 2  # flags of a refusal: a proposal, a coordinator
 _HAS_ASKER: Final = 1  # flag of what is wanted or passed on
 _SLOW, _WANTS_STATE = 1, 2  # flags of a complaint
 
-_OWN: Final = 2**64 - 1  # in place of a seqno
+_NOBODY: Final = 2**16 - 1  # in place of a place
 TAG_MAX: Final = 2**64 - 1
 TAG_BYTES: Final = _TAG.size
-_MARKS_MAX: Final = len(STREAMS) * CHANGE_MEMBERS_MAX
 _TAGS_MAX: Final = 64
-_SETTINGS_MAX: Final = 16
-_ANY_MEMBER: Final = GroupConfig(group="any")
-_LISTS_MAX: Final = 4
-"""Encoded lists of members kept: the same one goes to every member, until it has arrived."""
+PIECE_HEAD: Final = _PIECE.size
+_PIECES_MAX: Final = 2**16 - 1
 
 FORWARDED_HEAD_MAX: Final = _FLAGS.size + _TAG.size + 3 * MEMBER_BYTES_MAX
 """What may stand before the messages that are passed on in a change."""
@@ -128,6 +133,8 @@ def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
         case Complain():
             flags = frame.is_slow * _SLOW | frame.wants_state * _WANTS_STATE
             return _COMPLAIN, _FLAGS.pack(flags) + encode_member(frame.member)
+        case Piece():
+            return PIECE, _encode_piece(frame)
         case InView():
             assert 1 <= frame.tag <= TAG_MAX, frame
             mark = b"" if frame.purged is None else _TAG.pack(frame.purged)
@@ -138,29 +145,27 @@ def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
 
 def _encode_hello(hello: Hello) -> bytes:
     assert 0 <= hello.highest <= COUNTER_MAX, hello
-    assert 0 <= hello.size <= CHANGE_MEMBERS_MAX, hello
+    assert 0 <= hello.size <= VIEW_MEMBERS_MAX, hello
     flags = (
         hello.is_asking * _ASKING
         | hello.has_state * _HAS_STATE
         | (hello.coordinator is not None) * _HAS_COORDINATOR
         | (hello.view_id is not None) * _HAS_VIEW
     )
-    head = _FLAGS.pack(flags) + _encode_settings(hello.settings)
+    head = _FLAGS.pack(flags) + encode_settings(hello.settings)
     head += _GREETING.pack(hello.highest, hello.size)
     coordinator = encode_member(hello.coordinator) if hello.coordinator else b""
     view_id = encode_view_id(hello.view_id) if hello.view_id else b""
-    return head + coordinator + view_id + _encode_members(hello.members)
+    return head + coordinator + view_id + encode_members(hello.members)
 
 
 def _encode_propose(propose: Propose) -> bytes:
     assert propose.members, propose
     assert len(set(propose.leaving)) == len(propose.leaving), propose
-    assert len(propose.known) <= CHANGE_MEMBERS_MAX, len(propose.known)
-    members = _encode_members(propose.members)
-    leaving = _encode_places(propose.leaving, len(propose.members))
-    known = _encode_list([encode_view_id(view_id) for view_id in propose.known])
-    head = encode_view_id(propose.id) + _encode_settings(propose.settings)
-    return head + members + leaving + known
+    flags = _FLAGS.pack((propose.base is not None) * _HAS_BASE)
+    base = encode_view_id(propose.base) if propose.base else b""
+    head = flags + encode_view_id(propose.id) + encode_settings(propose.settings) + base
+    return head + encode_listed(propose.members) + encode_places(propose.leaving)
 
 
 def _encode_state(state: State) -> bytes:
@@ -168,15 +173,15 @@ def _encode_state(state: State) -> bytes:
     assert all(0 <= seqno <= SEQNO_MAX for _, seqno in state.own), state
     assert len(state.flushed) <= FLUSHED_MAX, len(state.flushed)
     flags = (state.provider is not None) * _HAS_PROVIDER
-    flags |= (state.unlisted is not None) * _HAS_UNLISTED
+    flags |= (state.unlisted is not None) * _HAS_UNLISTED | state.is_based * _IS_BASED
     provider = encode_member(state.provider) if state.provider else b""
-    holding = _FLAGS.pack(state.holding) + provider + _encode_members(state.refused)
+    holding = _FLAGS.pack(state.holding) + provider + encode_members(state.refused)
     unlisted = encode_view_id(state.unlisted) if state.unlisted else b""
     head = _FLAGS.pack(flags) + encode_view_id(state.id) + encode_view_id(state.view_id) + unlisted
-    own = _encode_list([_STREAM_SEQNO.pack(*own) for own in state.own])
-    held = _encode_marks(state.held, len(state.members) or CHANGE_MEMBERS_MAX)
-    flushed = [encode_view_id(each.id) + _encode_members(each.members) for each in state.flushed]
-    return head + _encode_members(state.members) + own + held + _encode_list(flushed) + holding
+    own = encode_list([_STREAM_SEQNO.pack(*own) for own in state.own])
+    flushed = [encode_view_id(each.id) + encode_listed(each.members) for each in state.flushed]
+    lists = encode_listed(state.members) + own + encode_marks(state.held)
+    return head + lists + encode_list(flushed) + holding
 
 
 def _encode_refuse(refuse: Refuse) -> bytes:
@@ -188,37 +193,42 @@ def _encode_refuse(refuse: Refuse) -> bytes:
 
 
 def _encode_cut(cut: Cut) -> bytes:
-    assert len(cut.parts) <= CHANGE_MEMBERS_MAX, len(cut.parts)
+    assert len(cut.parts) <= VIEW_MEMBERS_MAX, len(cut.parts)
     parts = [
-        encode_view_id(part.view_id)
-        + _encode_places(part.places, CHANGE_MEMBERS_MAX)
-        + _encode_departed(part.departed)
+        encode_view_id(part.view_id) + encode_places(part.places) + encode_departed(part.departed)
         for part in cut.parts
     ]
-    starts = _encode_marks(cut.starts, CHANGE_MEMBERS_MAX)
     assert cut.provider is not None or not cut.takers, cut
-    provider = CHANGE_MEMBERS_MAX if cut.provider is None else cut.provider
-    takers = _PLACE.pack(provider) + _encode_places(cut.takers, CHANGE_MEMBERS_MAX)
-    return encode_view_id(cut.id) + _encode_list(parts) + starts + takers
+    assert cut.provider is None or 0 <= cut.provider < VIEW_MEMBERS_MAX, cut
+    provider = _PLACE.pack(_NOBODY if cut.provider is None else cut.provider)
+    takers = provider + encode_places(cut.takers)
+    head = _FLAGS.pack(cut.is_based * _IS_BASED) + encode_view_id(cut.id)
+    return head + encode_list(parts) + encode_marks(cut.starts) + takers
 
 
-def _encode_settings(settings: Settings) -> bytes:
-    streams = sum(1 << stream for stream in settings.streams)
-    given = sum(1 << NAMES.index(name) for name in settings.given)
-    return _SETTINGS.pack(
-        settings.purge, streams, given, *settings.times, settings.max_message_bytes
-    )
+def _encode_piece(piece: Piece) -> bytes:
+    assert piece.kind in LONG, piece
+    assert 0 <= piece.index < piece.count <= _PIECES_MAX, piece
+    assert piece.content, piece
+    return _PIECE.pack(piece.kind, piece.number, piece.index, piece.count) + piece.content
 
 
-def _encode_departed(departed: Sequence[CutMark]) -> bytes:
-    assert len(departed) <= _MARKS_MAX, len(departed)
-    packed = []
-    for place, stream, seqno, source in departed:
-        assert 0 <= place < CHANGE_MEMBERS_MAX, place
-        assert 0 <= source < CHANGE_MEMBERS_MAX, source
-        assert seqno == OWN or 0 <= seqno <= SEQNO_MAX, seqno
-        packed.append(_CUT_MARK.pack(place, stream, _OWN if seqno == OWN else seqno, source))
-    return _encode_list(packed)
+def cut_into_pieces(kind: int, body: bytes, size: int) -> list[Piece]:
+    """A frame that fits no datagram, so many bytes in each."""
+    assert kind in LONG, kind
+    assert len(body) <= CHANGE_BYTES_MAX, len(body)
+    digest = blake2b(bytes([kind]) + body, digest_size=_TAG.size).digest()
+    number, count = int.from_bytes(digest, "little"), -(-len(body) // size)
+    return [
+        Piece(kind, number, index, count, body[index * size : (index + 1) * size])
+        for index in range(count)
+    ]
+
+
+def decode_pieces(kind: int, body: bytes) -> Frame:
+    """What was cut into pieces."""
+    decode = FOR_ONE.get(kind) or FOR_ANYONE[kind]
+    return decode(memoryview(body), 0, len(body))
 
 
 def _encode_asked(frame: Want | Forwarded) -> bytes:
@@ -228,39 +238,13 @@ def _encode_asked(frame: Want | Forwarded) -> bytes:
     return flags + encode_view_id(frame.id) + encode_member(frame.sender) + asker
 
 
-@lru_cache(_LISTS_MAX)
-def _encode_members(members: tuple[Member, ...]) -> bytes:
-    assert len(members) <= CHANGE_MEMBERS_MAX, len(members)
-    assert are_distinct(members), members
-    return _encode_list(list(map(encode_member, members)))
-
-
-def _encode_places(places: Sequence[int], size: int) -> bytes:
-    """Places in a list of this size."""
-    assert len(places) <= size, len(places)
-    assert all(0 <= place < size for place in places), places
-    return _encode_list(list(map(_PLACE.pack, places)))
-
-
-def _encode_marks(marks: Sequence[Mark], size: int) -> bytes:
-    """Marks of members in a list of this size."""
-    assert len(marks) <= _MARKS_MAX, len(marks)
-    assert all(0 <= mark.place < size for mark in marks), marks
-    assert all(0 <= mark.seqno <= SEQNO_MAX for mark in marks), marks
-    return _encode_list([_MARK.pack(*mark) for mark in marks])
-
-
-def _encode_list(parts: Sequence[bytes]) -> bytes:
-    return MEMBER_COUNT.pack(len(parts)) + b"".join(parts)
-
-
 def _decode_hello(cut: Cutter) -> Hello:
     flags = cut.flags(_ASKING | _HAS_STATE | _HAS_COORDINATOR | _HAS_VIEW)
-    settings = _cut_settings(cut)
+    settings = cut_settings(cut)
     highest, size = cut.numbers(_GREETING)
     if highest > COUNTER_MAX:
         raise DecodeError(Reject.SEQNO)
-    if size > CHANGE_MEMBERS_MAX:
+    if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
     return Hello(
         settings,
@@ -270,44 +254,41 @@ def _decode_hello(cut: Cutter) -> Hello:
         cut.member() if flags & _HAS_COORDINATOR else None,
         cut.view_id() if flags & _HAS_VIEW else None,
         size,
-        cut.members(CHANGE_MEMBERS_MAX),
+        cut.members(VIEW_MEMBERS_MAX),
     )
 
 
 def _decode_propose(cut: Cutter) -> Propose:
-    id = cut.view_id()
-    settings = _cut_settings(cut)
-    members = cut.members(CHANGE_MEMBERS_MAX)
+    flags = cut.flags(_HAS_BASE)
+    id, settings = cut.view_id(), cut_settings(cut)
+    base = cut.view_id() if flags & _HAS_BASE else None
+    members, leaving = cut_listed(cut), cut_places(cut)
     if not members:
         raise DecodeError(Reject.COUNT)
-    leaving = _cut_places(cut, len(members))
-    if len(set(leaving)) < len(leaving):
+    is_told = base is None and any(isinstance(each, range) for each in members)
+    if is_told or len(set(leaving)) < len(leaving):
         raise DecodeError(Reject.VIEW)
-    known = [cut.view_id() for _ in range(cut.count(CHANGE_MEMBERS_MAX))]
-    return Propose(id, members, settings, leaving, tuple(known))
+    return Propose(id, members, settings, leaving, base)
 
 
 def _decode_state(cut: Cutter) -> State:
-    flags = cut.flags(_HAS_PROVIDER | _HAS_UNLISTED)
+    flags = cut.flags(_HAS_PROVIDER | _HAS_UNLISTED | _IS_BASED)
     id = cut.view_id()
     view_id = cut.view_id()
     unlisted = cut.view_id() if flags & _HAS_UNLISTED else None
-    members = cut.members(CHANGE_MEMBERS_MAX)
+    members = cut_listed(cut)
     own = [
-        (decode_stream(stream), _check_seqno(seqno))
+        (decode_stream(stream), check_seqno(seqno))
         for stream, seqno in cut.table(_STREAM_SEQNO, len(STREAMS))
     ]
-    held = _cut_marks(cut, len(members) or CHANGE_MEMBERS_MAX)
-    flushed = [
-        Flushable(cut.view_id(), cut.members(CHANGE_MEMBERS_MAX))
-        for _ in range(cut.count(FLUSHED_MAX))
-    ]
+    held = cut_marks(cut)
+    flushed = [Flushable(cut.view_id(), cut_listed(cut)) for _ in range(cut.count(FLUSHED_MAX))]
     holding = Holding(cut.flags(max(Holding)))
     provider = cut.member() if flags & _HAS_PROVIDER else None
-    refused = cut.members(CHANGE_MEMBERS_MAX)
+    refused = cut.members(VIEW_MEMBERS_MAX)
     return State(
         *(id, view_id, members, tuple(own), held, tuple(flushed), unlisted),
-        *(holding, provider, refused),
+        *(holding, provider, refused, bool(flags & _IS_BASED)),
     )
 
 
@@ -321,42 +302,31 @@ def _decode_refuse(cut: Cutter) -> Refuse:
 
 
 def _decode_cut(cut: Cutter) -> Cut:
+    flags = cut.flags(_IS_BASED)
     id = cut.view_id()
-    parts = [
-        PartMarks(cut.view_id(), _cut_places(cut, CHANGE_MEMBERS_MAX), _cut_departed(cut))
-        for _ in range(cut.count(CHANGE_MEMBERS_MAX))
-    ]
-    starts = _cut_marks(cut, CHANGE_MEMBERS_MAX)
+    parts, left = [], VIEW_MEMBERS_MAX
+    for _ in range(cut.count(VIEW_MEMBERS_MAX)):
+        parts.append(PartMarks(cut.view_id(), cut_places(cut, left), cut_departed(cut)))
+        left -= len(parts[-1].places)
+    starts = cut_marks(cut)
     (provider,) = cut.numbers(_PLACE)
-    takers = _cut_places(cut, CHANGE_MEMBERS_MAX)
-    if provider > CHANGE_MEMBERS_MAX or (provider == CHANGE_MEMBERS_MAX and takers):
+    takers = cut_places(cut)
+    if provider != _NOBODY and provider >= VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.VIEW)
-    is_none = provider == CHANGE_MEMBERS_MAX
-    return Cut(id, tuple(parts), starts, None if is_none else provider, takers)
+    if provider == _NOBODY and takers:
+        raise DecodeError(Reject.VIEW)
+    giver = None if provider == _NOBODY else provider
+    return Cut(id, tuple(parts), starts, giver, takers, bool(flags & _IS_BASED))
 
 
-def _cut_settings(cut: Cutter) -> Settings:
-    purge, streams, given, *times, size = cut.numbers(_SETTINGS)
-    if streams >= 1 << len(STREAMS) or given >= 1 << len(NAMES):
-        raise DecodeError(Reject.FLAGS)
-    settings = Settings(
-        decode_purge(purge),
-        tuple(stream for stream in STREAMS.values() if streams & 1 << stream),
-        tuple(times),
-        size,
-        frozenset(name for n, name in enumerate(NAMES) if given & 1 << n),
-    )
-    _check_settings(settings)
-    return settings
-
-
-@lru_cache(_SETTINGS_MAX)
-def _check_settings(settings: Settings) -> None:
-    """A member could have been configured so."""
-    try:
-        settings.apply_to(_ANY_MEMBER)
-    except ConfigError:
-        raise DecodeError(Reject.SETTINGS) from None
+def _decode_piece(cut: Cutter) -> Piece:
+    kind, number, index, count = cut.numbers(_PIECE)
+    content = cut.rest()
+    if kind not in LONG:
+        raise DecodeError(Reject.FRAME_KIND)
+    if index >= count or not content:
+        raise DecodeError(Reject.COUNT)
+    return Piece(kind, number, index, count, content)
 
 
 def _decode_want(view: memoryview, start: int, stop: int) -> Want:
@@ -396,40 +366,6 @@ def _cut_asked(cut: Cutter) -> tuple[ViewId, Member, Member | None]:
     return cut.view_id(), cut.member(), cut.member() if flags & _HAS_ASKER else None
 
 
-def _cut_places(cut: Cutter, size: int) -> tuple[int, ...]:
-    """Places in a list of this size."""
-    places = tuple([place for (place,) in cut.table(_PLACE, size)])
-    if places and max(places) >= size:
-        raise DecodeError(Reject.VIEW)
-    return places
-
-
-def _cut_marks(cut: Cutter, size: int) -> tuple[Mark, ...]:
-    """Marks of members in a list of this size."""
-    marks = []
-    for place, stream, seqno in cut.table(_MARK, _MARKS_MAX):
-        if place >= size:
-            raise DecodeError(Reject.VIEW)
-        marks.append(Mark(place, decode_stream(stream), _check_seqno(seqno)))
-    return tuple(marks)
-
-
-def _cut_departed(cut: Cutter) -> tuple[CutMark, ...]:
-    marks = []
-    for place, stream, seqno, source in cut.table(_CUT_MARK, _MARKS_MAX):
-        if max(place, source) >= CHANGE_MEMBERS_MAX:
-            raise DecodeError(Reject.VIEW)
-        through = OWN if seqno == _OWN else _check_seqno(seqno)
-        marks.append(CutMark(place, decode_stream(stream), through, source))
-    return tuple(marks)
-
-
-def _check_seqno(seqno: int) -> int:
-    if seqno > SEQNO_MAX:
-        raise DecodeError(Reject.SEQNO)
-    return seqno
-
-
 def _decode_whole(
     decode: Callable[[Cutter], Frame], view: memoryview, start: int, stop: int
 ) -> Frame:
@@ -459,4 +395,5 @@ FOR_ONE: Final[Decoders] = {
     _INSTALL: partial(_decode_whole, lambda cut: Install(cut.view_id())),
     _INSTALLED: partial(_decode_whole, lambda cut: Installed(cut.view_id())),
     _COMPLAIN: partial(_decode_whole, _decode_complain),
+    PIECE: partial(_decode_whole, _decode_piece),
 }

@@ -3,7 +3,7 @@
 A proposal's id is the id of the view that it makes: one id has one list of members and one cut for
 ever. Where a frame speaks of members it names their places: in the list of the proposal, or in the
 view that it is about, which whoever gets it knows. So what one member says does not grow with the
-group, but with what there is to say.
+group, but with what there is to say. What fits no datagram all the same travels in pieces.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class Holding(IntEnum):
     """The same; and where parts come together it does not take that of another."""
 
 
+Listed: TypeAlias = "tuple[Member | range, ...]"
+"""Members in their order: themselves, or runs of places in a list that whoever gets it knows."""
+
+
 class Mark(NamedTuple):
     """How far one sender's stream has come. `place` is where that sender stands in a list."""
 
@@ -44,7 +48,8 @@ class Flushable(NamedTuple):
     """A proposal whose cut a member holds: somebody may have installed it."""
 
     id: ViewId
-    members: tuple[Member, ...]
+    members: Listed
+    """By their places in the proposal that is answered, as far as they are in it."""
 
 
 class CutMark(NamedTuple):
@@ -65,7 +70,8 @@ class PartMarks(NamedTuple):
     view_id: ViewId
     places: tuple[int, ...]
     departed: tuple[CutMark, ...]
-    """Senders of that view that are not among them. The others are cut where they start."""
+    """Of your own part: senders of its view that are not among them. The others are cut where they
+    start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +98,14 @@ class Propose:
     """Let these members be the next view, in this order, without those who are leaving."""
 
     id: ViewId
-    members: tuple[Member, ...]
+    members: Listed
+    """By their places in `base`, as far as they are in it."""
     settings: Settings
     """Of the view."""
     leaving: tuple[int, ...] = ()
-    """Places of those who are asked and do not come along."""
-    known: tuple[ViewId, ...] = ()
-    """Views whose members need not be told."""
+    """Places, among these, of those who are asked and do not come along."""
+    base: ViewId | None = None
+    """The view that you are in, as far as I know: its members need not be told. None: all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +114,14 @@ class State:
 
     id: ViewId
     view_id: ViewId
-    members: tuple[Member, ...] = ()
-    """Of that view; none: the proposer knows."""
+    members: Listed = ()
+    """Of that view, by their places in the proposal as far as they are in it; none: it is the
+    `base` of the proposal."""
     own: tuple[tuple[Stream, int], ...] = ()
     """The last seqno that I have given, by stream."""
     held: tuple[Mark, ...] = ()
-    """How far I hold others of my view without a gap; places are those in it. 0 is not told."""
+    """How far I hold others of my view without a gap; places are those in it. Of streams of which
+    nobody keeps what a departed member has sent, nothing is told."""
     flushed: tuple[Flushable, ...] = ()
     """Since that view, in the order of their ids."""
     unlisted: ViewId | None = None
@@ -122,11 +131,14 @@ class State:
     """Who is giving me the state that I lack."""
     refused: tuple[Member, ...] = ()
     """Who could not."""
+    is_based: bool = False
+    """The proposer is in my view, too: what is not told of `held` is as that began; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """I have promised a higher one; or a coordinator of mine lives, and it is on that one."""
+    """I have promised a higher one; or a coordinator of mine lives, and it is on that one. Neither:
+    I do not know the view that your proposal is based on."""
 
     id: ViewId
     promised: ViewId | None = None
@@ -148,10 +160,13 @@ class Cut:
     id: ViewId
     parts: tuple[PartMarks, ...]
     starts: tuple[Mark, ...]
-    """Where each member's streams go on, by its place in the proposal; 0 is not told."""
+    """Where each member's streams go on, by its place in the proposal."""
     provider: int | None = None
     """Who gives its state, as it is at the cut, to those who take it; by its place."""
     takers: tuple[int, ...] = ()
+    is_based: bool = False
+    """I was in your view, too: what is not told of `starts` is as that began; else 0, as it is for
+    those who were not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +225,19 @@ class Complain:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """Of a frame that fits no datagram, as it is on the wire."""
+
+    kind: int
+    """Of that frame."""
+    number: int
+    """Which one it is: the same as often as it is repeated."""
+    index: int
+    count: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class InView:
     """What follows in this datagram was said in the view with this tag: see `tag_of`. Where
     receivers retain and acknowledge: everybody has delivered the sender's plain messages up to
@@ -232,5 +260,6 @@ ChangeFrame: TypeAlias = (
     | Install
     | Installed
     | Complain
+    | Piece
     | InView
 )

@@ -56,6 +56,17 @@ class Cutter:
         start = self._skip(count * numbers.size)
         return numbers.iter_unpack(self._view[start : self.offset])
 
+    def is_next(self, byte: int) -> bool:
+        """Whether this byte comes next; then it is skipped."""
+        is_next = self.offset < len(self._view) and self._view[self.offset] == byte
+        self.offset += is_next
+        return is_next
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        start = self._skip(len(self._view) - self.offset)
+        return bytes(self._view[start:])
+
     def member(self) -> Member:
         try:
             member, self.offset = cut_member(self._view, self.offset)

@@ -10,19 +10,19 @@ ALLOWANCE_MAX: Final = 2**63 - 1
 COUNTER_MAX: Final = 2**63 - 1
 """Epochs, nonces and views count from 1 to here: what a trace column holds."""
 
-VIEW_MEMBERS_MAX: Final = 128
-"""Members of one view. One may take as little as 16 bytes of a datagram and, with its part of a
-digest, 800 once decoded. So few also fit one datagram, however long their names are."""
+VIEW_MEMBERS_MAX: Final = 512
+"""Members of one view, and of one list in a frame. One may take as little as 14 bytes of a datagram
+and 300 once decoded."""
 
-CHANGE_MEMBERS_MAX: Final = 512
-"""Members that one frame of a view change lists, and the views that they come from: at least one
-member is in each. What fits no datagram is our bug: with the longest names 460 members do."""
+CHANGE_BYTES_MAX: Final = 1 << 19
+"""Bytes of one frame of a view change, however many datagrams it takes: lists of so many members
+with the longest names."""
 
 FLUSHED_MAX: Final = 8
 """Proposals that a member tells of which may have become a view."""
 
-DIGEST_ENTRIES_MAX: Final = 1024
-"""Entries of a digest in a message: of all members of a view, and of many that have departed."""
+DIGEST_ENTRIES_MAX: Final = 2 * VIEW_MEMBERS_MAX
+"""Entries of a digest in a message: of both streams of all members of a view."""
 
 NACK_RANGES_MAX: Final = 128
 """Ranges in one request, and in one datagram. Asking for more at once is our bug."""
@@ -34,5 +34,6 @@ alone would not bound the lists that its receiver builds."""
 FRAMES_MAX: Final = 128
 """Frames in one datagram. Each costs a few hundred bytes once decoded, however short it is."""
 
-IDENTITIES_MAX: Final = 1024
-"""Decoded senders kept. More may talk to us; the oldest is then decoded again."""
+IDENTITIES_MAX: Final = 4 * VIEW_MEMBERS_MAX
+"""Decoded heads of datagrams kept: of each member those to all and to us, and of some who have
+gone. More may talk to us; the oldest is then decoded again."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from ringcast.config import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import INCARNATION_MAX, Address, Member, Purge, Stream, View, ViewId
-from ringcast.wire.limits import COUNTER_MAX, VIEW_MEMBERS_MAX
+from ringcast.model import INCARNATION_MAX, Address, Member, Purge, Stream, ViewId
+from ringcast.wire.limits import COUNTER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,21 +23,10 @@ _PURGES: Final = {int(purge): purge for purge in Purge}
 MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
 """What cutting texts and members out of a stranger's bytes may raise."""
 
-_VIEWS_MAX: Final = 4
-"""Encoded views kept: the same one goes to every member, and is repeated until it has arrived."""
-
 
 def encode_counter(counter: int) -> bytes:
     assert 1 <= counter <= COUNTER_MAX, counter
     return COUNTER.pack(counter)
-
-
-@lru_cache(_VIEWS_MAX)
-def encode_view(view: View) -> bytes:
-    assert len(view) <= VIEW_MEMBERS_MAX, len(view)
-    assert are_distinct(view.members), view
-    members = b"".join(map(encode_member, view.members))
-    return encode_view_id(view.id) + MEMBER_COUNT.pack(len(view)) + members
 
 
 def encode_view_id(view_id: ViewId) -> bytes:
@@ -105,27 +93,6 @@ def check_member(member: Member) -> None:
     check_name("name", member.name, empty_allowed=True)
 
 
-def decode_view(view: memoryview, start: int) -> tuple[View, int]:
-    """The view at the start, and where it ends."""
-    view_id, offset = decode_view_id(view, start)
-    if len(view) - offset < MEMBER_COUNT.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    (count,) = MEMBER_COUNT.unpack_from(view, offset)
-    offset += MEMBER_COUNT.size
-    if not 1 <= count <= VIEW_MEMBERS_MAX:
-        raise DecodeError(Reject.COUNT)
-    members = []
-    try:
-        for _ in range(count):
-            member, offset = cut_member(view, offset)
-            members.append(member)
-    except MALFORMED:
-        raise DecodeError(Reject.MEMBER) from None
-    if not are_distinct(members):
-        raise DecodeError(Reject.VIEW)
-    return View(view_id, tuple(members)), offset
-
-
 def decode_view_id(view: memoryview, start: int) -> tuple[ViewId, int]:
     """The id at the start, and where it ends."""
     creator_start = start + COUNTER.size
@@ -137,17 +104,6 @@ def decode_view_id(view: memoryview, start: int) -> tuple[ViewId, int]:
     except MALFORMED:
         raise DecodeError(Reject.MEMBER) from None
     return ViewId(creator, counter), end
-
-
-def decode_member(view: memoryview, start: int, stop: int) -> Member:
-    """The member that takes all of it."""
-    try:
-        member, end = cut_member(view[:stop], start)
-    except MALFORMED:
-        raise DecodeError(Reject.MEMBER) from None
-    if end != stop:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    return member
 
 
 def decode_counter(view: memoryview, start: int, stop: int) -> int:

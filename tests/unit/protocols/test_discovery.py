@@ -8,7 +8,6 @@ from ringcast.protocols.views.discovery import (
     ASK_START_NS,
     CANDIDATES_MAX,
     Discovery,
-    rank,
 )
 
 
@@ -17,12 +16,6 @@ def member(port: int, incarnation: int = 1) -> Member:
 
 
 ME, LOWER, HIGHER = member(5), member(4), member(6)
-
-
-def test_groups_are_ranked_by_size_then_by_coordinator() -> None:
-    ranked = [(HIGHER, 3), (LOWER, 2), (ME, 2), (member(5, 2), 2), (member(1), 0)]
-    shuffled = [ranked[place] for place in (3, 0, 4, 2, 1)]
-    assert sorted(shuffled, key=lambda group: rank(*group)) == ranked
 
 
 def test_only_new_addresses_of_others_are_candidates() -> None:

@@ -14,10 +14,9 @@ from ringcast.core.effects import (
     Trusted,
     VerifyWanted,
 )
-from ringcast.explore.abstraction import canonical, clone
 from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.node import Node
-from ringcast.protocols.failure import PINGS, WATCHERS, FailureDetector, Timer
+from ringcast.protocols.failure import PINGS, WATCHERS, FailureDetector
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Heartbeat, Ping, Pong, Watermark
 
@@ -325,6 +324,18 @@ def test_a_refusal_during_verification_is_the_first_one() -> None:
     assert w.verdicts() == ["Suspected B"]
 
 
+def test_a_refusal_during_verification_asks_again_at_once() -> None:
+    w = Watch()
+    w.wanted(B)
+    assert w.probed() == ["B"]
+    w.refuse(B)
+    assert w.probed() == ["B"]
+    assert w.said() == []
+    w.refuse(B)
+    assert w.verdicts() == ["Suspected B"]
+    assert w.sent() == []
+
+
 def test_a_refusal_of_who_is_not_a_neighbour_counts_too() -> None:
     w = Watch(A, MEMBERS)
     w.refuse(E)
@@ -594,20 +605,6 @@ def test_stats_name_every_table_and_counter() -> None:
         "sleeps": 0,
     }
     assert w.layer.take_ready(10, w.now, w.out) == []
-
-
-def test_the_same_doubts_later_are_the_same_state() -> None:
-    early, late = Watch(), Watch()
-    late.run(10 * HEARTBEAT - 1, alive=[B])
-    assert canonical(early.layer) == canonical(late.layer)
-    early.wanted(B)
-    assert canonical(early.layer) != canonical(late.layer)
-    late.wanted(B)
-    assert canonical(early.layer) == canonical(late.layer)
-    copy = clone(early.layer)
-    early.heard(B)
-    assert canonical(copy) == canonical(late.layer)
-    assert copy._timers.is_armed(Timer.CASE)
 
 
 # In a node

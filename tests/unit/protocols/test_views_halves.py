@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
-from ringcast.core.effects import Effects
+from ringcast.core.effects import Effects, Unreachable
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, Writable
 from ringcast.model import Origin, Stream, ViewId
 from ringcast.protocols.views.halves import ViewSender
-from support.view_group import ViewGroup
+from ringcast.wire.frames import Ack
+from support.view_group import SMALL, ViewGroup
 
 if TYPE_CHECKING:
     from ringcast.events import Event
@@ -74,6 +76,38 @@ def test_what_was_held_before_the_freeze_may_be_read_while_frozen(stream: Stream
                 half.check_invariants(view)
             else:
                 half.check_invariants()
+
+
+def test_who_has_slept_blames_nobody_for_the_acks_that_it_has_not_heard() -> None:
+    group = ViewGroup("AB").form()
+    group.weather.part("A", "B")
+    group.send("A")
+    group.run(100)
+    sending = group.node("A").multicast._senders[FIFO]
+    now = group.process("A").now
+
+    def blamed(at: int) -> list[Unreachable]:
+        out = Effects()
+        sending.handle_timeout(at, out)
+        return [signal for signal in out.signals if isinstance(signal, Unreachable)]
+
+    tick = round(MulticastConfig().xmit_interval_s * 1e9)
+    assert blamed(now + 20 * tick) == []
+    assert [blamed(now + n * tick) for n in (21, 22, 23)] == [[], [], []]
+    assert blamed(now + 24 * tick) == [Unreachable(group.node("B").me, 4 * tick)]
+
+
+def test_acks_that_are_lost_for_a_while_leave_nobody_out() -> None:
+    """However soon the sender asks for them again."""
+    config = replace(SMALL, multicast=replace(SMALL.multicast, xmit_interval_s=0.04))
+    group = ViewGroup("AB", config=config).form()
+    view = group.layer("A").view
+    group.is_lost = lambda source, dest, frames: source == "B" and Ack in frames
+    group.send("A")
+    group.run(1_500)
+    group.is_lost = None
+    group.run(1_500)
+    assert group.layer("A").view is view
 
 
 @pytest.mark.parametrize("stream", [FIFO, UNIFORM])

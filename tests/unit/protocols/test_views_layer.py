@@ -24,7 +24,8 @@ from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from support.settings import PLAIN
-from support.view_side import A, B, C, D, Side
+from support.view_group import ViewGroup
+from support.view_side import MS, A, B, C, D, Side
 
 
 def test_a_view_to_be_finished_begins_before_the_streams_freeze_again() -> None:
@@ -83,12 +84,41 @@ def test_the_coordinator_leaves_out_whom_its_messages_do_not_reach() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
     side.said(wire.Propose)
-    side.signal(Unreachable(C))
-    assert [frame.members for _, frame in side.said(wire.Propose)] == [(A, B)]
+    side.signal(Unreachable(C, 1_999 * MS))
+    assert side.said(wire.Propose) == []  # it would not be suspected for such a silence
+    side.signal(Unreachable(C, 2_000 * MS))
+    assert [dest for dest, _ in side.said(wire.Propose)] == [B]
+    assert side.asked() == (A, B)
     other = Side(B)
     other.join(ViewId(A, 2), A, B, C)
-    other.signal(Unreachable(C))
+    other.signal(Unreachable(C, 2_000 * MS))
     assert other.said(wire.Complain) == [(C, wire.Complain(C)), (A, wire.Complain(C))]
+
+
+def test_who_refused_is_asked_again_at_once_when_it_misses_the_same_one() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.signal(Suspected(A, "nobody listens"))
+    ((_, proposal),) = side.said(wire.Propose)
+    side.hear(C, wire.Refuse(proposal.id, None, A))
+    side.pass_time(10)
+    assert side.said(wire.Propose) == []
+    side.hear(C, wire.Complain(A))
+    assert side.said(wire.Propose) == [(C, proposal)]
+    side.hear(C, wire.Complain(A))
+    assert side.said(wire.Propose) == []
+
+
+@pytest.mark.parametrize("victim", "ABCD")
+@pytest.mark.parametrize("phase_ms", [0, 37, 113, 171])
+def test_a_crash_holds_senders_for_ten_ms_beyond_its_detection(victim: str, phase_ms: int) -> None:
+    """At 1 ms one way, where the ports of the dead refuse."""
+    group = ViewGroup("ABCD", seed=phase_ms, hint_ms=1.0).form()
+    group.run(phase_ms)
+    group.crash(victim)
+    assert group.run_until(group.is_one, 1000)
+    rest = [name for name in "ABCD" if name != victim]
+    assert max(group.layer(name).meeting.held[-1] for name in rest) <= 10 * MS
 
 
 def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:
@@ -162,6 +192,14 @@ def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
     assert VerifyWanted(C) in side.signals
 
 
+def test_who_is_next_if_a_proposer_stalls_verifies_all_that_it_would_propose() -> None:
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C)
+    side.hear(D, wire.Propose(ViewId(D, 9), (D, A, B, C), PLAIN))
+    side.pass_time(501)
+    assert all(VerifyWanted(member) in side.signals for member in (B, C, D))
+
+
 def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B)
@@ -230,7 +268,7 @@ def test_the_coordinator_leaves_out_who_holds_it_up_and_lets_it_take_part() -> N
     side.signal(TooSlow(C))
     ((_, frame), _) = side.said(wire.Propose)
     assert isinstance(frame, wire.Propose)
-    assert (frame.members, frame.leaving) == ((A, B, C), (2,))
+    assert (side.asked(), frame.leaving) == ((A, B, C), (2,))
 
 
 def test_others_complain_to_it() -> None:

@@ -114,5 +114,5 @@ def test_a_state_that_is_here_is_not_begun_again() -> None:
 
 def test_that_there_is_none_is_told() -> None:
     side = Side()
-    side.taking.lose()
+    side.taking.lose(StateLost("nobody has the state"))
     assert side.taking.take(0, side.out) == [StateLost("nobody has the state")]

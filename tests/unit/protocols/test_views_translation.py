@@ -11,6 +11,7 @@ from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views import translation
 from ringcast.protocols.views.frames import Flushable, Propose, State
 from ringcast.wire import changes as wire
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from support.settings import PLAIN
 
 A, B, C, D, E = (Member(Address("h", n), 1, name) for n, name in enumerate("ABCDE"))
@@ -45,40 +46,136 @@ def marks(part_cut: int = 7) -> Cut:
     return Cut(PROPOSAL.id, parts, starts, B, (D, E))
 
 
-def said() -> wire.Cut:
-    return translation.encode_cut(marks(), PROPOSAL, VIEWS)
+STARTS = {Origin(A, FIFO): 3, Origin(C, UNIFORM): 2}
+BASIS = translation.Basis(MINE, STARTS)
+ELSEWHERE = translation.Basis(OTHER, {})
+CHOICES = [(BASIS, None), (BASIS, MINE.id), (ELSEWHERE, None)]
 
 
-def test_a_proposal_names_who_leaves_by_its_place() -> None:
-    frame = translation.encode_propose(PROPOSAL, [MINE.id])
-    assert frame == wire.Propose(PROPOSAL.id, PROPOSAL.members, PLAIN, (1,), (MINE.id,))
-    assert translation.decode_propose(frame) == PROPOSAL
+def keeps_all(stream: Stream) -> bool:
+    return True
 
 
-@pytest.mark.parametrize("known", [(), (MINE.id,)])
-def test_a_state_is_read_as_it_was_written(known: tuple[ViewId, ...]) -> None:
-    frame = translation.encode_state(STATE, known)
-    assert frame.members == (() if known else MINE.members)
-    assert translation.decode_state(frame, VIEWS) == STATE
+def state_frame(
+    base: ViewId | None = None, starts: dict[Origin, int] = STARTS, state: State = STATE
+) -> wire.State:
+    return translation.encode_state(state, PROPOSAL, base, starts, keeps_all)
+
+
+def said(view: View = MINE, basis: translation.Basis = BASIS) -> wire.Cut:
+    return translation.encode_cut(marks(), PROPOSAL, view, basis)
+
+
+# Lists
+
+
+@pytest.mark.parametrize(
+    ("members", "listed"),
+    [
+        ((A, B, C), (range(3),)),
+        ((A, C), (range(1), range(2, 3))),
+        ((B, C, D, A), (range(1, 3), D, range(1))),
+        ((D, E), (D, E)),
+    ],
+)
+def test_a_list_is_told_by_how_it_differs(members: tuple[Member, ...], listed: wire.Listed) -> None:
+    assert translation.list_members(members, MINE.members) == listed
+    assert translation.read_members(listed, MINE.members) == members
+
+
+@pytest.mark.parametrize(
+    "listed", [(range(4),), (range(2), A), (range(2), range(1, 3)), (D, D._replace(name="x"))]
+)
+def test_a_list_with_nobody_in_it_or_with_one_twice_is_nothing(listed: wire.Listed) -> None:
+    assert translation.read_members(listed, MINE.members) is None
+
+
+def test_a_list_has_no_more_than_a_view() -> None:
+    many = [A._replace(incarnation=n) for n in range(1, VIEW_MEMBERS_MAX + 1)]
+    assert translation.read_members((range(VIEW_MEMBERS_MAX),), many) == tuple(many)
+    assert translation.read_members((range(VIEW_MEMBERS_MAX), D), many) is None
+
+
+# Proposals
+
+
+def test_a_proposal_tells_a_member_of_a_view_what_it_does_not_know() -> None:
+    frame = translation.encode_propose(PROPOSAL, MINE)
+    assert frame == wire.Propose(PROPOSAL.id, (range(2), D, E), PLAIN, (1,), MINE.id)
+    assert translation.decode_propose(frame, MINE) == PROPOSAL
+    assert translation.decode_propose(frame, None) is None
+
+
+def test_a_proposal_tells_whose_view_is_not_known_all() -> None:
+    frame = translation.encode_propose(PROPOSAL, None)
+    assert frame.members == PROPOSAL.members
+    assert translation.decode_propose(frame, None) == PROPOSAL
+
+
+def test_a_proposal_that_nobody_leaves_is_nothing() -> None:
+    frame = translation.encode_propose(PROPOSAL, MINE)
+    assert translation.decode_propose(replace(frame, leaving=(4,)), MINE) is None
+
+
+# States
+
+
+@pytest.mark.parametrize(("basis", "base"), CHOICES)
+def test_a_state_is_read_as_it_was_written(basis: translation.Basis, base: ViewId | None) -> None:
+    frame = state_frame(base)
+    assert frame.members == (() if base else (range(2), C))
+    assert frame.is_based == (base is not None)
+    assert frame.flushed == (wire.Flushable(ViewId(B, 3), (range(2),)),)
+    assert translation.decode_state(frame, PROPOSAL, VIEWS, basis) == STATE
+
+
+def test_what_is_held_is_told_where_it_differs_from_how_the_view_began() -> None:
+    assert state_frame(MINE.id).held == (wire.Mark(0, FIFO, 4),)
+    assert len(state_frame(None).held) == 2
+
+
+def test_of_what_nobody_keeps_nothing_is_told() -> None:
+    frame = translation.encode_state(STATE, PROPOSAL, MINE.id, {}, lambda stream: stream is UNIFORM)
+    assert frame.held == (wire.Mark(2, UNIFORM, 2),)
 
 
 def test_a_state_of_a_view_that_nobody_knows_is_nothing() -> None:
-    frame = translation.encode_state(STATE, [MINE.id])
-    assert translation.decode_state(frame, {OTHER.id: OTHER}) is None
+    frame, views = state_frame(MINE.id), {OTHER.id: OTHER}
+    assert translation.decode_state(frame, PROPOSAL, views, BASIS) is None
+    assert translation.decode_state(frame, PROPOSAL, VIEWS, ELSEWHERE) is None  # how did it begin?
 
 
 def test_a_state_that_names_a_place_that_is_not_there_is_nothing() -> None:
-    frame = translation.encode_state(STATE, [])
-    held = (wire.Mark(3, FIFO, 1),)
-    assert translation.decode_state(replace(frame, held=held), VIEWS) is None
+    frame = state_frame()
+    wrong = (
+        replace(frame, held=(wire.Mark(3, FIFO, 1),)),
+        replace(frame, members=(range(5),)),
+        replace(frame, flushed=(wire.Flushable(ViewId(B, 3), (range(5),)),)),
+    )
+    for each in wrong:
+        assert translation.decode_state(each, PROPOSAL, VIEWS, BASIS) is None
+
+
+# Cuts
 
 
 def test_a_cut_is_read_as_it_was_written() -> None:
-    assert translation.decode_cut(said(), PROPOSAL, MINE, BOTH) == marks()
+    for basis in (BASIS, ELSEWHERE):
+        cut = translation.decode_cut(said(basis=basis), PROPOSAL, BASIS, BOTH)
+        assert cut == marks()
 
 
-def test_of_a_cut_each_part_reads_its_own() -> None:
-    cut = translation.decode_cut(said(), PROPOSAL, OTHER, BOTH)
+def test_a_cut_tells_where_streams_go_on_that_have_moved_since_the_view_began() -> None:
+    assert said().starts == (wire.Mark(0, FIFO, 4), wire.Mark(3, UNIFORM, 9))
+    moved = translation.Basis(MINE, {Origin(A, FIFO): 4})
+    assert said(basis=moved).starts == (wire.Mark(3, UNIFORM, 9),)
+    assert len(said(basis=ELSEWHERE).starts) == 2
+
+
+def test_of_a_cut_each_part_is_told_its_own() -> None:
+    frame = said(OTHER)
+    assert [part.departed for part in frame.parts] == [(), ()]
+    cut = translation.decode_cut(frame, PROPOSAL, ELSEWHERE, BOTH)
     assert cut is not None
     assert cut.part_of(A).cuts == {}
     assert cut.part_of(D).cuts[Origin(E, UNIFORM)] == 9
@@ -107,4 +204,4 @@ DEPARTED = wire.CutMark(2, UNIFORM, 7, 1)
     ids=["start", "taker", "provider", "member", "nobody", "departed", "source"],
 )
 def test_a_cut_that_names_a_place_that_is_not_there_is_nothing(frame: wire.Cut) -> None:
-    assert translation.decode_cut(frame, PROPOSAL, MINE, BOTH) is None
+    assert translation.decode_cut(frame, PROPOSAL, BASIS, BOTH) is None

@@ -78,6 +78,8 @@ class Agreement:
         """Whether whoever says Hello could be in one group with this member. `is_better`: of the
         two parts, or of two that look, that one leads."""
         theirs = hello.settings
+        if self.settings.is_like(theirs):
+            return True
         who = f"{source.name} at {source.address}" if source.name else str(source.address)
         ours = "this member" if is_looking else "this group"
         if is_looking and is_better:

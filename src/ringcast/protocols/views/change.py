@@ -18,7 +18,8 @@ half a second, until it is answered or has no meaning any more.
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
-                                                       me in the view; who is next has all do so
+                                                       me in the view; who is next has all do so,
+                                                       and verifies all
     nothing for twice that                             wait no more (`passed`): the next proposes
     nothing again                                      nor for that one; then for two more, for four
 """
@@ -30,14 +31,14 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Named
-from ringcast.core.view_change import Begin, Cut, Freeze, order
+from ringcast.core.view_change import Begin, Freeze, order
 from ringcast.model import ViewId
 from ringcast.protocols.views import frames as machine
-from ringcast.protocols.views import translation
 from ringcast.protocols.views.election import coordinator, may_answer
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Step
+from ringcast.protocols.views.translator import Translator
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
 
@@ -101,8 +102,7 @@ class ViewChange:
         """Somebody of another part did not answer: for the owner to take."""
         self.frozen_since = 0
         self._agreement = agreement
-        self._views = {follower.view.id: follower.view}  # of those I ask
-        self._known: tuple[ViewId, ...] = ()  # to the proposer, as it said
+        self._translator = Translator(follower, proposer, agreement)
         self._refusing: set[Member] = set()  # my proposal: they take another to live
         self._stalled = 0  # how often it was waited for in vain
         self._outdone = 0  # proposals of mine that gave way to others, in a row
@@ -146,7 +146,7 @@ class ViewChange:
     def receive(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
         wishes = machine.Wishes()
         match frame:
-            case wire.Propose() if len(frame.leaving) < len(frame.members):
+            case wire.Propose():
                 self._on_propose(source, frame, wishes, now, out)
             case wire.State():
                 self._on_state(source, frame, wishes)
@@ -185,8 +185,15 @@ class ViewChange:
         out: Effects,
     ) -> None:
         """Let these be the next view. They are in mine, or in these."""
-        self._views = {view.id: view for view in (self.view, *parts)}
+        self._translator.know((self.view, *parts))
         self._offer(tuple(members), leaving, now, out)
+
+    def on_complain(self, source: Member, now: int, out: Effects) -> None:
+        """It misses somebody. If it has refused to go without that one: ask it again at once."""
+        if source in self._refusing:
+            self._refusing.discard(source)
+            self._interval = REPEAT_START_NS
+            self._repeat(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):
@@ -218,7 +225,7 @@ class ViewChange:
                 if dest == self.me:
                     self._receive_own(frame, wishes)
                 else:
-                    out.datagram(dest, self._as_said(frame))
+                    out.datagram(dest, self._translator.say(dest, frame))
         self._arm(now)
 
     def _begin(self, begin: Begin) -> None:
@@ -231,6 +238,7 @@ class ViewChange:
         self.elsewhere.clear()
         self.passed.clear()
         self._outdone = 0
+        self._translator.keep(view)
         self.begun.append(begin)
 
     def _tell_streams(self, wish: Freeze | Flush, now: int, out: Effects) -> None:
@@ -250,7 +258,7 @@ class ViewChange:
 
     def _receive_own(self, frame: machine.ChangeFrame, wishes: machine.Wishes) -> None:
         if isinstance(frame, machine.State):
-            self._views[frame.view.id] = frame.view
+            self._translator.note(frame.view)
         if not isinstance(frame, wire.Install) or not self._has_to_tell():
             receive(self.follower, self.proposer, self.me, frame, wishes)
 
@@ -264,18 +272,6 @@ class ViewChange:
         proposal, awaited = self.proposer.proposal, self.proposer.awaited.keys()
         if proposal is not None and self.proposer.step is Step.TELL and awaited == {self.me}:
             self.follower.on_install(self.me, wire.Install(proposal.id), wishes)
-
-    def _as_said(self, frame: machine.ChangeFrame) -> Frame:
-        match frame:
-            case machine.Propose():
-                return translation.encode_propose(frame, tuple(self._views))
-            case machine.State():
-                return translation.encode_state(frame, self._known)
-            case Cut():
-                assert self.proposer.proposal is not None
-                return translation.encode_cut(frame, self.proposer.proposal, self._views)
-            case _:
-                return frame
 
     def _arm(self, now: int) -> None:
         """Timers follow what the machines wait for."""
@@ -302,9 +298,14 @@ class ViewChange:
         now: int,
         out: Effects,
     ) -> None:
-        proposal, promised = translation.decode_propose(frame), self.follower.promised
-        is_to_me = source == proposal.id.creator and self.me in proposal.members
-        if not is_to_me or proposal.id.counter > self.highest + COUNTER_LEAP_MAX:
+        promised, counter = self.follower.promised, frame.id.counter
+        if source != frame.id.creator or counter > self.highest + COUNTER_LEAP_MAX:
+            return
+        proposal = self._translator.hear_propose(frame)
+        if proposal is None:
+            wishes.send(source, wire.Refuse(frame.id))  # on what is it based?
+            return
+        if self.me not in proposal.members or len(proposal.leaving) == len(proposal.members):
             return
         self.highest = max(self.highest, proposal.id.counter)
         if proposal.id.counter <= self.view.counter and proposal.id != self.view.id:
@@ -321,17 +322,13 @@ class ViewChange:
             elif self.proposer.step in (Step.IDLE, Step.TELL):
                 self._propose_rest(now, out)
             return
-        self._known = frame.known
+        self._translator.promise(proposal, frame.base)
         self.follower.on_propose(source, proposal, wishes)
 
     def _on_cut(self, source: Member, frame: wire.Cut, wishes: machine.Wishes) -> None:
-        proposal = self.follower.proposal
-        if proposal is not None and proposal.id == frame.id:
-            cut = translation.decode_cut(
-                frame, proposal, self.view, self._agreement.settings.streams
-            )
-            if cut is not None and any(self.me in part.members for part in cut.parts):
-                self.follower.on_cut(source, cut, wishes)
+        cut = self._translator.hear_cut(frame)
+        if cut is not None and any(self.me in part.members for part in cut.parts):
+            self.follower.on_cut(source, cut, wishes)
 
     def _on_stalled(self, now: int, out: Effects) -> None:
         """Who is to go on with the change does not: in the end somebody else has to."""
@@ -344,6 +341,7 @@ class ViewChange:
                 for member in self.view:  # they are asked to follow me, if it is gone
                     if member not in (self.me, proposer):
                         out.datagram(member, wire.Complain(proposer))
+                        out.signal(VerifyWanted(member))
         elif self._stalled == 2 and proposer != self.me:
             self.passed.add(proposer)
         else:
@@ -362,11 +360,11 @@ class ViewChange:
         proposal = self.proposer.proposal
         if proposal is None or frame.id != proposal.id or source not in self.proposer.awaited:
             return
-        state = translation.decode_state(frame, self._views)
+        state = self._translator.hear_state(frame)
         streams = set(self._agreement.settings.streams)
         if state is None or source not in state.view or streams != set(state.snapshot.own):
             return
-        if self._views.setdefault(state.view.id, state.view) == state.view:
+        if self._translator.note(state.view):
             self.proposer.on_state(source, state, wishes)
 
     def _propose_rest(self, now: int, out: Effects) -> None:
@@ -384,6 +382,7 @@ class ViewChange:
         self._refusing.clear()
         self._has_waited = False
         id, wishes = ViewId(self.me, self.highest), machine.Wishes()
+        self._translator.offer()
         proposal = machine.Propose(id, members, frozenset(leaving), self._agreement.settings)
         self.proposer.propose(proposal, wishes)
         self._do(wishes, now, out)
@@ -416,7 +415,7 @@ class ViewChange:
         proposal = self.proposer.proposal
         assert proposal is not None
         left_out = set(silent)
-        for view in self._views.values():
+        for view in self._translator.views.values():
             if view.id != self.view.id and not silent.isdisjoint(view):
                 left_out.update(member for member in view if member not in self.view)
         self.parts_lost |= not left_out <= set(self.view)
@@ -429,6 +428,11 @@ class ViewChange:
         proposal = self.proposer.proposal
         asked = () if proposal is None or refuse.id != proposal.id else proposal.members
         if source not in asked or not self.is_frozen:
+            return
+        if refuse.promised is None and refuse.coordinator is None:
+            assert proposal is not None
+            if self._translator.tell_all(source):
+                out.datagram(source, self._translator.say(source, proposal))
             return
         if refuse.promised is None and source not in self.view:
             self._go_on_without({source}, now, out)

@@ -29,8 +29,10 @@ from ringcast.protocols.views.frames import Flushable, State
 from ringcast.wire.changes import Flushed, Installed, Refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ringcast.core.view_change import Cut, Snapshot
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import Propose, Wishes
     from ringcast.wire.changes import Finish, Install
 
@@ -58,6 +60,8 @@ class Follower:
     def __init__(self, me: Member, view: View) -> None:
         self.me = me
         self.view = view
+        self.starts: Mapping[Origin, int] = {}
+        """Where the streams of its members were when it began; 0 where nothing is said."""
         self.phase = Phase.OPEN
         self.promised: ViewId = view.id
         self.proposal: Propose | None = None
@@ -158,7 +162,7 @@ class Follower:
     def _install(self, kept: _Kept, out: Wishes) -> None:
         self._flushed.clear()
         self._unlisted = None
-        self.view = kept.proposal.view
+        self.view, self.starts = kept.proposal.view, kept.cut.starts
         out.streams.append(Begin(self.view, kept.cut, kept.proposal.settings))
         if self.me in kept.proposal.leaving:
             self.phase = Phase.OUT

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Data
 
 UNREACHABLE_TAUS = 4
-"""For so many probe intervals a member answers none: its link to this one is broken."""
+"""For so many probe intervals a member has answered none: its link to this one may be broken."""
 
 
 class ViewSender(MulticastSender):
@@ -47,16 +47,17 @@ class ViewSender(MulticastSender):
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         is_due = self._timers.until(Timer.WATERMARK_PROBE, now) == 0
+        has_slept = self._timers.lateness(Timer.WATERMARK_PROBE, now) >= 2 * self._tau
         super().handle_timeout(now, out)
         if not self.is_behind:
             self._probed_since = None
-        elif self._probed_since is None:
+        elif self._probed_since is None or has_slept:
             self._probed_since = now
         elif is_due and isinstance(self.acks, AckTable):
             for member in self.acks.slowest():
-                heard = max(self.heard.get(member, 0), self._probed_since)
-                if member != self._me and now - heard >= UNREACHABLE_TAUS * self._tau:
-                    out.signal(Unreachable(member))
+                silence = now - max(self.heard.get(member, 0), self._probed_since)
+                if member != self._me and silence >= UNREACHABLE_TAUS * self._tau:
+                    out.signal(Unreachable(member, silence))
 
     def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
         """This is how the group does it from now on."""

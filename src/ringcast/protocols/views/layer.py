@@ -35,7 +35,7 @@ from ringcast.core.effects import (
 )
 from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, StateChanged
-from ringcast.model import Purge, View, ViewId
+from ringcast.model import View, ViewId
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
@@ -45,11 +45,12 @@ from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
 from ringcast.protocols.views.meeting import GATHER_NS, Meeting
 from ringcast.protocols.views.parts import is_kept
+from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.requests import Requests
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
-from ringcast.wire.limits import CHANGE_MEMBERS_MAX, VIEW_MEMBERS_MAX
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,6 +94,7 @@ class GroupViews(Layer):
         wire.Install,
         wire.Installed,
         wire.Complain,
+        wire.Piece,
         Leave,
     )
     following: ClassVar[type[Follower]] = Follower
@@ -124,6 +126,7 @@ class GroupViews(Layer):
         self.meeting = Meeting()
         self.requests = Requests(self.change, self)
         self.greetings = Greetings(self)
+        self.pieces = Pieces()
         self._since = 0  # when this phase began
         self._gone_by = 0
         self.attach(GroupState(me), Deadlines())
@@ -160,8 +163,11 @@ class GroupViews(Layer):
             self._go("left before it was in", out)
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        for frame in frames:
+        for each in frames:
+            frame = self.pieces.add(source, each) if isinstance(each, wire.Piece) else each
             match frame:
+                case None:
+                    continue
                 case _ if self.phase in (Phase.IDLE, Phase.OUT):
                     self.ignored += 1
                 case wire.Hello():
@@ -199,7 +205,7 @@ class GroupViews(Layer):
                 out.datagram(member, self.hello())
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
-            case Unreachable(member):
+            case Unreachable(member, silence) if silence >= self.config.suspect_after_s * 1e9:
                 self.requests.unreachable(member, now, out)
             case StateChanged(standing):
                 self.requests.state_changed(standing, now, out)
@@ -272,9 +278,11 @@ class GroupViews(Layer):
             "unanswered_by": sorted(map(str, change.proposer.awaited)),
             "candidates": len(self.discovery.candidates),
             "parts_met": len(self.meeting.parts),
+            "frames_in_pieces": len(self.pieces),
             "suspects": {str(member): reason for member, reason in change.suspects.items()},
             "elsewhere": sorted(map(str, change.elsewhere)),
             "leavers": len(self.requests.leavers),
+            "held_ms": [round(held_up / 1e6, 3) for held_up in self.meeting.held],
             "incompatible_peers": self.agreement.incompatible,
             "ignored": self.ignored + self.requests.ignored,
         }
@@ -351,6 +359,7 @@ class GroupViews(Layer):
             return
         self.discovery.add(member.address for member in view)
         self.requests.begin(view)
+        self.greetings.tell_left_out(view, out)
         self._timers.arm(Timer.ADVANCE, now)
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:
@@ -364,7 +373,8 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        if self.change.is_frozen or self.meeting.fresh(now):
+        is_met = self.meeting.fresh(now) or self.meeting.has_group(now)
+        if self.change.is_frozen or is_met:
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.agreement.refusal is not None:
             self._go(self.agreement.refusal, out)
@@ -406,9 +416,7 @@ class GroupViews(Layer):
             if at > now or step is not Step.IDLE:
                 self._timers.arm(Timer.ADVANCE, max(at, now + GATHER_NS))
                 return
-            is_large = self.agreement.settings.purge is Purge.ACKS
-            room = CHANGE_MEMBERS_MAX if is_large else VIEW_MEMBERS_MAX
-            parts = list(self.meeting.take(change.view, room, now))
+            parts = list(self.meeting.take(change.view, VIEW_MEMBERS_MAX, now))
             if parts:
                 self._propose(parts, now, out)
 

@@ -116,11 +116,12 @@ def _part(
 ) -> Part:
     cuts: dict[Origin, int] = {}
     sources: dict[Origin, Member] = {}
+    staying = set(members)
     streams = sorted({stream for m in members for stream in states[m].snapshot.own})
     for sender in view:
         for stream in streams:
             origin = Origin(sender, stream)
-            if sender in members:
+            if sender in staying:
                 cuts[origin] = states[sender].snapshot.own.get(stream, 0)
                 sources[origin] = sender
             elif is_kept(stream):

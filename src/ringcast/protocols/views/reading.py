@@ -57,6 +57,10 @@ class Reading:
         cut = self.unread[0].cuts.get(half)
         return 0 if cut is None else min(ready, cut - half.window.delivered)
 
+    def end(self, half: Half) -> int:
+        """How far it is read before the next view."""
+        return self.unread[0].cuts.get(half, 0) if self.unread else half.window.high
+
     @property
     def is_due(self) -> bool:
         """Everything before the next view has been read."""

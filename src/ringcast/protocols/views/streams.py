@@ -62,7 +62,7 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Deadlines, GroupState
@@ -194,7 +194,7 @@ class ViewStreams(ReliableMulticast):
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
     ) -> list[Event]:
         events: list[Event] = []
-        while not self.is_paused:
+        while not self.is_paused and (self._ready or self.reading.unread):
             halves = self.reading.halves(self._in_turn())
             for half in list(halves):
                 if only_own and half.origin.sender != self.me:
@@ -214,7 +214,14 @@ class ViewStreams(ReliableMulticast):
         return events
 
     def take_own(self) -> list[Event]:
-        return [] if self.reading.unread else super().take_own()
+        """What may be read of it: no view is told of before what others have sent in the last."""
+        events: list[Event] = []
+        read: list[Event] | None = []
+        while read is not None and self._reading_in is not None:
+            events += read
+            events += self._take_own(self._reading_in, self.reading.end)
+            read = self._announce()
+        return events
 
     # Outputs
 
@@ -314,7 +321,7 @@ class ViewStreams(ReliableMulticast):
         if begin.settings is not None:
             self._configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
-        is_first = not self._senders
+        is_first, together = not self._senders, frozenset(part.members)
         cuts: dict[MulticastSender | MulticastReceiver, int] = {}
         for sending in self._senders.values():
             cuts[sending] = sending.window.high
@@ -322,7 +329,7 @@ class ViewStreams(ReliableMulticast):
             cut = part.cuts.get(origin, OWN)
             cuts[receiver] = receiver.window.received if cut == OWN else cut
             receiver.window.open_gate(cuts[receiver])
-            if origin.sender not in part.members or origin.sender not in view:
+            if origin.sender not in together or origin.sender not in view:
                 receiver.remove()
                 del self._receivers[origin]
                 self._ready.discard(origin)
@@ -331,15 +338,12 @@ class ViewStreams(ReliableMulticast):
         self._tag, self._next_tag = tag_of(view.id), 0
         self._aside.clear()
         self.generation += 1
-        self._enter(view, part, now, out)
-        for member in view:
-            if member not in part.members:
-                for stream in self.streams:
-                    origin = Origin(member, stream)
-                    self._open(origin, begin.cut.starts.get(origin, 0), now)
+        self._enter(view, together, now, out)
+        new = [member for member in view if member not in together]
+        for origin in (Origin(member, stream) for member in new for stream in self.streams):
+            self._open(origin, begin.cut.starts.get(origin, 0), now)
         parts = () if is_first else parts_of(view, begin)
-        has_new = any(member not in part.members for member in view)
-        self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, has_new))
+        self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, bool(new)))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
         elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.window_bytes:
@@ -366,7 +370,7 @@ class ViewStreams(ReliableMulticast):
         assert self._reading_in is not None
         return self._reading_in.counter
 
-    def _enter(self, view: View, part: Part, now: int, out: Effects) -> None:
+    def _enter(self, view: View, together: Set[Member], now: int, out: Effects) -> None:
         """Those who come along from the view before."""
         if self.rounds is not None:
             self.rounds.install_view()
@@ -381,7 +385,7 @@ class ViewStreams(ReliableMulticast):
                 )
                 sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
             assert isinstance(sending, ViewSender)
-            sending.begin(view, part.members, now, out)
+            sending.begin(view, together, now, out)
             self._note_ready(sending)
         for receiver in self._receivers.values():
             assert isinstance(receiver, ViewReceiver)
