@@ -32,7 +32,7 @@ from ringcast.explore.words import in_words
 from ringcast.model import Address, Member
 from ringcast.node import build_node
 from ringcast.sim.plain import PlainMember, begin, plain_world
-from ringcast.wire.changes import InView, Propose
+from ringcast.wire.changes import InView
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
@@ -253,7 +253,6 @@ class Run:
         node = build_node(
             *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
         )
-        self.watch.add(node)
         process = begin(self.world, PlainMember(node, self._see), list(map(_address, others)))
         process.resident.before_sending = self._look
 
@@ -263,8 +262,7 @@ class Run:
         link = _name(flight.link.source) + _name(flight.link.dest)
         _, frames = self._reader.unpack(flight.datagram, overhear=True)
         for frame in frames:
-            if isinstance(frame, Propose):
-                self.watch.asked[frame.id] = frame.members
+            self.watch.hear(frame)
         flight.due += DELAY_NS
         is_severed = self._is_on and set(link) == set(self.script.severed)
         if not self._process(link[0]).is_alive or link in self._unheard or is_severed:
@@ -350,6 +348,7 @@ class Run:
     def _look(self, node: Node) -> None:
         """An input is done."""
         self.steps += 1
+        self.watch.note_sent(node)
         change = self._change(node.me.name)
         if self._is_on:
             node.check_invariants()
