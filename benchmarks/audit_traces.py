@@ -173,7 +173,7 @@ class Member:
         self._view, self._creator = counter, _key(members[0])
         keys = tuple(_key(at) for at in members)
         part = tuple(_key(at) for at in members if at in self._members) or (_key(self.at),)
-        view = {"view": counter, "view_creator": self._creator}
+        view: dict[str, Any] = {"view": counter, "view_creator": self._creator}
         self.add_row(VIEW, members=keys, part=part, **view)
         self.add_row(SHOWN, **view)
         for peer in sorted(set(members) - self._members):

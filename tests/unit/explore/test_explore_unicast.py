@@ -36,7 +36,7 @@ LOSS, CRASH, STALE, DROP = PAIR["loss"], PAIR["crash"], PAIR["stale"], SYNC["dro
 ALL = [*PAIR.values(), *SYNC.values()]
 SHORTER = {
     "closing": {Fault.CLOSE: 1, Fault.IDLE: 1, Fault.LOSS: 1},
-    "expiry": {Fault.IDLE: 3},
+    "expiry": {Fault.IDLE: 2},
     "drop": {Fault.DROP: 1},
     "operator": {Fault.SYNC: 1},
 }
