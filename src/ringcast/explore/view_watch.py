@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
 from ringcast.explore.view_rules import History, Lived, violations
 from ringcast.model import Origin, Stream
-from ringcast.wire.changes import Cut, Propose
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Member, ViewId
     from ringcast.node import Node
-    from ringcast.wire.frames import Frame
+    from ringcast.protocols.views.change import ViewChange
 
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 
@@ -113,23 +112,21 @@ class Watch:
                     self._members[view.id] = view.members
                     application.enter(view.id)
 
-    def hear(self, frame: Frame) -> None:
-        """What is said on the wire."""
-        if isinstance(frame, Propose):
-            self._asked[frame.id] = frame.members
-        elif isinstance(frame, Cut):
-            for view, places, _ in frame.parts:
-                together = tuple(self._asked[frame.id][place] for place in places)
-                self._along[view, frame.id] = together
-
-    def note_sent(self, node: Node) -> None:
-        """Messages whose last fragment has its seqno by now were sent in this view."""
+    def look(self, node: Node, change: ViewChange) -> None:
+        """After an input. Messages whose last fragment has its seqno by now were sent in the view
+        that it is in."""
+        for proposal in (change.proposer.proposal, change.follower.proposal):
+            if proposal is not None:
+                self._asked[proposal.id] = proposal.members
+        for _, cut in change.follower._flushed:
+            for part in cut.parts:
+                self._along[part.view, cut.id] = part.members
         backlog = self.applications[node.me].backlog
-        for stream, sending in node.multicast.senders.items():
+        for stream, sending in node.multicast.senders.items() if node.view else ():
             i = self._origins.index(Origin(node.me, stream))
             count = self._wanted[i] - len(backlog[stream]) - bool(sending.fragments.rest)
-            if node.view is not None:
-                self._sent[i] += [node.view.id] * (count - len(self._sent[i]))
+            assert node.view is not None
+            self._sent[i] += [node.view.id] * (count - len(self._sent[i]))
 
     # What must hold
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
-from ringcast.wire.changes import Complain, Finish, Forwarded, Hello, Propose, Want
+from ringcast.wire.changes import Complain, Finish, Forwarded, Hello, Want
 from ringcast.wire.frames import (
     Ack,
     Close,
@@ -43,7 +43,6 @@ IN_WORDS: dict[type, str] = {
     Hello: "Hello of view {0.view_id}",
     Leave: "Leave",
     Complain: "Complain of {0.member}",
-    Propose: "Propose {0.id} of {members}",
     Finish: "Finish {0.id}: {0.first} first",
     Want: "Want {0.id}: {0.sender} {missing}",
     Forwarded: "Forwarded {0.id}: {0.sender} {0.data.first}..{0.data.last}",
@@ -61,8 +60,6 @@ def in_words(what: object) -> str:
             return f"gets {what.sender}#{epoch}{what.run.first}"
         case Nack() | UnicastNack() | Want():
             lists["missing"] = [f"{each.start}..{each.stop - 1}" for each in what.missing]
-        case Propose():
-            lists["members"] = list(map(str, what.members))
     joined = {name: ", ".join(each) for name, each in lists.items()}
     usual = type(what).__name__ + " {0.id}" * hasattr(what, "id")
     return IN_WORDS.get(type(what), usual).format(what, **joined)
