@@ -299,15 +299,14 @@ class ViewStreams(ReliableMulticast):
             self._keep(self._aside, source, data)
 
     def _configure(self, settings: Settings) -> None:
-        """This is how the group does it from the view on that begins. How it purges can only change
-        before there is anything to purge."""
+        """From the view on that begins. How to purge changes before there is anything to purge."""
         self.config = config = settings.apply_to_multicast(self.config)
         self._tau = round(config.xmit_interval_s * 1e9)
         self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
         for half in self._halves():
             half.configure(config, self._slow_member_timeout_s)
-        self.rounds = None if config.stability is None else self.stability(self.me, config)
-        if self.rounds is not None:
+        if config.stability is not None:
+            self.rounds = self.stability(self.me, config)
             self.rounds.attach(self.group, self.deadlines)
 
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
