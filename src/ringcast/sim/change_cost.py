@@ -1,6 +1,6 @@
 """What a view change costs in groups of many members: datagrams and bytes, counted, not timed.
 
-Whole nodes on a virtual clock, 1 ms one way. Nobody sends messages, and heartbeats are rare: what is
+Whole nodes on a virtual clock, 1 ms one way. Nobody sends messages, heartbeats are rare: what is
 counted is the change alone, with the greetings of who joins and all that follows at once.
 """
 
