@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ringcast.rules.history import Stay
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import Purged
-    from ringcast.trace.rows import MemberKey, OriginKey, PairKey
+    from ringcast.trace.rows import MemberKey, OriginKey, PairKey, ViewKey
 
 
 class Lacking(NamedTuple):
@@ -61,10 +61,10 @@ class Reached:
 
 def judge_reach(run: RecordedRun) -> Reached:
     found = Reached()
-    through = _through(run)
+    reached = _reached(run)
     for sender, life in run.history.lives.items():
         stays = {stay.view.idx: stay for stay in life.stays.values()}
-        most: dict[PairKey, Purged] = {}
+        most: dict[PairKey, tuple[Purged, int]] = {}
         for (stream, view_idx), mark in run.members[sender].summary.purged.items():
             stay = stays.get(view_idx)
             if stay is None:
@@ -72,27 +72,34 @@ def judge_reach(run: RecordedRun) -> Reached:
             for receiver in _known(run, stay):
                 pair = (*receiver, *sender, stream)
                 found.judged += 1
-                if max(through[pair], _before(stay, receiver, stream)) < mark.through:
-                    most[pair] = mark
-        for pair, mark in most.items():
+                through = _through(reached.get(pair, []), stay)
+                if max(through, _before(stay, receiver, stream)) < mark.through:
+                    most[pair] = mark, through
+        for pair, (mark, through) in most.items():
             receiver = pair[:2]
             if receiver in run.prefixes:
                 found.unknown.add(receiver)
             elif run.members[receiver].is_whole:
-                found.lacking.append(Lacking(pair[2:], receiver, through[pair], mark))
+                found.lacking.append(Lacking(pair[2:], receiver, through, mark))
     found.shares = sorted(_shares(run), key=lambda share: (share.delivered / share.sent, share))
     return found
 
 
-def _through(run: RecordedRun) -> defaultdict[PairKey, int]:
-    """Up to where each member has delivered each origin, or opened its window."""
-    found: defaultdict[PairKey, int] = defaultdict(int)
+def _reached(run: RecordedRun) -> dict[PairKey, list[tuple[ViewKey, int]]]:
+    """Up to where each member has delivered each origin by the end of each view, or opened its
+    window for it."""
+    found: defaultdict[PairKey, dict[ViewKey, int]] = defaultdict(dict)
     for trace in run.members.values():
         for row in trace.rows:
             if row.event in (OPEN, DELIVER):
-                last = row.seqno if row.event == OPEN else row.seqno2
-                found[row.pair] = max(found[row.pair], last)
-    return found
+                last, views = row.seqno if row.event == OPEN else row.seqno2, found[row.pair]
+                views[row.view_key] = max(last, views.get(row.view_key, 0))
+    return {pair: sorted(views.items()) for pair, views in found.items()}
+
+
+def _through(reached: list[tuple[ViewKey, int]], stay: Stay) -> int:
+    """By the end of this view."""
+    return max((last for view, last in reached if view <= stay.key), default=0)
 
 
 def _known(run: RecordedRun, stay: Stay) -> Iterator[MemberKey]:

@@ -139,6 +139,11 @@ class _Judge:
         if less:
             asked = 'whom members ask for repair is recorded by record_level="full" only'
             self._verdicts["N8"].unjudged = asked
+        if not all(trace.purge for trace in members.values()):
+            unknown = "traces do not say how members purge"
+            self._verdicts[
+                "VS5"
+            ].unjudged = f"plain messages of the departed are not compared: {unknown}"
 
     def _judge_integrity(self) -> None:
         """G1: what is delivered, less what was sent, is nothing."""

@@ -36,13 +36,18 @@ LOSS, CRASH, STALE, DROP = PAIR["loss"], PAIR["crash"], PAIR["stale"], SYNC["dro
 ALL = [*PAIR.values(), *SYNC.values()]
 SHORTER = {
     "closing": {Fault.CLOSE: 1, Fault.IDLE: 1, Fault.LOSS: 1},
-    "expiry": {Fault.IDLE: 3},
+    "expiry": {Fault.IDLE: 2},
     "drop": {Fault.DROP: 1},
     "operator": {Fault.SYNC: 1},
 }
 LONG = {"stale", "give up", "drop two ways"}
 SMALL = [
-    replace(scenario, faults=SHORTER.get(scenario.name, scenario.faults))
+    replace(
+        scenario,
+        faults=SHORTER.get(scenario.name, scenario.faults),
+        messages=1 if scenario in SYNC.values() else scenario.messages,
+        capacity=1 if scenario.messages > 1 else 2,
+    )
     for scenario in ALL
     if scenario.name not in LONG
 ]

@@ -38,6 +38,13 @@ from ringcast.protocols.views.election import coordinator, may_answer
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Step
+from ringcast.protocols.views.timing import (
+    JITTER_NS,
+    PATIENCE_NS,
+    REFUSAL_PATIENCE_NS,
+    REPEAT_MAX_NS,
+    REPEAT_START_NS,
+)
 from ringcast.protocols.views.translator import Translator
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
@@ -55,21 +62,9 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire.frames import Frame
 
-REPEAT_START_NS = 40_000_000
-REPEAT_MAX_NS = 500_000_000
-PATIENCE_NS = 500_000_000
-"""How long a member may leave a proposal unanswered, or a proposer those who have promised."""
-
-REFUSAL_PATIENCE_NS = PATIENCE_NS // 2
-"""How much longer who refuses is waited for: it verifies first whom it takes to live."""
-
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of: one must be able to go on."""
-
 NO_ANSWER = "does not answer a proposal"
-
-JITTER_NS = 20_000_000
-"""Proposers in each other's way wait for so long, up to twice that; each time twice as long."""
 
 
 class Timer(Named):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Named
-from ringcast.protocols.views.change import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.protocols.views.pairs import PROBE_NS, Pairs
+from ringcast.protocols.views.timing import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
