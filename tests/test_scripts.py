@@ -20,7 +20,7 @@ from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views import change, layer
-from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
+from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.greetings import Greetings
 from ringcast.protocols.views.halves import ViewSender
@@ -31,6 +31,7 @@ from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.requests import Requests
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.settings import Settings
 from ringcast.window.fragmenter import Fragmenter
 from support.script import run_script

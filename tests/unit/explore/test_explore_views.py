@@ -41,7 +41,9 @@ def assert_nothing_is_wrong(report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [each for each in MACHINES if each.name != "two parts"], ids=lambda each: each.name
+    "scenario",
+    [each for each in MACHINES if not each.name.startswith("two parts")],
+    ids=lambda each: each.name,
 )
 def test_one_change_with_a_crash_anywhere(scenario: Scenario) -> None:
     report = explore_views(scenario._replace(proposals=1))
