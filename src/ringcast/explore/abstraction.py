@@ -51,7 +51,7 @@ class LeftOut(NamedTuple):
     """Attributes of one class that do not tell its machines apart, separated by spaces."""
 
     terms: str = ""
-    """Settled when the machine is made, or by its driver."""
+    """Fixed when the machine is made, or by its driver."""
     counters: str = ""
     """For people; and numbers that only grow."""
     instants: str = ""
