@@ -26,7 +26,7 @@ from ringcast.sim.options import from_json
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
-from ringcast.wire.frames import Ack, Data, StabilityReport, Watermark
+from ringcast.wire.frames import Ack, Data, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ringcast.model import Conn, Member, View
     from ringcast.node import Node
     from ringcast.sim.nodes import NodeFactory
+    from ringcast.wire.frames import StabilityReport
 
 MULTICAST, UNICAST = Plan("multicast"), Plan("unicast")
 GROUP, UNIFORM = Plan("group"), Plan("uniform")

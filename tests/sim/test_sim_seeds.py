@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
-from seeded import MANY, PLANS, Plan, check_determinism, check_nothing_failed
+from seeded import MANY, PLANS, check_determinism, check_nothing_failed
 
 from ringcast.sim.faults import SETTLED_KINDS
 from ringcast.sim.happenings import CRASHED_SENDERS
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
+
+if TYPE_CHECKING:
+    from seeded import Plan
 
 every_plan = pytest.mark.parametrize("plan", PLANS, ids=str)
 
