@@ -315,7 +315,7 @@ class ReliableMulticast(Layer):
     def _open(self, origin: Origin, offset: int, now: int) -> None:
         is_gated = origin.stream is Stream.UNIFORM
         timers = self.deadlines.owner(("received", origin))
-        receiver = self.receiver(origin, self.config, offset, now, timers, is_gated=is_gated)
+        receiver = self.receiver(origin, self.config, offset, timers, is_gated=is_gated)
         self._ready.discard(origin)
         self._receivers[origin] = receiver
         assert self.group.view is not None

@@ -18,8 +18,7 @@ half a second, until it is answered or has no meaning any more.
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
-                                                       me in the view; who is next has all do so,
-                                                       and verifies all
+                                                       me; who is next verifies all, and so do all
     nothing for twice that                             wait no more (`passed`): the next proposes
     nothing again                                      nor for that one; then for two more, for four
 """
@@ -34,7 +33,7 @@ from ringcast.core.shared import Named
 from ringcast.core.view_change import Begin, Freeze, order
 from ringcast.model import ViewId
 from ringcast.protocols.views import frames as machine
-from ringcast.protocols.views.election import coordinator, may_answer
+from ringcast.protocols.views.election import coordinator, may_answer, verified
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Step
@@ -329,9 +328,10 @@ class ViewChange:
         """Who is to go on with the change does not: in the end somebody else has to."""
         proposer = self.follower.promised.creator
         self._stalled += 1
-        if self._stalled == 1 and proposer != self.me:
-            for member in (proposer, *self.view.members[: self.view.members.index(self.me)]):
+        if proposer != self.me:
+            for member in (proposer, *verified(self.view, self.lost, self.me)):
                 out.signal(VerifyWanted(member))
+        if self._stalled == 1 and proposer != self.me:
             if coordinator(self.view, self.lost | {proposer}, self.me) == self.me:
                 for member in self.view:  # they are asked to follow me, if it is gone
                     if member not in (self.me, proposer):

@@ -301,12 +301,7 @@ class GroupViews(Layer):
         elif self.phase is Phase.LEAVING:
             left = seconds(max(0, self._gone_by - now))
             reasons.append(f"leaving for {so_far}: gone in {left}")
-        reasons += self.agreement.explain(now)
-        wait = self.meeting.not_before(now) - now
-        parts = self.meeting.fresh(now)
-        if parts and wait > 0:
-            names = ", ".join(map(str, parts))
-            reasons.append(f"{names} would come in; not for {seconds(wait)}, to give senders time")
+        reasons += self.agreement.explain(now) + self.meeting.explain(now)
         return reasons + explain(self.change, self.requests.pairs, now)
 
     def check_invariants(self) -> None:

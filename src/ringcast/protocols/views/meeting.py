@@ -22,6 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
+from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.backoff import BackOff
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
@@ -138,6 +139,12 @@ class Meeting:
         """When somebody may come in again; `now` or earlier: they may."""
         is_any_looking = any(met.is_looking for met in self.fresh(now).values())
         return max(self._pause_until, now + (0 if is_any_looking else self.losses.waits(now)))
+
+    def explain(self, now: int) -> list[str]:
+        wait, parts = self.not_before(now) - now, self.fresh(now)
+        names = ", ".join(map(str, parts))
+        why = f"{names} would come in; not for {seconds(wait)}, to give senders time"
+        return [why] if parts and wait > 0 else []
 
     def take(self, mine: Iterable[Member], room: int, now: int) -> Iterator[View]:
         """Parts that can come in, apart from mine and from each other: nobody, and no address,
