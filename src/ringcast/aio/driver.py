@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
-from ringcast.events import ViewInstalled
 from ringcast.protocols.views.layer import GroupViews
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.events import Event, ReplyReceived, RequestReceived
-    from ringcast.model import Address, Member, Stream
+    from ringcast.model import Address, Member, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
 
@@ -79,6 +78,7 @@ class Driver:
         self._lose = lose
         self._spinner = Spinner(loop, transport.inputs, spin_s) if spin_s else None
         self._datagram_bytes = 0
+        self._view: View | None = None  # that the transport knows of
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
@@ -333,11 +333,13 @@ class Driver:
 
     def _tell(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, ViewInstalled):
-                self.transport.enter_view(event.view)
             self._owner.on_event(event)
 
     def _send_datagrams(self, now: int) -> None:
+        view = self.node.view
+        if view is not self._view and view is not None:
+            self._view = view
+            self.transport.enter_view(view)
         if self.transport.datagram_bytes != self._datagram_bytes:
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
@@ -349,12 +351,12 @@ class Driver:
         for dest, datagram in datagrams:
             if dest is not None:
                 self.transport.send(datagram, dest)
-            elif self.node.view is None:
+            elif view is None:
                 pass
             elif self.transport.group_address is not None:
                 self.transport.send(datagram, self.transport.group_address)
             else:
-                for member in self.node.view.members:
+                for member in view.members:
                     if member is not self.node.me and member != self.node.me:
                         self.transport.send(datagram, member.address)
 
