@@ -1,4 +1,4 @@
-"""Driver: one Node on a transport in an event loop, for one incarnation of a member.
+"""Driver: one Node on a transport in an event loop.
 
 Its whole life is that of every driver: call an input, take the events, send the datagrams, wait
 for the next deadline. Messages are not taken here: whoever reads the group pulls them. Besides it
@@ -97,14 +97,13 @@ class Driver:
         assert isinstance(membership, GroupViews)  # who joins has one
         return membership
 
-    def start(self, candidates: Iterable[Address] = ()) -> None:
-        """Begin to look for the group, at these addresses too."""
+    def start(self) -> None:
+        """Begin to look for the group."""
         self.transport.start(self.loop, self._on_readable)
         now = self._clock()
         if self._observer is not None:
             self._observer.start(now)
         self.node.start(now)
-        self.node.add_candidates(candidates, now)
         self._source.register(self.node.me)
         self._look()
 
@@ -183,7 +182,7 @@ class Driver:
         self._after_input(now)
 
     def close(self) -> None:
-        """Be gone at once. The transport stays open: another incarnation may go on with it."""
+        """Be gone at once. Whoever has opened the transport closes it."""
         if self._is_open:
             self._is_open = False
             self._source.unregister()
