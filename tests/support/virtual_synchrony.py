@@ -24,6 +24,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.core.effects import Left
 from ringcast.core.view_change import Begin, order
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.model import Origin, Stream
@@ -34,7 +35,6 @@ from ringcast.protocols.views.streams import Standing, ViewStreams
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from ringcast.core.effects import Left
     from ringcast.core.view_change import Freeze
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
@@ -202,6 +202,13 @@ class Observed:
                 count = len(self.got(step.who, step.view.id, origin))
                 reason = f"the cut of {step.next.id}"
                 yield from self._lacking(step.who, step.view.id, origin, count, others, reason)
+        for who, later in self._left_with.items():
+            if self._views[who]:
+                view = self._last(who)
+                staying = list(self._steps().get((view, later), {}))
+                origin = Origin(who, Stream.UNIFORM)
+                count = len(self.got(who, view, origin))
+                yield from self._lacking(who, view, origin, count, staying, f"leaving with {later}")
 
     def _lacking(
         self,
@@ -296,6 +303,8 @@ class Watch:
         self._note_sent()
         if isinstance(change, Begin):
             self._view = change.view.id
+        elif isinstance(change, Left) and change.is_flushed:
+            self._view = None  # what is its own is delivered by the cut of the view without it
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
         self._note_sent()

@@ -144,6 +144,14 @@ def lacks_what_a_cut_gave_another(history: History) -> None:
     history.see(view(5, B, by=B), B)
 
 
+def lacks_what_a_leaver_was_handed(history: History) -> None:
+    history.send(C, "z", UNIFORM)
+    history.get(C, C, "z", UNIFORM)
+    history.observed.ended(C, "left", ViewId(A, 4))
+    history.get(A, C, "z", UNIFORM)
+    history.see(view(4, A, B), A, B)
+
+
 def misses_a_view_of_a_peer(history: History) -> None:
     history.see(view(4, A, B), A)
     history.see(view(5, A, B), A, B)
@@ -168,6 +176,7 @@ def sends_while_frozen(history: History) -> None:
         ("VS5", differs_of_the_dead),
         ("VS6", lacks_what_was_committed),
         ("VS6", lacks_what_a_cut_gave_another),
+        ("VS6", lacks_what_a_leaver_was_handed),
         ("VS7", misses_a_view_of_a_peer),
         ("VS9", sends_while_frozen),
     ],

@@ -479,7 +479,7 @@ def test_a_state_that_tells_of_many_proposals_of_many_members_is_short() -> None
 
 def test_a_state_that_tells_of_others_than_were_asked_lists_as_many_as_a_view_has() -> None:
     many = members(VIEW_MEMBERS_MAX)
-    listed = tuple(Flushable(ViewId(many[0], 6 + n), many[1:400]) for n in range(8))
+    listed = tuple(Flushable(ViewId(many[0], 6 + n), many[1:200]) for n in range(8))
     view = View(ViewId(many[0], 5), many)
     state = State(ViewId(many[0], 20), view, Snapshot({Stream.FIFO: 1}, {}), listed)
     proposal = Propose(state.id, many[:1], settings=PLAIN)
