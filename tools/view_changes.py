@@ -1,6 +1,6 @@
 """Datagrams and bytes of a view change in groups of many members, counted in virtual time.
 
-    .venv/bin/python tools/view_changes.py 10 100 500
+.venv/bin/python tools/view_changes.py 10 100 500
 """
 
 from __future__ import annotations

@@ -322,11 +322,11 @@ class MembershipConfig:
     """In a view of fewer members nothing is sent to the group: sends raise TooFewMembers. More than
     half of all members keeps the smaller side of a partition from going on alone."""
 
-    join_buffer_bytes: int = 16 << 20
+    # Internal
+
+    join_buffer_bytes: int = internal(16 << 20)
     """Messages to the group that a joiner keeps while its state is still on its way. What is more
     stays with its senders, and holds them up."""
-
-    # Internal
 
     heartbeat_s: float = internal(DefaultTime(0.25))
     """How often a member tells those who watch it that it is alive."""

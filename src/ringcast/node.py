@@ -92,9 +92,7 @@ class Node:
         """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
-        self._tells_purged = config.multicast.purge is Purge.ACKS_RETAINED
-        datagram_bytes = config.multicast.datagram_bytes
-        self.codec = Codec(config.group, me, datagram_bytes, seal, marked=self._tells_purged)
+        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -420,7 +418,7 @@ class Node:
                 observer.transmitted(lone[0], [datagrams[-1][1]], now)
         if not waiting:
             return datagrams
-        if self._tells_purged:
+        if self.config.multicast.purge is Purge.ACKS_RETAINED:
             self.codec.mark(self.multicast.purged)
         by_dest: dict[Member | Address | None, list[Frame]] = {}
         for dest, frame in waiting:

@@ -17,6 +17,7 @@ from ringcast.core.effects import Suspected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from ringcast import Group, Member
 
@@ -98,3 +99,10 @@ def exclude(whom: Member, by: Group) -> None:
 def vanish(group: Group) -> None:
     """Be gone without a goodbye, as after a crash: its port is closed."""
     group._close()
+
+
+def restart(group: Group, known: Group) -> AbstractAsyncContextManager[Group]:
+    """Who has vanished once more, as another incarnation at its address."""
+    me = group.me
+    found = ListSource([known.me.address])
+    return join("test", name=me.name, listen=str(me.address), discovery=found, membership=PATIENT)

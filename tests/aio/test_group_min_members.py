@@ -174,21 +174,30 @@ async def read_through(group: Group, last: bytes) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("when_few", ["raise", "wait"])
-def test_who_is_excluded_and_comes_back_sends_the_rest(when_few: str) -> None:
-    """Being out is not a small group: `send` waits for the way back, as ever."""
+def test_who_is_left_out_and_comes_back_sends_the_rest() -> None:
+    """Alone it has too few members: `send` waits for the way back."""
 
     async def exchange(a: Group, b: Group, c: Group) -> None:
         sending = asyncio.create_task(b.send_many(numbered("B", 20)))
         await waits_for_room(b)
-        reading = [asyncio.create_task(read(group, 12)) for group in (a, c)]
-        own = asyncio.create_task(read_through(b, b"B19"))
+        await until(lambda: a._driver.node.has_ready and c._driver.node.has_ready)
+        reading = [asyncio.create_task(read_through(group, b"B19")) for group in (a, b, c)]
         exclude(b.me, by=a)
-        for task in reading:
-            assert await task == [("B", payload) for payload in numbered("B", 20)[8:]]
+        for found in await asyncio.gather(*reading):
+            assert found == numbered("B", 20)
         await sending
-        # What was not taken of the first eight when it was excluded is lost to itself too.
-        assert (await own)[-12:] == numbered("B", 20)[8:]
 
-    per_member: list[dict[str, Any]] = [{}, {"min_members": 3, "when_few": when_few}, {}]
-    with_members(3, config=EIGHT, per_member=per_member)(exchange)
+    few = {"min_members": 3, "when_few": "wait"}
+    with_members(3, config=EIGHT, per_member=[{}, few, {}])(exchange)
+
+
+def test_who_is_left_out_is_told_that_it_has_too_few_members() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        sending = asyncio.create_task(b.send_many(numbered("B", 20)))
+        await waits_for_room(b)
+        exclude(b.me, by=a)
+        with pytest.raises(TooFewMembers, match="1 of 3 members are here") as few:
+            await sending
+        assert few.value.sent == 8
+
+    with_members(3, config=EIGHT, per_member=[{}, {"min_members": 3}, {}])(exchange)

@@ -543,9 +543,10 @@ def test_if_the_provider_dies_the_state_comes_from_another_from_the_start() -> N
     with_apps("AB", ballast=LARGE)(exchange)
 
 
-def test_a_trace_says_where_the_application_begins(tmp_path: Path) -> None:
-    """Behind the state, though the windows may have opened before its cut."""
+def test_a_trace_tells_what_was_put_aside_and_what_the_application_gets(tmp_path: Path) -> None:
+    """What is in the state is delivered, and not handed on."""
     pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+    from ringcast.trace.rows import ASIDE
     from ringcast.trace.segments import Segment, segment_paths
 
     async def exchange(a: Group, b: Group, app: App, other: App) -> None:
@@ -562,44 +563,28 @@ def test_a_trace_says_where_the_application_begins(tmp_path: Path) -> None:
                 await b.send_many(encoded("B", 5, first=5))
                 await until(lambda: len(other.log) == 10)
                 vanish(a)
+            await until(lambda: len(b.view) == 2)
+            await b.send_many(encoded("B", 5, first=10))
+            await until(lambda: len(other.log) == 15)
             newcomer.may_take.set()
             c = await entering
-            await b.send_many(encoded("B", 5, first=10))
             await newcomer.read(c, 15)
             assert newcomer.log == other.log == texts("B", 15)
 
     with_apps("AB", ballast=LARGE)(exchange)
     (path,) = segment_paths(tmp_path)
     with Segment(path) as segment:
-        rows = [(row.event, row.seqno) for row in segment.rows() if row.peer == "B"]
-    assert [seqno for event, seqno in rows if event == "open" and seqno] == [5, 10]
-    assert min(seqno for event, seqno in rows if event == "deliver") == 11
-
-
-def test_a_trace_says_that_what_was_put_aside_is_gone(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
-    from ringcast.trace.rows import LEFT_BEHIND
-    from ringcast.trace.segments import Segment, segment_paths
-
-    async def exchange(a: Group, app: App) -> None:
-        async def take(chunks: AsyncIterator[bytes]) -> None:
-            await anext(chunks)
-            raise OSError("disk full")
-
-        async with app.reading(a):
-            with pytest.raises(OSError, match="disk full"):
-                async with joining(App("B"), a, take_state=take, record=tmp_path):
-                    raise AssertionError("it must not begin")
-            async with joining(App("C"), a, record=tmp_path):
-                pass
-
-    with_apps("A", ballast=LARGE)(exchange)
-    told = {}
-    for path in segment_paths(tmp_path):
-        with Segment(path) as segment:
-            rows = [row for row in segment.rows() if row.event.startswith("state_")]
-            told[segment.info.node] = [(row.event, row.detail) for row in rows]
-    assert told == {"B": [("state_lost", LEFT_BEHIND)], "C": [("state_received", "")]}
+        rows = [row for row in segment.rows() if row.peer == "B" and row.stream == 0]
+    assert [row.seqno for row in rows if row.event == "open"] == [5]
+    delivered = [row for row in rows if row.event == "deliver"]
+    assert [seqno for row in delivered for seqno in range(row.seqno, row.seqno2 + 1)] == [
+        *range(6, 16)
+    ]
+    assert {row.detail for row in delivered if row.seqno <= 10} == {ASIDE}
+    handed = [row for row in rows if row.event == "handed" or (row in delivered and not row.detail)]
+    assert [seqno for row in handed for seqno in range(row.seqno, row.seqno2 + 1)] == [
+        *range(11, 16)
+    ]
 
 
 def test_what_take_state_raises_join_raises() -> None:

@@ -68,12 +68,6 @@ def received(group: Group, sender: Group) -> int:
     return through
 
 
-def estates(group: Group) -> dict[str, Any]:
-    stats: Any = group.stats()["ViewStreams"]
-    found: dict[str, Any] = stats["estates"]
-    return found
-
-
 # Sending
 
 
@@ -219,13 +213,11 @@ def test_flush_waits_for_uniform_messages() -> None:
     with_deaf_third(exchange)
 
 
-def test_who_leaves_waits_for_uniform_messages(caplog: pytest.LogCaptureFixture) -> None:
+def test_uniform_messages_of_who_has_left_are_delivered(caplog: pytest.LogCaptureFixture) -> None:
     async def exchange(a: Group, b: Group) -> None:
         await b.send_many(numbered("B", 500), guarantee="uniform")
-        reading = asyncio.create_task(read(a, 500))
         await b._leave(10.0)
-        assert await reading == [("B", payload) for payload in numbered("B", 500)]
-        assert estates(a) == {}
+        assert await read(a, 500) == [("B", payload) for payload in numbered("B", 500)]
 
     with caplog.at_level(logging.WARNING, "ringcast"):
         with_members(2)(exchange)
@@ -246,20 +238,14 @@ def test_what_one_survivor_holds_of_a_dead_sender_all_deliver() -> None:
         await take_turns()
         deafness.is_on = False
         for group in (b, c):
-            events = []
-            async for event in group.events():
-                events.append(event)
-                if isinstance(event, Delivered) and event.run.last == 5:
+            runs = []
+            async for event in group.events():  # they come before the view without their sender
+                if isinstance(event, Delivered):
+                    runs.append(event)
+                elif isinstance(event, ViewInstalled) and gone not in event.view:
                     break
-            # They come after the view without their sender: it is no member any more.
-            installed = [at for at, event in enumerate(events) if isinstance(event, ViewInstalled)]
-            delivered = [at for at, event in enumerate(events) if isinstance(event, Delivered)]
-            assert max(installed) < min(delivered)
-            assert gone not in group.view
-            runs = [event for event in events if isinstance(event, Delivered)]
             assert {run.sender for run in runs} == {gone}
             assert [payload for run in runs for payload in run.run.payloads] == numbered("A", 5)
-        await until(lambda: estates(b) == estates(c) == {})
 
     with_deaf_third(exchange)
 
@@ -273,32 +259,31 @@ def test_what_no_survivor_holds_nobody_delivers() -> None:
         vanish(a)
         await b.wait_for_view(lambda view: len(view) == 1)
         b._driver._lose = None
-        await until(lambda: estates(b) == {})
         await b.send(b"after", guarantee="uniform")
         assert await read(b, 1) == [("B", b"after")]
 
     with_members(2)(exchange)
 
 
-def test_explain_says_who_sees_to_what_the_dead_have_left() -> None:
-    async def exchange(a: Group, b: Group, c: Group, deafness: Deafness) -> None:
+def test_the_view_without_the_dead_waits_for_no_reader_and_explain_says_who_is_behind() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
         await c.send(b"x", guarantee="uniform")
         await until(lambda: received(a, c) == received(b, c) == 1)
         vanish(c)
-        # A does not read: B waits for it, and says so.
-        await until(lambda: any("has departed" in reason for reason in a.explain()))
-        assert await read(b, 1) == [("C", b"x")]
-        await until(lambda: any("has not taken 1" in reason for reason in a.explain()))
-        (reason,) = (reason for reason in b.explain() if "C has departed" in reason)
-        assert reason.endswith("A sees to it")
-        assert await read(a, 1) == [("C", b"x")]
+        for group in (a, b):
+            await group.wait_for_view(lambda view: len(view) == 2)
+        behind = "1 views wait for this member's application to read what came before them"
+        assert behind in a.explain()
+        assert await read(b, 1) == await read(a, 1) == [("C", b"x")]
         await until(lambda: waits(a) == waits(b) == [])
 
-    with_deaf_third(exchange)
+    with_members(3)(exchange)
 
 
 @pytest.mark.parametrize("level", ["deliveries", "full"])
-def test_the_trace_shows_how_the_dead_were_taken_over(tmp_path: Path, level: str) -> None:
+def test_the_trace_shows_that_messages_of_the_dead_come_before_the_view(
+    tmp_path: Path, level: str
+) -> None:
     pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
     members = []
     count = BLOCK_MESSAGES + 76
@@ -312,30 +297,23 @@ def test_the_trace_shows_how_the_dead_were_taken_over(tmp_path: Path, level: str
         await take_turns()
         deafness.is_on = False
         assert await read(b, count) == await read(c, count)
-        await until(lambda: estates(b) == estates(c) == {})
 
     with_deaf_third(exchange, record=tmp_path, record_level=level)
     for member in members:
-        rows = of_sender(tmp_path, member.name, "A")
-        estate = [row for row in rows if row.event == "estate"]
-        kinds = [row.kind for row in estate]
-        assert kinds[0] == "collect"
-        assert kinds[-2:] == ["commit", "resolved"]
-        assert estate[0].received == (count if member.name == "B" else 0)
-        assert (estate[-1].hd, estate[-1].received) == (count, count)
-        delivered = [row for row in rows if row.event == "deliver"]
+        rows = rows_of(tmp_path, member.name)
+        delivered = [row for row in rows if row.event == "deliver" and row.peer == "A"]
         assert delivered[0].seqno == 1
         assert all(later.seqno == row.seqno2 + 1 for row, later in pairwise(delivered))
         assert delivered[-1].seqno2 == count
-        assert estate[0].idx < delivered[0].idx < delivered[-1].idx < estate[-1].idx
-        dropped = [row.idx for row in rows if row.event == "drop_window"]
-        assert dropped == ([estate[-1].idx + 1] if level == "full" else [])
-        (block,) = (row for row in rows if row.event == "block")
+        assert {row.view for row in delivered} == {3}
+        (shown,) = (row for row in rows if row.event == "shown" and row.view == 4)
+        assert delivered[-1].idx < shown.idx
+        (block,) = (row for row in rows if row.event == "block" and row.peer == "A")
         assert (block.seqno, block.seqno2) == (1, BLOCK_MESSAGES)
 
 
-def of_sender(directory: Path, node: str, peer: str) -> list[Row]:
-    """What a member recorded of another's uniform messages."""
+def rows_of(directory: Path, node: str) -> list[Row]:
+    """What a member recorded of views and of uniform messages."""
     from ringcast.trace.segments import Segment, segment_paths
 
     found = []
@@ -344,6 +322,6 @@ def of_sender(directory: Path, node: str, peer: str) -> list[Row]:
             found += [
                 row
                 for row in segment.rows()
-                if row.node == node and row.peer == peer and row.stream == Stream.UNIFORM
+                if row.node == node and (row.event == "shown" or row.stream == Stream.UNIFORM)
             ]
     return sorted(found, key=lambda row: row.idx)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback_groups import DEADLINE_S, FIRST, exclude, until, with_members
+from loopback_groups import DEADLINE_S, FIRST, restart, until, vanish, with_members
 
 from ringcast import UsageError, join
 from ringcast.aio.loop import run
@@ -272,17 +272,6 @@ def test_a_directory_with_a_long_name(tmp_path: Path) -> None:
     with_probe(deep, test)
 
 
-def test_another_incarnation_bears_another_name(tmp_path: Path) -> None:
-    async def test(probe: Probe) -> None:
-        probe.rename("n")
-        assert probes(tmp_path) == ["n"]
-        assert await ask(tmp_path, b"{}\n", "n") == {"answer": {}}
-        probe.close()
-        assert probes(tmp_path) == []
-
-    with_probe(tmp_path, test)
-
-
 # Members
 
 
@@ -350,15 +339,15 @@ def test_sync_by_address(meeting: Callable[[], Path]) -> None:
     assert probes(meeting()) == []
 
 
-def test_who_comes_back_is_found_under_its_new_incarnation(meeting: Callable[[], Path]) -> None:
+def test_who_restarts_is_found_under_its_new_incarnation(meeting: Callable[[], Path]) -> None:
     @with_members(2)
     async def test(a: Group, b: Group) -> None:
-        old = b.me
-        exclude(old, by=a)
-        await until(lambda: b.me != old)
-        await b.wait_for_view(lambda view: len(view) == 2)
-        both = sorted(map(probe_name, (a.me, b.me)))
-        assert sorted(probes(meeting())) == both
+        vanish(b)
+        await a.wait_for_view(lambda view: len(view) == 1)
+        assert probes(meeting()) == [probe_name(a.me)]
+        async with restart(b, known=a) as new:
+            assert probe_name(new.me) != probe_name(b.me)
+            assert sorted(probes(meeting())) == sorted(map(probe_name, (a.me, new.me)))
 
     assert probes(meeting()) == []
 

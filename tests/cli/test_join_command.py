@@ -30,6 +30,7 @@ from ringcast import join as join_group
 from ringcast.aio.sources import group_directory
 from ringcast.cli import main
 from ringcast.cli.join import join
+from ringcast.cli.local import ask, probes_in
 from ringcast.config import settings
 
 if TYPE_CHECKING:
@@ -79,15 +80,18 @@ def test_a_terminal_is_left_with_ctrl_c_or_the_end_of_the_input(runtime: Path) -
 
 
 def test_a_second_ctrl_c_ends_the_leaving_and_says_what_is_lost(runtime: Path) -> None:
-    patient = "membership.leave_timeout_s=600"
-    with member("a", runtime, "--set", patient) as a, member("b", runtime) as b:
-        a.until("View 2: a, b")
-        b.stop()
-        a.type("hi\n")
-        a.until("a: hi")
-        a.process.send_signal(signal.SIGINT)
-        until(lambda: ringcast("explain", "orders").stdout, "leaving for")  # b does not answer
-        status, _, errors = a.end(signal.SIGINT)
+    with member("a", runtime) as a:
+        directory = group_directory("orders")
+        names = probes_in(directory)
+        with member("b", runtime) as b:
+            a.until("View 2: a, b")
+            b.stop()
+            a.type("hi\n")
+            a.until("a: hi")
+            a.process.send_signal(signal.SIGINT)
+            # It waits for half a second for b to let it go.
+            until(lambda: str(ask(directory, {"ask": "explain"}, names)), "leaving for")
+            status, _, errors = a.end(signal.SIGINT)
     assert status != 0
     assert "a leaves before everybody has delivered its messages: 1..1" in errors
 

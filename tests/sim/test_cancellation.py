@@ -279,7 +279,7 @@ def test_who_stops_reading_where_the_state_is_wanted_gives_it_when_reading_goes_
             await a.send_many(batch)
             log = Log()
             joining = asyncio.create_task(c.join(f"joiner {turns}", **log.hooks))
-            await until(lambda: any("gets the state when" in reason for reason in a.explain()))
+            await until(lambda: any("to read what came before" in reason for reason in a.explain()))
             for _ in range(3):
                 await cancelled(first.follow(a), turns)
                 # It stands at the place where the state is to be made, and may have begun with it.

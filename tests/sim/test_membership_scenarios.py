@@ -6,13 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ringcast.protocols.admission import HALVES_AT_ONCE
+from support.membership import NAMES, SECOND, Town, lose_once
 
 from ringcast.config import MembershipConfig
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed
 from ringcast.events import ViewInstalled
 from ringcast.model import Origin, Stream
-from ringcast.protocols.admission import HALVES_AT_ONCE
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.wire.frames import (
     Begin,
@@ -31,12 +32,12 @@ from ringcast.wire.frames import (
     ViewIs,
     Welcome,
 )
-from support.membership import NAMES, SECOND, Town, lose_once
 
 if TYPE_CHECKING:
+    from support.membership import Sent
+
     from ringcast.model import Member
     from ringcast.wire.frames import Frame
-    from support.membership import Sent
 
 DETECTED = 2.75 + 0.1
 """Seconds from a crash to the suspicion, with delays."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from ringcast.protocols.membership import Membership, Timer
 from seeded import MANY, check_determinism, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay
 from ringcast.cli.simulate import simulate
 from ringcast.model import View
 from ringcast.node import build_node
-from ringcast.protocols.membership import Membership, Timer
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender

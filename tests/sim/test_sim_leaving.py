@@ -20,7 +20,7 @@ from ringcast.trace import rows as trace
 if TYPE_CHECKING:
     from ringcast.trace.rows import OriginKey, Row
 
-SEEDS = 10
+SEEDS = 16
 
 
 def play(protocol: str, seeds: int = SEEDS) -> tuple[Tally, Counter[str]]:
@@ -60,12 +60,12 @@ def leavers(rows: list[Row]) -> Counter[str]:
 def test_whoever_leaves_gets_its_own_messages(protocol: str) -> None:
     tally, seen = play(protocol)
     check_nothing_failed(tally, f"--protocol {protocol}")
-    assert seen["handed over"] >= SEEDS, seen
+    assert seen["handed over"] >= SEEDS // 3, seen
     assert seen["with all of its own"] >= 0.8 * seen["left"], seen
 
 
 def test_without_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Node, "_hand_over", lambda _: None)
-    _, seen = play("group", 4)
+    _, seen = play("group")
     assert not seen["handed over"]
     assert seen["with all of its own"] < seen["left"]

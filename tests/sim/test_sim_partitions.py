@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from ringcast.protocols.membership import Membership
+from ringcast.protocols.reunion import Reunion
 from seeded import MANY, check_determinism, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay
@@ -19,10 +21,8 @@ from ringcast.cli.simulate import simulate
 from ringcast.errors import UsageError
 from ringcast.model import Origin
 from ringcast.node import build_node
-from ringcast.protocols.membership import Membership
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_sender import MulticastSender
-from ringcast.protocols.reunion import Reunion
 from ringcast.sim.fleet import run_seeds
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.partitions import KINDS, LONG_MS, TARGETS, cut_links, kinds_of

@@ -48,7 +48,7 @@ A, B = (Address("10.0.0.1", port) for port in (0, 1))
 
 def network_of(options: Options, arrive: Callable[[Flight], None]) -> tuple[Network, Conditions]:
     network = Network(VirtualClock(), partial(seeded_link, options, port), arrive)
-    return network, Conditions(options, network, Notes(), port)
+    return network, Conditions(options, network, Notes(), port, lambda _: None)
 
 
 def port(address: Address) -> int:
@@ -175,6 +175,7 @@ def test_expired_packets_never_arrive() -> None:
     network, conditions = network_of(lossy(), lambda flight: arrived.append(flight.datagram))
     send(network, 1)
     assert conditions.kinds_under_way() == ("data",)
+    conditions.heal()
     conditions.expire()
     assert conditions.kinds_under_way() == ()
     send(network, 2)

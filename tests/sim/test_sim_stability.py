@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from ringcast.sim.rounds import ALL_HAVE_THEM, SOME_LACK_THEM, TORN, TORN_RETAINED
 from seeded import MANY, check_nothing_failed, share, tally_of
 
 from ringcast.cli.replay import replay as replay_command
@@ -26,7 +27,6 @@ from ringcast.sim.fleet import run_seeds
 from ringcast.sim.network import RETAINED_KINDS, STABILITY_KINDS, frame_kinds
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.plan import expand
-from ringcast.sim.rounds import ALL_HAVE_THEM, SOME_LACK_THEM, TORN, TORN_RETAINED
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.windows import GREW, SHRANK

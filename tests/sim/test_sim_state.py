@@ -10,11 +10,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from ringcast.protocols.state import StateTransfer
 from seeded import MANY
 
 from ringcast.model import Digest
 from ringcast.protocols.views.catch_up import CatchUp
-from ringcast.protocols.state import StateTransfer
 from ringcast.rules.table import STATE
 from ringcast.sim.application import Ledger
 from ringcast.sim.fleet import Tally, run_seeds

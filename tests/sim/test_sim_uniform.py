@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from ringcast.protocols.uniform import Uniform
+from ringcast.sim.departures import CRASHED_SENDERS
 from seeded import MANY, check_nothing_failed, share, tally_of
 
 from ringcast.cli.simulate import simulate
@@ -17,10 +19,8 @@ from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_sender import MulticastSender
-from ringcast.protocols.uniform import Uniform
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.control_cost import NODES, RUN_MESSAGES, RUNS, measure
-from ringcast.sim.departures import CRASHED_SENDERS
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.nodes import STREAMS
 from ringcast.sim.options import Incident, Options, from_json

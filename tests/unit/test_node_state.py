@@ -10,9 +10,7 @@ from ringcast.config import GroupConfig, UnicastConfig
 from ringcast.errors import Reject, UsageError
 from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.views.layer import GroupViews
+from ringcast.node import Node, build_node
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import JoinerBlocked, UnicastAck, UnicastData
 from ringcast.wire.messages import encode_message
@@ -28,7 +26,7 @@ def from_b(*frames: UnicastData | UnicastAck) -> list[bytes]:
 
 
 def node(*, state: bool = True) -> Node:
-    made = Node(A, CONFIG, layers=[GroupViews(A, CONFIG.membership)], state=state)
+    made = build_node(A, CONFIG, detector=None, state=state)
     made.install_view(BOTH, 0)
     made.take_events(0, 0)
     return made
@@ -130,9 +128,10 @@ def test_what_is_no_request_is_left_to_the_longer_way() -> None:
 
 
 def test_a_request_is_a_sign_of_life() -> None:
-    detector = FailureDetector(A, CONFIG.membership)
-    a = Node(A, CONFIG, layers=[GroupViews(A, CONFIG.membership), detector])
-    a.start(0)
+    a = build_node(A, CONFIG)
+    detector = a.detector
+    assert detector is not None
+    detector.start(0, a.effects)
     a.install_view(BOTH, 0)
     asks = [from_b(UnicastData(CONN, n, [encode_ask(n, b"?")]))[0] for n in (1, 2)]
     a.receive_datagrams(asks[:1], 0)
@@ -155,7 +154,7 @@ def test_what_a_member_asks_itself_waits_for_no_input() -> None:
 
 def test_what_is_told_oneself_may_be_more_than_a_window_holds() -> None:
     config = replace(CONFIG, unicast=UnicastConfig(capacity=4))
-    a = Node(A, config, layers=[GroupViews(A, config.membership)])
+    a = build_node(A, config, detector=None)
     a.install_view(BOTH, 0)
     a.take_events(0, 0)
     assert a._channel is not None

@@ -1,8 +1,8 @@
 """Group: what an asyncio application holds. `async with ringcast.join("orders") as group`.
 
 Reading is pulling: a message counts as delivered when it is taken here, and a member that does not
-read holds those back who send to it. A member that the others have left out, because it was silent
-for too long, comes back by itself as another incarnation; the application is told what may be lost.
+read blocks those who send to it. A member that the others have left out, because it was silent for
+too long, comes back by itself, as it was; the view that brings it back says so.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Group:
     ) -> None:
         """Send in order. If it is cancelled, the first so many were sent and the rest were not.
 
-        If this member is excluded meanwhile, the rest is sent when it is back. TooFewMembers and
+        If the view changes meanwhile, the rest is sent in the next one. TooFewMembers and
         Undeliverable have how many were `sent`.
         """
         await self._send(Outgoing(payloads), self._check_target(to, guarantee), to)
@@ -363,8 +363,9 @@ class Group:
                 await self._readable.wait()
 
     async def leave(self) -> None:
-        """Leave before the block ends, as its end would: when the others have delivered everything
-        and know, or after `leave_timeout_s`. What this member has sent, and the others have
+        """Leave before the block ends, as its end would: when the others have received everything
+        that was sent to the group, whether they have read it or not, and know; or after
+        `leave_timeout_s`. What this member has sent, and the others have
         delivered, can still be read here afterwards, unless it has yet to take its state; what
         others have sent and was not taken by then cannot. Whoever calls it once more, or comes to
         the end of the block, waits for the same; and so if this is cancelled, which does not end
@@ -662,7 +663,7 @@ class Group:
         return max(0.0, self._leave_by - now)
 
     async def _leave(self, limit_s: float | None = None) -> None:
-        """Go, when the others have delivered everything and know; or when it takes too long."""
+        """Go, when the others have everything and know; or when it takes too long."""
         within_s = self._leave_within(limit_s)
         if not self._is_leaving:
             self._is_leaving = True

@@ -94,7 +94,7 @@ async def join(
     `give_state()` returns the state as it is when it is called, as an iterable of bytes, async or
     not; what changes later must not change it. `await take_state(chunks)` runs before the block
     starts, unless this member starts the group; it is called again from the start if another member
-    has to give the state, and if this member was excluded and comes back.
+    has to give the state, and where parts of the group merge and the state of another part counts.
 
     `config` is for messages to the group, `unicast` for those to one member, `membership` for how
     long things may take. `receive=False` is for members that only send: what arrives is taken and
@@ -109,11 +109,11 @@ async def join(
     get shorter, for a core. `lose` drops what arrives whenever it returns True: for tests of one's
     own application.
 
-    Leaving the block waits until everybody has delivered what was sent, for
-    `membership.leave_timeout_s` at the most; so it does if the block ends with an exception or is
-    cancelled, as by Ctrl-C. A second cancellation ends that at once; a note on it and a warning say
-    what may not have been delivered. SIGTERM does the same, if nobody else handles it, and then
-    ends the process with status 143; `signals=False` leaves it alone.
+    Leaving the block waits until the others have received what was sent to the group, for
+    `membership.leave_timeout_s` at the most, and for no reader; so it does if the block ends with
+    an exception or is cancelled, as by Ctrl-C. A second cancellation ends that at once; a note on
+    it and a warning say what may not have been delivered. SIGTERM does the same, if nobody else
+    handles it, and then ends the process with status 143; `signals=False` leaves it alone.
     """
     base = _configured(
         group,

@@ -3,7 +3,7 @@
 Traders are processes of their own (demo_trader.py), with an archive among them (demo_market.py);
 Spark reads what it keeps while they trade (demo_stream.py).
 
-`ringcast demo uniform` tells what becomes of uniform messages whose sender dies (takeover.py).
+`ringcast demo uniform` tells what becomes of uniform messages whose sender dies (demo_uniform.py).
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def uniform(reached: str) -> None:
 
     Example: ringcast demo uniform --reached nobody
     """
-    from ringcast.cli.takeover import take_over
+    from ringcast.cli.demo_uniform import lose_sender
 
-    delivered = take_over(_tell, "" if reached == "nobody" else reached)
+    delivered = lose_sender(_tell, "" if reached == "nobody" else reached)
     found = {tuple(messages) for messages in delivered.values()}
     names = ", ".join(delivered)
     if len(found) != 1:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from ringcast.explore.ablations import ABLATIONS
-from ringcast.explore.explorer import explore as explore_system
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.system import explore_scenario
 from ringcast.explore.view_ablations import ABLATIONS as VIEW_ABLATIONS
-from ringcast.explore.views import SCENARIOS as VIEW_CHANGES
-from ringcast.explore.views import Views
+from ringcast.explore.view_scenarios import SCENARIOS as VIEW_CHANGES
+from ringcast.explore.view_scenarios import explore_views
+from ringcast.explore.view_world import Scenario as ViewScenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.explore.ring import Scenario as RingScenario
     from ringcast.explore.system import Scenario
-    from ringcast.explore.views import Scenario as ViewScenario
+    from ringcast.explore.view_steps import Script
 
-Described: TypeAlias = "RingScenario | Scenario | ViewScenario"
+Described: TypeAlias = "RingScenario | Scenario | ViewScenario | Script"
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
 
 
@@ -115,9 +115,11 @@ _capacity_option = _option(
 
 _COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
     "multicast": (
-        "Explore reliable multicast: small groups of real members, every order of events.",
-        "; --no-joiner --capacity 2 --seconds 3600; --without reack",
+        "Explore reliable multicast in one view: small groups of real members, every order of "
+        "events.",
+        "; --scenario loss --capacity 2 --seconds 3600; --without reack",
         [
+            _scenario_option(SCENARIOS["multicast"]),
             _option(
                 "--capacity",
                 type=click.IntRange(1, 2),
@@ -129,22 +131,6 @@ _COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
                 type=click.IntRange(2, 4),
                 default=2,
                 help="How many are sent, by all senders together.",
-            ),
-            click.option(
-                "--joiner/--no-joiner", default=None, help="Only with, or only without a join."
-            ),
-        ],
-    ),
-    "join": (
-        "Explore how a member joins: views made by real members, every order of events.",
-        "; --scenario coordinator --messages 1; --without freeze",
-        [
-            _scenario_option(SCENARIOS["join"]),
-            _option(
-                "--messages",
-                type=click.IntRange(1, 4),
-                default=2,
-                help="How many are sent meanwhile. Each more takes several times longer.",
             ),
         ],
     ),
@@ -158,11 +144,6 @@ _COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
         "; --scenario operator; --without tombstone",
         [_scenario_option(SCENARIOS["sync"]), _capacity_option],
     ),
-    "uniform": (
-        "Explore uniform delivery: members that crash, join and leave at any step.",
-        '; --scenario "two crashes"; --without restart',
-        [_scenario_option(SCENARIOS["uniform"])],
-    ),
 }
 """What each is for, arguments for examples, and its own options."""
 
@@ -170,8 +151,6 @@ _COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
 def _add_command(command: str) -> None:
     summary, examples, options = _COMMANDS[command]
     without_help = "Take a rule away on purpose, to see what it prevents."
-    if command == "join":
-        without_help = "Take the digest before all have the view, to see what that does."
 
     def run(without: str | None, seconds: float, as_json: bool, **terms: Any) -> None:
         _explore_all(command, _chosen(command, without, **terms), without, seconds, as_json)
@@ -199,48 +178,62 @@ for _command in _COMMANDS:
 
 @explore.command("views")
 @_scenario_option(VIEW_CHANGES)
-@_option(
+@click.option(
     "--proposals",
     type=click.IntRange(1, 3),
-    default=1,
-    help="How many are made. Two take minutes, and more --seconds.",
+    help="How many views are proposed where anybody may, instead of what the scenario says. Each "
+    "more takes a hundred times longer.",
 )
-@_option("--crashes", type=click.IntRange(0, 2), default=1, help="Members that crash at most.")
-@_option(
+@click.option(
+    "--crashes", type=click.IntRange(0, 2), help="How many members may crash there, instead."
+)
+@click.option(
     "--without",
     type=click.Choice([*VIEW_ABLATIONS]),
     help="Take a rule away on purpose, to see what it prevents.",
 )
-@_option("--seconds", type=click.FloatRange(min=0), default=300, help="For all.")
+@_option("--seconds", type=click.FloatRange(min=0), default=900, help="For all.")
 @_json_option
 def views(
-    name: str, proposals: int, crashes: int, without: str | None, seconds: float, as_json: bool
+    name: str,
+    proposals: int | None,
+    crashes: int | None,
+    without: str | None,
+    seconds: float,
+    as_json: bool,
 ) -> None:
-    """Explore how views change: any set proposed by any member, crashes at any step.
+    """Explore how views change: crashes, joins, merges, leaves, at every step.
+
+    In the first scenarios any member proposes any set at any time, and every order of events is
+    tried. In the others whole nodes go through one change, which is tried again for every datagram
+    and everything that may befall it.
 
     Exits with 1 if a violation was found or an exploration was not completed.
 
     \b
     Examples:
-      ringcast explore views
-      ringcast explore views --scenario crash --proposals 2 --seconds 1200
+      ringcast explore views --proposals 1
+      ringcast explore views --scenario "state transfer"
       ringcast explore views --without freeze
     """
     ends_at = monotonic() + seconds
-    if without:
-        rule = VIEW_ABLATIONS[without]
-        chosen = [VIEW_CHANGES[rule.scenario if name == "all" else name]]
-    else:
-        chosen = list(VIEW_CHANGES.values()) if name == "all" else [VIEW_CHANGES[name]]
-        chosen = [each._replace(proposals=proposals, crashes=crashes) for each in chosen]
+    rule = VIEW_ABLATIONS[without] if without else None
+    chosen = list(VIEW_CHANGES.values()) if name == "all" else [VIEW_CHANGES[name]]
+    if rule is not None and name == "all":
+        chosen = [rule.scenario]
+    bounds = {"proposals": proposals, "crashes": crashes}
+    given = {term: bound for term, bound in bounds.items() if bound is not None}
+    chosen = [
+        each._replace(**given) if isinstance(each, ViewScenario) else each  # type: ignore[arg-type]
+        for each in chosen
+    ]
     reports = _explore_each(
         chosen,
-        lambda scenario: explore_system(
-            VIEW_ABLATIONS[without].build({VIEW_ABLATIONS[without].scenario: scenario})
-            if without
-            else Views(scenario),
+        lambda scenario: explore_views(
+            scenario,
+            rule.parts if rule else None,
             max_seconds=max(0.0, ends_at - monotonic()),
-            stop_at_violation=without is not None,
+            stop_at_violation=rule is not None,
         ),
         as_json,
     )
@@ -253,11 +246,8 @@ def _chosen(
     name: str = "all",
     capacity: int | None = None,
     messages: int | None = None,
-    joiner: bool | None = None,
 ) -> list[Scenario]:
     """A rule taken away is missed in one scenario, unless another is asked for."""
-    if without and joiner not in (None, without == "freeze"):
-        raise click.UsageError(f"--without {without} needs the opposite of that joiner option")
     if name != "all":
         chosen = [SCENARIOS[command][name]]
     elif without:
@@ -271,7 +261,6 @@ def _chosen(
             messages=messages // len(each.senders) if messages else each.messages,
         )
         for each in chosen
-        if joiner in (None, bool(each.joiners))
     ]
 
 
@@ -333,7 +322,13 @@ def _print_report(scenario: Described, report: Report) -> None:
     if report.violations:
         verdict = f"kinds of violation: {len(report.violations)}"
     counts = f"{report.states} states, {report.transitions} transitions"
-    click.echo(f"   {counts}, {report.states_per_s:.0f} states/s; {verdict}")
+    if report.runs:
+        counts = f"{report.runs} runs of together {report.states} steps"
+    pace = f"{report.seconds:.1f} s, {report.states_per_s:.0f} states/s"
+    click.echo(f"   {counts}, {pace}; {verdict}")
+    if report.premises:
+        judged = (f"{rule} {count}" for rule, count in sorted(report.premises.items()))
+        click.echo(f"   judged: {', '.join(judged)}")
     for violation in report.violations:
         click.echo(f"   VIOLATION {violation.kind}")
         for number, label in enumerate(violation.witness, 1):
@@ -354,6 +349,8 @@ def _print_json(
             "transitions": report.transitions,
             "seconds": round(report.seconds, 3),
             "states_per_s": round(report.states_per_s),
+            "runs": report.runs,
+            "premises": dict(report.premises),
             "complete": report.complete,
             "violations": [{"kind": v.kind, "witness": v.witness} for v in report.violations],
         }

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-DEPARTED_MAX = 256
-"""Members that departed and are remembered: what they still ask for, or send, is late."""
-
 NEVER = 1 << 64
 """Later than any deadline."""
 
@@ -52,7 +49,7 @@ class Phase(Enum):
 class GroupState:
     """Which group a member is in. Node writes, layers read."""
 
-    __slots__ = ("departed", "is_over", "me", "previous", "view")
+    __slots__ = ("is_over", "me", "previous", "view")
 
     def __init__(self, me: Member) -> None:
         self.me = me
@@ -62,8 +59,6 @@ class GroupState:
         """The one before."""
         self.is_over = False
         """This member has left, or was left out: no view counts any more."""
-        self.departed: dict[Member, int] = {}
-        """Who has left, the last of them last, with the counter of the first view without it."""
 
     def accepts(self, view: View) -> bool:
         """Whether this is the next view: an older one than the current changes nothing."""
@@ -71,7 +66,7 @@ class GroupState:
 
     def change(self, view: View, layers: Sequence[Layer], now: int, out: Effects) -> None:
         """The group is this now: all layers hear of it, in order."""
-        self._install(view)
+        self.previous, self.view = self.view, view
         for layer in layers:
             layer.install_view(view, now, out)
 
@@ -81,15 +76,6 @@ class GroupState:
             layer.close(reason, now, out)
         self.is_over = True
         self.view = None
-
-    def _install(self, view: View) -> None:
-        self.previous, self.view = self.view, view
-        for member in self.previous or ():
-            if member not in view:
-                self.departed.pop(member, None)
-                self.departed[member] = view.counter
-        while len(self.departed) > DEPARTED_MAX:
-            del self.departed[next(iter(self.departed))]
 
 
 class Deadlines:

@@ -6,23 +6,40 @@ finds what it prevents. With the rule nothing goes wrong there.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.core.view_change import order
-from ringcast.explore.views import NOT_IN, Kind, Scenario, Views
+from ringcast.explore.view_scenarios import explore_views
+from ringcast.explore.view_steps import Script
+from ringcast.explore.view_world import NOT_IN, Kind, Scenario
+from ringcast.explore.views import Views
 from ringcast.model import Stream
+from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.frames import Propose
+from ringcast.protocols.views.halves import ViewSender
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.parts import make_cut
 from ringcast.protocols.views.proposer import Proposer
+from ringcast.protocols.views.reading import Reading
+from ringcast.protocols.views.streams import ViewStreams
 
 if TYPE_CHECKING:
-    from ringcast.core.view_change import Begin, Cut
-    from ringcast.explore.views import Person, World
-    from ringcast.model import Member, Origin, ViewId
+    from collections.abc import Collection, Iterable, Sequence
+
+    from ringcast.core.effects import Effects
+    from ringcast.core.shared import Deadlines, GroupState
+    from ringcast.core.view_change import Begin, Cut, Part
+    from ringcast.events import Event
+    from ringcast.explore.explorer import Report
+    from ringcast.explore.view_world import Person, Said, World
+    from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
     from ringcast.wire.changes import Install
+
+# Members with simple streams
 
 
 class AnswersLower(Follower):
@@ -53,7 +70,7 @@ class FollowsLower(Views):
         follower = person.follower
         return self._is_there(person) and order(frame.id) > order(follower.view.id)
 
-    def _may_matter(self, world: World, number: int) -> bool:
+    def _may_matter(self, world: World, said: Said) -> bool:
         return True
 
 
@@ -77,40 +94,38 @@ class HearsWhoIsAsked(Views):
         return super()._hears(person, origin)
 
 
-class CutsByOthers(Proposer):
+class CutsOtherwise(Proposer):
+    def _make_cut(self) -> Cut:
+        cut = super()._make_cut()
+        parts = (
+            part._replace(cuts={o: self._mark(part, o, seqno) for o, seqno in part.cuts.items()})
+            for part in cut.parts
+        )
+        return replace(cut, parts=tuple(parts))
+
+    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
+        raise NotImplementedError
+
+    def _held(self, members: Iterable[Member], origin: Origin) -> int:
+        return max(self._states[who].snapshot.held.get(origin, 0) for who in members)
+
+
+class CutsByOthers(CutsOtherwise):
     """Without what an origin itself has sent."""
 
-    def _make_cut(self) -> Cut:
-        cut = super()._make_cut()
-        parts = []
-        for part in cut.parts:
-            cuts = dict(part.cuts)
-            for origin in cuts:
-                others = [m for m in part.members if m != origin.sender]
-                if origin.sender in part.members and others:
-                    held = (self._states[m].snapshot.held.get(origin, 0) for m in others)
-                    cuts[origin] = max(held)
-            parts.append(part._replace(cuts=cuts))
-        return replace(cut, parts=tuple(parts))
+    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
+        others = [m for m in part.members if m != origin.sender]
+        return self._held(others, origin) if len(others) == len(part.members) - 1 > 0 else seqno
 
 
-class CutsByFirst(Proposer):
-    """What the first of a part holds of a departed origin, not the most that anybody does."""
+class CutsByFirst(CutsOtherwise):
+    """What the proposer holds of a departed origin, not the most that anybody does."""
 
-    def _make_cut(self) -> Cut:
-        cut = super()._make_cut()
+    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
         assert self.proposal is not None
-        parts = []
-        for part in cut.parts:
-            proposer = self.proposal.id.creator
-            first = proposer if proposer in part.members else part.members[0]
-            held = self._states[first].snapshot.held
-            cuts = {
-                origin: seqno if origin.sender in part.members else held.get(origin, 0)
-                for origin, seqno in part.cuts.items()
-            }
-            parts.append(part._replace(cuts=cuts))
-        return replace(cut, parts=tuple(parts))
+        me = self.proposal.id.creator
+        is_mine = me in part.members and origin.sender not in part.members
+        return self._held([me], origin) if is_mine else seqno
 
 
 class InstallsAtOnce(Proposer):
@@ -193,48 +208,140 @@ class DeliversUniformAtOnce(Views):
         return False
 
 
-FIFO, UNIFORM = (Kind(0, Stream.FIFO),), (Kind(0, Stream.UNIFORM),)
+# Whole nodes
+
+
+class LeavesUnasked(GroupViews):
+    """Whoever leaves is not in the proposal: nobody gets what it holds."""
+
+    def _propose(self, parts: Sequence[View], now: int, out: Effects) -> None:
+        leavers, self.requests.leavers = self.requests.leavers, set()
+        self.change.elsewhere |= leavers
+        super()._propose(parts, now, out)
+
+
+class DirectFetch(Fetch):
+    def ask(self, now: int, out: Effects) -> bool:
+        self._tries = 0
+        return super().ask(now, out)
+
+
+class FetchesDirectly(ViewStreams):
+    """What is lacking is asked of its holder alone, never by way of the proposer."""
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self.fetch = DirectFetch(self.me, self._half_of, deadlines.owner("flush"))
+
+
+class CommitsNothing(ViewStreams):
+    """A view begins without the uniform messages up to the cut that nobody has committed."""
+
+    def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        part = begin.cut.part_of(self.me)
+        cuts = {
+            origin: self._receivers[origin].window.gate
+            if origin in self._receivers and origin.stream is Stream.UNIFORM
+            else seqno
+            for origin, seqno in part.cuts.items()
+        }
+        parts = tuple(p._replace(cuts=cuts) if p is part else p for p in begin.cut.parts)
+        super()._begin(replace(begin, cut=replace(begin.cut, parts=parts)), now, out)
+
+
+class HastyReading(Reading):
+    @property
+    def is_due(self) -> bool:
+        return bool(self.unread)
+
+
+class AnnouncesAtOnce(ViewStreams):
+    """A view is shown before what was sent in the last one is read."""
+
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self.reading = HastyReading()
+
+
+class GoesOnWithFragments(ViewSender):
+    def begin(self, view: View, together: Collection[Member], now: int, out: Effects) -> None:
+        rest, self.fragments.rest = self.fragments.rest, deque()
+        super().begin(view, together, now, out)
+        self.fragments.rest = rest
+
+
+class KeepsFragments(ViewStreams):
+    """A large message goes on where it is, though somebody new lacks its beginning."""
+
+    sending = GoesOnWithFragments
+
+
+class ReadsAhead(ViewStreams):
+    """Whoever is to get a state reads on before it comes."""
+
+    def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
+        super().follow_view(events, pauses=False)
 
 
 class Ablation(NamedTuple):
-    """A rule, the system without it, and the scenario that shows what comes of it."""
+    """A rule, what breaks it, and where that is seen."""
 
     rule: str
     parts: dict[str, Any]
-    streams: tuple[Kind, ...]
-    targets: str
-    views: str = "ABC"
-    finding: str = ""
+    scenario: Scenario | Script
 
-    @property
-    def scenario(self) -> Scenario:
-        views, targets = tuple(self.views.split()), tuple(self.targets.split())
-        return Scenario(f"without {self.rule}", views, self.streams, len(targets), 0, targets)
+    def explore(self, scenario: Scenario | Script | None = None, **limits: Any) -> Report:
+        """Without the rule; in another scenario, if that is given."""
+        return explore_views(scenario or self.scenario, self.parts, **limits)
 
-    def build(self) -> Views:
-        terms = {"follower": Follower, "proposer": Proposer, **self.parts}
-        return terms.pop("system", Views)(self.scenario, **terms)
 
+def _machines(
+    rule: str, streams: tuple[Kind, ...], targets: str, views: str = "ABC", **parts: type
+) -> Ablation:
+    """Members that propose these sets at any time, each by the first that is named."""
+    sets = tuple(targets.split())
+    scenario = Scenario(f"without {rule}", tuple(views.split()), streams, len(sets), 0, sets)
+    return Ablation(rule, parts, scenario)
+
+
+def _nodes(rule: str, script: Script, **layers: type) -> Ablation:
+    return Ablation(rule, layers, script._replace(name=f"without {rule}"))
+
+
+FIFO, UNIFORM = (Kind(0, Stream.FIFO),), (Kind(0, Stream.UNIFORM),)
 
 ABLATIONS = {
     each.rule: each
     for each in (
-        Ablation("promise", {"system": FollowsLower, "follower": AnswersLower}, UNIFORM, "AB BC"),
-        Ablation("freeze", {"system": SendsWhileFrozen}, FIFO, "AB"),
-        Ablation("deaf", {"system": HearsWhileFrozen}, UNIFORM, "C"),
-        Ablation("deaf to all", {"system": HearsWhoIsAsked}, UNIFORM, "A CA"),
-        Ablation("own", {"proposer": CutsByOthers}, FIFO, "AB"),
-        Ablation("most held", {"proposer": CutsByFirst}, UNIFORM, "AB CB"),
-        Ablation("all flushed", {"proposer": InstallsAtOnce}, FIFO, "AB"),
-        Ablation("finish", {"proposer": FinishesNothing}, (), "AB AB"),
-        Ablation("last flushed", {"proposer": FinishesAny}, (), "ABC BC CAB"),
-        Ablation("dead", {"proposer": FinishesLast}, (), "ABC CB BAC"),
-        Ablation("hold", {"system": DeliversWhatItFetches}, FIFO, "BC CA ABC"),
-        Ablation("tag", {"system": IgnoresTags}, UNIFORM, "A B"),
-        Ablation(
-            "parts", {"proposer": RemembersParts, "follower": FollowsAnyPart}, UNIFORM, "A BA"
+        _machines("promise", UNIFORM, "AB B", system=FollowsLower, follower=AnswersLower),
+        _machines("freeze", FIFO, "AB", system=SendsWhileFrozen),
+        _machines("deaf", UNIFORM, "C", system=HearsWhileFrozen),
+        _machines("deaf to all", UNIFORM, "A CA", system=HearsWhoIsAsked),
+        _machines("own", FIFO, "AB", proposer=CutsByOthers),
+        _machines("most held", UNIFORM, "AB CB", proposer=CutsByFirst),
+        _machines("all flushed", FIFO, "AB", proposer=InstallsAtOnce),
+        _machines("hold", FIFO, "BC CA", system=DeliversWhatItFetches),
+        _machines("finish", (), "AB AB", proposer=FinishesNothing),
+        _machines("last flushed", (), "ABC BC", proposer=FinishesAny),
+        _machines("dead", (), "ABC CB", proposer=FinishesLast),
+        _machines("tag", UNIFORM, "A B", system=IgnoresTags),
+        _machines("parts", UNIFORM, "A BA", proposer=RemembersParts, follower=FollowsAnyPart),
+        _machines("window", FIFO, "BA", "A B", system=OpensWindowsAtZero),
+        _machines("gate", UNIFORM, "B", system=DeliversUniformAtOnce),
+        _nodes("order", Script("", ("ABC",), crashes="C", idle="B"), multicast=AnnouncesAtOnce),
+        _nodes("commit", Script("", ("ABC",), crashes="C", unheard="CA"), multicast=CommitsNothing),
+        _nodes("leave", Script("", ("ABC",), leaves="C", unheard="CB"), membership=LeavesUnasked),
+        _nodes(
+            "fetch",
+            Script("", ("ABCD",), crashes="D", unheard="DA DC", severed="BC", faults=()),
+            multicast=FetchesDirectly,
         ),
-        Ablation("window", {"system": OpensWindowsAtZero}, FIFO, "BA", "A B"),
-        Ablation("gate", {"system": DeliversUniformAtOnce}, UNIFORM, "B"),
+        _nodes("state", Script("", ("AB",), joins="C", has_state=True), multicast=ReadsAhead),
+        _nodes(
+            "start over",
+            Script("", ("AB",), joins="C", idle="B", size=2000, capacity=2),
+            multicast=KeepsFragments,
+        ),
     )
 }
+"""By name, in the order of the rules of a view change: R1 to R9, then state and large messages."""

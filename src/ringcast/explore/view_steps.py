@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
     from ringcast.sim.world import Flight, Process
+    from ringcast.wire.frames import Frame
 
 START_NS = 1_000_000_000
 DELAY_NS = 1_000_000
@@ -50,18 +51,20 @@ REST_MS = 200.0
 """Long enough after a view for the next one."""
 SUSPECT_MS = 30.0
 """After so long the others know that somebody is gone."""
-LATE_NS = 3_000_000_000
+LATE_NS = 1_000_000_000
 END_MS = 20_000.0
 """For so long the survivors may take: back-off after losses is in it."""
 FROZEN_NS_MAX = 1_014_000_000
 """VL3: twice the patience of a member, and 14 times the delay of a datagram."""
+TOLD_MAX = 200
+"""Lines of a witness."""
 
 
 class Fault(Enum):
     DEATH = "its sender dies just before it"
     LOST = "it is lost"
     TWICE = "it arrives twice"
-    LATE = "it arrives after the change"
+    LATE = "it arrives after the next change"
 
 
 class Script(NamedTuple):
@@ -85,6 +88,8 @@ class Script(NamedTuple):
     size: int = 10
     capacity: int = 16
     has_state: bool = False
+    retains: bool = False
+    """Receivers keep what they have delivered until everybody has."""
     faults: tuple[Fault, ...] = tuple(Fault)
 
     @property
@@ -96,6 +101,7 @@ class Script(NamedTuple):
         notes = [f"{pair[1]} lacks {pair[0]}'s" for pair in self.unheard.split()]
         notes += [f"{self.idle} reads nothing"] * bool(self.idle)
         notes += ["applications have a state"] * self.has_state
+        notes += ["receivers retain"] * self.retains
         notes += [f"{' and '.join(self.severed)} do not hear each other"] * bool(self.severed)
         return (
             f"{' | '.join(self.views)}, whole nodes: {', '.join(happens)}; messages: "
@@ -165,7 +171,7 @@ class Run:
         self._unheard: Sequence[str] = ()
         self._is_on = False
         self._reader = Codec("explore", Member(Address("10.0.0.2", 1), 1, "?"), 2000)
-        self.watch = Watch([_member(name) for name in self._names])
+        self.watch = Watch([_member(name) for name in self._names], retains=script.retains)
         self.world = plain_world(start=START_NS)
         self.world.network.faults = [self]
 
@@ -180,31 +186,34 @@ class Run:
         for name in self.script.idle:
             self._process(name).resident.take_limit = 1000
             self._process(name).turn()
-        if is_one and self.world.run_until(self._is_quiet, END_MS):
-            for name in self._living():
-                self._want(name, 10)
-            is_one = self.world.run_until(self._is_quiet, END_MS)
-        if not is_one or not self._is_quiet():
+        is_quiet = is_one and self.world.run_until(self._is_quiet, END_MS)
+        if is_quiet and self._fault is Fault.LATE:
+            self._propose(self._living())
+            self.world.run_for(LATE_NS / 1e6)
+        for name in self._living() if is_quiet else ():
+            self._want(name, 10)
+        if not is_quiet or not self.world.run_until(self._is_quiet, END_MS):
             self.watch.wrong.append("stuck: the survivors do not come to rest in one view")
             self.told += self._reasons()
         living = [_member(name) for name in self._living()]
-        self.watch.judge(living, premises)
-        states = [self.watch.applications[member].state for member in living]
-        if self.script.has_state and any(state != states[0] for state in states):
-            self.watch.wrong.append("T1: members have not the same state")
+        self.watch.judge(living, premises, has_state=self.script.has_state)
 
     def _form(self) -> None:
         """The views of the script; each finds its own members alone."""
         for names in self.script.views:
             for name in names:
                 self._start(name, names)
-            views = [self._change(name).view for name in names]
             if len(names) > 1:
-                members, out = map(_member, names), self._node(names[0]).effects
-                self._change(names[0]).propose(members, set(), views[1:], self.world.clock.now, out)
-                self._settle(names[0])
+                self._propose(names)
         self.world.run_until(lambda: all(self._node(n).view for n in self._living()), END_MS)
         self.world.run_for(REST_MS)
+
+    def _propose(self, names: Sequence[str]) -> None:
+        """By the first of them, whatever views they are in."""
+        node, change = self._node(names[0]), self._change(names[0])
+        views = {self._change(name).view for name in names} - {change.view}
+        change.propose(map(_member, names), set(), views, self.world.clock.now, node.effects)
+        self._settle(names[0])
 
     def _send_first(self) -> None:
         self._unheard = self.script.unheard.split()
@@ -235,14 +244,16 @@ class Run:
         config = GroupConfig(
             group="explore",
             multicast=MulticastConfig(
-                capacity=script.capacity, datagram_bytes=600, window_bytes=1 << 14
+                capacity=script.capacity,
+                datagram_bytes=600,
+                window_bytes=1 << 14,
+                retain=script.retains,
             ),
         )
         me, layers = _member(name), self._layers
         node = build_node(
             *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
         )
-        self.watch.add(node)
         process = begin(self.world, PlainMember(node, self._see), list(map(_address, others)))
         process.resident.before_sending = self._look
 
@@ -251,9 +262,6 @@ class Run:
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
         link = _name(flight.link.source) + _name(flight.link.dest)
         _, frames = self._reader.unpack(flight.datagram, overhear=True)
-        for frame in frames:
-            if isinstance(frame, Propose):
-                self.watch.asked[frame.id] = frame.members
         flight.due += DELAY_NS
         is_severed = self._is_on and set(link) == set(self.script.severed)
         if not self._process(link[0]).is_alive or link in self._unheard or is_severed:
@@ -262,7 +270,7 @@ class Run:
             return [flight]
         fault = self._fault if self.count == self._which else None
         self.count += 1
-        words = [in_words(frame) for frame in frames if not isinstance(frame, InView)]
+        words = [self._in_words(link[0], f) for f in frames if not isinstance(f, InView)]
         self._tell(f"{link[0]}→{link[1]} {' + '.join(words)}", fault)
         match fault:
             case Fault.DEATH:
@@ -276,6 +284,12 @@ class Run:
                 flight.due += LATE_NS
                 flight.keeps_order = False
         return [flight]
+
+    def _in_words(self, name: str, frame: Frame) -> str:
+        proposal = self._change(name).proposer.proposal
+        if proposal is None or not isinstance(frame, Propose):
+            return in_words(frame)
+        return f"{in_words(frame)} of {', '.join(map(str, proposal.members))}"
 
     def _kill(self, name: str) -> None:
         self._process(name).crash()
@@ -309,8 +323,8 @@ class Run:
             case Writable(None):
                 clock.at(clock.now, self._offer, me.name)
             case StateWanted(transfer):
-                chunk = b"\n".join(sorted(self.watch.applications[me].state))
-                clock.at(clock.now, self._provide, me.name, transfer, chunk)
+                chunks = [each.ljust(400, b"\n") for each in self.watch.applications[me].state]
+                clock.at(clock.now, self._provide, me.name, transfer, sorted(chunks))
 
     def _want(self, name: str, size: int) -> None:
         """One more message on each stream."""
@@ -328,10 +342,10 @@ class Run:
                         backlog.popleft()
             process.turn()
 
-    def _provide(self, name: str, transfer: int, chunk: bytes) -> None:
+    def _provide(self, name: str, transfer: int, chunks: list[bytes]) -> None:
         process = self._process(name)
         if process.can_act:
-            process.node.provide_state(transfer, [chunk, b"\n"], process.now, is_last=True)
+            process.node.provide_state(transfer, chunks, process.now, is_last=True)
             process.turn()
 
     # What there is
@@ -340,13 +354,14 @@ class Run:
         """An input is done."""
         self.steps += 1
         change = self._change(node.me.name)
+        self.watch.look(node, change)
         if self._is_on:
             node.check_invariants()
         if change.is_frozen and self.world.clock.now - change.frozen_since > FROZEN_NS_MAX:
             self.watch.wrong.append("VL3: a member is frozen for too long")
 
     def _tell(self, what: str, fault: Fault | None = None) -> None:
-        if self._is_on:
+        if self._is_on and len(self.told) < TOLD_MAX:
             at = (self.world.clock.now - START_NS) / 1e6
             self.told.append(f"{at:7.1f} ms  {what}{'  ' + fault.name if fault else ''}")
 
@@ -357,9 +372,12 @@ class Run:
         view = views.pop() if len(views) == 1 else None
         if view is None or set(names).intersection(self.script.leaves):
             return not names
-        layers = [self._node(name).membership for name in names]
-        return set(view) == set(map(_member, names)) and all(
-            each and each.is_idle for each in layers
+        nodes = [self._node(name) for name in names]
+        return set(view) == {node.me for node in nodes} and all(
+            node.membership is not None
+            and node.membership.is_idle
+            and not (node.state is not None and node.state.is_behind)
+            for node in nodes
         )
 
     def _is_quiet(self) -> bool:

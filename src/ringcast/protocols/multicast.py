@@ -50,12 +50,13 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Member, View
+    from ringcast.settings import Settings
     from ringcast.window.acks import AckTable, AgreedMark
     from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.frames import (
@@ -133,6 +134,16 @@ class ReliableMulticast(Layer):
         for sending in self._senders.values():
             sending.fragments.resize(fragment_bytes, datagram_bytes)
 
+    def configure(self, settings: Settings) -> None:
+        """This is how the group does it from the view on that begins. How it purges can only change
+        before there is anything to purge."""
+        self.config = config = settings.apply_to_multicast(self.config)
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
+        self.rounds = None if config.stability is None else self.stability(self.me, config)
+        if self.rounds is not None:
+            self.rounds.attach(self.group, self.deadlines)
+
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
 
@@ -157,16 +168,14 @@ class ReliableMulticast(Layer):
         if isinstance(signal, Flushed):
             self._acknowledge(now, out)
 
-    def take_own(self) -> list[Event]:
-        """One's own messages that all others have delivered, or deliver whatever happens, however
-        many: for who is about to go."""
+    def _take_own(self, view: View, end: Callable[[MulticastSender], int]) -> list[Event]:
+        """One's own messages, up to `end`, that all others have delivered, or deliver whatever
+        happens, however many: for who is about to go."""
         events: list[Event] = []
         for stream, sending in self._senders.items():
             first = sending.window.delivered + 1
-            payloads = sending.take_last(is_handed_over=self.has_handed_over)
+            payloads = sending.take_last(end(sending), is_handed_over=self.has_handed_over)
             if payloads:
-                view = self.group.view
-                assert view is not None
                 deliver(self.me, stream, sending.assembler, first, payloads, view.id, events)
                 self._note_ready(sending)
         return events

@@ -201,15 +201,15 @@ class MulticastSender:
             self._purge(now, out)
         return payloads
 
-    def take_last(self, *, is_handed_over: bool) -> list[bytes]:
-        """Those that every other member has taken, now or in an earlier view, or all if they were
-        handed over; for an application that gets no more after them: nothing is purged, so no room
-        appears and nothing is sent."""
+    def take_last(self, end: int, *, is_handed_over: bool) -> list[bytes]:
+        """Those up to `end` that every other member has taken, now or in an earlier view, or all if
+        they were handed over; for an application that gets no more after them: nothing is purged,
+        so no room appears and nothing is sent."""
         window = self.window
         last = max(self._delivered_by_others, self.acked_by_others)
         if is_handed_over:
             last = window.gate = window.high
-        return window.take_ready(last - window.delivered)
+        return window.take_ready(min(last, end) - window.delivered)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         late = self._timers.lateness(Timer.WATERMARK_PROBE, now)

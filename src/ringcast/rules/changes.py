@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.rules import bounds
 from ringcast.rules.findings import Findings
-from ringcast.trace.rows import CRASH, FREEZE, PHASE, STOP, VIEW
+from ringcast.trace.rows import CRASH, FREEZE, PHASE, STOP, TX, VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -120,7 +120,7 @@ class _OfFreezes:
 
     id: ClassVar[str]
     title: ClassVar[str]
-    events = (PHASE, *Freezes.EVENTS)
+    events: ClassVar[tuple[str, ...]] = (PHASE, *Freezes.EVENTS)
 
     def __init__(self) -> None:
         self.freezes = Freezes()
@@ -138,11 +138,27 @@ class _OfFreezes:
 
 
 class ChangesEnd(_OfFreezes):
-    """Nobody is frozen for long: for one change, if nobody stays silent; else for as long as it
-    takes to go on without whoever does. Windows may be full, and readers slow."""
+    """Nobody is frozen for long: for one change, if nobody refuses or stays silent; else for as
+    long as it takes to go on without whoever does. Windows may be full, and readers slow."""
 
     id = "V-L5"
     title = "a view change ends, in time, whatever applications do"
+    events = (TX, *_OfFreezes.events)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[int] = set()
+        """Counters of proposals."""
+
+    def feed(self, row: Row) -> None:
+        if row.event != TX:
+            super().feed(row)
+        elif row.kind == "refuse":
+            self.refused.add(row.view)
+
+    def merge(self, other: Self) -> None:
+        super().merge(other)
+        self.refused |= other.refused
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
@@ -161,7 +177,7 @@ class ChangesEnd(_OfFreezes):
             return
         bound_ns = bounds.frozen_ns(facts, self.freezes.deaths(since_ns, end_ns))
         is_single = end is not None and frozen.last is first and first.view_key == end.view_key
-        if is_single and since_ns == first.mono_ns:
+        if is_single and since_ns == first.mono_ns and first.view not in self.refused:
             bound_ns = bounds.change_ns(facts)
         waited_ns = end_ns - since_ns
         if end is None and waited_ns <= bound_ns:

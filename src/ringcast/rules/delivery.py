@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.rules.algebra import NOWHERE, Progress, Ranges, merge_progress
@@ -52,26 +52,29 @@ class InOrder:
     def finish(self, facts: Facts) -> Verdict:
         found = self.found.copy()
         for pair, runs in self.runs.items():
-            opened = self.opened.get(pair, [])
-            at, low, due = 0, 1, 1  # One's own stream begins at 1, and has no window.
+            opened = deque(self.opened.get(pair, ()))
+            low = due = 1  # One's own stream begins at 1, and has no window.
             for row in runs:
-                while at < len(opened) and _precedes(opened[at], row):
-                    opening = opened[at]
-                    if opening.seqno + 1 < due:
-                        found.violate(
-                            f"{row.member} opens {row.peer} at {opening.seqno} and has delivered "
-                            f"{due - 1}",
-                            opening,
-                        )
-                    low = due = opening.seqno + 1
-                    at += 1
+                while opened and _precedes(opened[0], row):
+                    low = due = self._open(opened.popleft(), due, found)
                 if row.seqno > due:
                     found.violate(f"{_delivers(row)}, due was {due}", row)
                 elif row.seqno < low:
                     found.violate(f"{_delivers(row)}, its window begins at {low}", row)
                 low = min(low, row.seqno)
                 due = max(due, row.seqno2 + 1)
+            for opening in opened:
+                due = self._open(opening, due, found)
         return found.verdict(self.id, self.title)
+
+    @staticmethod
+    def _open(row: Row, due: int, found: Findings) -> int:
+        """A window opens; or another one does, for a sender that was away meanwhile."""
+        if row.seqno + 1 < due:
+            found.violate(
+                f"{row.member} opens {row.peer} at {row.seqno} and has delivered {due - 1}", row
+            )
+        return row.seqno + 1
 
     def _add(self, row: Row) -> None:
         runs, opened = self.runs[row.pair], self.opened.get(row.pair, ())

@@ -59,7 +59,7 @@ class OneView:
         if heal is None:
             return found.verdict(self.id, self.title)
         components: defaultdict[int, list[Row]] = defaultdict(list)
-        for member, row in self.started.items():
+        for member, row in sorted(self.started.items()):
             if self.lives.is_live(member):
                 components[facts.component.get(row.member, 0)].append(row)
         for living in components.values():

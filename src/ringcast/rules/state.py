@@ -373,7 +373,7 @@ def _run_idx(told: Statement) -> int:
 
 class LostOnlyIfNobodyHasIt:
     """A state is called lost only in a view to which everybody else came without one, or where all
-    who had one have refused."""
+    who had one have refused it to somebody of the view: whoever refuses once is not asked again."""
 
     id = "T4"
     title = "a state is lost only if nobody in the view can give it"
@@ -417,7 +417,7 @@ class LostOnlyIfNobodyHasIt:
                 break
             is_there |= row.event == VIEW and row.view_key == view.view_key
             if row.event == STATE_REFUSED:
-                if (row.peer, row.peer_inc) == (lost.node, lost.inc):
+                if f"{row.peer}#{row.peer_inc}" in view.members:
                     return True
             elif is_there:
                 continue

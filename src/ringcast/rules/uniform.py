@@ -12,7 +12,7 @@ from ringcast.model import Stream
 from ringcast.rules.algebra import NOWHERE, Progress, merge_progress
 from ringcast.rules.findings import Findings
 from ringcast.rules.liveness import NO_COMMON_CLOCK, DeliveredInTime, Drained, OnStream
-from ringcast.trace.rows import DELIVER, OPEN, SEND, TX, VIEW, WIN, split_key
+from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
 
 if TYPE_CHECKING:
     from ringcast.rules.findings import Verdict
@@ -23,13 +23,18 @@ NO_RUN_ORDER = "who received what when a commit left: no run order"
 
 class ReceivedByAll:
     """A sender commits what every member of its view has received, in that view. While a member has
-    not installed the next view it delivers nothing else."""
+    not installed the next view it delivers nothing else; but who leaves with it gets what it has
+    sent itself."""
 
     id = "U3"
     title = "only what every member of the view holds is committed, or delivered before the next"
-    events = (TX, DELIVER, SEND, WIN, OPEN, VIEW)
+    events = (TX, DELIVER, SEND, WIN, OPEN, VIEW, FREEZE, STOP)
 
     def __init__(self) -> None:
+        self.frozen: dict[MemberKey, Row] = {}
+        """When each member promised its last proposal,"""
+        self.left: set[MemberKey] = set()
+        """and who left with the view that it made."""
         self.commits: dict[tuple[MemberKey, OriginKey, int, str], Row] = {}
         """The first time that this was said, or done: commits are repeated."""
         self.received: defaultdict[PairKey, Progress] = defaultdict(Progress)
@@ -38,6 +43,11 @@ class ReceivedByAll:
     def feed(self, row: Row) -> None:
         if row.event == VIEW:
             self.views[row.node, row.inc].append(row)
+        elif row.event == FREEZE:
+            self.frozen[row.node, row.inc] = row
+        elif row.event == STOP:
+            if row.detail == "left":
+                self.left.add((row.node, row.inc))
         elif row.stream != Stream.UNIFORM:
             return
         elif row.event == DELIVER:
@@ -55,6 +65,8 @@ class ReceivedByAll:
 
     def merge(self, other: ReceivedByAll) -> None:
         self.commits = other.commits | self.commits
+        self.frozen |= other.frozen
+        self.left |= other.left
         merge_progress(self.received, other.received)
         for member, views in other.views.items():
             self.views[member] += views
@@ -68,14 +80,25 @@ class ReceivedByAll:
             views = [view for view in self.views.get(member, []) if view.idx < row.idx]
             if row.event == TX and not (views and views[-1].view == row.view):
                 found.violate(f"{row.member} commits in view {row.view}, where it is not", row)
-            elif views and views[-1].view == row.view:  # else it comes with the cut
+            elif views and views[-1].view == row.view and not self._goes(row):
                 self._judge(row, origin, through, views[-1], found)
         return found.verdict(self.id, self.title)
+
+    def _goes(self, row: Row) -> bool:
+        """Whether it delivers its own by the cut of the view that it leaves with."""
+        member = row.node, row.inc
+        frozen = self.frozen.get(member)
+        is_own = row.event == DELIVER and row.origin == row.own_origin
+        is_last = frozen is not None and frozen.idx < row.idx
+        return is_own and is_last and member in self.left
 
     def _note(self, row: Row, origin: OriginKey, through: int) -> None:
         self.commits.setdefault(((row.node, row.inc), origin, through, row.event), row)
 
     def _judge(self, row: Row, origin: OriginKey, through: int, view: Row, found: Findings) -> None:
+        sent = self.received.get((*split_key(row.member), *origin), NOWHERE)
+        if row.event == TX and through <= sent.at(view.run_idx):
+            return  # it was sent before the view began: the flush brought it to all who need it
         for member in map(split_key, view.members):
             found.premises += 1
             received = self.received.get((*member, *origin), NOWHERE)

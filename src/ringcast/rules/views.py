@@ -209,7 +209,7 @@ class AllOfWhoGoesAlong(_OfViews):
     def _judge(step: Step, origin: OriginKey, sent: Span, found: Findings) -> None:
         found.premises += (step.stay.view.node, step.stay.view.inc) != origin[:2]
         through = step.stay.through(origin)
-        if through < sent.last and not step.is_in_state:
+        if through < sent.last:
             found.violate(
                 f"{_goes(step)} with {origin[0]}, who sent {sent.first}..{sent.last}, and has "
                 f"delivered {_upto(through)}",
@@ -226,7 +226,6 @@ class SameTogether(_OfViews):
 
     def judge(self, history: History, facts: Facts, found: Findings) -> None:
         for steps in history.going().values():
-            steps = [step for step in steps if not step.is_in_state]
             origins = {origin: None for step in steps for origin in step.stay.delivered}
             for origin in origins:
                 is_kept = facts.is_retained or origin[2] == Stream.UNIFORM
@@ -282,7 +281,7 @@ class UniformInAll(_OfViews):
         for other in others:
             found.premises += other.stay.view.member != row.member
             through = other.stay.through(origin)
-            if through < row.seqno2 and not other.is_in_state:
+            if through < row.seqno2:
                 found.violate(
                     f"{_goes(other)} with {_upto(through)} of {origin[0]}; {row.member} has "
                     f"delivered {row.seqno2} {by}",
@@ -292,7 +291,8 @@ class UniformInAll(_OfViews):
 
 class NoNeedlessLoss(_OfViews):
     """Who misses a view that another one of it was in, and goes on with that one, was parted from
-    it: some proposal since had one of the two and not the other."""
+    it: some proposal since had one of the two and not the other. Else it installs that view first,
+    though it has promised a later one."""
 
     id = "VS7"
     title = "nobody misses a view of members that it was never parted from"
@@ -305,6 +305,7 @@ class NoNeedlessLoss(_OfViews):
         }
         is_known = all(life.is_whole for life in history.lives.values())
         for life in history.lives.values():
+            found.premises += life.finished
             for stay, after in pairwise(life.stays.values()):
                 for key in after.view.members:
                     peer = history.life(key)

@@ -1,7 +1,7 @@
 """What a view change costs in groups of many members: datagrams and bytes, counted, not timed.
 
-Whole nodes on a virtual clock, 1 ms one way. Nobody sends messages, and heartbeats are rare; so what
-is counted is the change alone, with the greetings of who joins and all that follows at once.
+Whole nodes on a virtual clock, 1 ms one way. Nobody sends messages, heartbeats are rare: what is
+counted is the change alone, with the greetings of who joins and all that follows at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONFIG = GroupConfig(
     multicast=MulticastConfig(capacity=16, datagram_bytes=1400, window_bytes=1 << 16),
     membership=MembershipConfig(heartbeat_s=60.0, suspect_after_s=600.0),
 )
-"""Windows that many members have room for in one process; and heartbeats that fall into no change."""
+"""Windows that many members have room for in one process; heartbeats that fall into no change."""
 
 
 class Cost(NamedTuple):

@@ -78,6 +78,8 @@ class Mishaps:
         self._slow()
         self._needless_views()
         self._in_the_middle()
+        if "F10" in self.faults and nodes > 2 and dice.random() < 0.6:
+            self._torn_view()
 
     def _whom(self) -> str:
         return self.dice.choice(("", "", "coordinator"))
@@ -119,10 +121,33 @@ class Mishaps:
         """Part of what could hit a change waits for one."""
         dice = self.dice
         for place, incident in enumerate(self.found):
-            may_wait = incident.fault in (*CUTS, "F10", "F11", "F12")
-            if may_wait and dice.random() < 0.4:
-                waits = replace(incident, when=dice.choice(STEPS), after=dice.choice((0, 0, 1, 2)))
-                if dice.random() < 0.5:  # whoever sends it, or gets it
-                    whom = dice.choice(("", RECEIVER)) if incident.fault not in CUTS else ""
-                    waits = replace(waits, nodes=(), what=whom)
-                self.found[place] = waits
+            is_crash = incident.fault in ("F10", "F11")
+            may_wait = is_crash or incident.fault in (*CUTS, "F12")
+            if not may_wait or dice.random() < 0.6:
+                continue
+            step = dice.choice(STEPS)
+            waits = replace(incident, when=step, after=dice.choice((0, 0, 1, 2)))
+            if is_crash:
+                waits = replace(waits, amount=dice.randint(0, 2))
+            if dice.random() < 0.6:  # whoever sends it, or gets it
+                hits_receiver = incident.fault not in CUTS and dice.random() < 0.4
+                waits = replace(waits, nodes=(), what=RECEIVER if hits_receiver else "")
+            self.found[place] = waits
+
+    def _torn_view(self) -> None:
+        """Whoever makes a view dies when some have heard that it begins; and for a while no two of
+        the others hear each other."""
+        dice = self.dice
+        at, after = dice.between(0, self.safety_ms * 0.4), dice.randint(1, 2)
+        dies = Incident(fault="F10", at_ms=at, when="install", after=after)
+        all_apart = "+".join("1" * (self.nodes - 1))
+        apart = Incident(
+            fault="F7",
+            at_ms=at,
+            ms=dice.log_uniform(10, 300),
+            nodes=tuple(range(self.nodes - 1)),
+            what=all_apart,
+            when="install",
+            after=after,
+        )
+        self.found += [dies, apart]

@@ -49,7 +49,7 @@ CALLS = {
 
 STEPS = (
     *("propose", "propose", "state", "refuse", "finish", "cut", "cut", "want", "forwarded"),
-    *("flushed", "flushed", "install", "install", "installed", "hello"),
+    *("flushed", "flushed", "install", "install", "install", "install", "installed", "hello"),
 )
 """Frames that an incident may wait for, those of every change more often."""
 RECEIVER = "receiver"
@@ -61,6 +61,7 @@ DETECTING = ("group", "uniform")
 PURGES = ("acks", "stability")
 """How a group may learn what everybody has."""
 NODES_MAX = 10
+PAIRS_SHOWN = 16
 
 
 def slot_name(slot: int) -> str:
@@ -115,6 +116,7 @@ class Options:
     datagram_bytes: int = 1400
     window_bytes: int = 64_000
     tau_ms: tuple[float, ...] = (100.0, 100.0, 100.0)
+    """Each node's repair tick for messages to one member; the longest is the group's."""
     ack_delay_ms: float = 5.0
     """The longest that an ack waits; between two of unicast's it is the shortest, too."""
     ack_threshold: int | None = None
@@ -291,7 +293,7 @@ class Options:
             window_bytes=self.window_bytes,
             ack_threshold=threshold,
             ack_delay_s=self.ack_delay_ms / 1000,
-            xmit_interval_s=self.tau_ms[slot] / 1000,
+            xmit_interval_s=max(self.tau_ms) / 1000,
             datagram_bytes=self.datagram_bytes,
             max_message_bytes=1 << 22,
             repair_to_all=self.repair_to_all,
@@ -362,7 +364,9 @@ class Options:
         """A block for people."""
         names = [slot_name(slot) for slot in range(self.nodes)]
         pairs = [f"{slot_name(source)}>{slot_name(dest)}" for source, dest in self.pairs]
-        loads = [*map(slot_name, self.senders), *pairs]
+        loads = [*map(slot_name, self.senders), *pairs[:PAIRS_SHOWN]]
+        if len(pairs) > PAIRS_SHOWN:
+            loads.append(f"and {len(pairs) - PAIRS_SHOWN} more")
         taus = "/".join(f"{tau:.0f}" for tau in dict.fromkeys(self.tau_ms))
         capacities = "/".join(map(str, dict.fromkeys(self.capacities)))
         lines = [

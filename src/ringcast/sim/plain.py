@@ -1,7 +1,7 @@
 """Plain worlds: whole nodes whose applications take whatever there is, without observer or trace.
 
 Every datagram takes the same time. What else befalls it, and what is made of events, is said by
-whoever makes the world: benchmarks of many members, the demo of a take-over, tests.
+whoever makes the world: benchmarks of many members, the demo of uniform messages, tests.
 """
 
 from __future__ import annotations

@@ -56,15 +56,6 @@ class Recorder:
     def fault_off(self, fault: str, detail: str) -> None:
         self._write_own(FAULT_OFF, kind=fault, detail=detail)
 
-    def parts_at(self, origin: Origin, seqno: int) -> tuple[bytes, ...]:
-        """The fragments up to this one of a message that it does not end."""
-        pieces = self.pieces[origin]
-        parts: list[bytes] = []
-        while seqno in pieces and pieces[seqno][1]:
-            parts.append(pieces[seqno][0])
-            seqno -= 1
-        return tuple(reversed(parts))
-
     def find(self, rule: str, text: str) -> None:
         self.findings.append(Finding(rule, text, len(self.rows) - 1))
 

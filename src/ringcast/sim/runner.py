@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.departures import departures
-from ringcast.sim.partitions import KINDS
-from ringcast.sim.rounds import reports
+from ringcast.sim.happenings import happenings
 from ringcast.trace.files import trace_hash
-from ringcast.trace.rows import VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from ringcast.rules.table import Verdict
     from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
-    from ringcast.trace.rows import Row, Trace, ViewKey
+    from ringcast.trace.rows import Row, Trace
 
 OWN_RULES = {
     "G7": "no node raises or breaks an invariant",
@@ -67,9 +63,8 @@ class Summary:
     deliveries: int
     rows: int
     happenings: Mapping[str, int]
-    """With partitions: how often the group fell apart in which way, and what followed. With the
-    uniform stream: what befell senders and takers. With reports: what became of messages whose
-    senders died, of windows and of rounds."""
+    """What befell views, how groups fell apart, and what became of senders, windows and rounds:
+    how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +86,6 @@ class Result:
 def _when(failure: Failure) -> int:
     """The earliest violation comes first: later ones may follow from it."""
     return failure.rows[-1].run_idx if failure.rows else 0
-
-
-def _happenings(cluster: Cluster) -> dict[str, int]:
-    found: dict[str, int] = {}
-    if cluster.options.partitions:
-        found.update(_partings(cluster))
-    if cluster.options.has_uniform:
-        found.update(departures(cluster.recorder.rows))
-    if cluster.options.has_stability:
-        found.update(reports(cluster.trace, cluster.recorder.happenings))
-    return found
-
-
-def _partings(cluster: Cluster) -> dict[str, int]:
-    rows = cluster.recorder.rows
-    views = [row for row in rows if row.event == VIEW]
-    kinds = {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
-    return {**kinds, "merges": len(set(_merges(views)))}
-
-
-def _merges(views: Iterable[Row]) -> Iterator[ViewKey]:
-    """Views in which members come together again that have been in views apart."""
-    seen: defaultdict[str, set[str]] = defaultdict(set)
-    for row in views:
-        others = set(row.members).difference(row.part)
-        if others & seen[row.member]:
-            yield row.view_key
-        seen[row.member].update(row.members)
 
 
 def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
@@ -156,6 +123,6 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         faults=cluster.conditions.log.total,
         deliveries=cluster.recorder.deliveries,
         rows=len(trace.rows),
-        happenings=_happenings(cluster),
+        happenings=happenings(cluster),
     )
     return Result(options, trace, verdicts, summary, tuple(cluster.conditions.log.names))

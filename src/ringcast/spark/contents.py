@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.spark.offsets import ranges
 from ringcast.spark.reading import at_span, fetch_rows
+from ringcast.spark.seqnos import ranges
 from ringcast.spark.summary import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
 from ringcast.trace.content import hashed_every
 
@@ -97,9 +97,7 @@ def compare_content(spark: Workers, run: RecordedRun) -> Content:
         judge = _judge_by_sender if doubt.is_by_sender else _judge_by_receivers
         judge(run, doubt, rows, found)
     found.delivered = sum(
-        last - first + 1
-        for _, _, _, stretches in run.tracks("delivered")
-        for first, last in ranges(stretches)
+        last - first + 1 for _, _, _, rows in run.runs("delivered") for first, last in ranges(rows)
     )
     return found
 

@@ -3,11 +3,6 @@
 Each of these guarantees is judged from one member's rows alone, by the same rules that judge
 simulations. A task takes one member's segments in order, up to the first row that is missing: what
 a prefix shows is shown, whatever came after it.
-
-Which rule applies to whoever has left a view hangs on how the group learns what everybody has,
-which footers tell. Members that retain messages deliver what a departed one left, and what that was
-shows only in the rows of all of them. So of these, and where nobody knows, only what is asked for
-is judged.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast.rules.delivery import NothingOfTheDeparted
+from ringcast.rules.delivery import InItsView
 from ringcast.rules.everywhere import BoundedMemory
 from ringcast.rules.flow import (
     AckersAreMembers,
@@ -25,7 +20,6 @@ from ringcast.rules.flow import (
     SameBytesAgain,
     WindowHonoured,
 )
-from ringcast.rules.retained import NothingAskedOfTheDeparted
 from ringcast.rules.sequential import Sequential
 from ringcast.rules.table import feed_all
 from ringcast.spark.folding import from_text, to_text
@@ -36,27 +30,18 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringcast.rules.delivery import InView
     from ringcast.rules.findings import Rule, Verdict
     from ringcast.spark.reading import Workers
     from ringcast.spark.summary import MemberTrace
-
-RETAINED = "retained"
 
 RULES: tuple[Callable[[], Rule], ...] = (
     BoundedMemory,
     WindowHonoured,
     partial(Sequential, AckHonesty()),
     partial(Sequential, AckersAreMembers()),
+    partial(Sequential, InItsView()),
     SameBytesAgain,
 )
-
-
-def rules_of(purge: str) -> list[Rule]:
-    """For a member of a group that purges so."""
-    rule = NothingAskedOfTheDeparted if purge in (RETAINED, "") else NothingOfTheDeparted
-    departed: Sequential[InView | None] = Sequential(rule())
-    return [*(make() for make in RULES), departed]
 
 
 def judge_details(
@@ -65,7 +50,7 @@ def judge_details(
     """What each rule says of each of these members; `capacity` is by member key."""
     sizes = {}
     for trace in traces:
-        stop = trace.holes[0].first if trace.holes else None
+        stop = trace.holes[0].idx if trace.holes else None
         paths = [path for state in trace.states for path in state.paths]
         size = sum(Path(path).stat().st_size for path in paths)
         sizes[json.dumps([paths, stop, capacity, trace.purge])] = size
@@ -75,7 +60,7 @@ def judge_details(
 def _judge_member(item: str) -> Iterator[str]:
     """One member's segments as JSON, one line for each rule."""
     paths, stop, capacity, purge = json.loads(item)
-    rules = rules_of(purge)
+    rules = [make() for make in RULES]
     facts = Facts(capacity=capacity, purge=purge or "acks")
     events = {event for rule in rules for event in rule.events}
     for path in paths:

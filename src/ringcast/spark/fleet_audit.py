@@ -1,8 +1,8 @@
 """Simulated runs judged as if their members had recorded them: whatever is found is a false alarm.
 
 A simulation that breaks no rule is written down as real members would have done it: nobody knows
-the order of the whole run, nothing is told of faults, and the last rows of a member that crashed
-are lost. Every other run is as level "deliveries" has it.
+the order of the whole run, nothing is told of faults, whoever lives to the end stops then, and the
+last rows of a member that crashed are lost. Every other run is as level "deliveries" has it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from ringcast.trace.rows import (
     BLOCK,
     CRASH,
     DELIVER,
-    ESTATE,
+    FREEZE,
+    HANDED,
     OPEN,
     PURGE,
     SEND,
+    SHOWN,
     START,
     STATE_LOST,
     STATE_RECEIVED,
     STOP,
     VIEW,
+    Row,
 )
 from ringcast.trace.segments import Recording, write_segment
 
 if TYPE_CHECKING:
     from ringcast.sim.runner import Result
-    from ringcast.trace.rows import MemberKey, Row
+    from ringcast.trace.rows import MemberKey
 
 DELIVERIES = frozenset(
-    {START, STOP, CRASH, VIEW, OPEN, SEND, DELIVER, BLOCK, PURGE, ESTATE}
+    {START, STOP, CRASH, FREEZE, VIEW, SHOWN, OPEN, SEND, DELIVER, HANDED, BLOCK, PURGE}
     | {STATE_LOST, STATE_RECEIVED}
 )
 """What members record at that level, and how their traces end."""
@@ -77,6 +80,8 @@ def write_as_recorded(directory: Path, result: Result) -> None:
     for at, ((node, inc), rows) in enumerate(members.items()):
         is_crashed = any(row.event == CRASH for row in rows)
         lost = (seed // 2 + at) % TAIL_ROWS_MAX if is_crashed else 0
+        if rows[-1].event not in (CRASH, STOP):
+            rows.append(Row(STOP, node, inc, 0, mono_ns=facts.end_ns))
         rows = [
             row._replace(idx=idx, run_idx=-1)
             for idx, row in enumerate(rows[: max(1, len(rows) - lost)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from ringcast.rules.findings import Verdict, Violation
 from ringcast.trace.rows import LISTS, Row
@@ -29,5 +30,5 @@ def from_text(text: str) -> Verdict:
 
 def row_of(values: list[object]) -> Row:
     """A row from JSON, which knows no tuples."""
-    row = Row._make(values)
-    return row._replace(**{name: tuple(getattr(row, name)) for name in LISTS})
+    columns: dict[str, Any] = dict(zip(Row._fields, values, strict=True))
+    return Row(**columns | {name: tuple(columns[name]) for name in LISTS})

@@ -1,34 +1,32 @@
 """Did each message reach everybody it was for? Receivers compared with what senders purged.
 
 A sender purges what every member of its view has delivered, by their acks or reports (N5). So of
-what it had purged in a view, each member of that view must have delivered all that came after its
-own window had opened. What it had not purged was not known to be everybody's: at the end of a
-trace, or where a view went on without the receiver, nothing is owed of that.
+what it had purged in a view, each member of that view must have delivered all: those who came to it
+from another part, what was sent since. What it had not purged was not known to be everybody's: at
+the end of a trace, or where a view went on without the receiver, nothing is owed of that (VS4 and
+VS5 say what is owed by those who go on).
 
-Not held against a receiver: what hangs on the missing end of its trace, if it was killed; messages
-of a sender with which it had been apart, until its window for it has opened again; and what it had
-put aside while it waited for its state, if it left before it had it, or if the sender did.
+What hangs on the missing end of its trace is not held against a receiver that was killed.
 
-The share that each member delivered of what each sender sent while both were in the sender's view
-is shown, whether it is owed or not.
+The share that each member delivered of what each sender sent in the views of both is shown, whether
+it is owed or not.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.spark.offsets import joined, minus, ranges
-from ringcast.spark.summary import Track
+from ringcast.trace.rows import DELIVER, OPEN, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringcast.spark.offsets import SeqnoRange
+    from ringcast.rules.history import Stay
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace, Purged
-    from ringcast.trace.rows import MemberKey, OriginKey
+    from ringcast.spark.summary import Purged
+    from ringcast.trace.rows import MemberKey, OriginKey, PairKey, ViewKey
 
 
 class Lacking(NamedTuple):
@@ -42,7 +40,7 @@ class Lacking(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one member delivered of what one sender sent while both were in the sender's view."""
+    """What one member delivered of what one sender sent in the views of both."""
 
     origin: OriginKey
     receiver: MemberKey
@@ -61,136 +59,78 @@ class Reached:
     """Those that are not whole, the least first."""
 
 
-class Window(NamedTuple):
-    """What one member opened and delivered of one origin."""
-
-    opened: list[tuple[int, int]]
-    """Offsets, and the idx of each row. One's own has none."""
-    delivered: list[SeqnoRange]
-
-    @property
-    def offset(self) -> int:
-        """Where it began."""
-        return self.opened[0][0] if self.opened else 0
-
-    @property
-    def through(self) -> int:
-        opened = max((offset for offset, _ in self.opened), default=0)
-        return max(opened, self.delivered[-1][1] if self.delivered else 0)
-
-
-class Origin(NamedTuple):
-    """One stream of one sender: what it had sent by the end of each of its views, and purged."""
-
-    key: OriginKey
-    source: MemberTrace
-    sent: list[int]
-    purged: list[tuple[Purged, int]]
-    """With the place of the view among the sender's."""
-
-    @property
-    def sender(self) -> MemberKey:
-        return self.key[:2]
-
-
 def judge_reach(run: RecordedRun) -> Reached:
     found = Reached()
-    for origin in _origins(run):
-        for receiver, trace in run.members.items():
-            window = _window(trace, receiver, origin.key)
-            if window is not None:
-                _add_share(found, origin, receiver, window)
-                _judge(run, origin, receiver, window, found)
-    found.shares.sort(key=lambda share: (share.delivered / share.sent, share))
+    reached = _reached(run)
+    for sender, life in run.history.lives.items():
+        stays = {stay.view.idx: stay for stay in life.stays.values()}
+        most: dict[PairKey, tuple[Purged, int]] = {}
+        for (stream, view_idx), mark in run.members[sender].summary.purged.items():
+            stay = stays.get(view_idx)
+            if stay is None:
+                continue
+            for receiver in _known(run, stay):
+                pair = (*receiver, *sender, stream)
+                found.judged += 1
+                through = _through(reached.get(pair, []), stay)
+                if max(through, _before(stay, receiver, stream)) < mark.through:
+                    most[pair] = mark, through
+        for pair, (mark, through) in most.items():
+            receiver = pair[:2]
+            if receiver in run.prefixes:
+                found.unknown.add(receiver)
+            elif run.members[receiver].is_whole:
+                found.lacking.append(Lacking(pair[2:], receiver, through, mark))
+    found.shares = sorted(_shares(run), key=lambda share: (share.delivered / share.sent, share))
     return found
 
 
-def _origins(run: RecordedRun) -> Iterator[Origin]:
-    for _, source, track, stretches in run.tracks("sent"):
-        views = source.views
-        last = max(each.last for each in stretches)
-        sent = [*(dict(view.sent).get(track.stream, 0) for view in views[1:]), last]
-        places = {view.idx: at for at, view in enumerate(views)}
-        marks = [
-            (mark, places[view.idx])
-            for mark in source.purged.get(track.stream, [])
-            if (view := source.view_of(mark)) is not None
-        ]
-        yield Origin(track.origin, source, sent, marks)
+def _reached(run: RecordedRun) -> dict[PairKey, list[tuple[ViewKey, int]]]:
+    """Up to where each member has delivered each origin by the end of each view, or opened its
+    window for it."""
+    found: defaultdict[PairKey, dict[ViewKey, int]] = defaultdict(dict)
+    for trace in run.members.values():
+        for row in trace.rows:
+            if row.event in (OPEN, DELIVER):
+                last, views = row.seqno if row.event == OPEN else row.seqno2, found[row.pair]
+                views[row.view_key] = max(last, views.get(row.view_key, 0))
+    return {pair: sorted(views.items()) for pair, views in found.items()}
 
 
-def _window(trace: MemberTrace, receiver: MemberKey, origin: OriginKey) -> Window | None:
-    """None: it had none, or what came into it was put aside and is gone."""
-    stretches = trace.tracks.get(Track("delivered", *origin), [])
-    opened = [(each.first - 1, each.first_idx) for each in stretches if each.is_opened]
-    if trace.summary.is_behind or not (opened or receiver == origin[:2]):
-        return None
-    caught_up = trace.summary.caught_up
-    if opened and opened[-1][1] < caught_up:
-        at = bisect_left(trace.views, caught_up, key=lambda view: view.idx) - 1
-        if not _is_within(at, trace.presence.get(_key(origin[:2]), [])):
-            return None
-    return Window(opened, joined(ranges(stretches)))
+def _through(reached: list[tuple[ViewKey, int]], stay: Stay) -> int:
+    """By the end of this view."""
+    return max((last for view, last in reached if view <= stay.key), default=0)
 
 
-def _judge(
-    run: RecordedRun, origin: Origin, receiver: MemberKey, window: Window, found: Reached
-) -> None:
-    owed = [mark for mark, at in origin.purged if _is_owed(run, origin, receiver, window, at)]
-    found.judged += len(owed)
-    most = max(owed, key=lambda mark: mark.through, default=None)
-    if most is None or most.through <= window.through:
-        return
-    if receiver in run.prefixes:
-        found.unknown.add(receiver)
-    elif run.members[receiver].is_whole:
-        found.lacking.append(Lacking(origin.key, receiver, window.through, most))
+def _known(run: RecordedRun, stay: Stay) -> Iterator[MemberKey]:
+    """The members of this view that have a trace."""
+    members = map(split_key, stay.view.members)
+    return (member for member in members if member in run.history.lives)
 
 
-def _is_owed(
-    run: RecordedRun, origin: Origin, receiver: MemberKey, window: Window, at: int
-) -> bool:
-    """Whether what was purged in this view of the sender's was so by the receiver's own ack."""
-    presence = origin.source.presence.get(_key(receiver), [])
-    since = next((each for each in presence if at in each), None)
-    if since is None:
-        return False  # It was purged without the receiver.
-    if receiver == origin.sender:
-        return True
-    trace, view = run.members[receiver], origin.source.views[at]
-    installed = trace.places.get(view.key)
-    together = trace.presence.get(_key(origin.sender), [])
-    seen = len(trace.views) - 1 if installed is None else installed
-    if since == presence[0] and together and seen < together[0].stop:
-        return True  # They have not been apart before.
-    if installed is None:
-        return False
-    # The window must have opened since they have been together again, as both have seen it.
-    places = [trace.places.get(origin.source.views[since.start].key, installed)]
-    places += [each.start - 1 for each in together if installed in each and each.start]
-    last = max(trace.views[place].idx for place in places)
-    return any(idx > last for _, idx in window.opened)
+def _before(stay: Stay, receiver: MemberKey, stream: int) -> int:
+    """What a member from another part need not have: what was sent before this view."""
+    is_new = f"{receiver[0]}#{receiver[1]}" not in stay.view.part
+    return stay.had_sent.get(stream, 0) if is_new else 0
 
 
-def _add_share(found: Reached, origin: Origin, receiver: MemberKey, window: Window) -> None:
-    if window.delivered == [(window.offset + 1, origin.sent[-1])]:
-        return
-    due: list[SeqnoRange] = []
-    for views in origin.source.presence.get(_key(receiver), []):
-        before = origin.sent[views.start - 1] if views.start else 0
-        first, last = max(before, window.offset) + 1, origin.sent[views.stop - 1]
-        if first <= last:
-            due.append((first, last))
-    count = sum(last - first + 1 for first, last in due)
-    lacking = sum(last - first + 1 for first, last in minus(due, window.delivered))
-    if lacking:
-        found.shares.append(Share(origin.key, receiver, count - lacking, count))
-
-
-def _is_within(at: int, places: list[range]) -> bool:
-    return any(at in each for each in places)
-
-
-def _key(member: MemberKey) -> str:
-    """As views list their members."""
-    return f"{member[0]}#{member[1]}"
+def _shares(run: RecordedRun) -> Iterator[Share]:
+    sent: Counter[PairKey] = Counter()
+    delivered: Counter[PairKey] = Counter()
+    lives = run.history.lives
+    for sender, life in lives.items():
+        for stay in life.stays.values():
+            for receiver in _known(run, stay):
+                there = lives[receiver].stays.get(stay.key)
+                if there is None:
+                    continue
+                for stream, span in stay.sent.items():
+                    pair = (*receiver, *sender, stream)
+                    taken = there.delivered.get(pair[2:])
+                    sent[pair] += span.last - span.first + 1
+                    if taken is not None:
+                        first, last = max(span.first, taken.first), min(span.last, taken.last)
+                        delivered[pair] += max(0, last - first + 1)
+    for pair, count in sent.items():
+        if delivered[pair] < count:
+            yield Share(pair[2:], pair[:2], delivered[pair], count)

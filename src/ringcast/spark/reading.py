@@ -126,9 +126,11 @@ def _may_have(state: SegmentState, want: Want) -> bool:
             for track, spans in state.summary.content.items()
         )
     return any(
-        track.origin == want.origin and stretch.first <= want.last and stretch.last >= want.first
-        for track, stretches in state.summary.tracks.items()
-        for stretch in stretches
+        row.event in want.events
+        and row.origin == want.origin
+        and row.seqno <= want.last
+        and row.seqno2 >= want.first
+        for row in state.summary.rows
     )
 
 

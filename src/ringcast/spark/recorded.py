@@ -1,9 +1,10 @@
 """A run judged from the summaries of what its members recorded, each for itself.
 
-A verdict is *violated* only on positive evidence. Where rows of a member are missing (lost by its
-recorder, a file gone or torn) the rest is judged and called *incomplete*. The trace of a member
-that a view left behind is a prefix: what hangs on its missing end is *unknown*, nobody's fault.
-What such traces can never show is *undecidable*.
+Views, and what was sent and delivered in them, are judged by the rules that judge simulations, over
+condensed rows. A verdict is *violated* only on positive evidence. Where rows of a member are
+missing (lost by its recorder, a file gone or torn) the rest is judged and called *incomplete*. The
+trace of a member that a view left behind is a prefix: what hangs on its missing end is *unknown*,
+nobody's fault. What such traces can never show is *undecidable*.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.model import Stream
-from ringcast.rules.retained import NothingAskedOfTheDeparted
-from ringcast.rules.table import rules_for
+from ringcast.rules.delivery import InItsView, InOrder, PrefixOfTheDead
+from ringcast.rules.everywhere import AtMostOnce
+from ringcast.rules.sequential import Sequential
+from ringcast.rules.table import VIEWS, feed_all, rules_for
+from ringcast.rules.views import UniformInAll, ViewOrder
 from ringcast.spark.contents import compare_content
-from ringcast.spark.details import RETAINED, judge_details
+from ringcast.spark.details import judge_details
 from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
-from ringcast.spark.offsets import judge_offsets, minus, ranges
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import (
     WITNESS_ROWS_MAX,
@@ -36,19 +38,21 @@ from ringcast.spark.report import (
     Violation,
     verdict_id,
 )
-from ringcast.spark.summary import Track
-from ringcast.spark.survivors import compare_survivors
+from ringcast.spark.seqnos import minus, ranges
+from ringcast.spark.summary import ROLES
 from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.facts import facts_from_values
-from ringcast.trace.rows import DELIVER, SEND, VIEW
+from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ringcast.rules.delivery import Reading
+    from ringcast.rules.findings import Rule
     from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace, Stretch
-    from ringcast.trace.rows import MemberKey, Row
+    from ringcast.spark.summary import MemberTrace
+    from ringcast.trace.rows import MemberKey, OriginKey
 
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
@@ -69,20 +73,17 @@ class _Judge:
 
     def verdicts(self) -> list[Verdict]:
         self._judge_integrity()
-        self._judge_repeats()
-        self._judge_views()
         self._judge_order()
         self._judge_sends()
-        self._judge_offsets()
+        self._judge_views()
         self._judge_content()
         self._judge_reach()
-        self._judge_survivors()
         self._judge_details()
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
         for violation in self._shown:
             violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
-        cut = sum(trace.cut for trace in self._run.members.values())
+        cut = sum(trace.summary.cut for trace in self._run.members.values())
         for name in IF_ANY:
             self._verdicts[name].is_optional = True
         for verdict in self._verdicts.values():
@@ -102,96 +103,58 @@ class _Judge:
     # Rules
 
     def _judge_order(self) -> None:
-        """N1: what is new is the next seqno. What has been delivered before is for G2 to judge. U4
-        is the same of uniform messages."""
-        self._verdicts["N1"].premises = self._run.count(DELIVER)
-        for member, trace, track, stretches in self._run.tracks("delivered"):
-            names = ["N1"]
-            if track.stream == Stream.UNIFORM:
-                names.append("U4")
-                self._verdicts["U4"].premises += _messages(stretches)
-            low, opened_idx = 1, -1
-            due, due_idx = 1, -1
-            for stretch in stretches:
-                idx = stretch.first_idx
-                if stretch.is_opened:
-                    if stretch.first < due:  # of a sender that was away meanwhile
-                        self._violate_all(
-                            names,
-                            f"{self._name(member)} opens {self._names.of_origin(track.origin)} at "
-                            f"{stretch.first - 1} and has delivered {due - 1}",
-                            *(at_idx(trace, due_idx), at_idx(trace, idx)),
-                        )
-                    low = due = stretch.first
-                    opened_idx = due_idx = idx
-                fault = ""
-                if stretch.last < stretch.first and not stretch.is_opened:
-                    fault = "which is backwards"
-                # What is missing may be in rows that are missing; then it is called incomplete.
-                elif stretch.first > due and not trace.has_hole(due_idx, idx):
-                    fault = f"due was {due}"
-                elif stretch.first < low and not trace.has_hole(opened_idx, idx):
-                    fault = f"its window begins at {low}"
-                if fault:
-                    self._violate_all(
-                        names,
-                        f"{self._name(member)} delivers {stretch.first} of "
-                        f"{self._names.of_origin(track.origin)}, {fault}",
-                        *(at_idx(trace, due_idx), at_idx(trace, idx)),
-                    )
-                low = min(low, stretch.first)
-                if stretch.last >= max(due, stretch.first):
-                    due, due_idx = stretch.last + 1, stretch.last_idx
+        """N1: what is new is the next seqno. What has been delivered before is for G2 to judge."""
+        members = self._run.members.values()
+        self._take([AtMostOnce(), ViewOrder()], (row for trace in members for row in trace.rows))
+        self._take([InOrder()], (row for trace in members for row in _bridged(trace)))
+        for name in ("G2 N2", "N1"):
+            self._verdicts[name].premises = self._run.count(DELIVER)
 
     def _judge_sends(self) -> None:
         """N3, of which the traces show that each send takes the next seqno."""
         self._verdicts["N3"].premises = self._run.count(SEND)
-        for _, trace, track, stretches in self._run.tracks("sent"):
+        for _, trace, track, runs in self._run.runs("sent"):
             due, last_idx = 1, -1
-            for stretch in stretches:
-                is_lost = stretch.first > due and trace.has_hole(last_idx, stretch.first_idx)
-                if stretch.last < stretch.first or (stretch.first != due and not is_lost):
+            for run in runs:
+                is_lost = run.seqno > due and run.idx in trace.after_holes
+                if run.seqno2 < run.seqno or (run.seqno != due and not is_lost):
                     self._violate(
                         "N3",
-                        f"{self._names.of_origin(track.origin)} sends {stretch.first}, "
-                        f"due was {due}",
-                        *(at_idx(trace, last_idx), at_idx(trace, stretch.first_idx)),
+                        f"{self._names.of_origin(track.origin)} sends {run.seqno}, due was {due}",
+                        *(at_idx(trace, last_idx), at_idx(trace, run.idx)),
                     )
-                due, last_idx = stretch.last + 1, stretch.last_idx
+                due, last_idx = run.seqno2 + 1, run.idx
 
-    def _judge_repeats(self) -> None:
-        """G2, and N2: every stream there is today is a multicast, so they are one."""
-        self._verdicts["G2 N2"].premises = self._run.count(DELIVER)
-        for _, trace, track, stretches in self._run.tracks("delivered"):
-            self._repeats("G2 N2", trace, track, stretches)
-
-    def _repeats(
-        self, name: str, trace: MemberTrace, track: Track, stretches: list[Stretch]
-    ) -> None:
-        covered = 0
-        for first, last in ranges(stretches):
-            if first <= covered:
-                again = min(last, covered)
-                self._violate(
-                    name,
-                    f"{self._name(trace.member)} delivers {first}..{again} of "
-                    f"{self._names.of_origin(track.origin)} again",
-                    at_seqnos(trace, DELIVER, track.origin, first, again),
-                )
-            covered = max(covered, last)
+    def _judge_views(self) -> None:
+        """What happens in each view, as far as no row of a member is missing. The dead are those
+        whom views left behind and whose traces have no end."""
+        members = self._run.members
+        deaths = [Row(CRASH, *member, 1 << 62) for member in sorted(self._run.prefixes)]
+        rows = [row for trace in members.values() for row in trace.sure_rows]
+        rules = [make() for make in (*VIEWS, UniformInAll, PrefixOfTheDead) if make != ViewOrder]
+        self._take(rules, [*rows, *deaths])
+        less = [trace for trace in members.values() if trace.level != "full"]
+        in_view: Sequential[Reading] = Sequential(InItsView())
+        self._take([in_view], (row for trace in less for row in trace.sure_rows))
+        if less:
+            asked = 'whom members ask for repair is recorded by record_level="full" only'
+            self._verdicts["N8"].unjudged = asked
+        if not all(trace.purge for trace in members.values()):
+            unknown = "traces do not say how members purge"
+            self._verdicts[
+                "VS5"
+            ].unjudged = f"plain messages of the departed are not compared: {unknown}"
 
     def _judge_integrity(self) -> None:
         """G1: what is delivered, less what was sent, is nothing."""
         verdict = self._verdicts["G1"]
         verdict.premises = self._run.count(DELIVER)
-        sent = {
-            track.origin: ranges(stretches) for _, _, track, stretches in self._run.tracks("sent")
-        }
-        for member, trace, track, stretches in self._run.tracks("delivered"):
+        sent = {track.origin: ranges(runs) for _, _, track, runs in self._run.runs("sent")}
+        for member, trace, track, runs in self._run.runs("delivered"):
             sender = track.peer, track.peer_inc
             known = sent.get(track.origin, [])
             highest = max((last for _, last in known), default=0)
-            for first, last in minus(ranges(stretches), known):
+            for first, last in minus(ranges(runs), known):
                 if sender in self._run.prefixes and first > highest:
                     verdict.unknown.add(self._name(sender))
                 elif not self._may_lack(sender, first > highest):
@@ -212,28 +175,6 @@ class _Judge:
         if trace is None:
             return sender in self._run.mentioned
         return bool(trace.holes or trace.lost) or (is_at_end and not trace.is_clean_stop)
-
-    def _judge_views(self) -> None:
-        """G4: counters grow, one is in one's own views, and one id is one list."""
-        self._verdicts["G4"].premises = self._run.count(VIEW)
-        lists: defaultdict[tuple[str, int], dict[tuple[str, ...], Look]] = defaultdict(dict)
-        for member, trace in self._run.members.items():
-            earlier = None
-            for view in trace.views:
-                here = at_idx(trace, view.idx)
-                what = f"{self._name(member)} installs view {view.counter}"
-                if earlier is not None and view.counter <= earlier.counter:
-                    before = at_idx(trace, earlier.idx)
-                    self._violate("G4", f"{what} after {earlier.counter}", before, here)
-                if _key(member) not in view.members:
-                    self._violate("G4", f"{what} without itself", here)
-                lists[view.creator, view.counter].setdefault(view.members, here)
-                earlier = view
-        for (creator, counter), found in lists.items():
-            if len(found) > 1:
-                maker = self._names.of_key(creator)
-                text = f"view {counter} of {maker} has {len(found)} member lists"
-                self._violate("G4", text, *found.values())
 
     def _judge_content(self) -> None:
         """All have the same blocks."""
@@ -264,9 +205,9 @@ class _Judge:
                 at_idx(source, mark.idx),
                 at_seqnos(trace, DELIVER, origin, through, through),
                 *(
-                    at_idx(trace, stretch.first_idx)
-                    for stretch in trace.tracks.get(Track("delivered", *origin), [])
-                    if stretch.is_opened
+                    at_idx(trace, row.idx)
+                    for row in trace.rows
+                    if row.event == OPEN and row.origin == origin
                 ),
             )
         verdict.reaches = [
@@ -276,33 +217,6 @@ class _Judge:
             )
             for share in found.shares
         ]
-
-    def _judge_offsets(self) -> None:
-        """N9, N11 and U2: delivery begins where a window opened."""
-        judged = judge_offsets(self._run)
-        for name, count in judged.premises.items():
-            self._verdicts[name].premises = count
-        for finding in judged.found:
-            self._violate(finding.id, finding.text, *finding.looks)
-        self._verdicts["N11"].unknown |= set(map(self._name, judged.unknown))
-        for _, trace, track, stretches in self._run.tracks("delivered"):
-            if track.stream == Stream.UNIFORM:
-                self._repeats("U2", trace, track, stretches)
-
-    def _judge_survivors(self) -> None:
-        """U1 and U6: who has resolved what a departed sender left lacks nothing of it."""
-        compared = compare_survivors(self._run)
-        self._verdicts["U1"].premises = compared.with_anybody
-        self._verdicts["U6"].premises = compared.with_survivors
-        for origin, survivor, other, first, last, is_survivor in compared.missed:
-            trace, lacking = self._run.members[other], self._run.members[survivor]
-            self._violate_all(
-                ["U1", "U6"] if is_survivor else ["U1"],
-                f"{self._name(other)} delivers {first}..{last} of {self._names.of_origin(origin)}, "
-                f"{self._name(survivor)} does not and has resolved it",
-                at_seqnos(trace, DELIVER, origin, first, last),
-                at_idx(lacking, lacking.resolved[origin[:2]]),
-            )
 
     def _judge_details(self) -> None:
         """What frames and windows show, of the members that recorded them."""
@@ -320,35 +234,54 @@ class _Judge:
             _key(member): trace.capacity for member, trace in members.items() if trace.capacity
         }
         full = [trace for member, trace in members.items() if is_full[member]]
-        self._tell_purge_rules(full)
         for found in judge_details(self._spark, full, capacity) if full else ():
             verdict = self._verdicts[found.id]
             verdict.premises += found.premises
             verdict.violation_count += found.violation_count
             room = VIOLATIONS_SHOWN_MAX - len(verdict.violations)
             shown = found.violations[:room]
-            verdict.violations += [Violation(text, list(rows)) for text, rows in shown]
+            verdict.violations += [
+                Violation(self._names.shorten(text), list(rows)) for text, rows in shown
+            ]
             if found.undecidable is not None:
                 verdict.inconclusive.append(found.undecidable)
 
-    def _tell_purge_rules(self, full: list[MemberTrace]) -> None:
-        """Which half of N8 and N11 applies hangs on how a group learns what everybody has."""
-        rules = {trace.purge for trace in self._run.members.values()}
-        if RETAINED in rules:
-            self._verdicts["N11"].unjudged = "that all who retain it deliver the same is not judged"
-        rules = {trace.purge for trace in full}
-        if rules & {RETAINED, ""}:
-            why = "members retain it" if RETAINED in rules else "traces do not say how they purge"
-            self._verdicts["N8"].unjudged = f"what is delivered of it is not judged: {why}"
-            if rules <= {RETAINED, ""}:
-                self._verdicts["N8"].title = NothingAskedOfTheDeparted.title
+    def _take(self, rules: list[Rule], rows: Iterable[Row]) -> None:
+        """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
+        feed_all(rules, rows)
+        purges = {trace.purge for trace in self._run.members.values()}
+        facts = Facts(purge=purges.pop() if len(purges) == 1 else "")
+        for rule in rules:
+            found = rule.finish(facts)
+            name = verdict_id(found.id)
+            verdict = self._verdicts[name]
+            verdict.premises += found.premises
+            verdict.violation_count += found.violation_count - len(found.violations)
+            for text, shown in found.violations:
+                self._violate(name, self._names.shorten(text), *self._witnesses(shown))
+            if found.undecidable is not None:
+                self._note_unknown(verdict, found.undecidable)
+
+    def _witnesses(self, rows: Iterable[Row]) -> Iterator[Look]:
+        for row in rows:
+            trace = self._run.members.get((row.node, row.inc))
+            if trace is None:
+                continue
+            yield at_idx(trace, row.idx)
+            if row.event in ROLES:
+                for seqno in {row.seqno, row.seqno2}:
+                    yield at_seqnos(trace, row.event, row.origin, seqno, seqno)
+
+    def _note_unknown(self, verdict: Verdict, why: str) -> None:
+        """What hangs on the ends of some traces: of those that are named, or of any."""
+        killed = self._run.prefixes
+        named = {member for member in killed if f"{member[0]}#{member[1]}" in why}
+        verdict.unknown |= set(map(self._name, named or killed))
+        if not (killed or self._run.defects or self._run.absent):
+            verdict.inconclusive.append(self._names.shorten(why))
 
     def _name(self, member: MemberKey) -> str:
         return self._names.of(member)
-
-    def _violate_all(self, names: Iterable[str], text: str, *looks: Look) -> None:
-        for name in names:
-            self._violate(name, text, *looks)
 
     def _violate(self, name: str, text: str, *looks: Look) -> None:
         verdict = self._verdicts[name]
@@ -369,8 +302,16 @@ def _not_judged(run: RecordedRun) -> list[Verdict]:
     return [Verdict(name, incomplete=run.defects) for name in names if name not in RECORDED]
 
 
-def _messages(stretches: Iterable[Stretch]) -> int:
-    return sum(last - first + 1 for first, last in ranges(stretches))
+def _bridged(trace: MemberTrace) -> Iterator[Row]:
+    """Where rows are missing, what follows may be behind a gap: as if a window had opened there."""
+    due: defaultdict[OriginKey, int] = defaultdict(lambda: 1)
+    for row in trace.rows:
+        if row.event == DELIVER and row.idx in trace.after_holes and row.seqno > due[row.origin]:
+            yield row._replace(event=OPEN, idx=row.idx - 1, seqno=row.seqno - 1)
+        if row.event in (DELIVER, OPEN):
+            last = row.seqno if row.event == OPEN else row.seqno2
+            due[row.origin] = max(due[row.origin], last + 1)
+            yield row
 
 
 def _key(member: MemberKey) -> str:

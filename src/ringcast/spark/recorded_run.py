@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
+from ringcast.rules.history import Condensed, History
 from ringcast.spark.report import Names
 from ringcast.spark.summary import MemberTrace
 from ringcast.trace.rows import split_key
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ringcast.spark.states import Refused
-    from ringcast.spark.summary import SegmentState, Stretch, Track
-    from ringcast.trace.rows import MemberKey
+    from ringcast.spark.summary import SegmentState, Track
+    from ringcast.trace.rows import MemberKey, Row
 
 REFUSED_SHOWN_MAX = 20
 _RECORDED = re.compile(rf"(.+-[0-9a-f]{{16}}-[0-9a-f]{{16}})(-[0-9]+){{1,2}}{re.escape(SUFFIX)}")
@@ -74,9 +76,7 @@ class RecordedRun:
         }
         """Members that views left behind, and whose end is not recorded."""
         senders = {
-            (track.peer, track.peer_inc)
-            for trace in self.members.values()
-            for track in trace.tracks
+            (track.peer, track.peer_inc) for trace in self.members.values() for track in trace.runs
         }
         self.names = Names(self.mentioned | senders | set(self.members))
         self._find_refused(list(refused))
@@ -108,11 +108,21 @@ class RecordedRun:
     def count(self, event: str) -> int:
         return sum(state.summary.counts.get(event, 0) for state in self.segments)
 
-    def tracks(self, role: str) -> Iterator[tuple[MemberKey, MemberTrace, Track, list[Stretch]]]:
+    def runs(self, role: str) -> Iterator[tuple[MemberKey, MemberTrace, Track, list[Row]]]:
+        """What members sent, or delivered."""
         for member, trace in self.members.items():
-            for track, stretches in sorted(trace.tracks.items()):
+            for track, rows in sorted(trace.runs.items()):
                 if track.role == role:
-                    yield member, trace, track, stretches
+                    yield member, trace, track, rows
+
+    @cached_property
+    def history(self) -> History:
+        """Who did what in which view, as far as no row is missing."""
+        condensed = Condensed()
+        for trace in self.members.values():
+            for row in trace.sure_rows:
+                condensed.feed(row)
+        return History(condensed)
 
     def _without_copies(self, group: list[SegmentState]) -> list[SegmentState]:
         """In the order of idx, each stretch of it once."""
@@ -154,7 +164,7 @@ class RecordedRun:
             if trace.lost:
                 self.defects.append(f"{name}: its recorder lost {trace.lost} rows")
             if trace.missing_rows() > trace.lost:
-                gaps = ", ".join(f"{hole.first}..{hole.last}" for hole in trace.holes[:3])
+                gaps = ", ".join(f"{hole.seqno}..{hole.seqno2}" for hole in trace.holes[:3])
                 self.defects.append(f"{name}: rows {gaps} are in no file")
             if not trace.is_clean_stop and member not in self.prefixes:
                 self.defects.append(f"{name}: the end of its trace is missing")

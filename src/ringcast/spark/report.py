@@ -24,29 +24,24 @@ UNKNOWN_TAIL = "unknown tail"
 
 _RECORDED_TITLES = {
     "G1": "only what was sent is delivered",
-    "G2 N2": "no message is delivered twice",
-    "G4": "views come in order and are the same everywhere",
-    "N1": "each sender's messages are delivered in order, without a gap",
     "N3": "each send takes the next number",
-    "N9": "a joiner delivers exactly what comes after its offset",
-    "N11": "of a crashed sender everyone delivers a prefix",
     "N5": "what a sender has purged, every member of its view has delivered",
-    "content": "what is delivered has the bytes that were sent",
-    "U1": "what a departed member has delivered of uniform messages, all survivors deliver",
-    "U2": "a uniform message is delivered once, and only to those it was for",
-    "U4": "each sender's uniform messages are delivered in order, without a gap",
-    "U6": "of a departed member's uniform messages all survivors deliver the same",
-    "G5": "every window stays within its bounds",
     "N4": "receivers buffer only what has a slot",
-    "N6": "an acknowledgement says what was really delivered",
-    "N7": "senders wait for exactly the members of their view",
-    "N8": "nothing comes from a member that has left the view",
-    "N10": "a repaired message is the original one",
+    "content": "what is delivered has the bytes that were sent",
 }
-"""What is judged of members that record for themselves. Some of it is less than of a simulation,
-which shows more. N2 is G2 for multicast, and members record nothing else that is delivered."""
+"""What is judged of members that record for themselves is here less than of a simulation, which
+shows more."""
 
-RECORDED = tuple(_RECORDED_TITLES)
+NEED_FULL = ("G5", "N4", "N6", "N7", "N10")
+"""Judged from frames and windows, which only members that record at level "full" write down."""
+
+RECORDED = (
+    *("G1", "G2 N2", "N1", "N3", "N5", "N8", "N11", "content"),
+    *("VS1", "VS2", "VS3", "VS4", "VS5", "VS6", "VS7", "VS9"),
+    *NEED_FULL,
+)
+"""What is judged of members that record for themselves. N2 is G2 for multicast, and members record
+nothing else that is delivered."""
 
 
 def verdict_id(rule_id: str) -> str:
@@ -54,31 +49,24 @@ def verdict_id(rule_id: str) -> str:
     return "G2 N2" if rule_id == "G2" else rule_id
 
 
-TITLES = _RECORDED_TITLES | {
-    name: rule.title
+TITLES = {
+    verdict_id(rule.id): rule.title
     for makers in BY_PROTOCOL.values()
     for rule in (make() for make in makers)
-    if (name := verdict_id(rule.id)) not in _RECORDED_TITLES
-}
+} | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
-NEED_FULL = ("G5", "N4", "N6", "N7", "N8", "N10")
-"""Judged from frames and windows, which only members that record at level "full" write down."""
+IF_ANY = ("N5", "N11", "VS4", "VS5", "VS6", "VS7", "VS9")
+"""No reason to fail where there is nothing to judge: in many runs nobody dies, no view follows on
+another while messages are sent, and no message is uniform."""
 
-IF_ANY = ("N5", "N9", "N11", "U1", "U2", "U4", "U6")
-"""No reason to fail where there is nothing to judge: in many runs nobody dies, and no message is
-uniform."""
-
-ALONE = ("G2 N2", "N1", "N3", "N9", "U2", "U4", *NEED_FULL)
+ALONE = ("G2 N2", "N1", "N3", "N8", "VS9", *NEED_FULL)
 """Judged of each member by its own rows alone: of those who recorded, whoever did not."""
 
 HALVES = {
     "N3": "that sends were blocked is not recorded",
     "N5": "that they had when it was purged is not judged, as members' rows have no common order",
     "G5": "windows of messages to one member are not recorded",
-    "N9": "that its sender had kept what comes after it is not judged",
-    "U1": "members of parts that went on by themselves are not compared",
-    "U6": "that they deliver all that any of them held is not recorded",
 }
 """What of a guarantee is not judged where members record for themselves. The rest is: an "ok" of
 these is of half a rule."""
@@ -107,8 +95,11 @@ class Names:
     """What to call members: by name alone, unless the run has two incarnations of that name."""
 
     def __init__(self, members: Iterable[MemberKey]) -> None:
-        counts = Counter(name for name, _ in set(members))
+        known = set(members)
+        counts = Counter(name for name, _ in known)
         self._shared = {name for name, count in counts.items() if count > 1}
+        keys = {f"{name}#{inc}": name for name, inc in known if name not in self._shared}
+        self._keys = dict(sorted(keys.items(), key=lambda item: -len(item[0])))
 
     def of(self, member: MemberKey) -> str:
         name, incarnation = member
@@ -118,6 +109,12 @@ class Names:
         """The same for a member key, `name#incarnation`."""
         name = key.rpartition("#")[0]
         return key if name in self._shared else name
+
+    def shorten(self, text: str) -> str:
+        """The same for all member keys in a text."""
+        for key, name in self._keys.items():
+            text = text.replace(key, name)
+        return text
 
     def of_origin(self, origin: OriginKey) -> str:
         name, incarnation, stream = origin

@@ -76,7 +76,7 @@ def parse_states(said: Iterable[tuple[str, str]]) -> Read:
         if info == NOT_READ:
             refused.append(Refused(path, rest))
         else:
-            states.append(SegmentState((path,), _info(info), SegmentSummary.from_json(rest)))
+            states.append(_state((path,), info, rest))
     return sorted(states, key=lambda state: state.path), sorted(refused)
 
 
@@ -117,7 +117,7 @@ def _read_merged(spark: Workers, ordered: list[str]) -> Read:
         if info is None:
             refused.append(Refused(paths[0], rest))
         else:
-            states.append(SegmentState(paths, _info(info), SegmentSummary.from_json(rest)))
+            states.append(_state(paths, info, rest))
     return join_states(states), refused
 
 
@@ -168,7 +168,7 @@ def _merge_lines(lines: Iterable[str]) -> Iterator[str]:
         else:
             # Numbers stand for the paths, which only the driver has.
             paths = tuple(f"{at:09}" for at in _spread(numbers))
-            states.append(SegmentState(paths, _info(info), SegmentSummary.from_json(rest)))
+            states.append(_state(paths, info, rest))
     for state in join_states(states):
         yield _line(map(int, state.paths), state)
 
@@ -198,8 +198,9 @@ def _owner_of_line(line: str) -> str:
     return "" if info is None else json.dumps([info["run_id"], info["node"], info["inc"]])
 
 
-def _info(values: dict[str, Any]) -> SegmentInfo:
-    return SegmentInfo(**values)
+def _state(paths: tuple[str, ...], values: dict[str, Any], rest: str) -> SegmentState:
+    info = SegmentInfo(**values)
+    return SegmentState(paths, info, SegmentSummary.from_json(rest, info))
 
 
 def _by_name(path: str) -> tuple[str, str]:

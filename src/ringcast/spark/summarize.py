@@ -6,34 +6,30 @@ only where the statistics of the file leave a question, and rows are sorted by o
 
 from __future__ import annotations
 
+from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.model import Stream
+from ringcast.rules.history import MARKS
 from ringcast.spark.summary import (
+    CUT,
+    KEPT,
     SPAN_BLOCKS,
-    Hole,
-    Installed,
     Purged,
     SegmentSummary,
     Span,
-    Stretch,
     Track,
     add_block,
-    append_stretch,
+    condensed_row,
+    hole,
     mix_span,
 )
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
-    ESTATE,
-    LEFT_BEHIND,
-    OPEN,
     PURGE,
-    RESOLVED,
     SEND,
-    STATE_LOST,
-    STATE_RECEIVED,
     VIEW,
     WIN,
 )
@@ -47,32 +43,29 @@ except ImportError as error:
     raise UsageError('the audit needs Spark: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
 
+    from ringcast.trace.rows import Row
     from ringcast.trace.segments import Segment, SegmentInfo
 
-STRETCHES_MAX = 1000
+RUNS_MAX = 1000
 """Kept of one track in one segment. So many breaks are violations enough; the rest is counted."""
 HOLES_MAX = 1000
 BLOCKS_MAX = 16
 """Of one track in one batch, to be kept one by one."""
 
-_COLUMNS = (
-    *("event", "node", "inc", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2"),
-    *("view", "view_creator", "members", "cap", "kind", "block", "block_hash", "detail"),
-)
+_COLUMNS = (*KEPT, "node", "inc", "cap", "kind", "block", "block_hash")
 _ONLY_FOR = {
-    **dict.fromkeys(("view", "view_creator", "members"), VIEW),
+    **dict.fromkeys(("part", "cut"), VIEW),
     **dict.fromkeys(("block", "block_hash"), BLOCK),
     "cap": WIN,
-    "detail": STATE_LOST,
 }
-_ONLY_FOR_FULL = {
-    name: event for name, event in _ONLY_FOR.items() if name not in ("view", "view_creator")
-}
-"""There a purge names its view: its row may stand before that of the view."""
+_COUNTED = (SEND, DELIVER, VIEW, BLOCK)
+_RUNS = {DELIVER: 1, SEND: 2}
+_MARKS = dict.fromkeys(MARKS, 1)
 
 
 class BrokenSegment(RingcastError):
@@ -83,24 +76,29 @@ def summarize_segment(segment: Segment) -> SegmentSummary:
     """Rule the rows, a batch of columns at a time."""
     info = segment.info
     summary = SegmentSummary()
-    due_idx = info.first_idx
-    only_for = _ONLY_FOR_FULL if info.level == "full" else _ONLY_FOR
-    for batch in segment.batches(_COLUMNS, only_for):
+    due_idx, gaps = info.first_idx, 0
+    counts: Counter[Track] = Counter()
+    for batch in segment.batches(_COLUMNS, _ONLY_FOR):
         if len(batch) == 0:
             continue
         if any(column.null_count for column in batch.columns):
             raise BrokenSegment("has rows without a value")
         columns = dict(zip(_COLUMNS, batch.columns, strict=True))
         _check_owner(columns, info)
-        due_idx = _fold_order(columns["idx"].to_numpy(), due_idx, summary)
+        idx = columns["idx"].to_numpy()
+        holes = list(_holes(idx, due_idx, info))
+        gaps += len(holes)
+        if gaps > HOLES_MAX:
+            raise BrokenSegment(f"its rows have more than {HOLES_MAX} gaps")
+        due_idx = int(idx[-1]) + 1
         events = _Events(columns["event"])
-        _fold_views(columns, events, info, summary)
-        _fold_tracks(columns, events, info, summary)
+        rows = [*holes, *_marks(columns, events, info), *_runs(columns, events, info)]
+        _fold_rows(rows, counts, summary)
         _fold_content(columns, events, info, summary)
         _fold_purges(columns, events, summary)
         _fold_capacity(columns, events, summary)
-        _fold_estates(columns, events, summary)
-        _fold_state(columns, events, summary)
+        for event, count in zip(_COUNTED, events.counts(_COUNTED), strict=True):
+            summary.counts[event] = summary.counts.get(event, 0) + count
     return summary
 
 
@@ -116,6 +114,12 @@ class _Events:
         table = np.array([numbers.get(name, 0) for name in self._names], dtype=np.uint8)
         found: NDArray[Any] = table[self._codes]
         return found
+
+    def counts(self, names: Sequence[str]) -> list[int]:
+        """How many rows of each of these events there are."""
+        numbers = {name: at for at, name in enumerate(names, 1)}
+        found: list[int] = np.bincount(self.among(numbers), minlength=len(names) + 1).tolist()
+        return found[1:]
 
     def where(self, event: str) -> NDArray[Any]:
         """The places of rows of this event."""
@@ -134,62 +138,78 @@ def _check_owner(columns: dict[str, pa.Array], info: SegmentInfo) -> None:
         raise BrokenSegment("has rows of another member than its footer says")
 
 
-def _fold_order(idx: NDArray[Any], due: int, summary: SegmentSummary) -> int:
+def _holes(idx: NDArray[Any], due: int, info: SegmentInfo) -> Iterator[Row]:
     steps = np.diff(idx, prepend=due - 1)
     if steps.min() < 1:
         raise BrokenSegment("its rows are not in order")
     for at in np.flatnonzero(steps > 1).tolist():
-        summary.holes.append(Hole(int(idx[at] - steps[at] + 1), int(idx[at] - 1)))
-    if len(summary.holes) > HOLES_MAX:
-        raise BrokenSegment(f"its rows have more than {HOLES_MAX} gaps")
-    return int(idx[-1]) + 1
+        yield hole(info, int(idx[at] - steps[at] + 1), int(idx[at] - 1))
 
 
-_OTHER, _OPENED, _DELIVERED, _SENT = range(4)
-_RUNS = {OPEN: _OPENED, DELIVER: _DELIVERED, SEND: _SENT}
+def _fold_rows(rows: list[Row], counts: Counter[Track], summary: SegmentSummary) -> None:
+    """In the order of idx; of a track that has too many, the first ones."""
+    for row in sorted(rows, key=attrgetter("idx")):
+        if row.event in (SEND, DELIVER):
+            track = Track(row.event, *row.origin)
+            counts[track] += 1
+            if counts[track] > RUNS_MAX:
+                summary.cut += 1
+                if summary.cut > 1:
+                    continue
+                row = row._replace(event=CUT)
+        summary.condensed.feed(row)
 
 
-def _fold_tracks(
-    columns: dict[str, pa.Array], events: _Events, info: SegmentInfo, summary: SegmentSummary
-) -> None:
-    what = events.among(_RUNS)
-    counts = np.bincount(what, minlength=len(_RUNS) + 1).tolist()
-    if counts[_OTHER] == len(what):
+def _marks(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> Iterator[Row]:
+    """Rows that are kept one by one."""
+    places = np.flatnonzero(events.among(_MARKS))
+    taken = pa.array(places)
+    for values in zip(*(columns[name].take(taken).to_pylist() for name in KEPT), strict=True):
+        yield condensed_row(info, values)
+
+
+def _runs(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> Iterator[Row]:
+    """What one sends on a stream, or delivers of one origin, in one view and between two marks: as
+    one row where it is consecutive."""
+    roles = events.among(_RUNS)
+    others = int(np.count_nonzero(roles == 0))
+    if others == len(roles):
         return
-    for event in (SEND, DELIVER):
-        summary.counts[event] = summary.counts.get(event, 0) + counts[_RUNS[event]]
-    # Those that are neither sent nor delivered come first, and are left out.
-    roles = np.array([0, 1, 1, 2], dtype=np.uint8)[what]
+    marks = np.cumsum(events.among(_MARKS), dtype=np.int64)
     codes, values = _tracks(columns, roles)
-    order = np.argsort(codes, kind="stable")[counts[_OTHER] :]
+    # Those that are neither sent nor delivered come first, and are left out.
+    order = np.argsort(codes, kind="stable")[others:]
     codes = codes[order]
-    # An opened window is an empty stretch just after its offset; what is delivered extends it.
-    is_open = what[order] == _OPENED
-    first = columns["seqno"].to_numpy()[order] + is_open
-    last = columns["seqno2"].to_numpy()[order]
-    last[is_open] = first[is_open] - 1
-    idx = columns["idx"].to_numpy()
-    is_backward = (last < first) & ~is_open
-    starts = is_open | is_backward
+    first, last, view = (columns[name].to_numpy()[order] for name in ("seqno", "seqno2", "view"))
+    creator, detail = (
+        columns[name].indices.to_numpy()[order] for name in ("view_creator", "detail")
+    )
+    is_backward = last < first
+    starts = is_backward.copy()
     starts[0] = True
-    starts[1:] |= (codes[1:] != codes[:-1]) | (first[1:] != last[:-1] + 1) | is_backward[:-1]
+    starts[1:] |= (first[1:] != last[:-1] + 1) | is_backward[:-1]
+    for same in (codes, view, creator, detail, marks[order]):
+        starts[1:] |= same[1:] != same[:-1]
     begin = np.flatnonzero(starts)
     end = np.append(begin[1:], len(order)) - 1
     tracks = {code: _track(info, values, code) for code in set(codes[begin].tolist())}
-    for code, *stretch in zip(
+    creators, details = (
+        columns[name].dictionary.to_pylist() for name in ("view_creator", "detail")
+    )
+    for code, idx, seqno, seqno2, counter, maker, how in zip(
         codes[begin].tolist(),
-        is_open[begin].tolist(),
+        columns["idx"].to_numpy()[order[begin]].tolist(),
         first[begin].tolist(),
         last[end].tolist(),
-        idx[order[begin]].tolist(),
-        idx[order[end]].tolist(),
+        view[begin].tolist(),
+        creator[begin].tolist(),
+        detail[begin].tolist(),
         strict=True,
     ):
-        known = summary.tracks.setdefault(tracks[code], [])
-        if len(known) < STRETCHES_MAX:
-            append_stretch(known, Stretch(*stretch))
-        else:
-            summary.cut += 1
+        track = tracks[code]
+        event = SEND if track.is_sent else DELIVER
+        run = (event, idx, *track.origin, seqno, seqno2, counter, creators[maker], details[how])
+        yield condensed_row(info, run)
 
 
 def _tracks(
@@ -227,7 +247,6 @@ def _fold_content(
     places = events.where(BLOCK)
     if not len(places):
         return
-    summary.counts[BLOCK] = summary.counts.get(BLOCK, 0) + len(places)
     names = ("kind", "peer", "peer_inc", "stream", "seqno", "seqno2", "block", "block_hash")
     taken = pa.array(places)
     rows = {name: columns[name].take(taken) for name in names}
@@ -270,55 +289,19 @@ def _fold_content(
         add_block(summary, tracks[code], at, Span(*found))
 
 
-def _fold_views(
-    columns: dict[str, pa.Array], events: _Events, info: SegmentInfo, summary: SegmentSummary
-) -> None:
-    """With what this member had sent when it installed each."""
-    places = events.where(VIEW)
-    if not len(places):
-        return
-    summary.counts[VIEW] = summary.counts.get(VIEW, 0) + len(places)
-    before = {
-        track.stream: stretches[-1].last
-        for track, stretches in summary.tracks.items()
-        if track.is_sent
-    }
-    sends = events.where(SEND)
-    streams, lasts = (columns[name].to_numpy()[sends] for name in ("stream", "seqno2"))
-    names = ("idx", "view", "view_creator", "members")
-    taken = pa.array(places)
-    rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
-    for place, row in zip(places.tolist(), rows, strict=True):
-        earlier = int(np.searchsorted(sends, place))
-        for stream in np.unique(streams[:earlier]).tolist():
-            before[stream] = int(lasts[:earlier][streams[:earlier] == stream][-1])
-        summary.views.append(Installed.of((*row, sorted(before.items()))))
-
-
 def _fold_purges(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
     """The last of each stream in each view."""
     places = events.where(PURGE)
     if not len(places):
         return
-    idx, stream, view = (columns[name].to_numpy()[places] for name in ("idx", "stream", "view"))
-    installed = np.searchsorted([each.idx for each in summary.views], idx)
+    idx, stream, seqno = (columns[name].to_numpy()[places] for name in ("idx", "stream", "seqno"))
+    views = [-1, *(row.idx for row in summary.rows if row.event == VIEW)]
+    installed = np.searchsorted(views, idx) - 1
     order = np.lexsort((idx, stream))
-    changes = [np.diff(values[order]) != 0 for values in (stream, view, installed)]
-    last = order[np.append(np.logical_or.reduce(changes), True)]
-    taken = pa.array(places[last])
-    creators = columns["view_creator"].take(taken).to_pylist()
-    through = columns["seqno"].take(taken).to_pylist()
-    for at, creator, seqno in zip(last.tolist(), creators, through, strict=True):
-        counter = int(view[at])
-        mark = Purged(int(idx[at]), seqno, creator if counter else "", counter)
-        summary.add_purged(int(stream[at]), mark)
-
-
-def _fold_state(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
-    for event in (STATE_RECEIVED, STATE_LOST):
-        for place in events.where(event).tolist():
-            summary.caught_up = max(summary.caught_up, columns["idx"][place].as_py())
-            summary.is_behind |= columns["detail"][place].as_py() == LEFT_BEHIND
+    changes = [np.diff(values[order]) != 0 for values in (stream, installed)]
+    for at in order[np.append(np.logical_or(*changes), True)].tolist():
+        mark = Purged(int(idx[at]), int(seqno[at]))
+        summary.purged[int(stream[at]), views[installed[at]]] = mark
 
 
 def _fold_capacity(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
@@ -329,18 +312,3 @@ def _fold_capacity(columns: dict[str, pa.Array], events: _Events, summary: Segme
         taken = pa.array(places)
         is_send = pc.equal(columns["kind"].take(taken).cast(pa.string()), "send")
         summary.capacity = pc.max(columns["cap"].take(taken).filter(is_send)).as_py() or 0
-
-
-def _fold_estates(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:
-    """Of uniform messages. Where plain ones are retained, they are resolved by themselves."""
-    places = events.where(ESTATE)
-    if not len(places):
-        return
-    taken = pa.array(places)
-    names = ("kind", "stream", "peer", "peer_inc", "idx")
-    rows = zip(*(columns[name].take(taken).to_pylist() for name in names), strict=True)
-    summary.resolved |= {
-        (peer, inc): idx
-        for kind, stream, peer, inc, idx in rows
-        if kind == RESOLVED and stream == Stream.UNIFORM
-    }

@@ -1,8 +1,9 @@
 """One segment as a summary: a small state that says all the audit needs to know of its rows.
 
-The size of a summary depends on how many origins there are and on what is wrong, not on how many
-rows. Deliveries and sends fold into *stretches*: maximal ranges of consecutive seqnos in the order
-of idx. A clean trace has one for each window; every further one begins at a gap, a repeat, a swap,
+The size of a summary depends on how many origins and views there are and on what is wrong, not on
+how many rows. What tells of views and of messages to the group is *condensed*, as the rules do it
+(`ringcast.rules.history`): runs of one origin that continue each other in one view are one row. A
+clean trace has one for each origin and view; every further one begins at a gap, a repeat, a swap,
 or where rows are missing from the trace. Content rules into one number for each span of 64 blocks,
 with a bit for each block that is there: two sides with the same bits and the same number have the
 same blocks.
@@ -14,10 +15,13 @@ on one for each stretch of a member's trace that they have read, as if it were o
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
+
+from ringcast.rules.history import Condensed
+from ringcast.trace.rows import DELIVER, LISTS, SEND, VIEW, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +32,18 @@ if TYPE_CHECKING:
 
 SPAN_BLOCKS = 64
 
-ViewKey = tuple[str, int]
-"""A view's creator and counter."""
+KEPT = (
+    *("event", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "view_creator"),
+    *("detail", *LISTS),
+)
+"""Columns of condensed rows. Only rows about views have lists."""
+
+HOLE = "hole"
+"""In the place of rows that the trace lacks: those with idx `seqno`..`seqno2`."""
+CUT = "cut"
+"""Runs are left out from here on: there were too many."""
+
+ROLES = {SEND: "sent", DELIVER: "delivered"}
 
 
 class Track(NamedTuple):
@@ -50,17 +64,6 @@ class Track(NamedTuple):
         return self.peer, self.peer_inc, self.stream
 
 
-class Stretch(NamedTuple):
-    """Messages first..last, one after the other, in the rows first_idx..last_idx."""
-
-    is_opened: bool
-    """A window was opened just before: nothing is said of what came earlier."""
-    first: int
-    last: int
-    first_idx: int
-    last_idx: int
-
-
 class Span(NamedTuple):
     """The content of up to 64 blocks: which there are, one number for all, how many messages."""
 
@@ -74,46 +77,11 @@ NOT_ONE = Span(0, 0, -1)
 """In the place of a block that there is not one of: its rows tell."""
 
 
-class Installed(NamedTuple):
-    """A view at a member."""
-
-    idx: int
-    counter: int
-    creator: str
-    members: tuple[str, ...]
-    sent: tuple[tuple[int, int], ...] = ()
-    """The last that the member had sent by then, by stream; what it sent in earlier segments only
-    is known once these are merged."""
-
-    @classmethod
-    def of(cls, values: Sequence[Any]) -> Installed:
-        idx, counter, creator, members, sent = values
-        return cls(idx, counter, creator, tuple(members), tuple(map(tuple, sent)))
-
-    @property
-    def key(self) -> ViewKey:
-        return self.creator, self.counter
-
-
 class Purged(NamedTuple):
-    """A member had purged its own messages up to `through`, the last time it did in this view."""
+    """A member had purged its own messages up to `through`, the last time it did in a view."""
 
     idx: int
     through: int
-    creator: str
-    counter: int
-    """0: in the view of the last row before."""
-
-    @property
-    def view(self) -> ViewKey:
-        return self.creator, self.counter
-
-
-class Hole(NamedTuple):
-    """Rows that the trace lacks, by idx."""
-
-    first: int
-    last: int
 
 
 @dataclass(slots=True)
@@ -121,69 +89,54 @@ class SegmentSummary:
     """What one segment says, or several that follow each other. JSON on its way from the
     executors."""
 
-    holes: list[Hole] = field(default_factory=list)
-    tracks: dict[Track, list[Stretch]] = field(default_factory=dict)
+    condensed: Condensed = field(default_factory=Condensed)
     content: dict[Track, dict[int, Span]] = field(default_factory=dict)
     blocks: dict[Track, dict[int, Span]] = field(default_factory=dict)
     """The same block by block, of tracks with few: a slow sender's span is in many segments, which
     need not all be read again to compare two of its blocks."""
-    views: list[Installed] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     """Rows by event, of the events that are judged."""
     cut: int = 0
-    """Stretches left out."""
+    """Runs left out."""
     capacity: int = 0
     """Of the member's send windows; 0: no row tells."""
-    resolved: dict[MemberKey, int] = field(default_factory=dict)
-    """Departed senders, none of whose uniform messages is left to be delivered; the idx of the
-    row."""
-    purged: dict[int, list[Purged]] = field(default_factory=dict)
-    """By stream, one for each view."""
-    caught_up: int = -1
-    """The idx of the row with which a joiner had its state; -1: none tells."""
-    is_behind: bool = False
-    """It was gone before its application got what it had put aside."""
+    purged: dict[tuple[int, int], Purged] = field(default_factory=dict)
+    """By stream, and by the idx of the view's row; -1: it is in an earlier segment."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """Condensed, in the order of idx."""
+        return next(iter(self.condensed.rows.values()), [])
 
     def to_json(self) -> str:
         values = {item: getattr(self, item) for item in self.__slots__}
+        values["condensed"] = [_values(row) for row in self.rows]
         for name in ("content", "blocks"):
             values[name] = [[track, list(spans.items())] for track, spans in values[name].items()]
-        for name in ("tracks", "resolved", "purged"):
-            values[name] = list(values[name].items())
+        values["purged"] = list(values["purged"].items())
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> SegmentSummary:
+    def from_json(cls, text: str, info: SegmentInfo) -> SegmentSummary:
         values = json.loads(text)
-        values["holes"] = [Hole(*hole) for hole in values["holes"]]
-        values["tracks"] = {
-            Track(*track): [Stretch(*stretch) for stretch in stretches]
-            for track, stretches in values["tracks"]
-        }
+        condensed = Condensed()
+        for row in values["condensed"]:
+            condensed.feed(condensed_row(info, row))
+        values["condensed"] = condensed
         for name in ("content", "blocks"):
             values[name] = {
                 Track(*track): {number: Span(*span) for number, span in spans}
                 for track, spans in values[name]
             }
-        values["views"] = [Installed.of(view) for view in values["views"]]
-        values["resolved"] = {(name, inc): idx for (name, inc), idx in values["resolved"]}
-        values["purged"] = {
-            stream: [Purged(*mark) for mark in marks] for stream, marks in values["purged"]
-        }
+        values["purged"] = {tuple(key): Purged(*mark) for key, mark in values["purged"]}
         return cls(**values)
 
     def extend(self, later: SegmentSummary) -> None:
         """Take in what follows in the order of idx."""
-        sent = {track.stream: runs[-1].last for track, runs in self.tracks.items() if track.is_sent}
-        self.views += [
-            view._replace(sent=tuple(sorted((sent | dict(view.sent)).items())))
-            for view in later.views
-        ]
-        self.holes += later.holes
-        for track, stretches in later.tracks.items():
-            known = self.tracks.setdefault(track, [])
-            for stretch in stretches:
-                append_stretch(known, stretch)
+        last_view = next((row.idx for row in reversed(self.rows) if row.event == VIEW), -1)
+        for (stream, view), mark in later.purged.items():
+            self.purged[stream, last_view if view < 0 else view] = mark
+        self.condensed.merge(later.condensed)
         for track, spans in later.content.items():
             for at, span in spans.items():
                 mix_span(self, track, at, span)
@@ -194,36 +147,23 @@ class SegmentSummary:
             self.counts[event] = self.counts.get(event, 0) + count
         self.cut += later.cut
         self.capacity = max(self.capacity, later.capacity)
-        self.resolved |= later.resolved
-        for stream, marks in later.purged.items():
-            for mark in marks:
-                self.add_purged(stream, mark)
-        self.caught_up = max(self.caught_up, later.caught_up)
-        self.is_behind |= later.is_behind
-
-    def add_purged(self, stream: int, mark: Purged) -> None:
-        """The last one of each view counts."""
-        marks = self.purged.setdefault(stream, [])
-        if marks and marks[-1].view == mark.view and not self._is_view_between(marks[-1], mark):
-            marks.pop()
-        marks.append(mark)
-
-    def _is_view_between(self, one: Purged, two: Purged) -> bool:
-        if one.counter:
-            return False
-        at = bisect_left(self.views, two.idx, key=lambda view: view.idx)
-        return at > 0 and self.views[at - 1].idx > one.idx
 
 
-def append_stretch(stretches: list[Stretch], later: Stretch) -> None:
-    """Add what comes next in the order of idx, as a continuation where it is one."""
-    if stretches and not later.is_opened and later.first <= later.last:
-        earlier = stretches[-1]
-        is_sound = earlier.is_opened or earlier.first <= earlier.last
-        if is_sound and earlier.last + 1 == later.first:
-            stretches[-1] = earlier._replace(last=later.last, last_idx=later.last_idx)
-            return
-    stretches.append(later)
+def condensed_row(info: SegmentInfo, values: Sequence[Any]) -> Row:
+    """From its values of `KEPT`; lists may be left out."""
+    columns: dict[str, Any] = dict(zip(KEPT, values, strict=False))
+    columns |= {name: tuple(columns.get(name, ())) for name in LISTS}
+    return Row(node=info.node, inc=info.inc, **columns)
+
+
+def _values(row: Row) -> list[Any]:
+    """As JSON has a condensed row."""
+    values = [getattr(row, name) for name in KEPT]
+    return values if row.members else values[: -len(LISTS)]
+
+
+def hole(info: SegmentInfo, first: int, last: int) -> Row:
+    return Row(HOLE, info.node, info.inc, first, seqno=first, seqno2=last)
 
 
 def mix_span(into: SegmentSummary, track: Track, at: int, found: Span) -> None:
@@ -271,7 +211,7 @@ class SegmentState:
 
     def is_same_as(self, other: SegmentState) -> bool:
         """A copy: it says the same."""
-        return (self.info, self.summary) == (other.info, other.summary)
+        return (self.info, self.summary.to_json()) == (other.info, other.summary.to_json())
 
     def is_before(self, later: SegmentState) -> bool:
         """The other one goes on where this one ends."""
@@ -319,17 +259,13 @@ class MemberTrace:
         due = 0
         for state in states:
             if state.info.first_idx > due:
-                self.summary.holes.append(Hole(due, state.info.first_idx - 1))
+                self.summary.condensed.feed(hole(state.info, due, state.info.first_idx - 1))
             self.summary.extend(state.summary)
             due = state.info.last_idx + 1
-        self.holes = self.summary.holes
-        self.tracks = self.summary.tracks
+        self.rows = self.summary.rows
+        self.holes = [row for row in self.rows if row.event == HOLE]
         self.content = self.summary.content
         self.blocks = self.summary.blocks
-        self.views = self.summary.views
-        self.resolved = self.summary.resolved
-        self.purged = self.summary.purged
-        self._hole_firsts = [hole.first for hole in self.holes]
 
     @property
     def member(self) -> MemberKey:
@@ -358,52 +294,50 @@ class MemberTrace:
         return self.states[-1].info.lost
 
     @property
-    def cut(self) -> int:
-        """Stretches that were left out: there were too many."""
-        return self.summary.cut
-
-    @property
     def is_clean_stop(self) -> bool:
         return self.states[-1].info.is_last
 
     @property
     def is_whole(self) -> bool:
         """Every row is there, the last one too."""
-        return self.is_clean_stop and not (self.holes or self.lost or self.cut)
+        return self.is_clean_stop and not (self.holes or self.lost or self.summary.cut)
 
     @cached_property
-    def places(self) -> dict[ViewKey, int]:
-        """Where each view stands among this member's."""
-        return {view.key: at for at, view in enumerate(self.views)}
+    def views(self) -> list[Row]:
+        return [row for row in self.rows if row.event == VIEW]
 
     @cached_property
-    def presence(self) -> dict[str, list[range]]:
-        """In which of these each member was, by its key."""
-        found: dict[str, list[range]] = {}
-        for at, view in enumerate(self.views):
-            for key in view.members:
-                places = found.setdefault(key, [])
-                if places and places[-1].stop == at:
-                    places[-1] = range(places[-1].start, at + 1)
-                else:
-                    places.append(range(at, at + 1))
+    def runs(self) -> dict[Track, list[Row]]:
+        """What it sent on each stream, and delivered of each origin."""
+        found: dict[Track, list[Row]] = {}
+        for row in self.rows:
+            if row.event in ROLES:
+                found.setdefault(Track(ROLES[row.event], *row.origin), []).append(row)
         return found
 
-    def has_hole(self, after_idx: int, before_idx: int) -> bool:
-        """Are rows missing between these two?"""
-        at = bisect_right(self._hole_firsts, after_idx)
-        return at < len(self.holes) and self.holes[at].first < before_idx
+    @cached_property
+    def after_holes(self) -> set[int]:
+        """Runs before which others of their track may be missing, by idx."""
+        found: set[int] = set()
+        last: dict[Track, int] = {}
+        hole_idx = -1
+        for row in self.rows:
+            if row.event == HOLE:
+                hole_idx = row.idx
+            elif row.event in ROLES:
+                track = Track(ROLES[row.event], *row.origin)
+                if last.get(track, -1) < hole_idx:
+                    found.add(row.idx)
+                last[track] = row.idx
+        return found
+
+    @cached_property
+    def sure_rows(self) -> list[Row]:
+        """Up to the first that is missing: what they show is so, whatever came after them."""
+        return list(takewhile(lambda row: row.event not in (HOLE, CUT), self.rows))
 
     def missing_rows(self) -> int:
-        return sum(hole.last - hole.first + 1 for hole in self.holes)
-
-    def view_of(self, mark: Purged) -> Installed | None:
-        """In which it was purged; None: no row of it is here."""
-        if mark.counter:
-            place = self.places.get(mark.view)
-            return None if place is None else self.views[place]
-        at = bisect_left(self.views, mark.idx, key=lambda view: view.idx)
-        return self.views[at - 1] if at else None
+        return sum(row.seqno2 - row.seqno + 1 for row in self.holes)
 
 
 def equal_blocks(

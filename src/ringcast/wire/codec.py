@@ -13,7 +13,6 @@ There is one header per datagram and per run, none per message.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from itertools import accumulate, chain, pairwise
 from struct import Struct
 from struct import pack as struct_pack
@@ -73,6 +72,8 @@ from ringcast.wire.runs import (
     decode_data,
     decode_ranges,
     decode_run,
+    fitting_stop,
+    is_equal,
 )
 
 if TYPE_CHECKING:
@@ -121,13 +122,12 @@ _MESSAGE_BODY_MIN: Final = _MESSAGE_HEAD.size - _FRAME.size
 _WITH_RANGES: Final = (Nack, UnicastNack, PeerRepairRequest, Want)
 
 _IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
-_TAG_FRAME_BYTES: Final = _FRAME.size + change_codec.TAG_BYTES
+_TAG_FRAME_BYTES: Final = _FRAME.size + 2 * change_codec.TAG_BYTES  # with what is purged
 _PASSING_HEAD_MAX: Final = (
     _HEADER.size
     + _IDENTITY_BYTES_MAX
     + _ADDRESSEE.size
     + _TAG_FRAME_BYTES
-    + change_codec.TAG_BYTES
     + change_codec.FORWARDED_HEAD_MAX
     + _DATA_HEAD.size
 )
@@ -159,19 +159,16 @@ class Codec:
         me: Member,
         datagram_bytes: int,
         seal: DatagramSeal | None = None,
-        *,
-        marked: bool = False,
     ) -> None:
-        """`marked`: datagrams tell what their sender has purged."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)
         self._group = group
         self._seal = seal
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
-        self._tag, self._purged, self._in_view = 0, 0 if marked else None, b""
-        tag_bytes = _TAG_FRAME_BYTES + marked * change_codec.TAG_BYTES
-        header_bytes = len(self._header) + _ADDRESSEE.size + tag_bytes
+        self._tag, self._in_view = 0, b""
+        self._purged: int | None = None
+        header_bytes = len(self._header) + _ADDRESSEE.size + _TAG_FRAME_BYTES
         self._overhead = header_bytes + (seal.overhead if seal else 0)
         self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
@@ -544,11 +541,11 @@ class _Packing:
                     self._close()
                 continue
             # A run of mixed lengths may well have long stretches of equal ones.
-            if all_equal or (before and _is_equal(lengths, before, start, stop)):
+            if all_equal or (before and is_equal(lengths, before, start, stop)):
                 flags, sizes = EQUAL, SIZE.pack(size)
                 payload_bytes = size * (stop - start)
             else:
-                stop = min(most, _fitting_stop(before, start, room)) if before else most
+                stop = min(most, fitting_stop(before, start, room)) if before else most
                 cut = lengths[start:stop]
                 flags, sizes = 0, struct_pack(f"<{len(cut)}H", *cut)
                 payload_bytes = sum(cut)
@@ -600,25 +597,6 @@ def _continues(frame: Frame, run: Data | UnicastData) -> bool:
     else:
         return False
     return same and frame.first == run.last + 1 and frame.more == run.more
-
-
-def _is_equal(lengths: list[int], before: list[int], start: int, stop: int) -> bool:
-    count = stop - start
-    size = lengths[start]
-    # The sum settles nearly every case without looking at each length.
-    return before[stop] - before[start] == size * count == size * lengths[start:stop].count(size)
-
-
-def _fitting_stop(before: list[int], start: int, room: int) -> int:
-    """Where a mixed run from `start` on must end to fit the room with its table of lengths.
-
-    `before[i]` is how many payload bytes stand before message i.
-    """
-
-    def bytes_through(stop: int) -> int:
-        return before[stop] - before[start] + SIZE.size * (stop - start)
-
-    return bisect_right(range(len(before)), room, lo=start, key=bytes_through) - 1
 
 
 def _encode_ack(ack: Ack) -> bytes:

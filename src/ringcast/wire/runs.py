@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_right
 from functools import lru_cache, partial
 from io import BytesIO
 from itertools import repeat
@@ -115,3 +116,23 @@ def _cut_mixed(view: memoryview, start: int, stop: int, lengths: array[int]) -> 
 @lru_cache(_STRUCTS_MAX)
 def _struct_of(size: int, count: int) -> Struct:
     return Struct("<" + f"{size}s" * count)
+
+
+def is_equal(lengths: list[int], before: list[int], start: int, stop: int) -> bool:
+    """Whether messages from `start` to `stop` are as long as each other."""
+    count = stop - start
+    size = lengths[start]
+    # The sum settles nearly every case without looking at each length.
+    return before[stop] - before[start] == size * count == size * lengths[start:stop].count(size)
+
+
+def fitting_stop(before: list[int], start: int, room: int) -> int:
+    """Where a mixed run from `start` on must end to fit the room with its table of lengths.
+
+    `before[i]` is how many payload bytes stand before message i.
+    """
+
+    def bytes_through(stop: int) -> int:
+        return before[stop] - before[start] + SIZE.size * (stop - start)
+
+    return bisect_right(range(len(before)), room, lo=start, key=bytes_through) - 1

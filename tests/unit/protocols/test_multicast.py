@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringcast.config import MulticastConfig
-from ringcast.core.shared import DEPARTED_MAX
 from ringcast.core.view_change import Freeze
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled
@@ -125,9 +124,9 @@ def test_an_ack_beyond_what_was_sent_is_refused_whole() -> None:
 def test_frames_of_streams_that_do_not_exist_are_refused() -> None:
     m = machine(B)
     uniform = Stream.UNIFORM
-    m.receive(B, Data(uniform, 1, [b"x"]), Watermark(uniform, 1))
+    m.receive(B, Data(uniform, 1, [b"x"]), Watermark(uniform, 1), Commit(1))
     m.receive(B, Ack(uniform, 0, 0, 0), Nack(uniform, [range(1, 2)]))
-    assert m.layer.refused == 4
+    assert m.layer.refused == 5
     assert len(m.layer._early) == 0
 
 
@@ -214,18 +213,6 @@ def test_what_was_said_in_another_view_counts_for_nothing() -> None:
     m.receive(B, *late, Commit(1), view=before)
     assert (m.layer.refused, m.take(), m.sent()) == (5, [], [])
     assert m.window(A).low == 0
-
-
-def test_the_departed_are_remembered_within_bounds() -> None:
-    m = machine(B)
-    passers_by = [C._replace(incarnation=n) for n in range(100, 100 + DEPARTED_MAX)]
-    for counter, member in enumerate(passers_by, 2):
-        m.view(A, member, counter=counter)
-    assert len(m.layer.group.departed) == DEPARTED_MAX  # B and all but the last
-    m.view(A, counter=1000)
-    assert len(m.layer.group.departed) == DEPARTED_MAX
-    assert B not in m.layer.group.departed
-    assert list(m.layer.group.departed) == passers_by
 
 
 def test_closing_is_once_and_for_all() -> None:

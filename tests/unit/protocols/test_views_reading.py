@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.protocols.views.reading import UNREAD_VIEWS_MAX, Reading
@@ -11,6 +13,8 @@ from support.view_group import ViewGroup, in_letters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ringcast.events import Event
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 
@@ -28,16 +32,20 @@ class Reader:
         process = self._group.process(self._name)
         events = process.node.take_events(limit, process.now)
         process.turn()
-        found = []
-        for event in events:
-            match event:
-                case Delivered(run=run):
-                    found += words(run.payloads)
-                case ViewInstalled(view):
-                    found.append(in_letters(view))
-                case Closed(reason):
-                    found.append(reason)
-        return found
+        return described(events)
+
+
+def described(events: Sequence[Event]) -> list[str]:
+    found = []
+    for event in events:
+        match event:
+            case Delivered(run=run):
+                found += words(run.payloads)
+            case ViewInstalled(view):
+                found.append(in_letters(view))
+            case Closed(reason):
+                found.append(reason)
+    return found
 
 
 def words(payloads: Sequence[bytes]) -> list[str]:
@@ -115,6 +123,28 @@ def test_own_messages_are_read_before_others_only_up_to_the_next_view() -> None:
     assert not node.has_own_ready
     assert node.multicast.take_own() == []
     assert reader.read() == [*words(other), "AB", *words(later)]
+
+
+@pytest.mark.parametrize("is_other_read", [True, False])
+def test_who_leaves_gets_its_own_up_to_a_view_that_others_messages_come_before(
+    is_other_read: bool,
+) -> None:
+    group = ViewGroup("ABC").form()
+    reader = Reader(group, "A")
+    other = group.send("C", 1)
+    group.run(20)
+    assert not is_other_read or reader.read() == words(other)
+    own = group.send("A", 1)
+    group.crash("C")
+    assert group.run_until(group.is_one, 1000)
+    later = group.send("A", 1)
+    group.run(20)
+    seen: list[Event] = []
+    group.process("A").resident._see = lambda _, event: seen.append(event)
+    group.leave("A")
+    group.run(20)
+    rest = ["AB", *words(later)] if is_other_read else []
+    assert described(seen) == [*words(own), *rest, "left"]
 
 
 def test_who_does_not_read_through_256_views_closes_itself() -> None:

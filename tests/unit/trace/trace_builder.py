@@ -11,6 +11,7 @@ from ringcast.trace.rows import (
     CRASH,
     DELIVER,
     DROP_WINDOW,
+    FREEZE,
     OPEN,
     PHASE,
     PURGE,
@@ -18,10 +19,10 @@ from ringcast.trace.rows import (
     SEND,
     SEND_BLOCK,
     SEND_UNBLOCK,
+    SHOWN,
     START,
     TX,
     VIEW,
-    VIEW_INPUT,
     WIN,
     Facts,
     Row,
@@ -47,6 +48,8 @@ class Script:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.now = 0
+        self.installed: dict[str, Row] = {}
+        self.shown: dict[str, Row] = {}
         self._written: Counter[tuple[str, int]] = Counter()
 
     def __call__(self, event: str, node: str, inc: int = 1, **columns: Any) -> Row:
@@ -67,20 +70,48 @@ class Script:
         self.rows.append(row)
         return row
 
-    def view(self, node: str, counter: int, members: str) -> Row:
-        keys = tuple(f"{member}#1" for member in members)
-        self(VIEW_INPUT, node, view=counter, view_creator="a#1", members=keys)
-        return self(VIEW, node, view=counter, view_creator="a#1", members=keys)
+    def view(self, node: str, counter: int, members: str, part: str = "") -> Row:
+        """The node installs it, and its application is told."""
+        row = self.install(node, counter, members, part)
+        self.show(node)
+        return row
 
-    def open(self, node: str, peer: str, offset: int) -> Row:
-        return self(OPEN, node, peer=peer, stream=0, seqno=offset)
+    def freeze(self, node: str, counter: int, members: str, creator: str = "a") -> Row:
+        return self(FREEZE, node, **naming(counter, creator), members=keys(members))
 
-    def send(self, node: str, first: int, last: int, low: int) -> Row:
-        columns = {"low": low, "hr": first - 1, "cap": 2}
-        return self(SEND, node, stream=0, seqno=first, seqno2=last, **columns)
+    def install(
+        self, node: str, counter: int, members: str, part: str = "", creator: str = "a", **cut: int
+    ) -> Row:
+        """`part`: who comes together with it; if it is not given, all who were in its last view.
+        `cut`: where each of them ends."""
+        before = self.installed.get(node)
+        last = () if before is None else before.members
+        together = keys(part) or tuple(key for key in keys(members) if key in last) or keys(node)
+        cuts = tuple(f"{key}#1 0 {seqno}" for key, seqno in sorted(cut.items()))
+        columns = {**naming(counter, creator), "members": keys(members)}
+        self.installed[node] = self(VIEW, node, **columns, part=together, cut=cuts)
+        return self.installed[node]
 
-    def deliver(self, node: str, peer: str, first: int, last: int) -> Row:
-        return self(DELIVER, node, peer=peer, stream=0, seqno=first, seqno2=last)
+    def show(self, node: str) -> Row:
+        view = self.installed[node]
+        columns = {"view": view.view, "view_creator": view.view_creator}
+        self.shown[node] = self(SHOWN, node, **columns)
+        return self.shown[node]
+
+    def _in(self, row: Row | None) -> dict[str, Any]:
+        return {} if row is None else {"view": row.view, "view_creator": row.view_creator}
+
+    def open(self, node: str, peer: str, offset: int, stream: int = 0) -> Row:
+        view = self._in(self.installed.get(node))
+        return self(OPEN, node, peer=peer, stream=stream, seqno=offset, **view)
+
+    def send(self, node: str, first: int, last: int, low: int = 0, stream: int = 0) -> Row:
+        columns = {"low": low, "hr": first - 1, "cap": 2, **self._in(self.installed.get(node))}
+        return self(SEND, node, stream=stream, seqno=first, seqno2=last, **columns)
+
+    def deliver(self, node: str, peer: str, first: int, last: int, stream: int = 0) -> Row:
+        view = self._in(self.shown.get(node))
+        return self(DELIVER, node, peer=peer, stream=stream, seqno=first, seqno2=last, **view)
 
     def ack(self, node: str, peer: str, received: int, hd: int) -> Row:
         return self(TX, node, peer=peer, stream=0, kind="ack", received=received, hd=hd)
@@ -97,6 +128,14 @@ class Script:
 
     def trace(self, facts: Facts = FACTS) -> Trace:
         return Trace(list(self.rows), facts)
+
+
+def keys(names: str) -> tuple[str, ...]:
+    return tuple(f"{name}#1" for name in names)
+
+
+def naming(counter: int, creator: str) -> dict[str, Any]:
+    return {"view": counter, "view_creator": f"{creator}#1"}
 
 
 def founded() -> Script:
@@ -133,13 +172,17 @@ def clean() -> Script:
     script(TX, "a", peer="b", stream=0, kind="data", seqno=2, again=1)
 
     script.now = 40
+    script.freeze("a", 2, "ab")
+    script.freeze("b", 2, "ab")
     script.view("a", 2, "ab")
     script(DROP_WINDOW, "a", peer="c", stream=0)
     script.ackers("a", "ab")
     script.purge("a", 1, hd=2)
     script(SEND_UNBLOCK, "a", stream=0)
     script(WIN, "a", kind="send", stream=0, low=1, hd=2, hr=2, cap=2, size=10, limit=1_000)
-    script.view("b", 2, "ab")
+    script.install("b", 2, "ab")
+    script.deliver("b", "a", 2, 2)
+    script.show("b")
 
     script.now = 50
     script(START, "d")
@@ -153,7 +196,6 @@ def clean() -> Script:
 
     script.now = 60
     script.ack("d", "a", 2, 2)
-    script.deliver("b", "a", 2, 2)
     script.ack("b", "a", 2, 2)
     script.purge("a", 2, hd=2)
 

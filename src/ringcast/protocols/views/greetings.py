@@ -27,7 +27,7 @@ from ringcast.wire.changes import Hello, Holding
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
-    from ringcast.model import Member
+    from ringcast.model import Member, View
     from ringcast.protocols.views.layer import GroupViews
 
 
@@ -61,6 +61,14 @@ class Greetings:
             if address not in with_us:
                 out.datagram(address, hello)
 
+    def tell_left_out(self, view: View, out: Effects) -> None:
+        """Those who were to come into this view, and whose part did not answer whole: they have
+        promised it, and wait for nothing."""
+        invited, self._owner.meeting.invited = self._owner.meeting.invited, []
+        for member in invited:
+            if member not in view:
+                out.datagram(member, self.hello())
+
     def on_hello(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
         owner, change = self._owner, self._owner.change
         if hello.highest > change.highest + COUNTER_LEAP_MAX:
@@ -88,6 +96,8 @@ class Greetings:
             source, hello, now, is_looking=is_looking, is_better=is_better
         ):
             change.highest = max(change.highest, hello.highest)
+            if hello.coordinator is not None:
+                owner.meeting.hear_group(now)
             self._meet(source, hello, now, out, is_better=is_better)
             return
         if hello.is_asking:

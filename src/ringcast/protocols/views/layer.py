@@ -38,7 +38,7 @@ from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawV
 from ringcast.model import View, ViewId
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.agreement import Agreement
-from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
+from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Discovery
 from ringcast.protocols.views.explaining import explain
 from ringcast.protocols.views.follower import Follower
@@ -49,6 +49,7 @@ from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.requests import Requests
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
@@ -283,6 +284,7 @@ class GroupViews(Layer):
             "suspects": {str(member): reason for member, reason in change.suspects.items()},
             "elsewhere": sorted(map(str, change.elsewhere)),
             "leavers": len(self.requests.leavers),
+            "held_ms": [round(held_up / 1e6, 3) for held_up in self.meeting.held],
             "incompatible_peers": self.agreement.incompatible,
             "ignored": self.ignored + self.requests.ignored,
         }
@@ -300,7 +302,7 @@ class GroupViews(Layer):
             left = seconds(max(0, self._gone_by - now))
             reasons.append(f"leaving for {so_far}: gone in {left}")
         reasons += self.agreement.explain(now) + self.meeting.explain(now)
-        return reasons + explain(self.change, now)
+        return reasons + explain(self.change, self.requests.pairs, now)
 
     def check_invariants(self) -> None:
         if self.phase in (Phase.IDLE, Phase.OUT):
@@ -341,6 +343,7 @@ class GroupViews(Layer):
             return
         self.discovery.add(member.address for member in view)
         self.requests.begin(view)
+        self.greetings.tell_left_out(view, out)
         self._timers.arm(Timer.ADVANCE, now)
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:
@@ -354,7 +357,8 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        if self.change.is_frozen or self.meeting.fresh(now):
+        is_met = self.meeting.fresh(now) or self.meeting.has_group(now)
+        if self.change.is_frozen or is_met:
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.agreement.refusal is not None:
             self._go(self.agreement.refusal, out)

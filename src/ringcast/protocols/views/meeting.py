@@ -7,15 +7,18 @@ whose settings somebody asked for, then the one with the lower coordinator; who 
 last. The settings of the leading part are those of all. The lesser tells the better who is in it;
 that one gathers for a moment, so that many come in one change, and proposes a view of all.
 
-After a loss nobody is met for a while: a second, and twice as long each time if parts had come
+After a loss no part is met for a while: a second, and twice as long each time if parts had come
 together since, up to 16 seconds; in quiet times that is forgotten. So a link that comes and goes
-makes and breaks views less and less often. Nor does a change that nobody needs follow at once on
-another: after one that held senders up for so long, nine times as long passes, 50 ms at the least
-and nine seconds at the most.
+makes and breaks views less and less often. Who looks for the group is not put off by that, nor does
+its coming in count: it was in no view that could break. Nor does a change that nobody needs follow
+at once on another: after one that held senders up for so long, nine times as long passes, 50 ms at
+the least and nine seconds at the most. Whoever looks and hears of a group waits for it, and begins
+none of its own.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
@@ -49,10 +52,15 @@ GREET_NS = 500_000_000
 
 PARTS_MAX = VIEW_MEMBERS_MAX
 
+HELD_MAX = 64
+"""Changes of which it is known how long they held senders up."""
+
 
 class Met(NamedTuple):
     view: View
     at: int
+    is_looking: bool
+    """For the group: it has been in no view with others."""
 
 
 def rank(hello: Hello, source: Member) -> tuple[bool, int, bool, Address, int]:
@@ -68,7 +76,13 @@ class Meeting:
     def __init__(self) -> None:
         self.parts: dict[Member, Met] = {}
         """By their coordinators."""
+        self.invited: list[Member] = []
+        """Whom the last proposal was to let in."""
         self.losses = BackOff()
+        self.held: deque[int] = deque(maxlen=HELD_MAX)
+        """For how long the last changes held senders up."""
+        self._group_at = -FRESH_NS  # when somebody was heard who is in the group
+        self._are_looking = False  # all who come into the view that this member makes
         self._pause_until = 0
         self._greeted_at = -GREET_NS
 
@@ -79,8 +93,17 @@ class Meeting:
         self.parts.pop(source, None)
         if len(self.fresh(now)) >= PARTS_MAX:
             return False
-        self.parts[source] = Met(View(hello.view_id, hello.members), now)
+        is_looking = hello.coordinator is None
+        self.parts[source] = Met(View(hello.view_id, hello.members), now, is_looking)
         return True
+
+    def hear_group(self, now: int) -> None:
+        """Somebody is in a view that this member could come into."""
+        self._group_at = now
+
+    def has_group(self, now: int) -> bool:
+        """Whether there is a group to come into: then nobody needs to begin one."""
+        return now - self._group_at < FRESH_NS
 
     def fresh(self, now: int) -> dict[Member, Met]:
         """Parts that can be counted on; the others are forgotten."""
@@ -90,13 +113,16 @@ class Meeting:
 
     def changed(self, view: View, held_up: int, now: int, *, is_merge: bool) -> None:
         """A view has begun, for which senders were held up so long."""
+        if held_up:
+            self.held.append(held_up)
         pause = PAUSE_SHARE * held_up if is_merge else 0  # what was needed does not count
         self._pause_until = now + min(max(PAUSE_MIN_NS, pause), PAUSE_MAX_NS)
         self.parts = {
             who: met for who, met in self.parts.items() if not set(view).intersection(met.view)
         }
-        if is_merge:
+        if is_merge and not self._are_looking:
             self.losses.merge()
+        self._are_looking = False
 
     def give_way(self, now: int) -> None:
         """A better part knows of mine."""
@@ -110,8 +136,9 @@ class Meeting:
         return True
 
     def not_before(self, now: int) -> int:
-        """When parts may come together again; `now` or earlier: they may."""
-        return max(self._pause_until, now + self.losses.waits(now))
+        """When somebody may come in again; `now` or earlier: they may."""
+        is_any_looking = any(met.is_looking for met in self.fresh(now).values())
+        return max(self._pause_until, now + (0 if is_any_looking else self.losses.waits(now)))
 
     def explain(self, now: int) -> list[str]:
         wait, parts = self.not_before(now) - now, self.fresh(now)
@@ -123,13 +150,18 @@ class Meeting:
         """Parts that can come in, apart from mine and from each other: nobody, and no address,
         twice."""
         taken = set(mine)
+        self.invited.clear()
         addresses = {member.address for member in taken}
+        self._are_looking = True
         for met in self.fresh(now).values():
             view = met.view
             places = {member.address for member in view}
+            may_come = met.is_looking or not self.losses.waits(now)
             has_room = len(view) <= room - len(taken)
-            if has_room and addresses.isdisjoint(places):
+            if may_come and has_room and addresses.isdisjoint(places):
                 taken.update(view)
+                self.invited += view
                 addresses |= places
+                self._are_looking &= met.is_looking
                 yield view
         self.parts.clear()

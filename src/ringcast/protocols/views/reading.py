@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 UNREAD_VIEWS_MAX = 256
 """Views that an application may be behind."""
 
+UNREAD_WINDOWS = 4
+"""How many windows full of bytes of departed members may wait for a reader."""
+
 
 @dataclass(slots=True)
 class UnreadView:
@@ -56,6 +59,10 @@ class Reading:
             return ready
         cut = self.unread[0].cuts.get(half)
         return 0 if cut is None else min(ready, cut - half.window.delivered)
+
+    def end(self, half: Half) -> int:
+        """How far it is read before the next view."""
+        return self.unread[0].cuts.get(half, 0) if self.unread else half.window.high
 
     @property
     def is_due(self) -> bool:

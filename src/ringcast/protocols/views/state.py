@@ -18,7 +18,8 @@ While it waits, what members send in the view and in later ones is kept in order
 bytes, and counts as taken; then senders are held up, and are told by whom.
 
 A provider that refuses, or gives no sign for PATIENCE, is named to the coordinator: the next view
-has another. One that departs is not in the next view anyway.
+has another. One that departs is not in the next view anyway. Where nobody else is left, those that
+were only silent are asked again, with more patience.
 
 All that is said here goes over the system's channel (channel.py), in order and once. A provider
 may be in the view before its taker is: what it says then waits here.
@@ -113,6 +114,7 @@ class StateTransfer(Layer):
         self._standing = StateStanding(Holding.LACKS if has_state else Holding.NONE)
         self._behind_view: list[Event] = []  # for the application, right behind the view
         self._early: deque[tuple[Member, SystemMessage]] = deque()
+        self._silent: set[Member] = set()  # of those who could not give it
         self._is_full = False
         self._since = 0
         self.attach(GroupState(me), Deadlines())
@@ -223,6 +225,7 @@ class StateTransfer(Layer):
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.taking.is_given_up(now):
             assert self.provider is not None
+            self._silent.add(self.provider)
             self._give_up_on(self.provider, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
@@ -231,6 +234,7 @@ class StateTransfer(Layer):
         out.events.extend(self.giving.take_events())
         self.taking.stop()
         self.catch_up = None
+        self._silent.clear()
         self._early.clear()
         self._behind_view.clear()
         self.blocked.clear()
@@ -319,8 +323,12 @@ class StateTransfer(Layer):
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)
         elif self._standing.holding is Holding.LACKS and self.provider is None:
-            if cut.provider is None:
+            if cut.provider is None and self._silent.isdisjoint(view):
                 self._lose(out)
+            elif cut.provider is None:
+                refused = tuple(who for who in self._standing.refused if who not in self._silent)
+                self._silent.clear()
+                self._stand(StateStanding(Holding.LACKS, None, refused), out)
             else:  # whoever made the cut did not know yet that this member has nobody
                 out.signal(StateChanged(self._standing))
         early, self._early = self._early, deque()
@@ -387,6 +395,7 @@ class StateTransfer(Layer):
                 if self.phase is Phase.WAITING and not self.is_dropping:
                     self._enter(Phase.HANDING)
                 self.note_full(False, out)
+                self._silent.clear()
                 self._stand(self._held(), out)
 
     def _on_joiner_blocked(self, source: Member, message: JoinerBlocked, now: int) -> None:

@@ -45,7 +45,7 @@ from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.reading import Reading, UnreadView, parts_of
+from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, parts_of
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.frames import (
@@ -73,9 +73,6 @@ if TYPE_CHECKING:
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
-
-UNREAD_WINDOWS = 4
-"""How many windows full of bytes of departed members may wait for a reader."""
 
 
 class Standing(Enum):
@@ -214,7 +211,14 @@ class ViewStreams(ReliableMulticast):
         return events
 
     def take_own(self) -> list[Event]:
-        return [] if self.reading.unread else super().take_own()
+        """What may be read of it: no view is told of before what others have sent in the last."""
+        events: list[Event] = []
+        read: list[Event] | None = []
+        while read is not None and self._reading_in is not None:
+            events += read
+            events += self._take_own(self._reading_in, self.reading.end)
+            read = self._announce()
+        return events
 
     # Outputs
 
@@ -298,20 +302,14 @@ class ViewStreams(ReliableMulticast):
         elif self.standing is Standing.FROZEN:
             self._keep(self._aside, source, data)
 
-    def _configure(self, settings: Settings) -> None:
-        """From the view on that begins. How to purge changes before there is anything to purge."""
-        self.config = config = settings.apply_to_multicast(self.config)
-        self._tau = round(config.xmit_interval_s * 1e9)
-        self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
+    def configure(self, settings: Settings) -> None:
+        super().configure(settings)
         for half in self._halves():
-            half.configure(config, self._slow_member_timeout_s)
-        if config.stability is not None:
-            self.rounds = self.stability(self.me, config)
-            self.rounds.attach(self.group, self.deadlines)
+            half.configure(self.config, self._slow_member_timeout_s)
 
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         if begin.settings is not None:
-            self._configure(begin.settings)
+            self.configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
         is_first, together = not self._senders, frozenset(part.members)
         cuts: dict[MulticastSender | MulticastReceiver, int] = {}

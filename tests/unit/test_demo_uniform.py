@@ -1,4 +1,4 @@
-"""ringcast demo uniform: the time line that it tells is that of a take-over."""
+"""ringcast demo uniform: the time line that it tells is that of a flush."""
 
 from __future__ import annotations
 
@@ -14,31 +14,28 @@ def told(reached: str) -> list[str]:
     return [line.split(" ms  ")[-1] for line in result.output.splitlines()]
 
 
-def test_the_taker_fetches_what_another_holds_and_all_deliver() -> None:
+def test_members_fetch_what_another_holds_and_all_deliver_before_the_view() -> None:
     lines = told("D")
     steps = [
         "D gets 1..3 of A, and keeps it.",
         "A dies. It has delivered 0 of them itself.",
-        "B installs View 5: B, C, D.",
-        "B to C: A is gone and I see to what it left. What do you hold of it?",
-        "C to B: nothing of A.",
+        "B to C: let B, C, D be view 5. What do you hold?",
+        "C to B: I hold nothing of others.",
         "D to B: I hold 1..3 of A.",
-        "B to D: give me 1..3 of A.",
-        "D hands B 1..3 of A.",
-        "C to B: give me 1..3 of A.",
-        "B hands C 1..3 of A.",
-        "B delivers 1..3 of A.",
-        "B to C: all hold what is up to 3 of A: deliver it.",
+        "B to C: before view 5 all deliver A up to 3.",
+        "C to D: give me 1..3 of A.",
+        "D hands C 1..3 of A.",
+        "C to B: I hold it.",
+        "B to C: all hold it. View 5 begins.",
         "C delivers 1..3 of A.",
-        "D delivers 1..3 of A.",
-        "B to D: A is resolved, drop the rest.",
+        "C installs View 5: B, C, D.",
         "B, C, D have each delivered 3 messages of A.",
     ]
     places = [lines.index(step) for step in steps]
     assert places == sorted(places)
 
 
-def test_the_taker_fetches_nothing_that_it_has() -> None:
+def test_who_proposes_fetches_nothing_that_it_has() -> None:
     lines = told("B")
     assert "B hands D 1..3 of A." in lines
     assert not any(line.startswith(("B to C: give", "B to D: give")) for line in lines)

@@ -1,4 +1,5 @@
-"""A take-over in virtual time: the sender of uniform messages dies when one member alone has them.
+"""The sender of uniform messages dies when one member alone has them; the flush of the view without
+it brings them to all.
 
 Four real nodes, membership and failure detection included, speak real datagrams over a network of
 one millisecond. Whatever is told here was read off those datagrams and off what the nodes deliver.
@@ -10,23 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
-from ringcast.errors import DecodeError
 from ringcast.events import Delivered, ViewInstalled
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
-from ringcast.wire.frames import (
-    Ack,
-    Commit,
-    Data,
-    EstateRun,
-    EstateWanted,
-    Stage,
-    Standing,
-    Takeover,
-    UnicastData,
-)
-from ringcast.wire.messages import decode_message
+from ringcast.wire import changes
+from ringcast.wire.frames import Ack, Commit, Data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,37 +112,41 @@ class Town:
                 self.say(f"{source} tells {dest} that it holds {_run(1, received)}.")
             case Commit(seqno) if seqno:
                 self.say(f"{source} tells all: everybody holds {_run(1, seqno)}.")
-            case Takeover():
-                for claim in frame.claims:
-                    self.say(f"{source} to {dest}: {_claim(claim.sender, claim.stage, claim.high)}")
-            case Standing():
-                for share in frame.shares:
-                    of = f"of {share.sender}"
-                    what = (
-                        f"I hold {_run(1, share.received)} {of}"
-                        if share.received
-                        else f"nothing {of}"
-                    )
-                    taken = f", and have delivered {share.delivered}" * (share.delivered > 0)
-                    self.say(f"{source} to {dest}: {what}{taken}.")
-            case UnicastData():
-                for payload in frame.payloads:
-                    self._tell_message(source, dest, payload)
+            case _ if dest != NAMES[0]:
+                self._tell_change(source, dest, frame)
 
-    def _tell_message(self, source: str, dest: str, payload: bytes) -> None:
-        try:
-            message = decode_message(payload)
-        except DecodeError:
-            return
-        match message:
-            case EstateWanted(_, sender, first, last):
-                self.say(f"{source} to {dest}: give me {_run(first, last)} of {sender}.")
-            case EstateRun(sender, first, payloads):
-                last = first + len(payloads) - 1
-                self.say(f"{source} hands {dest} {_run(first, last)} of {sender}.")
+    def _tell_change(self, source: str, dest: str, frame: Frame) -> None:
+        said = f"{source} to {dest}"
+        members = list(self.nodes[source].view or ())
+        match frame:
+            case changes.Propose():
+                runs = [run for run in frame.members if isinstance(run, range)]
+                names = ", ".join(str(members[place]) for run in runs for place in run)
+                self.say(f"{said}: let {names} be view {frame.id.counter}. What do you hold?")
+            case changes.State():
+                held = [
+                    f"{_run(1, seqno)} of {members[place]}"
+                    for place, stream, seqno in frame.held
+                    if stream is Stream.UNIFORM and members
+                ]
+                self.say(f"{said}: I hold {', '.join(held) or 'nothing of others'}.")
+            case changes.Cut():
+                for mark in frame.parts[0].departed:
+                    if mark.stream is Stream.UNIFORM:
+                        what = f"{members[mark.place]} up to {mark.seqno}"
+                        self.say(f"{said}: before view {frame.id.counter} all deliver {what}.")
+            case changes.Want():
+                lacking = ", ".join(_run(run.start, run.stop - 1) for run in frame.missing)
+                self.say(f"{said}: give me {lacking} of {frame.sender}.")
+            case changes.Forwarded(data=data):
+                self.say(f"{source} hands {dest} {_run(data.first, data.last)} of {frame.sender}.")
+            case changes.Flushed():
+                self.say(f"{said}: I hold it.")
+            case changes.Install():
+                self.say(f"{said}: all hold it. View {frame.id.counter} begins.")
 
 
-def take_over(tell: Callable[[int, str], None], reached: str) -> dict[str, list[bytes]]:
+def lose_sender(tell: Callable[[int, str], None], reached: str) -> dict[str, list[bytes]]:
     """Let the sender die when only these members have its messages; what each survivor has
     delivered in the end."""
     sender = NAMES[0]
@@ -169,11 +163,7 @@ def take_over(tell: Callable[[int, str], None], reached: str) -> dict[str, list[
     town.kill(sender)
     survivors = list(town.nodes.values())
     town.world.run_until(
-        lambda: all(
-            len(node.view or ()) == len(survivors) and node.multicast.uniform.is_settled
-            for node in survivors
-        ),
-        WITHIN_MS,
+        lambda: all(len(node.view or ()) == len(survivors) for node in survivors), WITHIN_MS
     )
     return {name: town.delivered[name] for name in town.nodes}
 
@@ -188,15 +178,3 @@ def _name(address: Address) -> str:
 
 def _run(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
-
-
-def _claim(sender: Member, stage: Stage, high: int) -> str:
-    match stage:
-        case Stage.COLLECT:
-            return f"{sender} is gone and I see to what it left. What do you hold of it?"
-        case Stage.HOLD:
-            return f"get hold of what is up to {high} of {sender}; I have it."
-        case Stage.COMMIT:
-            return f"all hold what is up to {high} of {sender}: deliver it."
-        case Stage.RESOLVED:
-            return f"{sender} is resolved, drop the rest."
