@@ -316,7 +316,8 @@ class ViewChange:
             elif self.proposer.step in (Step.IDLE, Step.TELL):
                 self._propose_rest(now, out)
             return
-        self._translator.promise(proposal, frame.base)
+        if order(proposal.id) >= order(promised):
+            self._translator.promise(proposal, frame.base)
         self.follower.on_propose(source, proposal, wishes)
 
     def _on_cut(self, source: Member, frame: wire.Cut, wishes: machine.Wishes) -> None:
