@@ -411,7 +411,7 @@ def bytes_of_first_item(frame: Frame) -> int:
 
 
 def is_alone(frame: Frame) -> bool:
-    change = isinstance(frame, Hello | Propose | State | Cut | Forwarded)
+    change = isinstance(frame, Hello | Propose | State | Cut | Forwarded | Piece)
     return change or isinstance(frame, StabilityReport | Stable | PeerRepair)
 
 
