@@ -1,17 +1,23 @@
-"""What the tests of seeded runs share: no seed may fail, and each gives the same trace anywhere."""
+"""What the tests of seeded runs share: which runs there are, and that each is the same anywhere."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.sim.fleet import Tally
+import pytest
+
+from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.sim.plan import expand
+from ringcast.sim.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.options import Options
     from ringcast.sim.runner import Summary
 
 MANY = range(400)
@@ -20,10 +26,54 @@ HASHES = """
 import sys
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
-count, protocol, partitions = sys.argv[1:]
+count, protocol, purge, partitions = sys.argv[1:]
 for seed in range(int(count)):
-    print(run(expand(seed, protocol, partitions=partitions == "True")).summary.hash)
+    print(run(expand(seed, protocol, partitions=partitions == "True", purge=purge)).summary.hash)
 """
+
+
+class Plan(NamedTuple):
+    """Runs of one kind."""
+
+    protocol: str
+    purge: str = "acks"
+    partitions: bool = False
+    first: int = 15
+    """So many run on every commit."""
+    kept: tuple[int, ...] = ()
+    """Others that have found something."""
+
+    def __str__(self) -> str:
+        """As the commands take it."""
+        found = f"--protocol {self.protocol}" + " --partitions" * self.partitions
+        return found + f" --purge {self.purge}" * (self.purge != "acks")
+
+    def expand(self, seed: int) -> Options:
+        return expand(seed, self.protocol, partitions=self.partitions, purge=self.purge)
+
+    def run(self, seeds: Sequence[int], *, jobs: int = 1) -> Tally:
+        return tally_of(
+            run_seeds(
+                seeds,
+                protocol=self.protocol,
+                partitions=self.partitions,
+                purge=self.purge,
+                jobs=jobs,
+            )
+        )
+
+
+PLANS = (
+    Plan("multicast", first=40),
+    Plan("multicast", "stability", first=30),
+    Plan("unicast", first=40),
+    Plan("group", first=30),
+    Plan("group", "stability", first=10),
+    Plan("group", partitions=True, first=20),
+    Plan("uniform", first=25),
+    Plan("uniform", "stability", first=5),
+    Plan("uniform", partitions=True, first=10),
+)
 
 
 def tally_of(summaries: Iterable[Summary]) -> Tally:
@@ -43,16 +93,28 @@ def check_nothing_failed(tally: Tally, options: str) -> None:
     assert not failures, "\n".join(failures)
 
 
-def check_determinism(count: int, protocol: str, *, partitions: bool = False) -> None:
-    first, second = (_hashes(count, protocol, partitions, salt) for salt in ("1", "4242"))
+def check_caught(
+    plan: Plan, factory: NodeFactory, rules: set[str], seeds: Iterable[int] = range(30)
+) -> None:
+    """A node that is broken on purpose violates one of these."""
+    found = set()
+    for seed in seeds:
+        found |= {failure.rule for failure in run(plan.expand(seed), factory).failures}
+        if found & rules:
+            return
+    pytest.fail(f"no seed shows a violation of {rules}; of others: {found}")
+
+
+def check_determinism(plan: Plan, count: int) -> None:
+    first, second = (_hashes(plan, count, salt) for salt in ("1", "4242"))
     assert first == second
     assert len(set(first)) == count
 
 
-def _hashes(count: int, protocol: str, partitions: bool, salt: str) -> list[str]:
+def _hashes(plan: Plan, count: int, salt: str) -> list[str]:
     """Of the traces of so many seeds, in a process that hashes its own way."""
     done = subprocess.run(
-        [sys.executable, "-c", HASHES, str(count), protocol, str(partitions)],
+        [sys.executable, "-c", HASHES, str(count), *map(str, plan[:3])],
         env={**os.environ, "PYTHONHASHSEED": salt},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Seeded runs of the real node: none may violate anything, and each is the same everywhere."""
+"""Seeded runs of whole nodes: none may violate anything, and each is the same everywhere."""
 
 from __future__ import annotations
 
@@ -7,86 +7,110 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from seeded import MANY, check_determinism, check_nothing_failed, tally_of
+from seeded import MANY, PLANS, check_determinism, check_nothing_failed
 
-from ringcast.sim.cluster import Cluster
-from ringcast.sim.fleet import run_seeds
-from ringcast.sim.options import Options
-from ringcast.sim.plan import expand
+from ringcast.sim.faults import SETTLED_KINDS
+from ringcast.sim.happenings import CRASHED_SENDERS
+from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
-    from ringcast.sim.fleet import Tally
+    from seeded import Plan
+
+every_plan = pytest.mark.parametrize("plan", PLANS, ids=str)
 
 
-def check(tally: Tally) -> None:
-    check_nothing_failed(tally, "--protocol multicast")
+@every_plan
+def test_the_first_seeds_violate_nothing(plan: Plan) -> None:
+    seeds = [*range(plan.first), *plan.kept]
+    check_nothing_failed(plan.run(seeds), str(plan))
+
+
+@pytest.mark.proof
+@every_plan
+def test_many_seeds_violate_nothing_and_leave_nothing_out(plan: Plan) -> None:
+    tally = plan.run(MANY[:200] if plan.partitions else MANY, jobs=os.cpu_count() or 1)
+    check_nothing_failed(tally, str(plan))
     assert not tally.vacuous
+    assert tally.deliveries / tally.seeds >= 100
+    if plan.protocol == "uniform" and not plan.partitions:
+        assert tally.happenings[CRASHED_SENDERS] >= 0.15 * tally.seeds
 
 
-def test_the_first_seeds_violate_nothing() -> None:
-    check(tally_of(run_seeds(range(60))))
-
-
-@pytest.mark.proof
-def test_many_seeds_violate_nothing() -> None:
-    tally = tally_of(run_seeds(MANY, jobs=os.cpu_count() or 1))
-    check(tally)
-    assert tally.deliveries / tally.seeds >= 500
-
-
-def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
-    check_determinism(6, "multicast")
+@every_plan
+def test_a_seed_gives_the_same_trace_under_any_hash_seed(plan: Plan) -> None:
+    check_determinism(plan, 2)
 
 
 @pytest.mark.proof
-def test_many_seeds_give_the_same_traces_under_any_hash_seed() -> None:
-    check_determinism(50, "multicast")
+@every_plan
+def test_many_seeds_give_the_same_traces_under_any_hash_seed(plan: Plan) -> None:
+    check_determinism(plan, 30)
+
+
+@every_plan
+def test_options_survive_json_and_read_as_a_block(plan: Plan) -> None:
+    for seed in range(30):
+        options = plan.expand(seed)
+        assert from_json(options.to_json()) == options
+        lines = str(options).splitlines()
+        assert lines[0].startswith(f"seed {seed}")
+        assert all(len(line) < 200 for line in lines)
+
+
+# Single runs
 
 
 def quiet(**changes: object) -> Options:
-    """Three nodes and no faults."""
-    return replace(Options(seed=1), **changes)  # type: ignore[arg-type]
+    """Three nodes that start at once, and no faults."""
+    return replace(Options(seed=1, warm_ms=300.0), **changes)  # type: ignore[arg-type]
 
 
-def test_without_faults_every_message_is_delivered_by_everybody() -> None:
-    result = run(quiet(messages=40, late_messages=2))
+@pytest.mark.parametrize("protocol", ["multicast", "group"])
+def test_without_faults_every_message_is_delivered_by_everybody(protocol: str) -> None:
+    result = run(quiet(protocol=protocol, messages=40, late_messages=2))
     assert result.failures == ()
     assert result.summary.deliveries == 3 * 3 * (40 + 2)
     assert not any(row.event == trace.NET_DROP for row in result.trace.rows)
 
 
-def test_digest_before_freeze_leaves_joiners_unserved() -> None:
-    """The order of a join matters: the broken one is caught, on runs that the right one passes."""
-    caught = 0
-    for seed in range(60):
-        options = expand(seed)
-        if options.initial < options.nodes and not run(options).failures:
-            broken = run(replace(options, digest_before_freeze=True))
-            caught += any(failure.rule == "N9" for failure in broken.failures)
-        if caught:
-            break
-    assert caught
+def test_an_incident_waits_for_the_frame_that_it_names() -> None:
+    """D joins; whoever proposes it dies when two have heard that the view begins."""
+    join = Incident(fault="join", at_ms=100.0, nodes=(3,))
+    dies = Incident(fault="F10", at_ms=50.0, when="install", after=1)
+    four = {"nodes": 4, "capacities": (16,) * 4, "tau_ms": (50.0,) * 4, "faults": ("F10",)}
+    result = run(quiet(incidents=(dies, join), safety_ms=2000.0, **four))
+    assert result.failures == ()
+    rows = result.trace.rows
+    (crash,) = (row for row in rows if row.event == trace.CRASH)
+    told = [row for row in rows[crash.run_idx :] if row.kind == "install" and row.peer == "A"]
+    assert crash.node == "A"
+    assert [row.event for row in told] == [trace.RX] * 2
+    last = {row.node: row.members for row in rows if row.event == trace.VIEW and row.node != "A"}
+    assert {frozenset(members) for members in last.values()} == {frozenset({"B#1", "C#1", "D#1"})}
 
 
-def test_late_packets_of_an_excluded_member_are_ignored() -> None:
-    excluded = 0
-    for seed in range(200):
-        options = expand(seed)
-        if any(incident.what == "exclude" for incident in options.incidents):
-            cluster = Cluster(options)
-            cluster.run()
-            rows = cluster.recorder.rows
-            stops = [row for row in rows if row.event == trace.STOP]
-            excluded += len(stops)
-            assert not [
-                row
-                for stop in stops
-                for row in rows[stop.run_idx :]
-                if row.event in (trace.SEND, trace.DELIVER, trace.TX)
-                and (row.node, row.inc) == (stop.node, stop.inc)
-            ]
-        if excluded >= 3:
-            break
-    assert excluded >= 3
+def test_stale_datagrams_come_also_when_all_is_calm_and_change_nothing() -> None:
+    crash = Incident(fault="F10", at_ms=200.0, nodes=(0,))
+    options = quiet(faults=("F10", "F22"), stale=0.9, stale_ms=700.0, incidents=(crash,))
+    result = run(options)
+    assert result.failures == ()
+    rows = result.trace.rows
+    calm = next(row for row in rows if row.event == trace.PHASE and row.kind == "liveness")
+    after = rows[calm.run_idx :]
+    assert [row for row in after if row.event == trace.RX and row.kind in SETTLED_KINDS]
+    assert [row for row in after if row.event in (trace.VIEW, trace.FREEZE)] == []
+
+
+@pytest.mark.parametrize("what", ["propose", "suspect"])
+def test_views_that_nobody_needs_are_made_and_all_come_back_as_they_are(what: str) -> None:
+    needless = [
+        Incident(fault="F18", at_ms=at, ms=20.0, nodes=nodes, what=what)
+        for at, nodes in ((50.0, (0, 1)), (120.0, (2, 0)), (121.0, (0, 2)))
+    ]
+    result = run(quiet(faults=("F18",), incidents=tuple(needless)))
+    assert result.failures == ()
+    views = [set(row.members) for row in result.trace.rows if row.event == trace.VIEW]
+    assert any(len(members) < 3 for members in views[3:])
+    assert views[-3:] == [{"A#1", "B#1", "C#1"}] * 3

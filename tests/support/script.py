@@ -61,7 +61,7 @@ from ringcast.wire.frames import (
     UnicastNack,
     Watermark,
 )
-from support.virtual_synchrony import Observed, Watch, watched
+from support.virtual_synchrony import Observed, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,7 +124,6 @@ class Script:
         self._streams: tuple[Stream, ...] = (Stream.FIFO,)
         self._unicast = UnicastRule(self.violations)
         self._observed = Observed()
-        self._membership = watched(self._observed)
         self._greeters: dict[str, Stream] = {}
         self._numbers: Counter[tuple[str, Stream]] = Counter()
 
@@ -183,7 +182,6 @@ class Script:
             config = replace(config, membership=times)
         node = build_node(
             *(me, config),
-            membership=self._membership,
             streams=self._streams,
         )
         Watch(node, self._observed)

@@ -169,7 +169,7 @@ _OF_UNICAST = {
     "nonce": _unicast(_SYNC["drop"], _TOO_MANY, sender=RestlessSender),
     # Another connection than the one at hand is taken for a newer one.
     "order": _unicast(_PAIR["stale"], _TWICE, _known=lambda self, peer: None),
-    "outstanding": Ablation(AnyAnswer, _SYNC["drop"], _WENT_BACK),
+    "outstanding": Ablation(AnyAnswer, replace(_SYNC["drop"], messages=1), _WENT_BACK),
     "reack": _unicast(_ONE_LOST, STALL, receiver=OnceAckingReceiver),
     "report": _unicast(_PAIR["crash"], _UNTOLD, sender=SecretiveSender),
     "resend": _unicast(_ONE_LOST, STALL, sender=SilentSender),

@@ -66,7 +66,7 @@ class LeftOut(NamedTuple):
 
 LEFT_OUT: dict[type, LeftOut] = {
     Node: LeftOut(
-        "me codec _owner _places _tells_purged",
+        "me codec _owner _places",
         "rejected _receipts_asked",
         "_few_since _turn",
         "multicast unicast membership detector state _channel effects observer",

@@ -91,7 +91,8 @@ def merges_per_minute(facts: Facts) -> int:
 
 
 def views_per_minute(facts: Facts) -> int:
-    """How many views it may install then. Parting and coming together are two; and a link that
-    comes and goes must be down for long enough to be noticed, and up for as long."""
+    """How many views it may install then. Everybody has its first. Parting and coming together are
+    two; and a link that comes and goes must be down for long enough to be noticed, and up for as
+    long."""
     returns = 30 * SECOND_NS // max(1, facts.suspect_ns + facts.verify_ns)
-    return 2 * (merges_per_minute(facts) + returns * (facts.nodes - 1))
+    return 1 + 2 * (merges_per_minute(facts) + returns * (facts.nodes - 1))

@@ -27,7 +27,7 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ringcast.trace.rows import MemberKey, OriginKey, Row, ViewKey
 
@@ -150,6 +150,8 @@ class Life:
         """Messages that were delivered in a view in which it never was."""
         self.is_whole = False
         """Nothing that it did is missing at the end."""
+        rows = list(rows)
+        self._leaves_at = _leaves_at(rows)
         sent: dict[int, int] = {}
         change: Row | None = None
         for row in rows:
@@ -195,12 +197,25 @@ class Life:
                 self.unplaced.append(row)
                 return
             span = _extend(stay.delivered, row.origin, row)
-            if next(reversed(self.stays)) == row.view_key:
+            if next(reversed(self.stays)) == row.view_key and not self._leaves(row):
                 span.by_commit = row
         elif stay is not None and row.event == SHOWN:
             stay.shown = row
         elif stay is not None and row.event == OPEN:
             stay.opened.setdefault(row.origin, row)
+
+    def _leaves(self, row: Row) -> bool:
+        """Whether it is handed its own messages, by the cut of the view that it leaves with."""
+        is_own = (row.peer, row.peer_inc) == (row.node, row.inc)
+        return is_own and self._leaves_at is not None and row.idx > self._leaves_at
+
+
+def _leaves_at(rows: Sequence[Row]) -> int | None:
+    """Where a member promised the view that it left with; None: it did not leave so."""
+    changes = [row for row in rows if row.event in (VIEW, FREEZE)]
+    if not changes or changes[-1].event == VIEW or all(row.event != STOP for row in rows):
+        return None
+    return changes[-1].idx
 
 
 def _extend(spans: dict[K, Span], key: K, row: Row) -> Span:

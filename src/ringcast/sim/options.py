@@ -61,6 +61,7 @@ DETECTING = ("group", "uniform")
 PURGES = ("acks", "stability")
 """How a group may learn what everybody has."""
 NODES_MAX = 10
+PAIRS_SHOWN = 16
 
 
 def slot_name(slot: int) -> str:
@@ -363,7 +364,9 @@ class Options:
         """A block for people."""
         names = [slot_name(slot) for slot in range(self.nodes)]
         pairs = [f"{slot_name(source)}>{slot_name(dest)}" for source, dest in self.pairs]
-        loads = [*map(slot_name, self.senders), *pairs]
+        loads = [*map(slot_name, self.senders), *pairs[:PAIRS_SHOWN]]
+        if len(pairs) > PAIRS_SHOWN:
+            loads.append(f"and {len(pairs) - PAIRS_SHOWN} more")
         taus = "/".join(f"{tau:.0f}" for tau in dict.fromkeys(self.tau_ms))
         capacities = "/".join(map(str, dict.fromkeys(self.capacities)))
         lines = [

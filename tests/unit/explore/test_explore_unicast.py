@@ -45,8 +45,10 @@ SMALL = [
     replace(
         scenario,
         faults=SHORTER.get(scenario.name, scenario.faults),
-        messages=1 if scenario in SYNC.values() else scenario.messages,
-        capacity=1 if scenario.messages > 1 else 2,
+        messages=1
+        if scenario in SYNC.values() or scenario.name == "restart"
+        else scenario.messages,
+        capacity=1,
     )
     for scenario in ALL
     if scenario.name not in LONG
@@ -121,6 +123,7 @@ def test_without_the_tombstone_a_dropped_window_delivers_again() -> None:
     assert any("DROPS its window for A" in step for step in witness)
 
 
+@pytest.mark.proof
 def test_without_the_connection_in_acks_messages_are_lost() -> None:
     closing = replace(STALE, faults={Fault.IDLE: 2})
     report = explore_scenario(closing, ABLATED["ack-conn"].protocol)
