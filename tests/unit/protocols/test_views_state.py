@@ -40,7 +40,6 @@ from ringcast.wire.frames import (
     StateEnd,
     StateRefused,
 )
-from ringcast.wire.frames import StateData
 from support.view_group import SMALL, ViewGroup
 
 if TYPE_CHECKING:
