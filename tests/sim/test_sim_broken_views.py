@@ -32,7 +32,6 @@ from ringcast.protocols.views.meeting import Meeting
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.wire.changes import InView
-from ringcast.wire.frames import Data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.protocols.views.frames import Wishes
     from ringcast.wire.changes import Install
-    from ringcast.wire.frames import Frame
+    from ringcast.wire.frames import Data, Frame
 
 MULTICAST, GROUP, UNIFORM = Plan("multicast"), Plan("group"), Plan("uniform")
 RETAINED = Plan("multicast", "stability")
