@@ -7,11 +7,10 @@ READY := $(VENV)/.ready
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
-# Explorations, and whole members in virtual time, take too long with every branch counted.
-TOWNS := $(addprefix tests/scenarios/test_,merge.py state_transfer.py uniform_scenarios.py review_findings.py)
-SMALL := tests/unit/explore $(TOWNS)
-PARTS := tests/properties $(filter-out $(TOWNS),$(wildcard tests/scenarios/test_*.py)) \
-	$(filter-out tests/unit/explore,$(wildcard tests/unit/*))
+# Explorations, and whole members at every step of something, take too long with every branch counted.
+WHOLE := tests/scenarios/test_view_scenarios.py $(addprefix tests/unit/protocols/test_views_,random.py steps.py)
+SMALL := tests/unit/explore $(WHOLE)
+PARTS := tests/properties tests/scenarios $(filter-out tests/unit/explore,$(wildcard tests/unit/*))
 
 .PHONY: help setup demo test check proof golden bench pictures lock clean
 help:           ## this list
@@ -44,7 +43,7 @@ test-real: $(READY)
 test-small: $(READY)
 	@$(BIN)/pytest -q -m "not proof" $(SMALL)
 test-parts: $(READY)
-	@$(BIN)/coverage run -m pytest -q -m "not proof" $(PARTS)
+	@$(BIN)/coverage run -m pytest -q -m "not proof" $(addprefix --ignore=,$(WHOLE)) $(PARTS)
 	@$(BIN)/coverage report --include=$(PROVED) --fail-under=98
 
 check: $(READY) ## format, lint, types, tidiness

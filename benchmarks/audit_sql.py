@@ -72,9 +72,6 @@ _MEMBERS = """
            key IN (FROM departed) AND (node, inc) NOT IN (SELECT (node, inc) FROM stopped)
              AS is_dead
     FROM named;
-
-    CREATE OR REPLACE TEMP TABLE resolved AS
-    SELECT node, inc, peer, peer_inc FROM rows WHERE event = 'estate' AND kind = 'resolved';
 """
 
 _NAMED = """
@@ -94,19 +91,12 @@ _AGREEMENT = """
          unsent AS (
            SELECT delivered.*, sent.last AS sent_last FROM delivered LEFT JOIN sent
              USING (peer, peer_inc, stream)
-           WHERE sent.last IS NULL OR delivered.last > sent.last OR delivered.first < sent.first),
-         survivors AS (
-           SELECT delivered.* FROM delivered JOIN resolved USING (node, inc, peer, peer_inc)
-           WHERE stream = 1 AND NOT is_own_dead)
+           WHERE sent.last IS NULL OR delivered.last > sent.last OR delivered.first < sent.first)
     SELECT 'G1' FROM unsent WHERE NOT is_dead OR first < 1
     UNION ALL SELECT 'G1' FROM tracks WHERE node IS NULL
     UNION ALL SELECT 'N11' FROM delivered
       WHERE is_dead AND NOT is_own_dead AND first <> coalesce(opened, 0) + 1
     UNION ALL SELECT 'N9' FROM delivered WHERE opened IS NOT NULL AND first <> opened + 1
-    UNION ALL SELECT 'U1' FROM survivors JOIN delivered AS other USING (peer, peer_inc, stream)
-      WHERE other.last > survivors.last
-    UNION ALL SELECT 'U6' FROM survivors JOIN survivors AS other USING (peer, peer_inc, stream)
-      WHERE other.last > survivors.last
 """
 
 _SUSPECTS = f"""

@@ -23,11 +23,10 @@ from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
-    ESTATE,
     OPEN,
     PURGE,
-    RESOLVED,
     SEND,
+    SHOWN,
     START,
     STOP,
     VIEW,
@@ -168,27 +167,28 @@ class Member:
         self._segment = SegmentWriter(directory, self._recording)
 
     def install(self, counter: int, members: Sequence[int], sent: Numbers) -> None:
-        """A view, windows for those who are new in it, and the estates of those who have left."""
+        """A view, and windows for those who are new in it."""
         if not self._members:
             self.add_row(START)
         self._view, self._creator = counter, _key(members[0])
         keys = tuple(_key(at) for at in members)
-        self.add_row(VIEW, members=keys, view=counter, view_creator=self._creator)
+        part = tuple(_key(at) for at in members if at in self._members) or (_key(self.at),)
+        view: dict[str, Any] = {"view": counter, "view_creator": self._creator}
+        self.add_row(VIEW, members=keys, part=part, **view)
+        self.add_row(SHOWN, **view)
         for peer in sorted(set(members) - self._members):
             for stream in self._streams:
                 offset = int(sent[peer, stream]) if self.at != peer else 0
                 self.offsets[peer, stream] = offset
                 if self.at != peer:
-                    self.add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset)
-        for peer in sorted(self._members - set(members)):
-            last = int(sent[peer, 1])
-            self.add_row(ESTATE, peer, stream=1, seqno=last, hd=last, received=last, kind=RESOLVED)
+                    self.add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset, **view)
         self._members = set(members)
 
     def add(self, columns: dict[str, Numbers]) -> None:
         """Rows in columns: event and kind as places in EVENTS and KINDS, peers as numbers."""
         count = len(columns["event"])
         is_delivery = columns["event"] == EVENTS.index(DELIVER)
+        is_in_view = columns["event"] != EVENTS.index(BLOCK)
         self.delivered += int((columns["seqno2"] - columns["seqno"] + 1)[is_delivery].sum())
         mono_ns = self._now + _STEP_NS * np.arange(count)
         peers = range(int(columns["peer"].max()) + 1)
@@ -199,8 +199,8 @@ class Member:
             "mono_ns": pa.array(mono_ns),
             "peer": _texts(columns["peer"], [f"m{peer}" for peer in peers]),
             "peer_inc": pa.array(np.array([_inc(at) for at in peers], np.uint64)[columns["peer"]]),
-            "view": pa.array(np.where(is_delivery, self._view, 0)),
-            "view_creator": _texts(is_delivery, ("", self._creator)),
+            "view": pa.array(np.where(is_in_view, self._view, 0)),
+            "view_creator": _texts(is_in_view, ("", self._creator)),
             "kind": _texts(columns["kind"], KINDS),
             "block_hash": pa.array(columns["block_hash"].view(np.uint64)),
             **{name: pa.array(columns[name]) for name in ("stream", "seqno", "seqno2", "block")},

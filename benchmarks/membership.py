@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.printing import tell
-from benchmarks.workload import MEMBERS_MAX, RUNS_MAX, check, group_name
+from benchmarks.workload import MEMBERS_MAX, RUNS_MAX, check, group_name, percentile
 from ringcast.sim.processes import Cluster
 
 if TYPE_CHECKING:
@@ -37,14 +37,16 @@ PYTHON = {
 def bench_join(*, members: int, runs: int, transports: Sequence[str]) -> Iterator[Row]:
     """From the start of a process until it is in the view of a running group."""
     for transport, cluster in _clusters(members, runs, transports, fewest=1):
-        joined = []
+        joined: list[int] = []
+        held: list[float] = []
         for _ in range(runs):
             started = time.monotonic_ns()
             answer = cluster.enter(cluster.start())
             joined.append(answer["at"] - started)
+            held += _held(cluster)
             cluster.leave(members)
             cluster.await_view()
-        yield _row(transport, f"join {members} members", joined)
+        yield _row(transport, f"join {members} members", joined, held)
     for what, code in PYTHON.items():
         yield _row(None, what, [_time_of(code) for _ in range(runs)])
 
@@ -54,7 +56,9 @@ def bench_crash(*, members: int, runs: int, transports: Sequence[str]) -> Iterat
     dice = random.Random(1)
     for transport, cluster in _clusters(members, runs, transports, fewest=2):
         for what, at in (("kill a member", members - 1), ("kill the coordinator", 0)):
-            yield _row(transport, what, [_kill(cluster, at, dice) for _ in range(runs)])
+            held: list[float] = []
+            times = [_kill(cluster, at, dice, held) for _ in range(runs)]
+            yield _row(transport, what, times, held)
 
 
 def _clusters(
@@ -69,12 +73,20 @@ def _clusters(
             yield transport, cluster
 
 
-def _kill(cluster: Cluster, at: int, dice: random.Random) -> int:
+def _held(cluster: Cluster) -> list[float]:
+    """For how many ms each who was there before was held up by the change to the view of all."""
+    cluster.await_view()
+    cluster.tell_all({"op": "stats"})
+    return [held for stats in cluster.hear_all() for held in stats["GroupViews"]["held_ms"][-1:]]
+
+
+def _kill(cluster: Cluster, at: int, dice: random.Random, held: list[float]) -> int:
     """Kill one, see how long it takes to be missed by all, and have another in its place."""
     time.sleep(dice.uniform(*CALM_S))
     killed = time.monotonic_ns()
     cluster.kill(at)
     missed: int = max(answer["at"] for answer in cluster.await_view())
+    held += _held(cluster)
     cluster.enter(cluster.start())
     return missed - killed
 
@@ -85,12 +97,16 @@ def _time_of(code: str) -> int:
     return time.monotonic_ns() - started
 
 
-def _row(transport: str | None, what: str, times_ns: Sequence[int]) -> Row:
+def _row(
+    transport: str | None, what: str, times_ns: Sequence[int], held_ms: Sequence[float] = ()
+) -> Row:
     return {
         "transport": transport,
         "what": what,
         "median_s": round(statistics.median(times_ns) / 1e9, 3),
         "least_s": round(min(times_ns) / 1e9, 3),
         "most_s": round(max(times_ns) / 1e9, 3),
+        "held_p50_ms": percentile(held_ms, 50),
+        "held_p99_ms": percentile(held_ms, 99),
         "runs": len(times_ns),
     }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.printing import tell as announce
 from benchmarks.sockets import SPACE, Wire, open_socket
-from benchmarks.workload import RUNS_MAX, check, group_name, versions
+from benchmarks.workload import RUNS_MAX, check, group_name, percentile, versions
 from ringcast.aio.loop import run
 from ringcast.sim.processes import Cluster, child, hear, tell
 
@@ -176,7 +176,7 @@ def _pin(process: int, cores: Sequence[int]) -> None:
 
 def _percentile(runs: Sequence[Times], share: int) -> float:
     """In microseconds: the median of the runs."""
-    return statistics.median(sorted(times)[len(times) * share // 100] for times in runs) / 1e3
+    return statistics.median(percentile(times, share) or 0 for times in runs) / 1e3
 
 
 def _ratio(runs: Sequence[Times], others: Sequence[Times]) -> float:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.worker import checksum_of, message
-from benchmarks.workload import check
+from benchmarks.workload import check, percentile
 from ringcast.errors import RingcastError, UsageError
 from ringcast.protocols.views.providing import CHUNK_BYTES_MAX, WINDOW
 from ringcast.sim.processes import Cluster, hear, tell
@@ -58,6 +58,7 @@ def bench_state(
     before = statistics.median(_rate(_within(of_one, *calm)) for of_one in samples)
     meanwhile = statistics.median(_rate(_within(of_one, *transfer)) for of_one in samples)
     blocked = [is_blocked for of_one in samples for *_, is_blocked in _within(of_one, *transfer)]
+    held = [each for end in ends.values() for each in end["stats"]["GroupViews"]["held_ms"][-1:]]
     row = {
         "size_mb": round(size / 1e6, 1),
         "join_s": round(joined["join_s"], 3),
@@ -68,6 +69,8 @@ def bench_state(
         "meanwhile_per_s": round(meanwhile),
         "goodput_ratio": round(meanwhile / before, 3) if before else None,
         "blocked": round(statistics.fmean(blocked), 3) if blocked else None,
+        "held_p50_ms": percentile(held, 50),
+        "held_p99_ms": percentile(held, 99),
         "provider_grew_mb": round(ends[provider]["memory_mb"] - memory[provider], 1),
         "joiner_grew_mb": round(ends[joiner]["memory_mb"] - joined["memory_before_mb"], 1),
         "messages": sum(count for count, _ in ends[joiner]["known"].values()),

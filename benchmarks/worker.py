@@ -275,7 +275,7 @@ async def _state(place: dict[str, Any], commands: Commands) -> None:
                 case "finish":
                     await book.reader.finish(group, command["expect"])
                     known = book.reader.known[Stream.FIFO]
-                    say({"known": known, "memory_mb": _peak_mb()})
+                    say({"known": known, "memory_mb": _peak_mb(), "stats": group.stats()})
                 case "view":
                     say(await view_of(group, command["names"]))
         reading.cancel()

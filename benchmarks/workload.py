@@ -13,6 +13,7 @@ from ringcast.errors import UsageError
 from ringcast.sim.processes import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 TRANSPORTS = ("udp", "multicast", "tcp")
@@ -47,6 +48,11 @@ def check(name: str, value: float, least: float, most: float, unit: str = "") ->
 def check_duration(name: str, value: float, most: int) -> None:
     if not 0 < value <= most:
         raise UsageError(f"{name} = {value}: must be more than 0, at most {most}")
+
+
+def percentile(values: Sequence[float], share: int) -> float | None:
+    """What so many of a hundred are at most; None: there are none."""
+    return sorted(values)[len(values) * share // 100] if values else None
 
 
 def versions() -> dict[str, str]:

@@ -20,16 +20,18 @@ from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views import change, layer
-from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
+from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.greetings import Greetings
 from ringcast.protocols.views.halves import ViewSender
+from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.meeting import Meeting
 from ringcast.protocols.views.pairs import Pairs
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.requests import Requests
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.settings import Settings
 from ringcast.window.fragmenter import Fragmenter
 from support.script import run_script
@@ -119,6 +121,11 @@ def has_patience_for_ever(self: ViewChange, now: int, out: Effects) -> None:
     self._timers.arm(change.Timer.SILENT, now + PATIENCE_NS)
 
 
+def sees_to_nothing_while_frozen(self: GroupViews, now: int, out: Effects) -> None:
+    if not self.change.is_frozen:
+        ADVANCE(self, now, out)
+
+
 def waits_for_ever(self: ViewChange, now: int, out: Effects) -> None:
     self._timers.arm(change.Timer.STALLED, now + PATIENCE_NS)
 
@@ -166,6 +173,7 @@ def installs_again(self: Follower, source: Member, install: Install, out: Wishes
 
 
 ON_ACK = MulticastSender.on_ack
+ADVANCE = GroupViews.advance
 BEGIN = ViewStreams._begin
 MEET = Greetings._meet
 SENDER_BEGIN = ViewSender.begin
@@ -204,7 +212,10 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/heal_two_pairs_and_one.txt": [*LEAD_AT_ONCE],
     "views/join.txt": [(ViewStreams, "_open", opens_windows_at_the_start)],
     "views/joiner_silent.txt": [(ViewChange, "_lose_patience", has_patience_for_ever)],
-    "views/joiner_unreachable.txt": [(ViewChange, "_lose_patience", has_patience_for_ever)],
+    "views/joiner_unreachable.txt": [
+        (ViewChange, "_lose_patience", has_patience_for_ever),
+        (GroupViews, "advance", sees_to_nothing_while_frozen),
+    ],
     "views/large_joins.txt": [(Fragmenter, "start_over", silent)],
     "views/large_leave.txt": [(ViewSender, "begin", starts_over_in_every_view)],
     "views/large_sender_dies.txt": [(FailureDetector, "transport_hint", silent)],

@@ -86,8 +86,6 @@ PLANS = {
 
 LARGE = {
     *("multicast haste", "unicast stale", "sync drop two ways", "sync operator", "sync give up"),
-    *("uniform two senders", "uniform join", "uniform last survivor", "uniform four"),
-    *("join haste", "join coordinator", "join joiner", "join sender", "join loss"),
 }
 """Scenarios that take too long for here."""
 

@@ -35,7 +35,7 @@ DISCOVERY_WAIT_MIN_S = 0.02
 """Less than a round trip, and those who start together decide before they have heard each other:
 each starts a group of its own, again and again."""
 
-MEMBERS_MAX = 1000
+MEMBERS_MAX = 512
 """A view holds no more."""
 
 SPIN_S_MAX = 1.0
@@ -322,11 +322,11 @@ class MembershipConfig:
     """In a view of fewer members nothing is sent to the group: sends raise TooFewMembers. More than
     half of all members keeps the smaller side of a partition from going on alone."""
 
-    join_buffer_bytes: int = 16 << 20
+    # Internal
+
+    join_buffer_bytes: int = internal(16 << 20)
     """Messages to the group that a joiner keeps while its state is still on its way. What is more
     stays with its senders, and holds them up."""
-
-    # Internal
 
     heartbeat_s: float = internal(DefaultTime(0.25))
     """How often a member tells those who watch it that it is alive."""

@@ -24,6 +24,7 @@ from ringcast.model import (
     View,
     ViewId,
 )
+from ringcast.wire.change_codec import decode_pieces
 from ringcast.wire.changes import (
     OWN,
     Complain,
@@ -39,6 +40,7 @@ from ringcast.wire.changes import (
     Installed,
     InView,
     PartMarks,
+    Piece,
     Propose,
     Refuse,
     State,
@@ -72,7 +74,6 @@ from ringcast.wire.frames import (
 )
 from ringcast.wire.limits import (
     ALLOWANCE_MAX,
-    CHANGE_MEMBERS_MAX,
     COUNTER_MAX,
     FLUSHED_MAX,
     NACK_RANGES_MAX,
@@ -175,8 +176,13 @@ def rounds(draw: st.DrawFn) -> Stable:
 
 
 lists_of_members = st.lists(members, max_size=9, unique_by=lambda member: member[:2]).map(tuple)
-some_view_ids = st.lists(view_ids, max_size=4).map(tuple)
-change_places = st.integers(0, 3) | st.integers(0, CHANGE_MEMBERS_MAX - 1)
+runs_of_places = st.tuples(st.integers(0, 500), st.integers(1, 12)).map(
+    lambda run: range(run[0], run[0] + run[1])
+)
+lists_by_places = st.tuples(lists_of_members, st.lists(runs_of_places, max_size=4)).map(
+    lambda both: (*both[0], *both[1])
+)
+change_places = st.integers(0, 3) | st.integers(0, VIEW_MEMBERS_MAX - 1)
 change_marks = st.lists(st.builds(ChangeMark, change_places, streams, seqnos), max_size=9).map(
     tuple
 )
@@ -201,29 +207,27 @@ agreed = st.builds(
 
 @st.composite
 def proposals(draw: st.DrawFn) -> Propose:
-    asked = draw(lists_of_members.filter(bool))
-    leaving = draw(st.lists(st.integers(0, len(asked) - 1), unique=True))
-    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), draw(some_view_ids))
+    base = draw(st.none() | view_ids)
+    asked = draw((lists_of_members if base is None else lists_by_places).filter(bool))
+    leaving = draw(st.lists(change_places, max_size=9, unique=True))
+    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), base)
 
 
 @st.composite
 def states(draw: st.DrawFn) -> State:
-    there = draw(lists_of_members)
-    held = draw(change_marks)
-    if there:
-        held = tuple(mark._replace(place=mark.place % len(there)) for mark in held)
-    flushables = st.builds(Flushable, view_ids, lists_of_members)
+    flushables = st.builds(Flushable, view_ids, lists_by_places)
     return State(
         draw(view_ids),
         draw(view_ids),
-        there,
+        draw(lists_by_places),
         tuple(draw(st.lists(st.tuples(streams, seqnos), max_size=len(Stream)))),
-        held,
+        draw(change_marks),
         tuple(draw(st.lists(flushables, max_size=FLUSHED_MAX))),
         draw(st.none() | view_ids),
         draw(st.sampled_from(Holding)),
         draw(st.none() | members),
         draw(lists_of_members),
+        draw(st.booleans()),
     )
 
 
@@ -237,6 +241,7 @@ def cuts(draw: st.DrawFn) -> Cut:
         draw(change_marks),
         provider,
         tuple(takers),
+        draw(st.booleans()),
     )
 
 
@@ -256,7 +261,7 @@ changes = st.one_of(
         st.integers(0, COUNTER_MAX),
         st.none() | members,
         st.none() | view_ids,
-        st.integers(0, CHANGE_MEMBERS_MAX),
+        st.integers(0, VIEW_MEMBERS_MAX),
         lists_of_members,
     ),
     proposals(),
@@ -270,6 +275,16 @@ changes = st.one_of(
     st.builds(Install, view_ids),
     st.builds(Installed, view_ids),
     st.builds(Complain, members, st.booleans(), st.booleans()),
+    st.builds(
+        lambda kind, number, index, more, content: Piece(
+            kind, number, index, index + more, content
+        ),
+        st.sampled_from([64, 65, 66, 69]),
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 1000),
+        st.integers(1, 1000),
+        st.binary(min_size=1, max_size=99),
+    ),
 )
 tags = st.integers(1, 3) | st.integers(1, 2**64 - 1)
 
@@ -332,10 +347,24 @@ codecs = st.sampled_from([512, 513, 600, 1400, 9000, 65_507]).map(
 Asking: TypeAlias = Nack | UnicastNack | PeerRepairRequest | Want
 
 
+def whole(frames: list[Frame]) -> list[Frame]:
+    """With those put together that came in pieces."""
+    found: list[Frame] = []
+    for frame in frames:
+        found.append(frame)
+        count = frame.count if isinstance(frame, Piece) else 0
+        pieces = [each for each in found[-count:] if isinstance(each, Piece)]
+        places = [(piece.number, piece.index) for piece in pieces]
+        if count > 1 and places == [(pieces[0].number, index) for index in range(count)]:
+            body = b"".join(piece.content for piece in pieces)
+            found[-count:] = [decode_pieces(pieces[0].kind, body)]
+    return found
+
+
 def itemised(frames: list[Frame]) -> list[object]:
     """What the frames say, message by message and range by range: cuts and merges vanish."""
     items: list[object] = []
-    for frame in frames:
+    for frame in whole(frames):
         if isinstance(frame, Data | UnicastData):
             whose = frame.stream if isinstance(frame, Data) else frame.conn
             items += [
@@ -382,7 +411,7 @@ def bytes_of_first_item(frame: Frame) -> int:
 
 
 def is_alone(frame: Frame) -> bool:
-    change = isinstance(frame, Hello | Propose | State | Cut | Forwarded)
+    change = isinstance(frame, Hello | Propose | State | Cut | Forwarded | Piece)
     return change or isinstance(frame, StabilityReport | Stable | PeerRepair)
 
 

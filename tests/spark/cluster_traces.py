@@ -17,7 +17,16 @@ from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.trace import sealed
 from ringcast.trace.recorder import STRETCH_NS, Recorder
-from ringcast.trace.rows import PURGE
+from ringcast.trace.rows import (
+    FREEZE,
+    PURGE,
+    SHOWN,
+    VIEW,
+    cut_text,
+    member_key,
+    naming_id,
+    naming_view,
+)
 from ringcast.trace.segments import (
     Recording,
     Segment,
@@ -27,7 +36,7 @@ from ringcast.trace.segments import (
 from support.sealing import info_of, write_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -129,13 +138,15 @@ class Cluster:
         self.view: View | None = None
         self.sent: dict[Origin, int] = {}
         self.killed: set[Member] = set()
-        self.opened: set[tuple[Member, Origin]] = set()
         self.cut = 3
 
     def install(self, *members: Member) -> None:
+        """Those who were in the view before come together; each of the others comes alone."""
         self.purge()
-        counter = 1 if self.view is None else self.view.counter + 1
+        before = self.view
+        counter = 1 if before is None else before.counter + 1
         self.view = View(ViewId(members[0], counter), members)
+        together = [member for member in before or () if member in members]
         for member in members:
             if member not in self.recorders:
                 recorder = Recorder(
@@ -150,14 +161,26 @@ class Cluster:
                 self.recorders[member] = recorder
                 recorder.start(self._tick())
         for member in members:
-            self.recorders[member].view(self.view, self._tick())
-            for sender in members:
+            self._enter(member, together if member in together else [member])
+
+    def _enter(self, member: Member, part: Sequence[Member]) -> None:
+        assert self.view is not None
+        recorder, view_id = self.recorders[member], self.view.id
+        columns = naming_view(self.view)
+        recorder.write(FREEZE, self._tick(), **columns)
+        columns["part"] = tuple(map(member_key, part))
+        if len(part) > 1:
+            columns["cut"] = tuple(
+                cut_text(origin, sent if origin.sender in part or origin.stream else -1)
+                for origin, sent in sorted(self.sent.items())
+            )
+        recorder.write(VIEW, self._tick(), **columns)
+        for sender in self.view:
+            if sender not in part:
                 for stream in Stream:
                     origin = Origin(sender, stream)
-                    if (member, origin) not in self.opened:
-                        self.opened.add((member, origin))
-                        offset = self.sent.get(origin, 0)
-                        self.recorders[member].opened(origin, offset, self._tick())
+                    recorder.opened(origin, self.sent.get(origin, 0), view_id, self._tick())
+        recorder.write(SHOWN, self._tick(), **naming_id(view_id))
 
     def send(self, sender: Member, count: int, stream: Stream = Stream.FIFO) -> None:
         assert self.view is not None
@@ -166,7 +189,7 @@ class Cluster:
         self.sent[origin] = first + count - 1
         payloads = [f"{sender.name} {stream} {first + at}".encode() * 3 for at in range(count)]
         if sender not in self.killed:
-            self.recorders[sender].sent(stream, first, payloads, self._tick())
+            self.recorders[sender].sent(stream, first, payloads, self.view.id, self._tick())
         for member in self.view:
             if member in self.killed:
                 continue
@@ -183,12 +206,13 @@ class Cluster:
         first = self.sent.get(origin, 0) + 1
         last = self.sent[origin] = first + fragments - 1
         recorder = self.recorders[sender]
-        recorder.sent_fragments(Stream.FIFO, first, last - 1, self._tick())
-        recorder.sent(Stream.FIFO, last, [b"large" * 100], self._tick())
+        view_id = self.view.id
+        recorder.sent_fragments(Stream.FIFO, first, last - 1, view_id, self._tick())
+        recorder.sent(Stream.FIFO, last, [b"large" * 100], view_id, self._tick())
         for member in self.view:
-            taken = FragmentsDelivered(sender, Stream.FIFO, first, last - 1, self.view.id)
+            taken = FragmentsDelivered(sender, Stream.FIFO, first, last - 1, view_id)
             self.recorders[member].delivered_fragments(taken, self._tick())
-            event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), self.view.id)
+            event = Delivered(sender, Run(Stream.FIFO, last, [b"large" * 100]), view_id)
             self.recorders[member].delivered(event, self._tick())
 
     def purge(self) -> None:

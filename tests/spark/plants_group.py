@@ -1,4 +1,4 @@
-"""What can be wrong with views, states and uniform messages: V1 to U-L3."""
+"""What can be wrong with views, states and uniform messages: VS1 to U-L1."""
 
 from __future__ import annotations
 
@@ -10,41 +10,94 @@ from plants_multicast import keep, leave_out, lose_the_last
 if TYPE_CHECKING:
     from planting import Cell, Draft
 
-MERGE = Clean("group", 0)
-LEAVE = Clean("group", 4)
-STATE = Clean("group", 9)
-UNIFORM = Clean("uniform", 7)
-UNIFORM_LEAVE = Clean("uniform", 9)
+GROUP = Clean("group", 5)
+UNIFORM = Clean("uniform", 6)
 
 
 # Groups
 
 
-def open_a_window_again(run: Draft) -> list[Cell]:
-    cell = run.last("open")
-    return [cell, run.repeat(cell)]
+def miss_the_end_of_a_view(run: Draft) -> list[Cell]:
+    return miss_the_end(run, 0)
 
 
-def change_the_order_of_members(run: Draft) -> list[Cell]:
-    cell = run.last("view", lambda row: len(row.members) > 1 and row.view > 1)
-    return [run.change(cell, members=cell.row.members[::-1])]
-
-
-def begin_with_what_was_before(run: Draft) -> list[Cell]:
-    """Of a member that was there before, and has come back."""
-    for cell in reversed(run.where("open")):
+def miss_the_end(run: Draft, stream: int) -> list[Cell]:
+    """What somebody who goes along sent last in a view."""
+    for cell in reversed(run.where("deliver", stream=stream)):
         row = cell.row
-        views = run.where("view", lambda each, row=row: each.idx < row.idx, node=row.node)
-        own = [each for each in views if each.row.inc == row.inc]
-        if len(own) > 1 and f"{row.peer}#{row.peer_inc}" not in own[-2].row.members:
-            return [run.change(cell, seqno=row.seqno + 1, seqno2=row.seqno + 1)]
-    raise LookupError("no window of a merge")
+        own = run.where("view", node=row.node, inc=row.inc)
+        after = [each for each in own if each.row.view > row.view]
+        is_last = not run.where(
+            "deliver",
+            lambda each, row=row: (
+                each.pair == row.pair and each.view == row.view and each.idx > row.idx
+            ),
+        )
+        together = after[0].row.part if after else ()
+        told = after and run.where("shown", node=row.node, inc=row.inc, view=after[0].row.view)
+        is_along = len({row.member, f"{row.peer}#{row.peer_inc}"} & set(together)) == 2
+        if is_last and is_along and told and len(together) > 2:
+            run.drop(cell)
+            return after[:1]
+    raise LookupError("nobody goes on with a sender")
+
+
+def come_by_another_cut(run: Draft) -> list[Cell]:
+    cell = run.last("view", lambda row: len(row.part) > 1 and len(row.cut) > 0)
+    return [run.change(cell, cut=cell.row.cut[1:])]
+
+
+def be_in_two_parts(run: Draft) -> list[Cell]:
+    """Of a view that brings parts together, one says that another of its members came with it."""
+    cell = run.last("view", lambda row: len(row.part) < len(row.members))
+    other = next(key for key in cell.row.members if key not in cell.row.part)
+    return [run.change(cell, part=(*cell.row.part, other))]
+
+
+def skip_a_view(run: Draft) -> list[Cell]:
+    """One that all of its members were in, and nobody was parted before or after."""
+    for cell in run.where("view"):
+        row = cell.row
+        own = run.where("view", node=row.node, inc=row.inc)
+        at = own.index(cell)
+        if not 0 < at < len(own) - 1:
+            continue
+        before, after = own[at - 1].row, own[at + 1].row
+        freezes = run.where("view_freeze", lambda each, before=before: each.view >= before.view)
+        others = set(before.members) & set(row.members) & set(after.members) - {row.member}
+        for key in others:
+            pair = {row.member, key}
+            if all(len(pair & set(each.row.members)) != 1 for each in freezes):
+                run.drop(cell, *run.where("shown", node=row.node, inc=row.inc, view=row.view))
+                return [own[at - 1], own[at + 1]]
+    raise LookupError("all were parted")
+
+
+def send_while_frozen(run: Draft) -> list[Cell]:
+    frozen = run.last("view_freeze", lambda row: row.view > 1)
+    return [frozen, run.repeat(frozen, event="send", stream=0, seqno=10**6, seqno2=10**6)]
+
+
+def stay_frozen(run: Draft) -> list[Cell]:
+    run.lengthen()
+    cell = run.last("view", lambda row: run.is_live(row.node, row.inc))
+    return [run.at_the_end(cell, event="view_freeze", view=10**6, mono_ns=cell.row.mono_ns + 1)]
+
+
+def let_somebody_in_for_long(run: Draft) -> list[Cell]:
+    """For two seconds of ten."""
+    begun_ns = run.facts.end_ns
+    run.lengthen()
+    cell = run.last("view", lambda row: run.is_live(row.node, row.inc))
+    new = {"view": 10**6, "members": (*cell.row.members, "mallory#9")}
+    frozen = run.at_the_end(cell, event="view_freeze", mono_ns=begun_ns, **new)
+    return [frozen, run.at_the_end(cell, mono_ns=begun_ns + 2 * 10**9, **new)]
 
 
 def never_come_together(run: Draft) -> list[Cell]:
     run.lengthen()
     cell = run.last("view", lambda row: run.is_live(row.node, row.inc) and len(row.members) > 1)
-    return [run.change(cell, members=(cell.row.member,))]
+    return [run.change(cell, view=10**6, members=(cell.row.member,))]
 
 
 def never_join(run: Draft) -> list[Cell]:
@@ -78,18 +131,13 @@ def receive_another_state(run: Draft) -> list[Cell]:
     raise LookupError("no state with anything in it")
 
 
-def leave_out_what_follows_the_state(run: Draft) -> list[Cell]:
-    waiting = run.last("state_wait")
-    node, inc = waiting.row.node, waiting.row.inc
-    for cell in run.where("deliver", node=node, inc=inc, detail="", kind=""):
-        later = run.where(
-            "deliver",
-            lambda row, cell=cell: row.pair == cell.row.pair and row.seqno == cell.row.seqno2 + 1,
-        )
-        if later:
-            run.drop(cell)
-            return later[:1]
-    raise LookupError("nothing follows on the state")
+def keep_what_was_put_aside(run: Draft) -> list[Cell]:
+    """Its application never gets the last of it."""
+    cell = run.last("handed", lambda row: run.is_live(row.node, row.inc))
+    row = cell.row
+    run.drop(cell)
+    waits = run.where("state_wait", lambda each: each.idx < row.idx, node=row.node, inc=row.inc)
+    return waits[-1:]
 
 
 def forget_a_message(run: Draft) -> list[Cell]:
@@ -126,70 +174,48 @@ def leave_out_a_uniform_delivery(run: Draft) -> list[Cell]:
     return leave_out(run, 1)
 
 
+def miss_the_last_uniform_message_of_a_view(run: Draft) -> list[Cell]:
+    return miss_the_end(run, 1)
+
+
 def commit_what_nobody_holds(run: Draft) -> list[Cell]:
     cell = run.last("tx", lambda row: row.seqno > 0, kind="commit")
     return [run.change(cell, seqno=cell.row.seqno + 1000, seqno2=cell.row.seqno + 1000)]
-
-
-def deliver_only_here(run: Draft) -> list[Cell]:
-    cell = run.last("deliver", run.is_owed, stream=1)
-    return [run.repeat(cell, seqno=cell.row.seqno2 + 1, seqno2=cell.row.seqno2 + 1)]
 
 
 def lose_the_last_uniform_message(run: Draft) -> list[Cell]:
     return lose_the_last(run, 1)
 
 
-def deliver_less_than_was_held(run: Draft) -> list[Cell]:
-    for estate in run.where("estate", lambda row: not row.detail):
-        row = estate.row
-        known = run.where("estate", lambda each, pair=row.pair: each.pair == pair)
-        if len(known) == 2 and run.is_live(row.node, row.inc):
-            return [run.change(estate, received=row.received + 1)]
-    raise LookupError("no estate")
-
-
 def keep_what_all_have_of_uniform(run: Draft) -> list[Cell]:
     return keep(run, 1)
 
 
-def leave_an_estate(run: Draft) -> list[Cell]:
-    run.lengthen()
-    for cell in reversed(run.where("estate", kind="resolved")):
-        row = cell.row
-        earlier = run.where(
-            "estate",
-            lambda each, row=row: each.pair == row.pair and each.idx < row.idx,
-        )
-        if earlier and run.is_live(row.node, row.inc):
-            same = run.where("estate", lambda each, row=row: each.pair == row.pair)
-            run.drop(*(each for each in same if each.row.kind == "resolved"))
-            return [earlier[-1]]
-    raise LookupError("no estate that was resolved")
-
-
 GROUP_PLANTS = [
-    Plant(MERGE, "N18", open_a_window_again),
-    Plant(MERGE, "V1", change_the_order_of_members),
-    Plant(MERGE, "V2", begin_with_what_was_before),
-    Plant(MERGE, "V-L1", never_come_together),
-    Plant(MERGE, "V-L4", install_views_without_end),
-    Plant(LEAVE, "V-L2", never_join),
-    Plant(LEAVE, "V-L3", never_leave),
-    Plant(STATE, "T1", receive_another_state),
-    Plant(STATE, "T2", leave_out_what_follows_the_state),
-    Plant(STATE, "T3", forget_a_message),
-    Plant(STATE, "T4", lose_a_state_that_others_have),
-    Plant(STATE, "T-L1", never_get_a_state),
-    Plant(UNIFORM, "U1", deliver_only_here),
-    Plant(UNIFORM, "U2", deliver_uniform_again),
+    Plant(GROUP, "VS1", come_by_another_cut),
+    Plant(GROUP, "VS1", be_in_two_parts),
+    Plant(GROUP, "VS4", miss_the_end_of_a_view),
+    Plant(GROUP, "VS5", miss_the_end_of_a_view),
+    Plant(GROUP, "VS7", skip_a_view),
+    Plant(GROUP, "VS9", send_while_frozen),
+    Plant(GROUP, "V-L1", never_come_together),
+    Plant(GROUP, "V-L4", install_views_without_end),
+    Plant(GROUP, "V-L5", stay_frozen),
+    Plant(GROUP, "V-L6", let_somebody_in_for_long),
+    Plant(GROUP, "V-L2", never_join),
+    Plant(GROUP, "V-L3", never_leave),
+    Plant(GROUP, "T1", receive_another_state),
+    Plant(GROUP, "T2", keep_what_was_put_aside),
+    Plant(GROUP, "T3", forget_a_message),
+    Plant(GROUP, "T4", lose_a_state_that_others_have),
+    Plant(GROUP, "T-L1", never_get_a_state),
+    Plant(UNIFORM, "G2", deliver_uniform_again),
+    Plant(UNIFORM, "N1", leave_out_a_uniform_delivery),
+    Plant(UNIFORM, "VS4", miss_the_last_uniform_message_of_a_view),
+    Plant(UNIFORM, "VS5", miss_the_last_uniform_message_of_a_view),
+    Plant(UNIFORM, "VS6", miss_the_last_uniform_message_of_a_view),
     Plant(UNIFORM, "U3", commit_what_nobody_holds),
-    Plant(UNIFORM, "U4", leave_out_a_uniform_delivery),
     Plant(UNIFORM, "U5", lose_the_last_uniform_message),
-    Plant(UNIFORM, "U6", deliver_less_than_was_held),
     Plant(UNIFORM, "U7", keep_what_all_have_of_uniform),
-    Plant(UNIFORM, "U7", leave_an_estate),
     Plant(UNIFORM, "U-L1", lose_the_last_uniform_message),
-    Plant(UNIFORM_LEAVE, "U-L2", leave_an_estate),
-    Plant(UNIFORM_LEAVE, "U-L3", never_leave),
 ]

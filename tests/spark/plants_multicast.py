@@ -171,8 +171,13 @@ def ask_somebody_who_is_gone(run: Draft) -> list[Cell]:
     return [run.change(run.last("tx", kind="nack"), peer_inc=99)]
 
 
-def deliver_of_somebody_who_is_gone(run: Draft) -> list[Cell]:
-    return [run.change(run.last("deliver", stream=0), peer="mallory", peer_inc=9)]
+def deliver_of_an_earlier_view(run: Draft) -> list[Cell]:
+    """Behind the next one. The same rows say that it was not sent in that view."""
+    cell = run.last("deliver", lambda row: row.view > 1, stream=0)
+    member = {"node": cell.row.node, "inc": cell.row.inc}
+    earlier = run.last("view", lambda row: row.view < cell.row.view, **member)
+    view = {"view": earlier.row.view, "view_creator": earlier.row.view_creator}
+    return [run.change(cell, **view)]
 
 
 def begin_one_late(run: Draft) -> list[Cell]:
@@ -247,22 +252,12 @@ def stay_held_back(run: Draft) -> list[Cell]:
     return [block]
 
 
-def hold_a_view_back(run: Draft) -> list[Cell]:
-    block = run.last("send_block")
-    own = block.row.member
-    offered = run.repeat(block, event="view_input", view=10**6, view_creator=own, members=(own,))
-    return [block, offered]
-
-
 MULTICAST_PLANTS = [
     Plant(RUN, "G1", deliver_what_nobody_sent),
     Plant(RUN, "G1", deliver_before_it_is_sent),
     Plant(RUN, "G1", change_bytes),
     Plant(RUN, "G2", deliver_again),
     Plant(RUN, "G3", send_after_the_crash),
-    Plant(RUN, "G4", go_back_a_view),
-    Plant(RUN, "G4", leave_oneself_out),
-    Plant(RUN, "G4", disagree_on_a_view),
     Plant(RUN, "G5", overfill_a_window),
     Plant(RUN, "G5", exceed_the_bytes),
     Plant(RUN, "G8", repair_for_ever),
@@ -278,16 +273,20 @@ MULTICAST_PLANTS = [
     Plant(RUN, "N6", take_an_ack_back),
     Plant(RUN, "N7", wait_for_a_stranger),
     Plant(RUN, "N8", ask_somebody_who_is_gone),
-    Plant(RUN, "N8", deliver_of_somebody_who_is_gone),
-    Plant(RUN, "N9", begin_one_late),
+    Plant(RUN, "N8", deliver_of_an_earlier_view),
     Plant(RUN, "N10", repeat_other_bytes),
     Plant(RUN, "N11", deliver_more_than_the_dead_sent),
     Plant(RUN, "N11", begin_in_the_middle_of_the_dead),
     Plant(RUN, "N-L1", lose_the_last_message),
     Plant(RUN, "N-L2", keep_what_all_have),
     Plant(RUN, "N-L3", stay_held_back),
-    Plant(RUN, "N-L4", hold_a_view_back),
     Plant(RUN, "N-L5", overfill_a_window),
+    Plant(RUN, "VS1", go_back_a_view),
+    Plant(RUN, "VS1", leave_oneself_out),
+    Plant(RUN, "VS1", disagree_on_a_view),
+    Plant(RUN, "VS2", deliver_of_an_earlier_view),
+    Plant(RUN, "VS3", begin_one_late),
+    Plant(RUN, "VS3", leave_out_a_delivery),
     Plant(VOTES, "N4", hold_what_has_no_slot),
     Plant(VOTES, "N5", purge_what_is_not_delivered),
     Plant(VOTES, "N6", vote_for_what_was_not_taken),

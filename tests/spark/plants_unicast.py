@@ -9,7 +9,8 @@ from planting import Clean, Plant
 if TYPE_CHECKING:
     from planting import Cell, Draft
 
-RUN = Clean("unicast", 3)
+RUN = Clean("unicast", 17)
+SYNC = Clean("unicast", 34)
 
 
 # Messages to one member
@@ -301,7 +302,7 @@ UNICAST_PLANTS = [
     Plant(RUN, "Y4", ask_though_it_was_answered),
     Plant(RUN, "Y4", move_without_a_question),
     Plant(RUN, "Y5", move_the_other_direction),
-    Plant(RUN, "Y-L1", never_answer),
-    Plant(RUN, "Y-L2", ask_twice_at_once),
+    Plant(SYNC, "Y-L1", never_answer),
+    Plant(SYNC, "Y-L2", ask_twice_at_once),
     Plant(RUN, "Y-L3", ignore_an_ack),
 ]

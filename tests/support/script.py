@@ -61,12 +61,13 @@ from ringcast.wire.frames import (
     UnicastNack,
     Watermark,
 )
-from support.virtual_synchrony import Observed, Watch, watched
+from support.virtual_synchrony import Observed, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ringcast.events import Event
+    from ringcast.node import Node
     from ringcast.sim.world import Flight, Process
     from ringcast.wire.frames import Frame
 
@@ -123,7 +124,6 @@ class Script:
         self._streams: tuple[Stream, ...] = (Stream.FIFO,)
         self._unicast = UnicastRule(self.violations)
         self._observed = Observed()
-        self._membership = watched(self._observed)
         self._greeters: dict[str, Stream] = {}
         self._numbers: Counter[tuple[str, Stream]] = Counter()
 
@@ -182,7 +182,6 @@ class Script:
             config = replace(config, membership=times)
         node = build_node(
             *(me, config),
-            membership=self._membership,
             streams=self._streams,
         )
         Watch(node, self._observed)
@@ -336,9 +335,7 @@ class Script:
 
     def _is_lost(self, flight: Flight) -> bool:
         source, dest = name_of(flight.link.source), name_of(flight.link.dest)
-        codec = self._world.processes[flight.link.source].node.codec
-        _, frames = codec.unpack(flight.datagram, overhear=True)
-        words = [word for word in map(in_words, frames) if word]
+        words = self._words(self._world.processes[flight.link.source].node, flight.datagram)
         is_cut = (source, dest) in self._cuts
         is_lost = is_cut or bool([drop for drop in self._drops if drop.hits(source, dest, words)])
         is_held = not is_lost and any(hold.hits(source, dest, words) for hold in self._holds)
@@ -350,6 +347,18 @@ class Script:
         if any(word.split()[0] in REPEATABLE for word in words):
             self._flown.append(flight)
         return is_lost or is_held
+
+    def _words(self, source: Node, datagram: bytes) -> list[str]:
+        """What it says; members of a proposal are told by their places in some view."""
+        _, frames = source.codec.unpack(datagram, overhear=True)
+        assert source.membership is not None
+        proposal = source.membership.change.proposer.proposal
+        asked = "" if proposal is None else labels(proposal.members, "")
+        words = [
+            f"propose {asked}" if isinstance(frame, Propose) else in_words(frame)
+            for frame in frames
+        ]
+        return [word for word in words if word]
 
     def _process(self, name: str) -> Process[PlainMember]:
         return self._world.processes[address_of(name)]
@@ -482,8 +491,6 @@ def in_words(frame: Frame) -> str:
             return f"unicast-ack {frame.delivered}"
         case UnicastNack():
             return f"unicast-nack {ranges(frame.missing)}"
-        case Propose():
-            return f"propose {labels(frame.members, '')}"
         case Want():
             return f"want {ranges(frame.missing)} of {label(frame.sender)}{way}"
         case Forwarded():

@@ -20,11 +20,10 @@ from ringcast.events import Delivered
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.plain import TAKE_MAX, LoseWhere, PlainMember, begin, plain_world
 from ringcast.wire.codec import Codec
-from support.virtual_synchrony import Observed, Watch, watched
+from support.virtual_synchrony import Observed, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -101,15 +100,13 @@ class ViewGroup:
         config: GroupConfig = SMALL,
         streams: tuple[Stream, ...] = BOTH,
         hint_ms: float | None = 0.0,
-        views: Callable[[Observed], type[GroupViews]] = watched,
         multicast: type[ViewStreams] = ViewStreams,
     ) -> None:
         """`hint_ms`: so long after a datagram came to nobody its sender learns it; None: never."""
         self.names = names
         self.config = config
         self.streams = streams
-        purge = config.multicast.purge
-        self.observed = Observed([stream for stream in streams if is_kept(purge, stream)])
+        self.observed = Observed(config.multicast.purge)
         self.weather = Weather(seed)
         self.world = plain_world(hint_ms=hint_ms, start=1_000_000_000)
         self.world.driving.random = Random(seed)
@@ -119,7 +116,6 @@ class ViewGroup:
         self._stranger = Codec(config.group, STRANGER, 60_000)
         self.before_sending: Callable[[Node], None] = self.count_turn
         self._turns = (0, 0)  # when, and how many there were
-        self._views = views(self.observed)
         self._multicast = multicast
         self.events: defaultdict[Member, list[Event]] = defaultdict(list)
         """What each application has taken."""
@@ -141,7 +137,6 @@ class ViewGroup:
     def build(self, me: Member, config: GroupConfig) -> Node:
         node = build_node(
             *(me, config),
-            membership=self._views,
             multicast=self._multicast,
             streams=self.streams,
         )
@@ -294,18 +289,18 @@ class ViewGroup:
 
     def undelivered(self) -> list[str]:
         """What was sent in the view that all are in and has not reached everybody."""
-        found = []
-        for process in self.living():
-            me, view = process.node.me, process.node.view
-            assert view is not None
-            for sender in view:
-                for stream in self.streams:
-                    origin = Origin(sender, stream)
-                    sent = self.observed.sent_in(view.id, origin)
-                    got = self.observed.got(me, view.id, origin)
-                    if got != sent:
-                        found.append(f"{me} has {len(got)} of {len(sent)} of {origin} in {view}")
-        return found
+        nodes = [process.node for process in self.living()]
+        sent = {
+            Origin(node.me, stream): sending.window.high
+            for node in nodes
+            for stream, sending in node.multicast.senders.items()
+        }
+        return [
+            f"{node.me} has {window.delivered} of {sent[origin]} of {origin}"
+            for node in nodes
+            for origin, window in node.multicast.windows().items()
+            if window.delivered < sent[origin]
+        ]
 
     def waits(self) -> list[str]:
         """Why it is not quiet."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 WIDE, NARROW = 9000, 600
 ME, PEER = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("AB", 1))
 CONN = Conn(1, 1)
-TAG = 11
-"""Bytes that are kept for the tag of a view; what is for one member does not need them."""
+TAG = 19
+"""Bytes that are kept for the tag of a view and a mark; what is for one member needs neither."""
 
 
 def wide(members: int = 2, **options: Any) -> Cluster:

@@ -46,7 +46,8 @@ def highest_sent(member: Node) -> int:
 def test_it_is_a_number_of_members(bad: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         MembershipConfig(min_members=bad)
-    assert str(caught.value) == f"min_members = {bad!r}: must be a whole number from 1 to 128"
+    rule = f"a whole number from 1 to {MEMBERS_MAX}"
+    assert str(caught.value) == f"min_members = {bad!r}: must be {rule}"
     assert MembershipConfig().min_members == 1
 
 

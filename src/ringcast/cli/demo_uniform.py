@@ -136,8 +136,8 @@ class Town:
                         what = f"{members[mark.place]} up to {mark.seqno}"
                         self.say(f"{said}: before view {frame.id.counter} all deliver {what}.")
             case changes.Want():
-                runs = ", ".join(_run(run.start, run.stop - 1) for run in frame.missing)
-                self.say(f"{said}: give me {runs} of {frame.sender}.")
+                lacking = ", ".join(_run(run.start, run.stop - 1) for run in frame.missing)
+                self.say(f"{said}: give me {lacking} of {frame.sender}.")
             case changes.Forwarded(data=data):
                 self.say(f"{source} hands {dest} {_run(data.first, data.last)} of {frame.sender}.")
             case changes.Flushed():

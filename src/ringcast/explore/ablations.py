@@ -6,6 +6,7 @@ its rule would be a rule too many, or an exploration that sees too little.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.core.effects import Effects
@@ -153,6 +154,7 @@ def _unicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
 
 
 _GROUP, _PAIR, _SYNC = SCENARIOS.values()
+_ONE_LOST = replace(_PAIR["loss"], messages=1)
 _NEVER_GOT = "a receiver counts as delivered what its application never got (S2)"
 _WENT_BACK = "a receiver went back to an older connection (S6)"
 _TOO_MANY = "more new connections than reasons to ask for one (Y4)"
@@ -167,11 +169,11 @@ _OF_UNICAST = {
     "nonce": _unicast(_SYNC["drop"], _TOO_MANY, sender=RestlessSender),
     # Another connection than the one at hand is taken for a newer one.
     "order": _unicast(_PAIR["stale"], _TWICE, _known=lambda self, peer: None),
-    "outstanding": Ablation(AnyAnswer, _SYNC["drop"], _WENT_BACK),
-    "reack": _unicast(_PAIR["loss"], STALL, receiver=OnceAckingReceiver),
+    "outstanding": Ablation(AnyAnswer, replace(_SYNC["drop"], messages=1), _WENT_BACK),
+    "reack": _unicast(_ONE_LOST, STALL, receiver=OnceAckingReceiver),
     "report": _unicast(_PAIR["crash"], _UNTOLD, sender=SecretiveSender),
-    "resend": _unicast(_PAIR["loss"], STALL, sender=SilentSender),
-    "sync-ack": Ablation(ConfirmingOnce, _SYNC["drop and loss"], STALL),
+    "resend": _unicast(_ONE_LOST, STALL, sender=SilentSender),
+    "sync-ack": Ablation(ConfirmingOnce, replace(_SYNC["drop and loss"], messages=1), STALL),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
     "tombstone": _unicast(
         _SYNC["drop"], _TWICE, _delivered_before=lambda self, source, epoch: None

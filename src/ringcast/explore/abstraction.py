@@ -51,7 +51,7 @@ class LeftOut(NamedTuple):
     """Attributes of one class that do not tell its machines apart, separated by spaces."""
 
     terms: str = ""
-    """Settled when the machine is made, or by its driver."""
+    """Fixed when the machine is made, or by its driver."""
     counters: str = ""
     """For people; and numbers that only grow."""
     instants: str = ""
@@ -76,12 +76,12 @@ LEFT_OUT: dict[type, LeftOut] = {
         " _in_flight_bytes _slow_member_timeout_s _tau",
         "generation refused early_dropped peer_repaired _peer_repaired_to _last_sent _datagram",
         "_turn",
-        "_left _ready",
+        "_ready",
     ),
     MulticastSender: LeftOut(
         "origin _me _stream _tau _assumed _slow_after",
         "retransmitted",
-        "heard _quota _probe_interval _begin_interval _ack_time _timed blocked_since _stuck_since",
+        "heard _quota _probe_interval _ack_time _timed blocked_since _stuck_since",
         # The last two are for who leaves by itself and who asks for receipts: nobody explored does.
         "window _delivered_by_others _receipts",
     ),

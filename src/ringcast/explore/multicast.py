@@ -60,12 +60,9 @@ class MulticastSystem(NodeSystem[Facts, tuple[()]]):
     def read(self, node: Node) -> Facts:
         windows = node.multicast.windows()
         own = windows[self._origin(self.place_of(node.me))]
-        received = [windows[self._origin(sender)].high for sender in self.scenario.senders]
-        for i, sender in enumerate(self.scenario.senders):
-            window = windows[self._origin(sender)]
-            if isinstance(window, ReceiveWindow):
-                received[i] = window.received
-        return Facts(own.low, own.high, tuple(received))
+        senders = [windows[self._origin(sender)] for sender in self.scenario.senders]
+        held = (w.received if isinstance(w, ReceiveWindow) else w.high for w in senders)
+        return Facts(own.low, own.high, tuple(held))
 
     def _origin(self, place: int) -> Origin:
         return Origin(self.member(place), self.scenario.stream)

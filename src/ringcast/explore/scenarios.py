@@ -54,7 +54,6 @@ SCENARIOS = {
         },
         size=2,
         senders=(0,),
-        mortals=(1,),
     ),
     "sync": table(
         UnicastSystem,

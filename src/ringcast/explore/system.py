@@ -54,7 +54,7 @@ class Fault(Enum):
     LOSS = "a datagram is lost"
     DUPLICATE = "a datagram arrives twice"
     HASTE = "a timer fires too early"
-    CRASH = "crashes"
+    CRASH = "the last member crashes"
     RESTART = "an end crashes and restarts at the same address"
     CLOSE = "an application closes its connection"
     IDLE = "an idle end of a connection begins to close, or is gone"
@@ -79,8 +79,6 @@ class Scenario:
     messages: int = 2
     """From each sender."""
     capacity: int = 1
-    mortals: tuple[int, ...] = tuple(range(len(NAMES)))
-    """Who may crash."""
     patient: bool = True
     lasting: bool = False
 
@@ -91,8 +89,7 @@ class Scenario:
         sent = f"{senders} send{'' if several else 's'} {self.messages}{' each' * several}"
         sent += " uniformly" * (self.stream is Stream.UNIFORM)
         faults = [
-            self._in_words(fault) + f" ({count} times)" * (count > 1)
-            for fault, count in self.faults.items()
+            fault.value + f" ({count} times)" * (count > 1) for fault, count in self.faults.items()
         ]
         notes = ""
         if self.lasting:
@@ -101,12 +98,6 @@ class Scenario:
             notes = "; timers fire at any time"
         told = ", ".join(faults) or "no fault"
         return f"{self.size} members, {sent}, capacity {self.capacity}: {told}{notes}"
-
-    def _in_words(self, fault: Fault) -> str:
-        if fault is Fault.CRASH:
-            some = [NAMES[place] for place in self.mortals if place < self.size]
-            return f"{'a member' if len(some) == self.size else ' or '.join(some)} {fault.value}"
-        return str(fault.value)
 
 
 def explore_scenario(
@@ -137,7 +128,7 @@ class State(NamedTuple, Generic[M]):
 
     nodes: tuple[int, ...]
     flight: tuple[int, ...]
-    """Ascending; in order of sending on each way, where order is kept."""
+    """Ascending."""
     sent: tuple[int, ...]
     """By sender."""
     waiting: tuple[bool, ...]
@@ -302,10 +293,9 @@ class NodeSystem(Automata[F], Generic[F, M]):
                     for owner, timer in self.armed[node]:
                         if not self.may_fire(state, place, timer, busy):
                             yield self.firing(state, place, owner, timer)
-            case Fault.CRASH:
-                for place, _ in self.alive(state):
-                    if place in self.scenario.mortals:
-                        yield f"CRASH of {NAMES[place]}", self.end(state, place)
+            case Fault.CRASH if state.nodes[-1] != GONE:
+                last = self.scenario.size - 1
+                yield f"CRASH of {NAMES[last]}", self.end(state, last)
 
     def end(self, state: State[M], place: int) -> State[M]:
         """This member is gone, and what is under way to it."""

@@ -27,14 +27,14 @@ from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.streams import ViewStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Deadlines, GroupState
-    from ringcast.core.view_change import Begin, Cut
+    from ringcast.core.view_change import Begin, Cut, Part
     from ringcast.events import Event
     from ringcast.explore.explorer import Report
-    from ringcast.explore.view_world import Person, World
+    from ringcast.explore.view_world import Person, Said, World
     from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
     from ringcast.wire.changes import Install
@@ -70,7 +70,7 @@ class FollowsLower(Views):
         follower = person.follower
         return self._is_there(person) and order(frame.id) > order(follower.view.id)
 
-    def _may_matter(self, world: World, number: int) -> bool:
+    def _may_matter(self, world: World, said: Said) -> bool:
         return True
 
 
@@ -94,40 +94,38 @@ class HearsWhoIsAsked(Views):
         return super()._hears(person, origin)
 
 
-class CutsByOthers(Proposer):
+class CutsOtherwise(Proposer):
+    def _make_cut(self) -> Cut:
+        cut = super()._make_cut()
+        parts = (
+            part._replace(cuts={o: self._mark(part, o, seqno) for o, seqno in part.cuts.items()})
+            for part in cut.parts
+        )
+        return replace(cut, parts=tuple(parts))
+
+    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
+        raise NotImplementedError
+
+    def _held(self, members: Iterable[Member], origin: Origin) -> int:
+        return max(self._states[who].snapshot.held.get(origin, 0) for who in members)
+
+
+class CutsByOthers(CutsOtherwise):
     """Without what an origin itself has sent."""
 
-    def _make_cut(self) -> Cut:
-        cut = super()._make_cut()
-        parts = []
-        for part in cut.parts:
-            cuts = dict(part.cuts)
-            for origin in cuts:
-                others = [m for m in part.members if m != origin.sender]
-                if origin.sender in part.members and others:
-                    held = (self._states[m].snapshot.held.get(origin, 0) for m in others)
-                    cuts[origin] = max(held)
-            parts.append(part._replace(cuts=cuts))
-        return replace(cut, parts=tuple(parts))
+    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
+        others = [m for m in part.members if m != origin.sender]
+        return self._held(others, origin) if len(others) == len(part.members) - 1 > 0 else seqno
 
 
-class CutsByFirst(Proposer):
-    """What the first of a part holds of a departed origin, not the most that anybody does."""
+class CutsByFirst(CutsOtherwise):
+    """What the proposer holds of a departed origin, not the most that anybody does."""
 
-    def _make_cut(self) -> Cut:
-        cut = super()._make_cut()
+    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
         assert self.proposal is not None
-        parts = []
-        for part in cut.parts:
-            proposer = self.proposal.id.creator
-            first = proposer if proposer in part.members else part.members[0]
-            held = self._states[first].snapshot.held
-            cuts = {
-                origin: seqno if origin.sender in part.members else held.get(origin, 0)
-                for origin, seqno in part.cuts.items()
-            }
-            parts.append(part._replace(cuts=cuts))
-        return replace(cut, parts=tuple(parts))
+        me = self.proposal.id.creator
+        is_mine = me in part.members and origin.sender not in part.members
+        return self._held([me], origin) if is_mine else seqno
 
 
 class InstallsAtOnce(Proposer):

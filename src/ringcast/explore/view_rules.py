@@ -121,7 +121,7 @@ def _together(history: History, steps: list[Step], premises: Counter[str]) -> It
                     continue
                 if after == other:
                     yield from _same(history, i, mine, theirs, premises)
-                elif is_uniform and q in history.along[mine.view, after]:
+                elif is_uniform and q in history.along.get((mine.view, after), ()):
                     premises["VS6"] += mine.count(i) > 0
                     if mine.count(i) > theirs.count(i):
                         yield "VS6: delivered by a cut, and another one left the view without it"

@@ -25,6 +25,13 @@ SCENARIOS: dict[str, Scenario | Script] = {
         Scenario("crash, not retained", ("ABC",), (Kind(0, FIFO, 1, False),)),
         Scenario("join", ("AB", "C"), (Kind(1, FIFO),)),
         Scenario("two parts", ("AB", "CD"), (Kind(1, FIFO),), 1),
+        Scenario(
+            "two parts, again",
+            ("AB", "CD"),
+            (Kind(1, FIFO),),
+            crashes=0,
+            targets=("ABCD", "BACD", "CABD", "CD", "BA"),
+        ),
         Scenario("three parts", ("A", "B", "C"), (Kind(0, UNIFORM),)),
         Scenario("leave", ("ABC",), (Kind(1, FIFO),), leaver="B"),
         Script("nodes crash", ("ABC",), crashes="C", unheard="CA"),
@@ -37,7 +44,7 @@ SCENARIOS: dict[str, Scenario | Script] = {
         Script("state transfer", ("AB",), joins="C", unheard="BA", has_state=True),
         Script("full window", ("ABC",), crashes="C", idle="B", messages=3, capacity=2),
         Script("full window, join", ("AB",), joins="C", idle="B", messages=3, capacity=2),
-        Script("large message", ("ABC",), leaves="C", idle="B", size=2000, capacity=2),
+        Script("large message", ("ABC",), crashes="C", idle="B", size=2000, capacity=2),
         Script("large message, join", ("AB",), joins="C", idle="B", size=2000, capacity=2),
     )
 }

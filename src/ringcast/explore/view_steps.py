@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
     from ringcast.sim.world import Flight, Process
+    from ringcast.wire.frames import Frame
 
 START_NS = 1_000_000_000
 DELAY_NS = 1_000_000
@@ -253,7 +254,6 @@ class Run:
         node = build_node(
             *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
         )
-        self.watch.add(node)
         process = begin(self.world, PlainMember(node, self._see), list(map(_address, others)))
         process.resident.before_sending = self._look
 
@@ -262,9 +262,6 @@ class Run:
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
         link = _name(flight.link.source) + _name(flight.link.dest)
         _, frames = self._reader.unpack(flight.datagram, overhear=True)
-        for frame in frames:
-            if isinstance(frame, Propose):
-                self.watch.asked[frame.id] = frame.members
         flight.due += DELAY_NS
         is_severed = self._is_on and set(link) == set(self.script.severed)
         if not self._process(link[0]).is_alive or link in self._unheard or is_severed:
@@ -273,7 +270,7 @@ class Run:
             return [flight]
         fault = self._fault if self.count == self._which else None
         self.count += 1
-        words = [in_words(frame) for frame in frames if not isinstance(frame, InView)]
+        words = [self._in_words(link[0], f) for f in frames if not isinstance(f, InView)]
         self._tell(f"{link[0]}→{link[1]} {' + '.join(words)}", fault)
         match fault:
             case Fault.DEATH:
@@ -287,6 +284,12 @@ class Run:
                 flight.due += LATE_NS
                 flight.keeps_order = False
         return [flight]
+
+    def _in_words(self, name: str, frame: Frame) -> str:
+        proposal = self._change(name).proposer.proposal
+        if proposal is None or not isinstance(frame, Propose):
+            return in_words(frame)
+        return f"{in_words(frame)} of {', '.join(map(str, proposal.members))}"
 
     def _kill(self, name: str) -> None:
         self._process(name).crash()
@@ -351,6 +354,7 @@ class Run:
         """An input is done."""
         self.steps += 1
         change = self._change(node.me.name)
+        self.watch.look(node, change)
         if self._is_on:
             node.check_invariants()
         if change.is_frozen and self.world.clock.now - change.frozen_since > FROZEN_NS_MAX:

@@ -6,7 +6,6 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ringcast.core.view_change import Begin
 from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
 from ringcast.explore.view_rules import History, Lived, violations
 from ringcast.model import Origin, Stream
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator, Sequence
 
-    from ringcast.core.effects import Left
-    from ringcast.core.view_change import Freeze
     from ringcast.events import Event
-    from ringcast.model import Member, View, ViewId
+    from ringcast.model import Member, ViewId
     from ringcast.node import Node
+    from ringcast.protocols.views.change import ViewChange
 
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 
@@ -66,21 +64,16 @@ class Watch:
 
     def __init__(self, members: Sequence[Member], *, retains: bool) -> None:
         self.wrong: list[str] = []
-        self.asked: dict[ViewId, tuple[Member, ...]] = {}
-        """Of every proposal."""
-        self.applications: dict[Member, Application] = {}
         self._origins = [Origin(member, stream) for member in members for stream in STREAMS]
+        self.applications = {member: Application(len(self._origins)) for member in members}
         self._kept = [retains or origin.stream is Stream.UNIFORM for origin in self._origins]
         self._numbers: dict[bytes, tuple[int, int]] = {}  # of each message: its stream, its number
         self._left: list[Member] = []
         self._wanted = [0] * len(self._origins)
         self._sent: list[list[ViewId]] = [[] for _ in self._origins]
         self._members: dict[ViewId, tuple[Member, ...]] = {}
+        self._asked: dict[ViewId, tuple[Member, ...]] = {}  # in every proposal
         self._along: dict[tuple[ViewId, ViewId], tuple[Member, ...]] = {}
-
-    def add(self, node: Node) -> None:
-        self.applications[node.me] = Application(len(self._origins))
-        node.observer = _Observer(self, node)
 
     def want(self, member: Member, stream: Stream, size: int) -> None:
         """One more message, unlike any other."""
@@ -97,6 +90,7 @@ class Watch:
             case ViewInstalled(view):
                 if self._members.setdefault(view.id, view.members) != view.members:
                     self.wrong.append("VS1: one id, two lists of members")
+                self._asked.setdefault(view.id, view.members)  # nobody else was
                 application.enter(view.id)
             case Delivered():
                 by_commit = node.view is not None and event.view_id == node.view.id
@@ -118,22 +112,21 @@ class Watch:
                     self._members[view.id] = view.members
                     application.enter(view.id)
 
-    # What observers tell
-
-    def begins(self, begin: Begin) -> None:
-        for part in begin.cut.parts:
-            self._along[part.view, begin.cut.id] = part.members
-        everybody = tuple(who for part in begin.cut.parts for who in part.members)
-        self.asked.setdefault(begin.cut.id, everybody)
-
-    def note_sent(self, node: Node, view: View | None) -> None:
-        """Messages whose last fragment has its seqno by now were sent in this view."""
+    def look(self, node: Node, change: ViewChange) -> None:
+        """After an input. Messages whose last fragment has its seqno by now were sent in the view
+        that it is in."""
+        for proposal in (change.proposer.proposal, change.follower.proposal):
+            if proposal is not None:
+                self._asked[proposal.id] = proposal.members
+        for _, cut in change.follower._flushed:
+            for part in cut.parts:
+                self._along[part.view, cut.id] = part.members
         backlog = self.applications[node.me].backlog
-        for stream, sending in node.multicast.senders.items():
+        for stream, sending in node.multicast.senders.items() if node.view else ():
             i = self._origins.index(Origin(node.me, stream))
             count = self._wanted[i] - len(backlog[stream]) - bool(sending.fragments.rest)
-            if view is not None:
-                self._sent[i] += [view.id] * (count - len(self._sent[i]))
+            assert node.view is not None
+            self._sent[i] += [node.view.id] * (count - len(self._sent[i]))
 
     # What must hold
 
@@ -142,7 +135,7 @@ class Watch:
         for what the departed have sent and nobody retains."""
         lived = {who: tuple(each.lived) for who, each in self.applications.items()}
         kept, sent = self._kept, [tuple(tags) for tags in self._sent]
-        history = History(self._origins, kept, lived, sent, self._members, self.asked, self._along)
+        history = History(self._origins, kept, lived, sent, self._members, self._asked, self._along)
         self.wrong += violations(history, premises)
         self.wrong += self._left_out(living, premises)
         self.wrong += self._left_behind(living, premises)
@@ -179,27 +172,3 @@ class Watch:
                         premises["R8"] += lived.view == tags[-1]
                         if lived.view == tags[-1] and tags.count(lived.view) > lived.count(i):
                             yield "R8: a member left, and not all that it sent was delivered"
-
-
-class _Observer:
-    """Of one node."""
-
-    def __init__(self, watch: Watch, node: Node) -> None:
-        self._watch = watch
-        self._node = node
-        self._view: View | None = None
-
-    def received(self, *_: object) -> None: ...
-    def transmitted(self, *_: object) -> None: ...
-    def before_take(self, *_: object, **__: object) -> None: ...
-    def took(self, *_: object, **__: object) -> None: ...
-    def offered(self, *_: object) -> None: ...
-
-    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
-        self._watch.note_sent(self._node, self._view)
-        if isinstance(change, Begin):
-            self._watch.begins(change)
-            self._view = change.view
-
-    def after_input(self, now: int) -> None:
-        self._watch.note_sent(self._node, self._view)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-from ringcast.core.view_change import Cut
-from ringcast.protocols.views.frames import State
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from ringcast.core.view_change import Cut
     from ringcast.explore.view_rules import Lived
     from ringcast.model import Member, Stream, ViewId
     from ringcast.protocols.views.follower import Follower
@@ -93,6 +91,10 @@ class Person:
         return self.lived[-1]
 
 
+Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"
+"""By whom, to whom, what."""
+
+
 class World:
     people: dict[Member, Person]
     sent: tuple[tuple[ViewId, ...], ...]
@@ -100,49 +102,10 @@ class World:
     acks: tuple[tuple[frozenset[Member], ...], ...]
     """By stream: who has acknowledged each message, where Commits depend on it."""
     commits: tuple[int, ...]
-    frames: tuple[int, ...]
+    frames: dict[str, Said]
     """From proposers: what was ever sent."""
     proposals: tuple[Propose, ...]
-    cuts: tuple[int, ...]
+    cuts: dict[ViewId, Cut]
+    marks: tuple[object, ...]
+    """What is in the cuts."""
     crashes: int
-
-
-class Numbers:
-    """A number for everything that is said or tells states apart: the same for what is equal."""
-
-    def __init__(self) -> None:
-        self.cuts: dict[int, Cut] = {}
-        self.frames: dict[int, tuple[Member, Member, ChangeFrame]] = {}
-        """With who says it, and to whom."""
-        self._numbers: dict[object, int] = {}
-        self._contents: dict[int, int] = {}  # of States and Cuts, by their identity
-        self._interned: dict[object, ChangeFrame] = {}
-
-    def of(self, what: object) -> int:
-        return self._numbers.setdefault(what, len(self._numbers) + 1)
-
-    def of_content(self, frame: State | Cut) -> int:
-        """Of one that was interned."""
-        return self._contents[id(frame)]
-
-    def intern(self, frame: ChangeFrame) -> ChangeFrame:
-        """One object for all States and Cuts of the same content."""
-        match frame:
-            case State(proposal, view, (own, held)):
-                content: object = proposal, view, *own.values(), *held.values(), frame.flushed
-            case Cut(proposal, parts, starts):
-                marks = ((p.view, p.members, *p.cuts.items()) for p in parts)
-                content = proposal, *starts.items(), *marks
-            case _:
-                return frame
-        kept = self._interned.setdefault(content, frame)
-        number = self._contents[id(kept)] = self.of(content)
-        if isinstance(kept, Cut):
-            self.cuts[number] = kept
-        return kept
-
-    def of_frame(self, source: Member, dest: Member, frame: ChangeFrame) -> int:
-        content = self.of_content(frame) if isinstance(frame, State | Cut) else frame
-        number = self.of((dest, content))
-        self.frames[number] = source, dest, frame
-        return number

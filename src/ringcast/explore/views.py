@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
 from ringcast.explore.view_rules import History, Lived, violations
-from ringcast.explore.view_world import NAMES, NOT_IN, Numbers, Person, World, fork
+from ringcast.explore.view_world import NAMES, NOT_IN, Person, World, fork
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
@@ -30,12 +30,15 @@ from ringcast.wire.changes import Finish, Install
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.explore.view_world import Scenario
+    from ringcast.explore.view_world import Said, Scenario
     from ringcast.protocols.views.frames import ChangeFrame
 
 T = TypeVar("T")
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
+ROUNDS = 8
+"""In which all frames of a proposal arrive and everybody flushes: one for each step, and twice for
+views that are finished first."""
 
 
 class Views:
@@ -53,7 +56,7 @@ class Views:
         self.members = [Member(Address("h", NAMES.index(name)), 1, name) for name in names]
         self.origins = [Origin(self.members[k.sender], k.stream) for k in scenario.streams]
         self._follower, self._proposer = follower, proposer
-        self._numbers = Numbers()
+        self._numbers: dict[object, int] = {}
         self._judged: dict[object, tuple[str, ...]] = {}
         self._healed: set[object] = set()
 
@@ -73,7 +76,7 @@ class Views:
         world.people = dict(sorted(world.people.items()))
         world.sent = world.acks = ((),) * len(self.origins)
         world.commits = (0,) * len(self.origins)
-        world.frames, world.proposals, world.cuts, world.crashes = (), (), (), 0
+        world.frames, world.cuts, world.marks, world.proposals, world.crashes = {}, {}, (), (), 0
         return world
 
     def _is_kept(self, stream: Stream) -> bool:
@@ -83,25 +86,28 @@ class Views:
 
     def key(self, world: World) -> object:
         people = [person.key or self._key_of(person) for person in world.people.values()]
-        frames = sorted(n for n in world.frames if self._may_matter(world, n))
-        rest = world.sent, world.acks, world.commits, world.proposals, world.cuts
-        return people, self._numbers.of(rest), frames
+        frames = sorted(t for t, said in world.frames.items() if self._may_matter(world, said))
+        rest = world.sent, world.acks, world.commits, world.proposals, world.marks
+        return people, self._number(rest), frames
+
+    def _number(self, what: object) -> int:
+        return self._numbers.setdefault(what, len(self._numbers) + 1)
 
     def _key_of(self, person: Person) -> int:
-        number, follower, proposer = self._numbers, person.follower, person.proposer
-        if not self._is_there(person):
-            person.key = number.of(person.lived)
-            return person.key
-        asked: tuple[object, ...] = ()
+        """What is in proposals and cuts the world tells."""
+        follower, proposer = person.follower, person.proposer
+        asked: list[object] = []
         if proposer.step not in (Step.IDLE, Step.TELL):
-            states = ((who, number.of_content(each)) for who, each in proposer._states.items())
-            is_finishing = proposer.step is Step.FINISH
-            awaited = proposer.awaited.items() if is_finishing else proposer.awaited
-            asked = (proposer.step, *awaited, *sorted(states))
-        kept = tuple(number.of_content(each.cut) for each in follower._flushed)
-        flushing = None if person.flushing is None else number.of_content(person.flushing)
+            is_finishing, awaited = proposer.step is Step.FINISH, proposer.awaited
+            asked = [proposer.step, *(awaited.items() if is_finishing else awaited)]
+            for who, state in sorted(proposer._states.items()):
+                own, held = state.snapshot
+                flushed = (each.id for each in state.flushed)
+                asked.append((who, state.view.id, *own.values(), *held.values(), *flushed))
+        kept = tuple(each.proposal.id for each in follower._flushed)
         phase = follower.view.id, follower.phase, follower.promised
-        person.key = number.of((person.lived, person.held, phase, kept, flushing, asked))
+        told = person.lived, person.held, phase, kept, tuple(asked)
+        person.key = self._number(told if self._is_there(person) else person.lived)
         return person.key
 
     # What can happen
@@ -109,10 +115,10 @@ class Views:
     def actions(self, world: World) -> Iterator[tuple[object, World]]:
         for i in range(len(self.origins)):
             yield from self._stream(world, i)
-        for number in world.frames:
-            _, dest, frame = self._numbers.frames[number]
+        for said in world.frames.values():
+            _, dest, frame = said
             if self._matters(world.people[dest], frame):
-                yield f"{dest} gets {_text(frame)}", self._arrive(world, number)
+                yield f"{dest} gets {_text(frame)}", self._arrive(world, said)
         for member, person in world.people.items():
             if not self._is_there(person):
                 continue
@@ -282,9 +288,9 @@ class Views:
             case _:
                 return frame.id == follower.promised and follower.phase is Phase.FLUSHED
 
-    def _may_matter(self, world: World, number: int) -> bool:
+    def _may_matter(self, world: World, said: Said) -> bool:
         """Whether it could change anything there, now or later."""
-        _, dest, frame = self._numbers.frames[number]
+        _, dest, frame = said
         follower = world.people[dest].follower
         is_late = order(frame.id) < order(follower.promised) or frame.id == follower.view.id
         return self._is_there(world.people[dest]) and not is_late
@@ -293,18 +299,16 @@ class Views:
         self, world: World, member: Member, counter: int, members: tuple[Member, ...]
     ) -> World:
         after = self._copy(world, member, is_changing=True)
-        leaving = frozenset(m for m in members if m.name == self.scenario.leaver)
-        proposal = Propose(
-            ViewId(member, counter), members, leaving if len(members) > 1 else frozenset()
-        )
+        leavers = [m for m in members if m.name == self.scenario.leaver and len(members) > 1]
+        proposal = Propose(ViewId(member, counter), members, frozenset(leavers))
         after.proposals += (proposal,)
         wishes = Wishes()
         after.people[member].proposer.propose(proposal, wishes)
         self._do(after, member, wishes)
         return after
 
-    def _arrive(self, world: World, number: int) -> World:
-        source, dest, frame = self._numbers.frames[number]
+    def _arrive(self, world: World, said: Said) -> World:
+        source, dest, frame = said
         after = self._copy(world, dest, is_changing=True)
         self._receive(after, source, dest, frame)
         return after
@@ -313,14 +317,10 @@ class Views:
         person = world.people[dest]
         wishes = Wishes()
         receive(person.follower, person.proposer, source, frame, wishes)
-        proposal = person.proposer.proposal
-        if isinstance(frame, Propose) and proposal is not None and self._yields(person, proposal):
-            person.proposer.stop()
+        mine = person.proposer.proposal
+        if isinstance(frame, Propose) and mine and mine.id != person.follower.promised:
+            person.proposer.stop()  # who has promised another one is no proposer any more
         self._do(world, dest, wishes)
-
-    def _yields(self, person: Person, proposal: Propose) -> bool:
-        """A proposer that has promised another one is none any more."""
-        return proposal.id != person.follower.promised
 
     def _do(self, world: World, member: Member, wishes: Wishes) -> None:
         person = world.people[member]
@@ -335,16 +335,17 @@ class Views:
                 case Begin():
                     person.flushing = None
                     self._begin(person, member, wish)
-        for dest, said in wishes.frames:
-            frame = self._numbers.intern(said)
-            if isinstance(frame, Cut) and self._numbers.of_content(frame) not in world.cuts:
-                world.cuts += (self._numbers.of_content(frame),)
+        for dest, frame in wishes.frames:
+            if isinstance(frame, Cut) and frame.id not in world.cuts:
+                world.cuts = {**world.cuts, frame.id: frame}
+                parts = tuple((p.view, p.members, *p.cuts.items()) for p in frame.parts)
+                world.marks += ((frame.id, *frame.starts.items(), *parts),)
             if dest == member:
                 self._receive(world, member, member, frame)
             elif isinstance(frame, Propose | Finish | Cut | Install):
-                number = self._numbers.of_frame(member, dest, frame)
-                if number not in world.frames:
-                    world.frames += (number,)
+                text = f"{dest} {_text(frame)}"
+                if text not in world.frames:
+                    world.frames = {**world.frames, text: (member, dest, frame)}
             elif self._is_there(world.people[dest]):
                 world.people[dest] = world.people[dest].copy()
                 self._receive(world, member, dest, frame)
@@ -361,7 +362,7 @@ class Views:
 
     def violations(self, world: World) -> Iterable[str]:
         lived = tuple(person.lived for person in world.people.values())
-        key = self._numbers.of((lived, world.sent, world.proposals, world.cuts))
+        key = self._number((lived, world.sent, world.proposals, world.marks))
         found = self._judged.get(key)
         if found is None:
             found = self._judged[key] = tuple(violations(self._history(world), self.premises))
@@ -380,26 +381,18 @@ class Views:
             world.sent,
             members,
             {proposal.id: proposal.members for proposal in world.proposals},
-            {
-                (part.view, self._numbers.cuts[number].id): part.members
-                for number in world.cuts
-                for part in self._numbers.cuts[number].parts
-            },
+            {(part.view, c.id): part.members for c in world.cuts.values() for part in c.parts},
         )
 
     def _stuck(self, world: World) -> tuple[str, ...]:
         """Let all who live come together, without faults; from states that differ only in what
         was delivered, once."""
         people = [
-            (
-                person.held,
-                person.now,
-                *(self._numbers.of_content(k.cut) for k in person.follower._flushed),
-            )
+            (person.held, person.now, *(each.proposal.id for each in person.follower._flushed))
             for person in world.people.values()
             if self._is_there(person)
         ]
-        key = self._numbers.of((tuple(people), world.sent, world.commits))
+        key = self._number((tuple(people), world.sent, world.commits, world.marks))
         if key in self._healed or not people:
             return ()
         self._healed.add(key)
@@ -411,39 +404,32 @@ class Views:
         leader = next((m for m in living if self._is_answered(world, m, living)), None)
         if leader is None:
             return (f"{STUCK}: nobody is answered by all",)
-        old = len(world.frames)
         world = self._propose(world, leader, counter, living)
-        is_moving = True
-        while is_moving:
-            is_moving = False
-            for number in world.frames[old:]:
-                _, dest, frame = self._numbers.frames[number]
-                if self._matters(world.people[dest], frame):
-                    world, is_moving = self._arrive(world, number), True
+        for _ in range(ROUNDS):
+            for said in world.frames.values():
+                _, dest, frame = said
+                is_new = frame.id == ViewId(leader, counter)
+                if is_new and self._matters(world.people[dest], frame):
+                    world = self._arrive(world, said)
             for member in living:
                 if world.people[member].flushing is not None and self._can_get(world, member):
-                    world, is_moving = self._flush(world, member), True
+                    world = self._flush(world, member)
         self.premises["healed"] += 1
         ends = {world.people[member].now.view for member in living}
         if ends != {world.proposals[-1].id}:
             return (STUCK,)
-        found = violations(self._history(world), Counter())
-        return tuple(f"{kind}; seen once all who live come together" for kind in found)
+        found = violations(self._history(world), self.premises)
+        return tuple(f"{kind}; seen once {leader} proposes all who live" for kind in found)
 
     def _is_answered(self, world: World, leader: Member, living: tuple[Member, ...]) -> bool:
         """Each of them knows who is gone, or in another view."""
         proposal = Propose(ViewId(leader, 1), living)
         views = {member: world.people[member].follower.view for member in living}
-        return all(
-            may_answer(
-                leader,
-                proposal,
-                view,
-                [m for m in view if views.get(m) != view and m != leader],
-                who,
-            )
-            for who, view in views.items()
-        )
+        for who, view in views.items():
+            gone = [m for m in view if views.get(m) != view and m != leader]
+            if not may_answer(leader, proposal, view, gone, who):
+                return False
+        return True
 
 
 def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:

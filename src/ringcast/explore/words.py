@@ -5,20 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
-from ringcast.wire.changes import (
-    Complain,
-    Cut,
-    Finish,
-    Flushed,
-    Forwarded,
-    Hello,
-    Install,
-    Installed,
-    Propose,
-    Refuse,
-    Want,
-)
-from ringcast.wire.changes import State as ViewState
+from ringcast.wire.changes import Complain, Finish, Forwarded, Hello, Want
 from ringcast.wire.frames import (
     Ack,
     Close,
@@ -56,16 +43,9 @@ IN_WORDS: dict[type, str] = {
     Hello: "Hello of view {0.view_id}",
     Leave: "Leave",
     Complain: "Complain of {0.member}",
-    Propose: "Propose {0.id} of {members}",
-    ViewState: "State {0.id}, in view {0.view_id}",
-    Refuse: "Refuse {0.id}",
     Finish: "Finish {0.id}: {0.first} first",
-    Cut: "Cut {0.id}",
     Want: "Want {0.id}: {0.sender} {missing}",
     Forwarded: "Forwarded {0.id}: {0.sender} {0.data.first}..{0.data.last}",
-    Flushed: "Flushed {0.id}",
-    Install: "Install {0.id}",
-    Installed: "Installed {0.id}",
     GapSkipped: "GapSkipped {0.epoch}:{0.first}..{0.last}",
     Undeliverable: "Undeliverable {0.epoch}:{0.first}..{0.last}: {0.reason}",
 }
@@ -80,10 +60,9 @@ def in_words(what: object) -> str:
             return f"gets {what.sender}#{epoch}{what.run.first}"
         case Nack() | UnicastNack() | Want():
             lists["missing"] = [f"{each.start}..{each.stop - 1}" for each in what.missing]
-        case Propose():
-            lists["members"] = list(map(str, what.members))
     joined = {name: ", ".join(each) for name, each in lists.items()}
-    return IN_WORDS.get(type(what), type(what).__name__).format(what, **joined)
+    usual = type(what).__name__ + " {0.id}" * hasattr(what, "id")
+    return IN_WORDS.get(type(what), usual).format(what, **joined)
 
 
 def timer_in_words(owner: Hashable, timer: Enum) -> str:

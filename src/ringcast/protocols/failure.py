@@ -22,7 +22,8 @@ Every heartbeat: Heartbeat to the watchers. Whoever is watched and has been sile
     process, a suspended machine): all count as heard now, and verifications under way are dropped.
 To verify: PINGS times Ping, the first at once, spread over verify_s. Nothing heard: Suspected.
     Probes are counted, not only time: a late step leaves an answer its time all the same.
-On a hint of the transport (a refused port): verify. Refused again, after the probe: Suspected.
+On a hint of the transport (a refused port): verify, or ask again at once if that is under way.
+    Refused again, after the probe: Suspected.
 On VerifyWanted (somebody else suspects it): verify, but not twice within verify_s.
 On view: who departed is forgotten, new neighbours count as heard now. Outside a view nobody is
     watched. Where the group has other times than this member, they are this member's from then on.
@@ -146,12 +147,15 @@ class FailureDetector(Layer):
         member = next((member for member in self._heard if member.address == address), None)
         if member is None:
             return
+        is_open = member in self._cases
         case = self._cases.get(member) or self._open_case(member, now, out)
         if case.is_suspected:
             return
         case.refusals += 1
         if case.refusals == REFUSALS:
             self._suspect(member, case, f"nobody listens at {address}", out)
+        elif is_open and case.asked < PINGS:
+            self._ask(member, case, now, out)
         self._arm_case()
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:

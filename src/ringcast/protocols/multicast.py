@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Member, View
+    from ringcast.settings import Settings
     from ringcast.window.acks import AckTable, AgreedMark
     from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.frames import (
@@ -132,6 +133,16 @@ class ReliableMulticast(Layer):
         self._datagram_room = room_of(datagram_bytes, self.config.bulk_bytes)
         for sending in self._senders.values():
             sending.fragments.resize(fragment_bytes, datagram_bytes)
+
+    def configure(self, settings: Settings) -> None:
+        """This is how the group does it from the view on that begins. How it purges can only change
+        before there is anything to purge."""
+        self.config = config = settings.apply_to_multicast(self.config)
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
+        self.rounds = None if config.stability is None else self.stability(self.me, config)
+        if self.rounds is not None:
+            self.rounds.attach(self.group, self.deadlines)
 
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
@@ -304,7 +315,7 @@ class ReliableMulticast(Layer):
     def _open(self, origin: Origin, offset: int, now: int) -> None:
         is_gated = origin.stream is Stream.UNIFORM
         timers = self.deadlines.owner(("received", origin))
-        receiver = self.receiver(origin, self.config, offset, now, timers, is_gated=is_gated)
+        receiver = self.receiver(origin, self.config, offset, timers, is_gated=is_gated)
         self._ready.discard(origin)
         self._receivers[origin] = receiver
         assert self.group.view is not None

@@ -58,7 +58,6 @@ class MulticastReceiver:
         origin: Origin,
         config: MulticastConfig,
         offset: int,
-        now: int,
         timers: Timers[Timer],
         *,
         is_gated: bool = False,
@@ -96,7 +95,6 @@ class MulticastReceiver:
         self._is_repaired = False  # the last gap has closed since then
         self._turn = 0  # which helper is next
         self._timers = timers
-        self._ack_later(now)  # the sender does not know yet where this window stands
 
     # Inputs
 

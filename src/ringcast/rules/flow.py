@@ -153,7 +153,7 @@ class WindowHonoured:
     def finish(self, facts: Facts) -> Verdict:
         found = self.found.copy()
         self.drops.judge(facts, found)
-        if facts.purge != "acks":
+        if facts.has_stability:
             self._judge_growth(facts, found)
         return found.verdict(self.id, self.title)
 

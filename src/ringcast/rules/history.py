@@ -21,27 +21,26 @@ from ringcast.trace.rows import (
     OPEN,
     SEND,
     SHOWN,
-    STATE_RECEIVED,
     STOP,
     VIEW,
     split_key,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ringcast.trace.rows import MemberKey, OriginKey, Row, ViewKey
 
 K = TypeVar("K")
 
-MARKS = (FREEZE, VIEW, SHOWN, OPEN, STATE_RECEIVED, CRASH, STOP)
+MARKS = (FREEZE, VIEW, SHOWN, OPEN, CRASH, STOP)
 """What runs are not condensed across."""
 
 
 def continues(before: Row, row: Row) -> bool:
     """Whether two runs of one origin are one."""
-    is_next = before.seqno2 + 1 == row.seqno <= row.seqno2
-    return is_next and before.view_key == row.view_key
+    is_next = before.seqno <= before.seqno2 and before.seqno2 + 1 == row.seqno <= row.seqno2
+    return is_next and before.view_key == row.view_key and before.detail == row.detail
 
 
 class Condensed:
@@ -127,20 +126,12 @@ class Stay:
 class Step(NamedTuple):
     """V→V′ at one member."""
 
-    life: Life
     stay: Stay
     next: Stay
 
     @property
     def together(self) -> tuple[str, ...]:
         return self.next.view.part
-
-    @property
-    def is_in_state(self) -> bool:
-        """Members that record for themselves tell nothing of messages that were in a state which
-        they took later: what it holds is judged in simulations."""
-        taken = self.life.state_taken
-        return self.stay.view.run_idx < 0 and taken is not None and self.stay.key < taken.view_key
 
 
 class Life:
@@ -157,9 +148,10 @@ class Life:
         """How often it installed a view though it had promised a later one: it had to, first."""
         self.unplaced: list[Row] = []
         """Messages that were delivered in a view in which it never was."""
-        self.state_taken: Row | None = None
         self.is_whole = False
         """Nothing that it did is missing at the end."""
+        rows = list(rows)
+        self._leaves_at = _leaves_at(rows)
         sent: dict[int, int] = {}
         change: Row | None = None
         for row in rows:
@@ -172,15 +164,13 @@ class Life:
             elif row.event == FREEZE:
                 change = row
                 self.freezes.append(row)
-            elif row.event == STATE_RECEIVED:
-                self.state_taken = row
             elif row.event == SEND:
                 self._send(row, change)
                 sent[row.stream] = max(sent.get(row.stream, 0), row.seqno2)
             else:
                 self._place(row, change)
         self.steps = [
-            Step(self, stay, after)
+            Step(stay, after)
             for stay, after in pairwise(stay for stay in self.stays.values() if stay.shown)
         ]
 
@@ -207,12 +197,25 @@ class Life:
                 self.unplaced.append(row)
                 return
             span = _extend(stay.delivered, row.origin, row)
-            if next(reversed(self.stays)) == row.view_key:
+            if next(reversed(self.stays)) == row.view_key and not self._leaves(row):
                 span.by_commit = row
         elif stay is not None and row.event == SHOWN:
             stay.shown = row
         elif stay is not None and row.event == OPEN:
             stay.opened.setdefault(row.origin, row)
+
+    def _leaves(self, row: Row) -> bool:
+        """Whether it is handed its own messages, by the cut of the view that it leaves with."""
+        is_own = (row.peer, row.peer_inc) == (row.node, row.inc)
+        return is_own and self._leaves_at is not None and row.idx > self._leaves_at
+
+
+def _leaves_at(rows: Sequence[Row]) -> int | None:
+    """Where a member promised the view that it left with; None: it did not leave so."""
+    changes = [row for row in rows if row.event in (VIEW, FREEZE)]
+    if not changes or changes[-1].event == VIEW or all(row.event != STOP for row in rows):
+        return None
+    return changes[-1].idx
 
 
 def _extend(spans: dict[K, Span], key: K, row: Row) -> Span:

@@ -212,7 +212,7 @@ def rules_for(facts: Facts) -> list[Rule]:
     """One for every rule of this run's protocol, in the order of its tuple above. Where members
     report what they have delivered, a sender is freed otherwise."""
     rules = {rule.id: rule for rule in (make() for make in BY_PROTOCOL[facts.protocol])}
-    if facts.purge != "acks" and UnblockedByStability.id in rules:
+    if facts.has_stability and UnblockedByStability.id in rules:
         rules[UnblockedByStability.id] = UnblockedByStability()
     return list(rules.values())
 

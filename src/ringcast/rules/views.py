@@ -209,7 +209,7 @@ class AllOfWhoGoesAlong(_OfViews):
     def _judge(step: Step, origin: OriginKey, sent: Span, found: Findings) -> None:
         found.premises += (step.stay.view.node, step.stay.view.inc) != origin[:2]
         through = step.stay.through(origin)
-        if through < sent.last and not step.is_in_state:
+        if through < sent.last:
             found.violate(
                 f"{_goes(step)} with {origin[0]}, who sent {sent.first}..{sent.last}, and has "
                 f"delivered {_upto(through)}",
@@ -226,7 +226,6 @@ class SameTogether(_OfViews):
 
     def judge(self, history: History, facts: Facts, found: Findings) -> None:
         for steps in history.going().values():
-            steps = [step for step in steps if not step.is_in_state]
             origins = {origin: None for step in steps for origin in step.stay.delivered}
             for origin in origins:
                 is_kept = facts.is_retained or origin[2] == Stream.UNIFORM
@@ -282,7 +281,7 @@ class UniformInAll(_OfViews):
         for other in others:
             found.premises += other.stay.view.member != row.member
             through = other.stay.through(origin)
-            if through < row.seqno2 and not other.is_in_state:
+            if through < row.seqno2:
                 found.violate(
                     f"{_goes(other)} with {_upto(through)} of {origin[0]}; {row.member} has "
                     f"delivered {row.seqno2} {by}",

@@ -18,7 +18,7 @@ from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS
-from ringcast.sim.faults import LATE, LOST, Copies, Jitter, RandomLoss
+from ringcast.sim.weather import LATE, LOST, Copies, Jitter, RandomLoss
 from ringcast.sim.world import Link, Network
 
 if TYPE_CHECKING:

@@ -41,7 +41,6 @@ RULES: tuple[Callable[[], Rule], ...] = (
     partial(Sequential, AckersAreMembers()),
     partial(Sequential, InItsView()),
     SameBytesAgain,
-    partial(Sequential, InItsView()),
 )
 
 

@@ -1,30 +1,24 @@
 """Simulated runs judged as if their members had recorded them: whatever is found is a false alarm.
 
 A simulation that breaks no rule is written down as real members would have done it: nobody knows
-the order of the whole run, nothing is told of faults, and the last rows of a member that crashed
-are lost. A delivery stands where the application gets the message: those who take the state begin
-behind its cut, and who leaves before it came says so. Every other run is as level "deliveries" has
-it.
+the order of the whole run, nothing is told of faults, whoever lives to the end stops then, and the
+last rows of a member that crashed are lost. Every other run is as level "deliveries" has it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.spark.audit import audit
 from ringcast.spark.report import RECORDED, VIOLATED
 from ringcast.trace.rows import (
-    ASIDE,
     BLOCK,
     CRASH,
     DELIVER,
-    DROP_WINDOW,
     FREEZE,
     HANDED,
-    LEFT_BEHIND,
     OPEN,
     PURGE,
     SEND,
@@ -32,7 +26,6 @@ from ringcast.trace.rows import (
     START,
     STATE_LOST,
     STATE_RECEIVED,
-    STATE_WAIT,
     STOP,
     VIEW,
     Row,
@@ -40,16 +33,11 @@ from ringcast.trace.rows import (
 from ringcast.trace.segments import Recording, write_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ringcast.sim.runner import Result
-    from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
-
-    Starts = dict[tuple[OriginKey, ViewKey], int]
-    """What each origin had sent when it installed each view."""
+    from ringcast.trace.rows import MemberKey
 
 DELIVERIES = frozenset(
-    {START, STOP, CRASH, FREEZE, VIEW, SHOWN, OPEN, SEND, DELIVER, BLOCK, PURGE}
+    {START, STOP, CRASH, FREEZE, VIEW, SHOWN, OPEN, SEND, DELIVER, HANDED, BLOCK, PURGE}
     | {STATE_LOST, STATE_RECEIVED}
 )
 """What members record at that level, and how their traces end."""
@@ -87,69 +75,26 @@ def write_as_recorded(directory: Path, result: Result) -> None:
     level = "deliveries" if seed % 2 else "full"
     members: dict[MemberKey, list[Row]] = {}
     for row in result.trace.rows:
-        if row.node:
+        if row.node and (level == "full" or row.event in DELIVERIES):
             members.setdefault((row.node, row.inc), []).append(row)
-    starts = _starts(result.trace.rows)
     for at, ((node, inc), rows) in enumerate(members.items()):
         is_crashed = any(row.event == CRASH for row in rows)
         lost = (seed // 2 + at) % TAIL_ROWS_MAX if is_crashed else 0
-        told = [
+        if rows[-1].event not in (CRASH, STOP):
+            rows.append(Row(STOP, node, inc, 0, mono_ns=facts.end_ns))
+        rows = [
             row._replace(idx=idx, run_idx=-1)
-            for idx, row in enumerate(
-                row
-                for row in _as_recorded(rows, starts)
-                if level == "full" or row.event in DELIVERIES
-            )
+            for idx, row in enumerate(rows[: max(1, len(rows) - lost)])
         ]
-        del told[max(1, len(told) - lost) :]
+        capacity = facts.capacity.get(f"{node}#{inc}", 0)
         recording = Recording(
             run_id=f"seed-{seed}",
             node=node,
             inc=inc,
             level=level,
-            settings={"purge": facts.purge, "capacity": facts.capacity.get(f"{node}#{inc}", 0)},
+            settings={"purge": facts.purge, "capacity": capacity},
         )
-        step = len(told) // SEGMENTS + 1
-        for start in range(0, len(told), step):
-            is_last = start + step >= len(told) and not is_crashed
-            write_segment(directory, recording, told[start : start + step], is_last=is_last)
-
-
-def _starts(rows: Iterable[Row]) -> Starts:
-    found: Starts = {}
-    sent: defaultdict[MemberKey, dict[OriginKey, int]] = defaultdict(dict)
-    for row in rows:
-        own = sent[row.node, row.inc]
-        if row.event == SEND:
-            own[row.own_origin] = row.seqno2
-        elif row.event == VIEW:
-            found |= {(origin, row.view_key): last for origin, last in own.items()}
-    return found
-
-
-def _as_recorded(rows: list[Row], starts: Starts) -> Iterator[Row]:
-    """What a recorder of this member would have written."""
-    opened: dict[OriginKey, int] = {}
-    is_behind = False
-    last = rows[-1]
-    if last.event not in (CRASH, STOP):
-        rows = [*rows, Row(STOP, last.node, last.inc, 0, mono_ns=last.mono_ns)]
-    for row in rows:
-        if row.event == OPEN:
-            opened[row.origin] = row.seqno
-        elif row.event == DROP_WINDOW:
-            opened.pop(row.origin, None)
-        elif row.event in (STATE_WAIT, STATE_RECEIVED, STATE_LOST):
-            is_behind = row.event == STATE_WAIT
-        if row.event == STOP and is_behind:
-            yield row._replace(event=STATE_LOST, detail=LEFT_BEHIND)
-        if row.event == HANDED:
-            yield row._replace(event=DELIVER)
-        elif row.event != DELIVER or row.detail != ASIDE:
-            yield row
-        if row.event == STATE_RECEIVED:
-            for (peer, inc, stream), offset in opened.items():
-                start = starts.get(((peer, inc, stream), row.view_key), 0)
-                if start > offset:
-                    window = row._replace(event=OPEN, peer=peer, peer_inc=inc, stream=stream)
-                    yield window._replace(seqno=start, seqno2=start)
+        step = len(rows) // SEGMENTS + 1
+        for start in range(0, len(rows), step):
+            is_last = start + step >= len(rows) and not is_crashed
+            write_segment(directory, recording, rows[start : start + step], is_last=is_last)

@@ -6,9 +6,7 @@ from another part, what was sent since. What it had not purged was not known to 
 the end of a trace, or where a view went on without the receiver, nothing is owed of that (VS4 and
 VS5 say what is owed by those who go on).
 
-Not held against a receiver: what hangs on the missing end of its trace, if it was killed; what was
-sent before the cut of a state that it took later, and is in that state; and what it had put aside
-while it waited for its state, if it left before it had it.
+What hangs on the missing end of its trace is not held against a receiver that was killed.
 
 The share that each member delivered of what each sender sent in the views of both is shown, whether
 it is owed or not.
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from ringcast.rules.history import Stay
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import Purged
-    from ringcast.trace.rows import MemberKey, OriginKey, PairKey
+    from ringcast.trace.rows import MemberKey, OriginKey, PairKey, ViewKey
 
 
 class Lacking(NamedTuple):
@@ -63,48 +61,51 @@ class Reached:
 
 def judge_reach(run: RecordedRun) -> Reached:
     found = Reached()
-    through = _through(run)
+    reached = _reached(run)
     for sender, life in run.history.lives.items():
         stays = {stay.view.idx: stay for stay in life.stays.values()}
-        most: dict[PairKey, Purged] = {}
+        most: dict[PairKey, tuple[Purged, int]] = {}
         for (stream, view_idx), mark in run.members[sender].summary.purged.items():
             stay = stays.get(view_idx)
             if stay is None:
                 continue
-            for receiver in _owing(run, stay):
+            for receiver in _known(run, stay):
                 pair = (*receiver, *sender, stream)
                 found.judged += 1
-                if max(through[pair], _before(stay, receiver, stream)) < mark.through:
-                    most[pair] = mark
-        for pair, mark in most.items():
+                through = _through(reached.get(pair, []), stay)
+                if max(through, _before(stay, receiver, stream)) < mark.through:
+                    most[pair] = mark, through
+        for pair, (mark, through) in most.items():
             receiver = pair[:2]
             if receiver in run.prefixes:
                 found.unknown.add(receiver)
             elif run.members[receiver].is_whole:
-                found.lacking.append(Lacking(pair[2:], receiver, through[pair], mark))
+                found.lacking.append(Lacking(pair[2:], receiver, through, mark))
     found.shares = sorted(_shares(run), key=lambda share: (share.delivered / share.sent, share))
     return found
 
 
-def _through(run: RecordedRun) -> defaultdict[PairKey, int]:
-    """Up to where each member has delivered each origin, or opened its window."""
-    found: defaultdict[PairKey, int] = defaultdict(int)
+def _reached(run: RecordedRun) -> dict[PairKey, list[tuple[ViewKey, int]]]:
+    """Up to where each member has delivered each origin by the end of each view, or opened its
+    window for it."""
+    found: defaultdict[PairKey, dict[ViewKey, int]] = defaultdict(dict)
     for trace in run.members.values():
         for row in trace.rows:
             if row.event in (OPEN, DELIVER):
-                last = row.seqno if row.event == OPEN else row.seqno2
-                found[row.pair] = max(found[row.pair], last)
-    return found
+                last, views = row.seqno if row.event == OPEN else row.seqno2, found[row.pair]
+                views[row.view_key] = max(last, views.get(row.view_key, 0))
+    return {pair: sorted(views.items()) for pair, views in found.items()}
 
 
-def _owing(run: RecordedRun, stay: Stay) -> Iterator[MemberKey]:
-    """Members of this view of whom it is known what they delivered in it."""
-    for member in map(split_key, stay.view.members):
-        life = run.history.lives.get(member)
-        if life is not None and not run.members[member].summary.is_behind:
-            taken = life.state_taken
-            if taken is None or stay.key >= taken.view_key:
-                yield member
+def _through(reached: list[tuple[ViewKey, int]], stay: Stay) -> int:
+    """By the end of this view."""
+    return max((last for view, last in reached if view <= stay.key), default=0)
+
+
+def _known(run: RecordedRun, stay: Stay) -> Iterator[MemberKey]:
+    """The members of this view that have a trace."""
+    members = map(split_key, stay.view.members)
+    return (member for member in members if member in run.history.lives)
 
 
 def _before(stay: Stay, receiver: MemberKey, stream: int) -> int:
@@ -119,7 +120,7 @@ def _shares(run: RecordedRun) -> Iterator[Share]:
     lives = run.history.lives
     for sender, life in lives.items():
         for stay in life.stays.values():
-            for receiver in _owing(run, stay):
+            for receiver in _known(run, stay):
                 there = lives[receiver].stays.get(stay.key)
                 if there is None:
                     continue

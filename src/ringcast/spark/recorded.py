@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from ringcast.spark.summary import MemberTrace
     from ringcast.trace.rows import MemberKey, OriginKey
 
-TAKERS = "not judged of members that took a state later, in the views before its cut"
-
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
     """What every rule says of the run."""
@@ -141,9 +139,11 @@ class _Judge:
         if less:
             asked = 'whom members ask for repair is recorded by record_level="full" only'
             self._verdicts["N8"].unjudged = asked
-        if any(life.state_taken for life in self._run.history.lives.values()):
-            for name in ("VS4", "VS5", "VS6"):
-                self._verdicts[name].unjudged = TAKERS
+        if not all(trace.purge for trace in members.values()):
+            unknown = "traces do not say how members purge"
+            self._verdicts[
+                "VS5"
+            ].unjudged = f"plain messages of the departed are not compared: {unknown}"
 
     def _judge_integrity(self) -> None:
         """G1: what is delivered, less what was sent, is nothing."""
@@ -250,7 +250,7 @@ class _Judge:
         """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
         feed_all(rules, rows)
         purges = {trace.purge for trace in self._run.members.values()}
-        facts = Facts(purge="retained" if purges == {"retained"} else "acks")
+        facts = Facts(purge=purges.pop() if len(purges) == 1 else "")
         for rule in rules:
             found = rule.finish(facts)
             name = verdict_id(found.id)

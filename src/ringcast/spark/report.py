@@ -49,12 +49,11 @@ def verdict_id(rule_id: str) -> str:
     return "G2 N2" if rule_id == "G2" else rule_id
 
 
-TITLES = _RECORDED_TITLES | {
-    name: rule.title
+TITLES = {
+    verdict_id(rule.id): rule.title
     for makers in BY_PROTOCOL.values()
     for rule in (make() for make in makers)
-    if (name := verdict_id(rule.id)) not in _RECORDED_TITLES
-}
+} | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
 IF_ANY = ("N5", "N11", "VS4", "VS5", "VS6", "VS7", "VS9")

@@ -28,10 +28,8 @@ from ringcast.spark.summary import (
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
-    LEFT_BEHIND,
     PURGE,
     SEND,
-    STATE_LOST,
     VIEW,
     WIN,
 )
@@ -59,12 +57,11 @@ HOLES_MAX = 1000
 BLOCKS_MAX = 16
 """Of one track in one batch, to be kept one by one."""
 
-_COLUMNS = (*KEPT, "node", "inc", "cap", "kind", "block", "block_hash", "detail")
+_COLUMNS = (*KEPT, "node", "inc", "cap", "kind", "block", "block_hash")
 _ONLY_FOR = {
     **dict.fromkeys(("part", "cut"), VIEW),
     **dict.fromkeys(("block", "block_hash"), BLOCK),
     "cap": WIN,
-    "detail": STATE_LOST,
 }
 _COUNTED = (SEND, DELIVER, VIEW, BLOCK)
 _RUNS = {DELIVER: 1, SEND: 2}
@@ -102,8 +99,6 @@ def summarize_segment(segment: Segment) -> SegmentSummary:
         _fold_capacity(columns, events, summary)
         for event, count in zip(_COUNTED, events.counts(_COUNTED), strict=True):
             summary.counts[event] = summary.counts.get(event, 0) + count
-        for place in events.where(STATE_LOST).tolist():
-            summary.is_behind |= columns["detail"][place].as_py() == LEFT_BEHIND
     return summary
 
 
@@ -186,29 +181,34 @@ def _runs(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> I
     order = np.argsort(codes, kind="stable")[others:]
     codes = codes[order]
     first, last, view = (columns[name].to_numpy()[order] for name in ("seqno", "seqno2", "view"))
-    creator = columns["view_creator"].indices.to_numpy()[order]
+    creator, detail = (
+        columns[name].indices.to_numpy()[order] for name in ("view_creator", "detail")
+    )
     is_backward = last < first
     starts = is_backward.copy()
     starts[0] = True
     starts[1:] |= (first[1:] != last[:-1] + 1) | is_backward[:-1]
-    for same in (codes, view, creator, marks[order]):
+    for same in (codes, view, creator, detail, marks[order]):
         starts[1:] |= same[1:] != same[:-1]
     begin = np.flatnonzero(starts)
     end = np.append(begin[1:], len(order)) - 1
     tracks = {code: _track(info, values, code) for code in set(codes[begin].tolist())}
-    names = columns["view_creator"].dictionary.to_pylist()
-    for code, idx, seqno, seqno2, counter, at in zip(
+    creators, details = (
+        columns[name].dictionary.to_pylist() for name in ("view_creator", "detail")
+    )
+    for code, idx, seqno, seqno2, counter, maker, how in zip(
         codes[begin].tolist(),
         columns["idx"].to_numpy()[order[begin]].tolist(),
         first[begin].tolist(),
         last[end].tolist(),
         view[begin].tolist(),
         creator[begin].tolist(),
+        detail[begin].tolist(),
         strict=True,
     ):
         track = tracks[code]
         event = SEND if track.is_sent else DELIVER
-        run = (event, idx, *track.origin, seqno, seqno2, counter, names[at])
+        run = (event, idx, *track.origin, seqno, seqno2, counter, creators[maker], details[how])
         yield condensed_row(info, run)
 
 

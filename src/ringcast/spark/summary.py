@@ -34,7 +34,7 @@ SPAN_BLOCKS = 64
 
 KEPT = (
     *("event", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "view_creator"),
-    *LISTS,
+    *("detail", *LISTS),
 )
 """Columns of condensed rows. Only rows about views have lists."""
 
@@ -102,8 +102,6 @@ class SegmentSummary:
     """Of the member's send windows; 0: no row tells."""
     purged: dict[tuple[int, int], Purged] = field(default_factory=dict)
     """By stream, and by the idx of the view's row; -1: it is in an earlier segment."""
-    is_behind: bool = False
-    """It was gone before its application got what it had put aside."""
 
     @property
     def rows(self) -> list[Row]:
@@ -149,7 +147,6 @@ class SegmentSummary:
             self.counts[event] = self.counts.get(event, 0) + count
         self.cut += later.cut
         self.capacity = max(self.capacity, later.capacity)
-        self.is_behind |= later.is_behind
 
 
 def condensed_row(info: SegmentInfo, values: Sequence[Any]) -> Row:

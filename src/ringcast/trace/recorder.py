@@ -65,6 +65,7 @@ class _Track:
     first: int = 0
     last: int = 0
     view_id: ViewId | None = None
+    detail: str = ""
     since: int = 0
     is_growing: bool = False
     payloads: list[bytes] = field(default_factory=list)
@@ -173,25 +174,26 @@ class Recorder:
         self.write(SEND, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(first, last), track, now)
 
-    def delivered(self, event: Delivered, now: int) -> None:
-        """The application was handed these messages."""
+    def delivered(self, event: Delivered, now: int, detail: str = "") -> None:
+        """The application was handed these messages; or (`ASIDE`) they were put aside for it."""
         run = event.run
         # A tuple finds what an Origin finds, and is made in a tenth of the time.
         track = self._delivered.get((event.sender, run.stream))
         if track is None:
             track = self._receiver(Origin(event.sender, run.stream))
-        self._extend(track, run.first, run.last, event.view_id, now)
+        self._extend(track, run.first, run.last, event.view_id, now, detail)
         if self._keeps:
             track.payloads.extend(run.payloads)
         blocks = track.hasher.add_run(run.first, run.payloads)
         if blocks:
             self._put_blocks(blocks, track, now)
 
-    def delivered_fragments(self, event: FragmentsDelivered, now: int) -> None:
+    def delivered_fragments(self, event: FragmentsDelivered, now: int, detail: str = "") -> None:
         """The node took fragments; `delivered` follows with the message they make."""
         track = self._receiver(Origin(event.sender, event.stream))
         place = {"seqno": event.first, "seqno2": event.last, **naming_id(event.view_id)}
-        self.write(DELIVER, now, **naming(track.origin), **place, kind="fragment")
+        place |= {"kind": "fragment", "detail": detail}
+        self.write(DELIVER, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(event.first, event.last), track, now)
 
     def tick(self, now: int) -> None:
@@ -254,15 +256,19 @@ class Recorder:
 
     # Rows
 
-    def _extend(self, track: _Track, first: int, last: int, view_id: ViewId, now: int) -> None:
+    def _extend(
+        self, track: _Track, first: int, last: int, view_id: ViewId, now: int, detail: str = ""
+    ) -> None:
         """Runs that continue each other become one row: what is judged is ranges."""
         if track.is_growing:
-            if track.last + 1 == first and track.view_id == view_id:
+            is_alike = track.view_id == view_id and track.detail == detail
+            if track.last + 1 == first and is_alike:
                 track.last = last
                 return
             self._flush()
         self._oldest = self._oldest or now
         track.first, track.last, track.view_id, track.since = first, last, view_id, now
+        track.detail = detail
         track.is_growing = True
 
     def _flush(self) -> None:
@@ -284,7 +290,7 @@ class Recorder:
             else:
                 kept, track.payloads = track.payloads, []
                 self._messages_kept += len(kept)
-                self.write(DELIVER, track.since, kept, **columns)
+                self.write(DELIVER, track.since, kept, **columns, detail=track.detail)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:
         for block in blocks:

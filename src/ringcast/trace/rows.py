@@ -68,8 +68,6 @@ STATE_RECEIVED = "state_received"
 """It is complete, as it was at the cut of `view`."""
 STATE_LOST = "state_lost"
 """Nobody has it; `view` is the one at whose cut it was to be taken."""
-LEFT_BEHIND = "left before it came"
-"""Detail of `state_lost` where a joiner is gone and what it had put aside with it."""
 STATE_END = "state_end"
 """The run ends, and this member's application has a state."""
 STATE_ENTRY = "state_entry"
@@ -282,7 +280,8 @@ class Facts:
     """The one-way delay bound δ once the network has healed."""
     ack_delay_ns: int = 0
     purge: str = "acks"
-    """How members learn what everybody has of plain messages: acks, stability or retained."""
+    """How members learn what everybody has of plain messages: acks, stability, retained (stability,
+    and receivers keep messages until then) or acks_retained."""
     stability_ns: int = 0
     """Where they report: the longest that a report waits."""
     nack_messages_max: int = 1
@@ -343,7 +342,7 @@ class Facts:
         """How long a member may keep to itself what it has taken; where members report, until all
         know what everybody has."""
         reports_ns = self.stability_ns + 2 * self.delta_ns
-        return self.ack_delay_ns if self.purge == "acks" else reports_ns
+        return reports_ns if self.has_stability else self.ack_delay_ns
 
     @property
     def round_bound_ns(self) -> int:
@@ -354,7 +353,12 @@ class Facts:
     @property
     def is_retained(self) -> bool:
         """Whether receivers keep plain messages until everybody has them."""
-        return self.purge == "retained"
+        return self.purge in ("retained", "acks_retained")
+
+    @property
+    def has_stability(self) -> bool:
+        """Whether members report what they have delivered of plain messages."""
+        return self.purge in ("stability", "retained")
 
     def window_max(self, member: str) -> int:
         """How many messages a receiver has slots for at the most: twice as many as it may send, if

@@ -4,15 +4,14 @@ A segment becomes visible whole or not at all: it is written under a temporary n
 renamed, and the directory is synced. Its footer says whose rows it has, from which idx to which,
 how many rows its recorder had lost by then, and whether the member stopped cleanly with it; so a
 reader knows what is missing without reading the rows. A simulation has one more, of the run itself:
-faults and phases, and in its footer the facts. Columns may be added to a version: a reader takes
-those it knows and gives missing ones their default. Other versions are refused.
+faults and phases, and in its footer the facts. Columns may be added to a version: a reader gives
+missing ones their default. Other versions are refused.
 
 Every byte is covered by checksums (`ringcast.trace.sealed`), and every reader opens segments with
 `Segment`, which verifies them: a damaged file is named, and its rows are never taken for others.
 
 An archive's segments have one column more, the messages of each row, and their footer says which
-messages they hold; and which the one before holds, so that it is known what to look for elsewhere
-if that one cannot be read. Nothing else tells them from other segments.
+messages they hold; and which the one before holds, to be looked for elsewhere if it cannot be read.
 """
 
 from __future__ import annotations

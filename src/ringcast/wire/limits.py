@@ -10,7 +10,7 @@ ALLOWANCE_MAX: Final = 2**63 - 1
 COUNTER_MAX: Final = 2**63 - 1
 """Epochs, nonces and views count from 1 to here: what a trace column holds."""
 
-VIEW_MEMBERS_MAX: Final = 1000
+VIEW_MEMBERS_MAX: Final = 512
 """Members of one view, and of one list in a frame. One may take as little as 14 bytes of a datagram
 and 300 once decoded."""
 

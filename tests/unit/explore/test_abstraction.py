@@ -7,22 +7,23 @@ import re
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ringcast.protocols.membership import Membership
 
-from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
+from ringcast.config import GroupConfig
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.events import Delivered
 from ringcast.explore.abstraction import LEFT_OUT, TOLD_BY, attributes, canonical, clone, left_out
-from ringcast.model import Address, Digest, Member, Origin, Stream, View, ViewId
-from ringcast.node import Node
-from ringcast.protocols.failure import FailureDetector
+from ringcast.model import Address, Member, Stream, View, ViewId
+from ringcast.node import build_node
 from ringcast.protocols.repair import Repair
 from support.cluster import cluster
+
+if TYPE_CHECKING:
+    from ringcast.node import Node
 
 
 class Colour(Enum):
@@ -189,6 +190,23 @@ def test_what_differs_in_behaviour_differs_in_form() -> None:
     assert other.nodes["A"].multicast.ack_tables()[Stream.FIFO].min_received == 0
 
 
+def test_what_refers_to_a_machine_refers_to_its_copy() -> None:
+    c = cluster(2)
+    c.nodes["B"].send([b"x"], c.now)
+    c.stopped.add("A")
+    c.exchange()
+    node = c.nodes["A"]
+    assert node.view is not None
+    node.install_view(View(ViewId(node.me, 9), node.view.members), c.now)
+    copy = clone(node)
+    streams, halves = copy.multicast, {*copy.multicast._boxes()}
+    assert streams.fetch._half_of.__self__ is streams  # type: ignore[attr-defined]
+    (unread,) = streams.reading.unread
+    assert set(unread.cuts) == halves
+    assert halves.isdisjoint(node.multicast._boxes())
+    assert canonical(copy) == canonical(node)
+
+
 def test_what_is_shared_is_copied_once() -> None:
     shared = [1]
     one = SlottedChild()
@@ -204,46 +222,31 @@ def test_what_is_shared_is_copied_once() -> None:
 
 STATE = {
     "AckTable": "_delivered _held min_delivered min_received",
-    "AgreedMark": "_by_others _slowest members min_delivered",
     "Assembler": "_continued _given_up _parts _retain _size max_bytes oversized",
-    "Discovery": "candidates is_expected_back incompatible_peer offers rivals",
     "Effects": "events frames lone messages signals",
-    "FailureDetector": "_cases _counter _is_closed _timers _watched _watchers",
+    "Fetch": "_answered _last _members _part _timers proposal",
     "Fragmenter": "_continued _whole is_middle rest window",
-    "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _datagrams _is_acking"
-    " _is_repaired _later _delivered_bytes _timers assembler committed_in counter is_gated repair"
-    " window",
-    "Membership": "_admission _coordinator _departed _highest _is_flushed _is_settled _joiners"
-    " _leavers _parts _diverged _timers change config discovery may_rejoin phase reunion suspects"
-    " view",
     "Node": "_has_refused _has_said_goodbye _is_closed _layers _out _packed config view",
-    "MulticastSender": "_agreed _allowances _config _heard_by_all _timers _view_id acks assembler"
-    " awaiting_start fragments is_blocked is_gated",
-    "Provider": "_numbers _timers asks events transfers",
+    "Reading": "unread",
     "Receipts": "_pending",
     "ReceiveWindow": "_ahead _ring ahead_bytes capacity capacity_max capacity_min delivered gate"
     " high low max_bytes received retain",
-    "UnicastReceiver": "_acked _timers assembler conn repair state window",
-    "ReliableMulticast": "_early _receivers _is_closed _joiners _senders _promised _reunited"
-    " _timers _was_settled config retained rounds uniform",
     "ReliableUnicast": "_epoch _is_closed _is_loopback_blocked _nonce _replaced _timers config"
     " early loopback sync_requests receivers senders tombstones",
     "Repair": "_marks announced known lost requests tau unasked",
-    "Reunion": "asked_with leader requests",
-    "Round": "not_open resolved standings",
     "SendWindow": "_charges _ring bulk_bytes capacity capacity_max capacity_min ceiling charged"
     " datagram_bytes delivered gate high low max_bytes",
+    "Tail": "",
+    "UnicastReceiver": "_acked _timers assembler conn repair state window",
     "UnicastSender": "_answer _config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
     " _is_heard _is_tail_off _quota _tail _tail_high _timers conn fragments is_blocked marked nonce"
     " state",
-    "StabilityRounds": "_asked _datagrams _last _marks _marks_before _number _said _said_after"
-    " _delivered_bytes _delivered_of _threshold _timers _reported _reports _wanted is_due news",
-    "StateTransfer": "_attempt _departed _handover _is_full _is_repeated _is_settled _outside"
-    " _refusals _timers catch_up giving has_state blocked incoming is_behind is_catching_up phase"
-    " provider",
-    "ControlChannel": "_awaited _config _inner may_be_ready unicast waiting",
-    "Tail": "",
-    "Uniform": "_config _round _timers estates",
+    "ViewReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
+    " _delivered_bytes _is_acking _is_repaired _timers assembler is_gated repair window",
+    "ViewSender": "_agreed _allowances _config _heard_by_all _timers acks assembler fragments"
+    " is_blocked is_frozen is_gated",
+    "ViewStreams": "_aside _early _is_closed _next_tag _reading_in _receivers _senders _tag config"
+    " fetch has_handed_over is_paused reading rounds standing",
     "_Ring": "_mask _slots",
 }
 """By class: what tells its machines apart."""
@@ -272,19 +275,17 @@ def is_machine(value: object) -> bool:
 
 
 def group_of_two() -> list[Node]:
-    """Two members with every layer, that have sent each other something of every kind."""
+    """Two members with every layer that is explored, that have sent each other something of every
+    kind, and not read of the last view yet."""
     streams = (Stream.FIFO, Stream.UNIFORM)
     members = [Member(Address("x", n), 1, name) for n, name in enumerate("AB", 1)]
-    config = GroupConfig(group="g", multicast=MulticastConfig(stability=StabilityConfig()))
     nodes = []
-    for me in members:
-        layers = [Membership(me, config.membership), FailureDetector(me, config.membership)]
-        nodes.append(Node(me, config, layers=layers, state=True, streams=streams))
-    for node, other in zip(nodes, reversed(members), strict=True):
+    for me, other in zip(members, reversed(members), strict=True):
+        node = build_node(me, GroupConfig(group="g"), membership=None, streams=streams)
         node.install_view(View(ViewId(members[0], 1), tuple(members)), 0)
-        node.install_digest(Digest({Origin(other, stream): 0 for stream in streams}), 0)
         node.send([b"x"], 0, to=other)
         node.send([b"x"], 0)
+        nodes.append(node)
     for node, other_node in zip(nodes, reversed(nodes), strict=True):
         node.receive_datagrams([data for _, data in other_node.take_datagrams()], 0)
     return nodes

@@ -17,26 +17,27 @@ from ringcast.events import Delivered
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS as ALL
-from ringcast.explore.system import Fault, explore_scenario
-from ringcast.model import Run
-from ringcast.protocols.multicast import ReliableMulticast
-from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.explore.system import explore_scenario
+from ringcast.model import Run, Stream
+from ringcast.protocols.views.halves import ViewSender
+from ringcast.protocols.views.streams import ViewStreams
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.explore.system import Scenario
-    from ringcast.model import Member, View
+    from ringcast.model import Member
     from ringcast.wire.frames import Ack
 
 SCENARIOS = ALL["multicast"]
-PAIR = replace(SCENARIOS["loss"], name="pair", founders=2, messages=1)
+PAIR = replace(SCENARIOS["loss"], name="pair", size=2, messages=1)
 
 SMALL = [
     SCENARIOS["any timer"],
     SCENARIOS["two senders"],
+    SCENARIOS["uniform"],
     replace(PAIR, name="pair, capacity 2", messages=2, capacity=2),
-    *(replace(SCENARIOS[name], messages=1) for name in ("crash", "duplicate", "loss", "join")),
+    *(replace(SCENARIOS[name], messages=1) for name in ("duplicate", "loss", "uniform loss")),
 ]
 
 
@@ -57,13 +58,6 @@ def test_nothing_goes_wrong(scenario: Scenario) -> None:
     assert report.states > 4_000
 
 
-@pytest.mark.proof
-def test_nothing_goes_wrong_in_a_join_with_capacity_two() -> None:
-    report = explore_scenario(replace(SCENARIOS["join"], capacity=2))
-    assert report.complete
-    assert report.violations == []
-
-
 def stall_of(scenario: Scenario, multicast: type) -> list[str]:
     report = explore_scenario(scenario, multicast)
     assert report.complete
@@ -82,14 +76,11 @@ def test_without_the_reack_a_lost_last_ack_pins_the_sender() -> None:
     assert witness[-1] == "LOST: A→B Ack received=1 delivered=1"
 
 
-def test_without_the_freeze_the_joiner_starts_at_what_is_gone() -> None:
-    scenario = replace(SCENARIOS["join"], messages=1, digest_first=True)
-    witness = stall_of(scenario, ReliableMulticast)
-    # The sender lets go of #1 after the digest that does without it, before it hears of C.
-    assert "JOIN of C begins: A takes the digest [0]" in witness
-    assert witness[-1] == "arrives: A→B Ack received=1 delivered=1"
-    kinds = [found.kind for found in explore_scenario(scenario).violations]
-    assert any("N9" in kind for kind in kinds)
+def test_a_uniform_message_waits_until_all_hold_it() -> None:
+    hold = ABLATIONS["multicast"]["hold"]
+    (found,) = explore_scenario(hold.scenario, hold.protocol, stop_at_violation=True).violations
+    assert found.kind == hold.finding
+    assert found.witness[-1] == "B: takes  [gets B#1]"
 
 
 def test_a_limit_is_no_proof() -> None:
@@ -101,23 +92,27 @@ def test_a_limit_is_no_proof() -> None:
 # Planted defects: one for each thing that the exploration looks at.
 
 
-class Twice(ReliableMulticast):
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-        return 2 * super().take_ready(limit, now, out)
+class Twice(ViewStreams):
+    def take_ready(
+        self, limit: int, now: int, out: Effects, *, only_own: bool = False
+    ) -> list[Event]:
+        return 2 * super().take_ready(limit, now, out, only_own=only_own)
 
 
-class Reporting(ReliableMulticast):
+class Reporting(ViewStreams):
     """Tells the application something else than what came."""
 
     def tell(self, run: Run) -> Run:
         raise NotImplementedError
 
-    def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
+    def take_ready(
+        self, limit: int, now: int, out: Effects, *, only_own: bool = False
+    ) -> list[Event]:
         return [
             Delivered(event.sender, self.tell(event.run), event.view_id)
             if isinstance(event, Delivered)
             else event
-            for event in super().take_ready(limit, now, out)
+            for event in super().take_ready(limit, now, out, only_own=only_own)
         ]
 
 
@@ -131,59 +126,52 @@ class Garbling(Reporting):
         return Run(run.stream, run.first, [b"?" for _ in run.payloads])
 
 
-class FirstAckOutbox(MulticastSender):
+class FirstAckSender(ViewSender):
     def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         self.window.purge(ack.delivered)
         super().on_ack(source, ack, now, out)
 
 
-class PurgingAtFirstAck(ReliableMulticast):
-    sending = FirstAckOutbox
+class PurgingAtFirstAck(ViewStreams):
+    sending = FirstAckSender
 
 
-class RememberingTheDeparted(ReliableMulticast):
-    def install_view(self, view: View, now: int, out: Effects) -> None:
-        before = dict(self._receivers)
-        super().install_view(view, now, out)
-        self._receivers = before
-        for receiver in before.values():
-            self._note_ready(receiver)
-
-    def check_invariants(self) -> None:
-        """Sees nothing: the exploration has to."""
-
-
-class Fragile(ReliableMulticast):
+class Fragile(ViewStreams):
     def check_invariants(self) -> None:
         assert not self._receivers or self.digest().entries is None
 
 
 @pytest.mark.parametrize(
-    ("multicast", "fault", "finding"),
+    ("multicast", "finding"),
     [
-        (Twice, Fault.LOSS, "twice (N2)"),
-        (Skipping, Fault.LOSS, "before an earlier one (N1)"),
-        (Garbling, Fault.LOSS, "another content (N1)"),
-        (PurgingAtFirstAck, Fault.LOSS, "(N5, N9)"),
-        (RememberingTheDeparted, Fault.CRASH, "departed member was delivered (N8)"),
-        (Fragile, Fault.LOSS, "invariant is broken: assert not self._receivers"),
+        (Twice, "twice (N2)"),
+        (Skipping, "before an earlier one (N1)"),
+        (Garbling, "another content (N1)"),
+        (PurgingAtFirstAck, "(N5)"),
+        (Fragile, "invariant is broken: assert not self._receivers"),
     ],
 )
-def test_a_planted_defect_is_found(
-    multicast: type[ReliableMulticast], fault: Fault, finding: str
-) -> None:
-    founders = 3 if multicast is PurgingAtFirstAck else 2
-    scenario = replace(PAIR, faults={fault: 1}, founders=founders)
-    kinds = [found.kind for found in explore_scenario(scenario, multicast).violations]
+def test_a_planted_defect_is_found(multicast: type[ViewStreams], finding: str) -> None:
+    size = 3 if multicast is PurgingAtFirstAck else 2
+    kinds = [v.kind for v in explore_scenario(replace(PAIR, size=size), multicast).violations]
     assert any(finding in kind for kind in kinds), kinds
+
+
+def test_a_scenario_says_what_it_is() -> None:
+    uniform = SCENARIOS["uniform"]
+    assert uniform.stream is Stream.UNIFORM
+    assert uniform.description == (
+        "3 members, B sends 2 uniformly, capacity 1: a datagram arrives twice"
+    )
 
 
 COUNT = """
 from dataclasses import replace
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.system import explore_scenario
-scenario = replace(SCENARIOS["multicast"]["join"], messages=1, digest_first=True)
-report = explore_scenario(scenario)
+from ringcast.explore.ablations import ABLATIONS
+without = ABLATIONS["multicast"]["highest"]
+report = explore_scenario(replace(without.scenario, messages=1), without.protocol)
 print(report.states, report.transitions, [found.witness for found in report.violations])
 """
 
@@ -200,7 +188,7 @@ def test_the_same_exploration_gives_the_same_report() -> None:
         for seed in ("1", "2")
     }
     assert len(reports) == 1
-    assert "JOIN of C begins" in reports.pop()
+    assert "LOST: B" in reports.pop()
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -223,14 +211,8 @@ def test_the_command_says_that_it_did_not_finish() -> None:
 
 
 def test_the_command_speaks_json() -> None:
-    status, output = run("--json", "--joiner", "--seconds", "0")
+    status, output = run("--json", "--scenario", "loss", "--seconds", "0")
     document = json.loads(output)
     assert status == 1
     assert document["complete"] is False
-    assert [row["scenario"] for row in document["scenarios"]] == ["join"]
-
-
-def test_the_command_refuses_what_makes_no_sense() -> None:
-    status, output = run("--without", "freeze", "--no-joiner")
-    assert status == 2
-    assert "freeze" in output
+    assert [row["scenario"] for row in document["scenarios"]] == ["loss"]

@@ -36,13 +36,20 @@ LOSS, CRASH, STALE, DROP = PAIR["loss"], PAIR["crash"], PAIR["stale"], SYNC["dro
 ALL = [*PAIR.values(), *SYNC.values()]
 SHORTER = {
     "closing": {Fault.CLOSE: 1, Fault.IDLE: 1, Fault.LOSS: 1},
-    "expiry": {Fault.IDLE: 3},
+    "expiry": {Fault.IDLE: 2},
     "drop": {Fault.DROP: 1},
     "operator": {Fault.SYNC: 1},
 }
 LONG = {"stale", "give up", "drop two ways"}
 SMALL = [
-    replace(scenario, faults=SHORTER.get(scenario.name, scenario.faults))
+    replace(
+        scenario,
+        faults=SHORTER.get(scenario.name, scenario.faults),
+        messages=1
+        if scenario in SYNC.values() or scenario.name == "restart"
+        else scenario.messages,
+        capacity=1,
+    )
     for scenario in ALL
     if scenario.name not in LONG
 ]
@@ -116,6 +123,7 @@ def test_without_the_tombstone_a_dropped_window_delivers_again() -> None:
     assert any("DROPS its window for A" in step for step in witness)
 
 
+@pytest.mark.proof
 def test_without_the_connection_in_acks_messages_are_lost() -> None:
     closing = replace(STALE, faults={Fault.IDLE: 2})
     report = explore_scenario(closing, ABLATED["ack-conn"].protocol)

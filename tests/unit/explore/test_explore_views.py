@@ -1,37 +1,209 @@
-"""View changes, explored: any set proposed at any time, a crash at any step, any frame lost or
-late; and what goes wrong without each rule."""
+"""View changes, explored: whatever is proposed, whoever crashes, whatever befalls a datagram; and
+what goes wrong without each rule."""
 
 from __future__ import annotations
 
-import pytest
+import json
+from typing import TYPE_CHECKING
 
+import pytest
+from click.testing import CliRunner
+
+from ringcast.cli import main
 from ringcast.explore.explorer import explore
 from ringcast.explore.view_ablations import ABLATIONS
-from ringcast.explore.views import SCENARIOS, Views
+from ringcast.explore.view_rules import RULES
+from ringcast.explore.view_scenarios import SCENARIOS, explore_views
+from ringcast.explore.view_steps import Fault, Script
+from ringcast.explore.view_world import Scenario
+from ringcast.explore.views import STUCK, Views
+from ringcast.protocols.views.follower import Follower
+from ringcast.protocols.views.layer import GroupViews
+from ringcast.protocols.views.proposer import Proposer
 
-QUICK = ("own", "gate", "tag", "freeze")
-SLOW = ("all flushed", "deaf", "window")
+if TYPE_CHECKING:
+    from ringcast.explore.explorer import Report
+    from ringcast.model import Member
+    from ringcast.protocols.views.frames import Wishes
+    from ringcast.wire.changes import Flushed, Install
+
+MACHINES = [each for each in SCENARIOS.values() if isinstance(each, Scenario)]
+SCRIPTS = [each for each in SCENARIOS.values() if isinstance(each, Script)]
+QUICK = ("nodes leave", "state transfer", "full window", "large message, join")
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_one_change_with_a_crash_anywhere_violates_nothing(name: str) -> None:
-    report = explore(Views(SCENARIOS[name]._replace(proposals=1)))
+def assert_nothing_is_wrong(report: Report) -> None:
     assert report.complete
-    assert report.violations == []
-    assert report.states > 100
+    assert [(found.kind, found.witness) for found in report.violations] == []
 
 
-@pytest.mark.proof
-def test_two_changes_with_a_crash_anywhere_violate_nothing() -> None:
-    report = explore(Views(SCENARIOS["crash"]))
-    assert report.complete
-    assert report.violations == []
+# Members that propose whatever they like
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [*QUICK, *(pytest.param(rule, marks=pytest.mark.proof) for rule in SLOW)],
+    "scenario",
+    [each for each in MACHINES if not each.name.startswith("two parts")],
+    ids=lambda each: each.name,
 )
+def test_one_change_with_a_crash_anywhere(scenario: Scenario) -> None:
+    report = explore_views(scenario._replace(proposals=1))
+    assert_nothing_is_wrong(report)
+    assert report.states > 1_000
+    assert report.premises["healed"] > 300
+    assert report.premises["VS2"] > 100
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scenario", MACHINES, ids=lambda each: each.name)
+def test_all_changes(scenario: Scenario) -> None:
+    report = explore_views(scenario)
+    assert_nothing_is_wrong(report)
+    assert report.premises["healed"] > 1_000
+
+
+@pytest.mark.proof
+def test_every_rule_has_something_to_judge() -> None:
+    judged = explore_views(SCENARIOS["crash, uniform"]).premises
+    assert {rule for rule in RULES if judged[rule]} == set(RULES)
+
+
+# Whole nodes
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_crash_at_every_step(name: str) -> None:
+    script = SCENARIOS[name]
+    assert isinstance(script, Script)
+    report = explore_views(script._replace(faults=(Fault.DEATH,)))
+    assert_nothing_is_wrong(report)
+    assert report.runs > 20
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.name)
+def test_every_fault_of_every_datagram(script: Script) -> None:
+    report = explore_views(script)
+    assert_nothing_is_wrong(report)
+    assert report.runs > 80
+    assert report.premises["VS5"] > 0
+
+
+# What each rule is for
+
+
+@pytest.mark.parametrize("rule", ABLATIONS)
 def test_every_rule_is_missed(rule: str) -> None:
-    report = explore(ABLATIONS[rule].build(SCENARIOS), stop_at_violation=True)
+    report = ABLATIONS[rule].explore(stop_at_violation=True)
     assert report.violations
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule, each in ABLATIONS.items() if isinstance(each.scenario, Scenario)]
+)
+def test_with_the_rule_nothing_goes_wrong_there(rule: str) -> None:
+    assert_nothing_is_wrong(explore_views(ABLATIONS[rule].scenario))
+
+
+def witness_without(rule: str, kind: str) -> list[str]:
+    report = ABLATIONS[rule].explore(stop_at_violation=True)
+    return next(found.witness for found in report.violations if found.kind.startswith(kind))
+
+
+def test_a_frozen_member_that_sends_is_not_heard() -> None:
+    witness = witness_without("freeze", "VS4")
+    assert "A/fifo sends 1" in witness[1:]
+    assert witness[-1] == "B flushes 2@A"
+
+
+def test_who_hears_on_after_its_state_helps_a_commit_that_it_does_not_deliver() -> None:
+    witness = witness_without("deaf to all", "VS6")
+    taken, committed = witness.index("C gets A/uniform 1"), witness.index("A/uniform commits 1")
+    assert witness.index("C proposes 2@C of AC") < taken < committed
+
+
+def test_what_a_leaver_has_sent_is_lost_if_it_is_not_asked() -> None:
+    witness = witness_without("leave", "R8")
+    assert any("Propose 3@A of A, B" in line for line in witness)
+
+
+# Planted defects: one for each other thing that the exploration looks at
+
+
+class NeverInstalls(Follower):
+    def on_install(self, source: Member, install: Install, out: Wishes) -> None: ...
+
+
+class NeverTells(Proposer):
+    def on_flushed(self, source: Member, flushed: Flushed, out: Wishes) -> None: ...
+
+
+@pytest.mark.parametrize("parts", [{"follower": NeverInstalls}, {"proposer": NeverTells}])
+def test_a_change_that_does_not_end_is_found(parts: dict[str, type]) -> None:
+    scenario = Scenario("", ("AB",), (), proposals=1, crashes=0)
+    report = explore(Views(scenario, **parts), stop_at_violation=True)  # type: ignore[arg-type]
+    assert [found.kind for found in report.violations] == [STUCK]
+
+
+class AsksOnce(Proposer):
+    _has_asked: object = None
+
+    def repeat(self, out: Wishes) -> None:
+        if self.awaited is not self._has_asked:
+            super().repeat(out)
+        self._has_asked = self.awaited
+
+
+class NeverRepeats(GroupViews):
+    proposing = AsksOnce
+
+
+def test_a_lost_frame_that_is_not_repeated_is_found() -> None:
+    script = Script("", ("ABC",), crashes="C", faults=(Fault.LOST,))
+    report = explore_views(script, {"membership": NeverRepeats}, stop_at_violation=True)
+    (found, *_) = report.violations
+    assert found.kind == "VL: a member goes on without another that lives and was with it"
+    assert any(line.endswith("A→B Propose 3@A of A, B  LOST") for line in found.witness)
+
+
+# The command
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["explore", "views", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_says_what_was_explored() -> None:
+    status, output = run("--scenario", "join", "--proposals", "1")
+    assert status == 0
+    first, counts, judged, total = output.splitlines()
+    assert first == (
+        "join  AB | C; proposals: 1, any set by anybody; crashes: 1; messages: 1 fifo by B; every "
+        "order, any frame lost, late or again"
+    )
+    assert "states, " in counts
+    assert counts.endswith("no violation")
+    assert judged.startswith("   judged: VS1 ")
+    assert total.endswith("violations: 0; complete")
+
+
+def test_the_command_shows_what_a_missing_rule_leads_to() -> None:
+    status, output = run("--without", "finish")
+    assert status == 1
+    assert "VIOLATION VS7: two were never parted, and one lost a view of both" in output
+    assert "      1  A proposes 2@A of AB" in output
+
+
+def test_the_command_shows_a_run_of_nodes() -> None:
+    status, output = run("--without", "order", "--json")
+    assert status == 1
+    (row,) = json.loads(output)["scenarios"]
+    assert row["runs"] == 1
+    assert any("C crashes" in line for line in row["violations"][0]["witness"])
+
+
+def test_a_rule_can_be_missed_in_another_scenario_too() -> None:
+    status, output = run("--without", "fetch", "--scenario", "nodes leave", "--seconds", "0")
+    assert status == 1
+    assert "nodes leave  ABC, whole nodes: B leaves; " in output
+    assert "NOT COMPLETE" in output

@@ -324,6 +324,18 @@ def test_a_refusal_during_verification_is_the_first_one() -> None:
     assert w.verdicts() == ["Suspected B"]
 
 
+def test_a_refusal_during_verification_asks_again_at_once() -> None:
+    w = Watch()
+    w.wanted(B)
+    assert w.probed() == ["B"]
+    w.refuse(B)
+    assert w.probed() == ["B"]
+    assert w.said() == []
+    w.refuse(B)
+    assert w.verdicts() == ["Suspected B"]
+    assert w.sent() == []
+
+
 def test_a_refusal_of_who_is_not_a_neighbour_counts_too() -> None:
     w = Watch(A, MEMBERS)
     w.refuse(E)

@@ -124,9 +124,9 @@ def test_an_ack_beyond_what_was_sent_is_refused_whole() -> None:
 def test_frames_of_streams_that_do_not_exist_are_refused() -> None:
     m = machine(B)
     uniform = Stream.UNIFORM
-    m.receive(B, Data(uniform, 1, [b"x"]), Watermark(uniform, 1))
+    m.receive(B, Data(uniform, 1, [b"x"]), Watermark(uniform, 1), Commit(1))
     m.receive(B, Ack(uniform, 0, 0, 0), Nack(uniform, [range(1, 2)]))
-    assert m.layer.refused == 4
+    assert m.layer.refused == 5
     assert len(m.layer._early) == 0
 
 
@@ -357,7 +357,8 @@ def test_what_waits_behind_a_gap_is_allowed_again() -> None:
 
 def test_deadlines_of_all_boxes_count() -> None:
     m = machine(B)
-    assert m.layer.deadlines.next() == 20_000_000  # the ack that tells where B's window stands
+    m.receive(B, data(1, b"1"))
+    assert m.layer.deadlines.next() == 20_000_000  # the ack
     m.send(b"x")
     assert m.layer.deadlines.next() == 5_000_000  # the probe
     m.layer.handle_timeout(20_000_000, m.out)

@@ -33,7 +33,7 @@ class Receiver:
         options = MulticastConfig(**config)
         self.deadlines = Deadlines()
         timers = self.deadlines.owner("received")
-        self.box = ViewReceiver(Origin(A, Stream.FIFO), options, offset, 0, timers)
+        self.box = ViewReceiver(Origin(A, Stream.FIFO), options, offset, timers)
         self.out = Effects()
 
     def data(self, first: int, count: int = 1, *, now: int = 0, more: bool = False) -> None:
@@ -57,24 +57,31 @@ class Receiver:
         return frames
 
 
-def settled(offset: int = 0, **config: Any) -> Receiver:
-    """One that has told where it stands."""
-    r = Receiver(offset, **config)
-    r.timeout(ACK_DELAY)
-    r.sent()
-    return r
-
-
-def test_a_new_window_tells_where_it_stands() -> None:
+def test_of_a_new_window_nothing_is_told() -> None:
+    """The cut has told its sender where it stands."""
     r = Receiver(offset=7)
-    assert r.deadlines.next() == ACK_DELAY
-    r.timeout(ACK_DELAY)
-    assert r.sent() == [Ack(Stream.FIFO, 7, 7, ALLOWANCE)]
     assert r.deadlines.next() is None
 
 
+@pytest.mark.parametrize("delivered", [0, 2])
+def test_of_a_stream_that_was_used_its_sender_is_told_in_the_next_view(delivered: int) -> None:
+    r = Receiver()
+    r.data(1, 2)
+    r.take(delivered)
+    r.timeout(ACK_DELAY)
+    r.sent()
+    r.box.freeze()
+    r.box.begin(ACK_DELAY)
+    assert r.deadlines.next() == 2 * ACK_DELAY
+    r.timeout(2 * ACK_DELAY)
+    assert r.sent() == [Ack(Stream.FIFO, 2, delivered, ALLOWANCE)]
+    r.box.freeze()
+    r.box.begin(3 * ACK_DELAY)
+    assert r.deadlines.next() is None  # of one that was not, it is not
+
+
 def test_a_window_opens_right_after_its_offset() -> None:
-    r = settled(offset=7)
+    r = Receiver(offset=7)
     r.data(7)
     assert r.take() == []
     r.data(8)
@@ -82,7 +89,7 @@ def test_a_window_opens_right_after_its_offset() -> None:
 
 
 def test_messages_come_in_order_without_gaps() -> None:
-    r = settled()
+    r = Receiver()
     r.data(3)
     assert r.take() == []
     r.data(1)
@@ -93,7 +100,7 @@ def test_messages_come_in_order_without_gaps() -> None:
 
 
 def test_an_ack_tells_what_is_held_and_what_is_taken_apart() -> None:
-    r = settled()
+    r = Receiver()
     r.data(1, 3)
     r.data(5)
     r.take(limit=2)
@@ -102,7 +109,7 @@ def test_an_ack_tells_what_is_held_and_what_is_taken_apart() -> None:
 
 
 def test_received_but_not_taken_is_held_and_not_delivered() -> None:
-    r = settled()
+    r = Receiver()
     r.data(1, 3, now=100)
     assert r.deadlines.next() == 100 + ACK_DELAY
     r.timeout(100 + ACK_DELAY)
@@ -110,7 +117,7 @@ def test_received_but_not_taken_is_held_and_not_delivered() -> None:
 
 
 def test_taking_enough_acks_at_once_and_less_acks_later() -> None:
-    r = settled(capacity=16)  # ack every 4
+    r = Receiver(capacity=16)  # ack every 4
     r.data(1, 7)
     r.take(limit=3, now=50)
     assert r.sent() == []
@@ -125,7 +132,7 @@ def test_taking_enough_acks_at_once_and_less_acks_later() -> None:
 
 
 def test_enough_datagrams_ack_at_once_too() -> None:
-    r = settled(**ACK_EVERY_THIRD)
+    r = Receiver(**ACK_EVERY_THIRD)
     for n in (1, 2):
         r.data(n)
         r.take()
@@ -140,7 +147,7 @@ def test_enough_datagrams_ack_at_once_too() -> None:
 
 
 def test_behind_a_gap_every_few_datagrams_are_acked_with_room_for_as_much_again() -> None:
-    r = settled(**ACK_EVERY_THIRD)
+    r = Receiver(**ACK_EVERY_THIRD)
     r.data(1)
     r.data(3)
     assert r.sent() == []
@@ -155,7 +162,7 @@ def test_behind_a_gap_every_few_datagrams_are_acked_with_room_for_as_much_again(
 
 
 def test_when_the_last_gap_has_closed_what_is_taken_is_acked_at_once() -> None:
-    r = settled()
+    r = Receiver()
     r.data(2)
     r.data(4)
     r.data(1)
@@ -170,7 +177,7 @@ def test_when_the_last_gap_has_closed_what_is_taken_is_acked_at_once() -> None:
 
 
 def test_the_last_word_acks_what_was_not_acked_and_nothing_else() -> None:
-    r = settled()
+    r = Receiver()
     r.box.close(ALLOWANCE, r.out)
     assert r.sent() == []
     r.data(1, 2)
@@ -182,7 +189,7 @@ def test_the_last_word_acks_what_was_not_acked_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_duplicate_is_acked_again_later_and_once(count: int) -> None:
-    r = settled(capacity=4)
+    r = Receiver(capacity=4)
     r.data(1, 2)
     r.take()
     r.sent()
@@ -196,14 +203,14 @@ def test_a_duplicate_is_acked_again_later_and_once(count: int) -> None:
 
 
 def test_a_duplicate_beyond_a_gap_is_acked_again() -> None:
-    r = settled()
+    r = Receiver()
     r.data(2)
     r.data(2, now=10)
     assert len(r.box._timers.due(10 + ACK_DELAY)) == 2  # the ack and the repair
 
 
 def test_highest_is_acked_at_once_even_when_it_tells_nothing_new() -> None:
-    r = settled()
+    r = Receiver()
     for now in (500, 501):
         r.highest(0, now)
         assert r.sent() == [Ack(Stream.FIFO, 0, 0, ALLOWANCE)]
@@ -211,7 +218,7 @@ def test_highest_is_acked_at_once_even_when_it_tells_nothing_new() -> None:
 
 
 def test_an_ack_for_highest_makes_a_later_one_needless() -> None:
-    r = settled()
+    r = Receiver()
     r.data(1, 2)
     r.take(limit=1)
     r.highest(2)
@@ -220,7 +227,7 @@ def test_an_ack_for_highest_makes_a_later_one_needless() -> None:
 
 
 def test_highest_shows_a_lost_last_message() -> None:
-    r = settled()
+    r = Receiver()
     r.data(1)
     r.highest(3)
     assert r.sent() == [Ack(Stream.FIFO, 1, 0, ALLOWANCE)]
@@ -230,7 +237,7 @@ def test_highest_shows_a_lost_last_message() -> None:
 
 
 def test_a_gap_is_not_asked_for_at_first_sight() -> None:
-    r = settled()
+    r = Receiver()
     r.data(2, now=100)
     assert r.sent() == []
     assert r.deadlines.next() == 100 + GAP_TICK_START_NS
@@ -239,7 +246,7 @@ def test_a_gap_is_not_asked_for_at_first_sight() -> None:
 
 
 def test_three_later_datagrams_ask_at_once() -> None:
-    r = settled()
+    r = Receiver()
     r.data(2)
     r.data(3)
     r.data(4)
@@ -252,7 +259,7 @@ def test_three_later_datagrams_ask_at_once() -> None:
 
 
 def test_an_answer_that_overtakes_another_asks_for_that_at_once() -> None:
-    r = settled()
+    r = Receiver()
     r.data(2)
     r.data(4)
     r.timeout(GAP_TICK_START_NS)
@@ -264,7 +271,7 @@ def test_an_answer_that_overtakes_another_asks_for_that_at_once() -> None:
 
 
 def test_a_closed_gap_needs_no_timer() -> None:
-    r = settled()
+    r = Receiver()
     r.data(2)
     r.data(1)
     r.take()
@@ -274,12 +281,12 @@ def test_a_closed_gap_needs_no_timer() -> None:
 
 
 def test_requests_are_bounded() -> None:
-    r = settled(capacity=1 << 16)
+    r = Receiver(capacity=1 << 16)
     r.highest(60_000)
     r.timeout(GAP_TICK_START_NS)
     (nack,) = (frame for frame in r.sent() if isinstance(frame, Nack))
     assert nack.missing == [range(1, 1 + NACK_MESSAGES_MAX)]
-    r = settled(capacity=1 << 16)
+    r = Receiver(capacity=1 << 16)
     for n in range(2, 4 * NACK_RANGES_MAX, 2):
         r.box.window.add_run(n, [b"x"])
     r.highest(4 * NACK_RANGES_MAX)
@@ -289,7 +296,7 @@ def test_requests_are_bounded() -> None:
 
 
 def test_what_found_no_slot_is_asked_for_when_the_window_moves() -> None:
-    r = settled(capacity=2)
+    r = Receiver(capacity=2)
     r.data(1, 4)
     assert r.box.window.dropped_high == 2
     r.take(now=ACK_DELAY)
@@ -299,7 +306,7 @@ def test_what_found_no_slot_is_asked_for_when_the_window_moves() -> None:
 
 
 def test_late_and_forged_runs_are_not_even_cut() -> None:
-    r = settled(capacity=4)
+    r = Receiver(capacity=4)
     r.data(1, 2)
     r.take()
 
@@ -313,7 +320,7 @@ def test_late_and_forged_runs_are_not_even_cut() -> None:
 
 
 def test_marks_of_fragments_stay_within_the_window() -> None:
-    r = settled(capacity=4)
+    r = Receiver(capacity=4)
     r.data(1, 2)
     r.take()
     for first in (1, 2**62):
@@ -324,7 +331,7 @@ def test_marks_of_fragments_stay_within_the_window() -> None:
 
 
 def test_stats_and_explain_tell_of_gaps_and_of_the_application() -> None:
-    r = settled()
+    r = Receiver()
     r.data(1, 2)
     r.data(5)
     assert r.box.stats()["gaps"] == 1
@@ -369,7 +376,7 @@ def send_through(
     ],
 )
 def test_acks_come_before_a_small_allowance_is_used_up(allowance: int, size: int) -> None:
-    sent, acks = send_through(settled(), allowance, size)
+    sent, acks = send_through(Receiver(), allowance, size)
     assert sent == 200
     charged = sent * max(size, DATAGRAM_OVERHEAD)
     assert acks <= charged // (allowance // 2)
@@ -381,17 +388,17 @@ def test_where_the_allowance_is_ample_datagrams_are_counted(datagram_bytes: int)
     config: dict[str, Any] = {"window_bytes": 2 * in_flight, "datagram_bytes": datagram_bytes}
     every = in_flight // datagram_bytes // 4
     for allowance in (in_flight // 2, in_flight):
-        assert send_through(settled(**config), allowance, datagram_bytes) == (200, 200 // every)
+        assert send_through(Receiver(**config), allowance, datagram_bytes) == (200, 200 // every)
 
 
 def test_behind_a_gap_a_sender_with_a_small_allowance_goes_on() -> None:
-    sent, acks = send_through(settled(), 106_496, 35_000, lost=2)
+    sent, acks = send_through(Receiver(), 106_496, 35_000, lost=2)
     assert sent > 50  # until the window has no room for more behind the gap
     assert acks <= sent // 2 + 1
 
 
 def test_what_is_taken_bit_by_bit_is_acknowledged_by_its_bytes() -> None:
-    r = settled()
+    r = Receiver()
     r.box.on_data(Data(Stream.FIFO, 1, [bytes(1000)] * 106), 0, 106_496, r.out)
     for _ in range(106):
         r.box.take_ready(1, 0, 106_496, r.out)

@@ -41,7 +41,7 @@ class Multicast:
     def __init__(self) -> None:
         config = MulticastConfig(capacity=CAPACITY, window_bytes=MANY_BYTES)
         timers = Deadlines().owner("received")
-        self.box = MulticastReceiver(Origin(A, Stream.FIFO), config, 0, 0, timers)
+        self.box = MulticastReceiver(Origin(A, Stream.FIFO), config, 0, timers)
         self.out = Effects()
         self.now = 0
 

@@ -16,18 +16,19 @@ from ringcast.core.effects import MemberAhead, Suspected
 from ringcast.core.view_change import Begin, SawView, Snapshot
 from ringcast.events import Closed
 from ringcast.model import Address, Member, Origin, Purge, Stream, View, ViewId
-from ringcast.protocols.views.change import NO_ANSWER, PATIENCE_NS
+from ringcast.protocols.views.change import NO_ANSWER
 from ringcast.protocols.views.fetch import WANTS_MAX
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.frames import Flushable, Propose, State
 from ringcast.protocols.views.pairs import BROKEN_AFTER_NS, COMPLAINTS_MAX, Pairs
 from ringcast.protocols.views.pairs import FRESH_NS as COMPLAINT_NS
 from ringcast.protocols.views.streams import UNREAD_WINDOWS, Standing, ViewStreams
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.protocols.views.translation import Basis, decode_state, encode_state
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Data, Heartbeat
+from ringcast.wire.frames import Data, Heartbeat, Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from support.settings import PLAIN, wanted
 from support.view_group import NAMES, SMALL, STRANGER, ViewGroup, in_letters
@@ -99,6 +100,32 @@ def test_a_hello_of_an_earlier_view_tells_nothing() -> None:
     side.join(ViewId(B, 3), A, B, C)
     side.hear(D, hello(View(ViewId(D, 2), (D, C))))
     assert side.layer.change.elsewhere == set()
+
+
+@pytest.mark.parametrize("to", "AB")
+def test_late_frames_of_an_earlier_incarnation_evict_nobody(to: str) -> None:
+    """Of a process that has been restarted since; with higher counters than any view has. At worst
+    a proposal that nobody goes on with is waited for."""
+    group = ViewGroup("ABC").form()
+    old = group.node("C").me
+    group.crash("C")
+    assert group.run_until(group.is_one, 5_000)
+    group.start("C")
+    assert group.run_until(group.is_one, 5_000)
+    group.run(500)
+    view = group.layer("A").view
+    assert view is not None
+    a, b, c = view
+    assert c.address == old.address != a.address
+    ahead = View(ViewId(old, view.counter + 2), (old,))
+    with_all = wire.Propose(ViewId(old, view.counter + 3), (a, b, old), BOTH_PLAIN)
+    for frame in (hello(ahead, is_asking=True), hello(ahead), with_all, Leave()):
+        group.inject(to, frame, source=old)
+        for _ in range(30):
+            group.run(100)
+            views = [group.layer(name).view for name in "ABC"]
+            assert all(each is not None and set(each) == {a, b, c} for each in views)
+    assert group.observed.violations() == []
 
 
 def test_the_coordinator_is_told_who_is_elsewhere_until_it_has_seen_to_it() -> None:
@@ -503,7 +530,7 @@ def test_a_state_that_tells_of_many_proposals_of_many_members_is_short() -> None
 
 def test_a_state_that_tells_of_others_than_were_asked_lists_as_many_as_a_view_has() -> None:
     many = members(VIEW_MEMBERS_MAX)
-    listed = tuple(Flushable(ViewId(many[0], 6 + n), many[1:400]) for n in range(8))
+    listed = tuple(Flushable(ViewId(many[0], 6 + n), many[1:200]) for n in range(8))
     view = View(ViewId(many[0], 5), many)
     state = State(ViewId(many[0], 20), view, Snapshot({Stream.FIFO: 1}, {}), listed)
     proposal = Propose(state.id, many[:1], settings=PLAIN)
@@ -625,8 +652,7 @@ BROKEN_MS = 12_000.0
 ALL_WAYS = [(pair, way) for pair in ("BC", "BD", "AB", "AD") for way in ("both", "to", "from")]
 BROKEN_LINKS = [
     *(("ABCD", *pair, way) for pair, way in ALL_WAYS),
-    *(("ABCDEFGHI", "B", "F", way) for way in ("both", "to")),
-    ("ABCDEFGHI", "A", "E", "from"),
+    ("ABCDEFGHI", "B", "F", "both"),
 ]
 
 

@@ -24,6 +24,7 @@ from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from support.settings import PLAIN
+from support.view_group import ViewGroup
 from support.view_side import MS, A, B, C, D, Side
 
 
@@ -92,6 +93,32 @@ def test_the_coordinator_leaves_out_whom_its_messages_do_not_reach() -> None:
     other.join(ViewId(A, 2), A, B, C)
     other.signal(Unreachable(C, 2_000 * MS))
     assert other.said(wire.Complain) == [(C, wire.Complain(C)), (A, wire.Complain(C))]
+
+
+def test_who_refused_is_asked_again_at_once_when_it_misses_the_same_one() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.signal(Suspected(A, "nobody listens"))
+    ((_, proposal),) = side.said(wire.Propose)
+    side.hear(C, wire.Refuse(proposal.id, None, A))
+    side.pass_time(10)
+    assert side.said(wire.Propose) == []
+    side.hear(C, wire.Complain(A))
+    assert side.said(wire.Propose) == [(C, proposal)]
+    side.hear(C, wire.Complain(A))
+    assert side.said(wire.Propose) == []
+
+
+@pytest.mark.parametrize("victim", "ABCD")
+@pytest.mark.parametrize("phase_ms", [0, 37, 113, 171])
+def test_a_crash_holds_senders_for_ten_ms_beyond_its_detection(victim: str, phase_ms: int) -> None:
+    """At 1 ms one way, where the ports of the dead refuse."""
+    group = ViewGroup("ABCD", seed=phase_ms, hint_ms=1.0).form()
+    group.run(phase_ms)
+    group.crash(victim)
+    assert group.run_until(group.is_one, 1000)
+    rest = [name for name in "ABCD" if name != victim]
+    assert max(group.layer(name).meeting.held[-1] for name in rest) <= 10 * MS
 
 
 def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:

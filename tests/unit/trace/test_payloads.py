@@ -46,7 +46,7 @@ def delivery(first: int, payloads: list[bytes]) -> Delivered:
 def test_messages_stand_in_the_rows_of_their_delivery(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "run", A, payloads=True)
     recorder.start(0)
-    recorder.sent(Stream.FIFO, 1, [b"own"], 1)
+    recorder.sent(Stream.FIFO, 1, [b"own"], VIEW, 1)
     recorder.delivered(delivery(1, [b"one", b""]), 1)
     recorder.delivered(delivery(3, [b"three"]), 2)
     recorder.delivered_fragments(FragmentsDelivered(B, Stream.FIFO, 4, 6, VIEW), 3)

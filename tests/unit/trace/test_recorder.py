@@ -125,9 +125,8 @@ def test_fragments_count_as_seqnos_and_the_message_where_its_last_one_stands() -
 def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "run", A, level="full", block_messages=2)
     recorder.start(1)
-    recorder.view(VIEW, 2)
-    recorder.opened(FROM_B, 5, 3)
-    recorder.sent(Stream.FIFO, 1, [b"x", b"y", b"z"], 4)
+    recorder.opened(FROM_B, 5, VIEW.id, 3)
+    recorder.sent(Stream.FIFO, 1, [b"x", b"y", b"z"], VIEW.id, 4)
     recorder.delivered(delivery(6, [b"6", b"7", b"8"]), 5)
     recorder.delivered_fragments(FragmentsDelivered(B, Stream.FIFO, 9, 10, VIEW.id), 6)
     recorder.write("tx", 7, kind="data")
@@ -140,9 +139,8 @@ def test_a_life_is_recorded_in_order(tmp_path: Path) -> None:
     in_view = {"view": 1, "view_creator": "a#11"}
     expected: list[dict[str, object]] = [
         {"event": "start", "mono_ns": 1},
-        {"event": "view", "mono_ns": 2, "members": ("a#11", "b#12"), **in_view},
-        {"event": "open", "mono_ns": 3, "seqno": 5, "seqno2": 5, **from_b},
-        {"event": "send", "mono_ns": 4, "seqno": 1, "seqno2": 3, **own},
+        {"event": "open", "mono_ns": 3, "seqno": 5, "seqno2": 5, **from_b, **in_view},
+        {"event": "send", "mono_ns": 4, "seqno": 1, "seqno2": 3, **own, **in_view},
         {"event": "block", "mono_ns": 4, "seqno": 1, "seqno2": 2, "kind": "sent", "block": 0,
          "block_hash": reference([b"x", b"y"]), **own},
         {"event": "deliver", "mono_ns": 5, "seqno": 6, "seqno2": 8, **from_b, **in_view},
@@ -169,7 +167,7 @@ def test_segments_name_their_level_and_windows_end_at_level_full_only(tmp_path: 
     for level in ("deliveries", "full"):
         recorder = Recorder(tmp_path / level, "run", A, level=level)
         recorder.start(1)
-        recorder.opened(FROM_B, 5, 2)
+        recorder.opened(FROM_B, 5, VIEW.id, 2)
         recorder.dropped(FROM_B, 3)
         assert recorder.close(CLOSE_S)
     rows, infos = read(tmp_path / "full")
@@ -184,8 +182,8 @@ def test_both_sides_hash_the_same_blocks(tmp_path: Path, level: str, every: int)
     payloads = [b"%d" % number for number in range(4 * HASHED_EVERY + 3)]
     recorder = Recorder(tmp_path, "run", A, level=level, block_messages=2)
     recorder.start(1)
-    recorder.opened(FROM_B, 0, 1)
-    recorder.sent(Stream.FIFO, 1, payloads, 2)
+    recorder.opened(FROM_B, 0, VIEW.id, 1)
+    recorder.sent(Stream.FIFO, 1, payloads, VIEW.id, 2)
     for at in range(0, len(payloads), 3):
         recorder.delivered(delivery(at + 1, payloads[at : at + 3]), 3)
     recorder.stopped(4)
@@ -275,10 +273,10 @@ def test_runs_that_continue_each_other_are_one_row_for_a_while(tmp_path: Path) -
     recorder = Recorder(tmp_path, "run", A)
     recorder.start(1)
     recorder.delivered(delivery(1, [b"1", b"2"]), 2)
-    recorder.sent(Stream.FIFO, 1, [b"x"], 3)
+    recorder.sent(Stream.FIFO, 1, [b"x"], VIEW.id, 3)
     recorder.delivered(delivery(3, [b"3"]), 4)
     recorder.tick(5)  # too early
-    recorder.sent(Stream.FIFO, 2, [b"y", b"z"], 6)
+    recorder.sent(Stream.FIFO, 2, [b"y", b"z"], VIEW.id, 6)
     recorder.tick(2 * SECOND)
     recorder.delivered(delivery(4, [b"4"]), 2 * SECOND)
     recorder.delivered(delivery(6, [b"6"]), 2 * SECOND)  # 5 is missing

@@ -338,7 +338,7 @@ def test_version_1_is_refused_by_name() -> None:
     with pytest.raises(OtherVersion) as refused:
         Segment(VERSION_1)
     assert str(refused.value) == (
-        "segment-version-1.parquet: a segment of version 1; this ringcast reads version 2: use the "
+        "segment-version-1.parquet: a segment of version 1; this ringcast reads version 3: use the "
         "one that wrote it"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringcast.rules.table import ALL, GROUP, UNICAST, UNIFORM
+from ringcast.rules.table import BY_PROTOCOL
 from ringcast.trace.rows import EVENTS, Row
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -17,5 +17,5 @@ def test_every_event_and_column_is_documented() -> None:
 
 def test_every_predicate_is_documented() -> None:
     text = (DOCS / "properties.md").read_text(encoding="utf-8")
-    rules = [make() for makers in (ALL, UNICAST, GROUP, UNIFORM) for make in makers]
+    rules = [make() for makers in BY_PROTOCOL.values() for make in makers]
     assert [rule.id for rule in rules if f"| {rule.id} |" not in text] == []

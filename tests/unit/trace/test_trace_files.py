@@ -21,7 +21,7 @@ from ringcast.model import Address, Member
 from ringcast.trace.files import read_trace, trace_hash, write_trace
 from ringcast.trace.rows import EVENTS, Facts, Row, TornTrace, Trace, member_key, split_key
 
-VERSION_2 = Path(__file__).parents[2] / "fixtures" / "trace-version-2.jsonl"
+VERSION_3 = Path(__file__).parents[2] / "fixtures" / "trace-version-3.jsonl"
 
 names = st.text(max_size=8)
 integers = st.integers(-1, 2**64)
@@ -95,27 +95,27 @@ def write_lines(path: Path, *lines: Any) -> None:
 def test_there_may_be_more_columns_or_fewer(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     columns = ["node", "event", "colour", "inc", "idx", "seqno"]
-    header = {"schema": 2, "columns": columns, "facts": {"seed": 3, "mood": "good"}}
+    header = {"schema": 3, "columns": columns, "facts": {"seed": 3, "mood": "good"}}
     write_lines(path, header, ["a", "send", "red", 1, 0, 5])
     trace = read_trace(path)
     assert trace.rows == [Row("send", "a", 1, 0, seqno=5)]
     assert trace.facts == Facts(seed=3)
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [1, 2, 4])
 def test_another_version_is_refused_in_one_line(tmp_path: Path, version: int) -> None:
     path = tmp_path / "run.jsonl"
     write_lines(path, {"schema": version, "columns": {"send": "otherwise"}, "facts": {}})
     with pytest.raises(UsageError) as refused:
         read_trace(path)
     assert str(refused.value) == (
-        f"run.jsonl: a trace of version {version}; this ringcast reads version 2: use the "
+        f"run.jsonl: a trace of version {version}; this ringcast reads version 3: use the "
         "ringcast that wrote it"
     )
 
 
 def test_a_trace_that_was_written_long_ago_is_read() -> None:
-    trace = read_trace(VERSION_2)
+    trace = read_trace(VERSION_3)
     assert (trace.facts.run, trace.facts.seed, trace.facts.protocol) == ("fixture", 7, "multicast")
     assert trace.facts.capacity == {"a#1": 2, "b#1": 2}
     assert trace.facts.stopped_members == {"b#1"}
@@ -132,10 +132,10 @@ def test_a_trace_that_was_written_long_ago_is_read() -> None:
         [["send", "a", 1, 0]],
         [{"schema": 0, "columns": [], "facts": {}}],
         [{"schema": "one", "columns": [], "facts": {}}],
-        [{"schema": 2, "columns": ["event"], "facts": 7}],
-        [{"schema": 2, "columns": ["event"], "facts": {}}, ["send"]],
-        [{"schema": 2, "columns": ["event", "node", "inc", "idx"], "facts": {}}, ["send"]],
-        [{"schema": 2, "columns": ["event", "node", "inc", "idx"], "facts": {}}, {"a": 1}],
+        [{"schema": 3, "columns": ["event"], "facts": 7}],
+        [{"schema": 3, "columns": ["event"], "facts": {}}, ["send"]],
+        [{"schema": 3, "columns": ["event", "node", "inc", "idx"], "facts": {}}, ["send"]],
+        [{"schema": 3, "columns": ["event", "node", "inc", "idx"], "facts": {}}, {"a": 1}],
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, lines: list[Any]) -> None:

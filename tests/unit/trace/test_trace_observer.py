@@ -16,12 +16,12 @@ from ringcast.trace.rows import (
     ACKMAP,
     BLOCK,
     DELIVER,
-    DROP_WINDOW,
     OPEN,
     PURGE,
     REJECT,
     RX,
     SEND,
+    SHOWN,
     START,
     STOP,
     TX,
@@ -31,7 +31,8 @@ from ringcast.trace.rows import (
     member_key,
 )
 from ringcast.trace.segments import Segment, segment_paths
-from ringcast.wire.frames import Begin, Data, Suspect
+from ringcast.wire.changes import Complain
+from ringcast.wire.frames import Data
 from support.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -139,10 +140,9 @@ def test_what_was_taken_counts_as_delivered_with_the_view_it_came_in(tmp_path: P
     t.cluster.exchange()
     rows = t.rows("A")
     assert runs(rows, DELIVER) == [("B", 1, 2, "")]
-    (view,) = (row for row in rows if row.event == VIEW)
-    a, b = (t.cluster.nodes[name].me for name in "AB")
-    assert (view.view, view.view_creator) == (1, member_key(a))
-    assert view.members == (member_key(a), member_key(b))
+    a = t.cluster.nodes["A"].me
+    (shown,) = (row for row in rows if row.event == SHOWN)
+    assert shown.view_key == (1, member_key(a))
     (delivered,) = (row for row in rows if row.event == DELIVER)
     assert (delivered.view, delivered.view_creator) == (1, member_key(a))
 
@@ -193,7 +193,7 @@ def test_both_sides_hash_the_same_content_however_it_is_cut(tmp_path: Path) -> N
 
 def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
     t = Observed(tmp_path, "ABC", "A")
-    a, b, c = (member_key(t.cluster.nodes[name].me) for name in "ABC")
+    a, b = (member_key(t.cluster.nodes[name].me) for name in "AB")
     for name in "BC":
         t.cluster.nodes[name].send([b"1", b"2"], t.cluster.now)
     t.cluster.exchange()
@@ -202,7 +202,8 @@ def test_the_window_of_a_departed_member_is_dropped(tmp_path: Path) -> None:
     t.cluster.install("AB")
     t.take()
     rows = t.rows("A")
-    assert [row.members for row in rows if row.event == VIEW] == [(a, b, c), (a, b)]
+    (view,) = (row for row in rows if row.event == VIEW)
+    assert view.members == view.part == (a, b)
     assert len(blocks(rows, "delivered", "B")) == 1
     assert blocks(rows, "delivered", "C") == []  # nothing more is expected of it
 
@@ -243,32 +244,6 @@ def test_other_events_leave_no_row(tmp_path: Path) -> None:
     assert [row.event for row in t.rows("A")] == [START, STOP]
 
 
-def test_a_window_that_takes_anothers_place_opens_anew(tmp_path: Path) -> None:
-    """Its sender has lost sight of this member and come back between two looks."""
-    t = Observed(tmp_path, "AB", "A", "full")
-    a, b = t.cluster.nodes.values()
-    t.hear()
-    t.send_from("B", b"1", b"2", b"3")
-    t.take()
-    begin = Begin(Stream.FIFO, counter=9, offset=7, is_middle=False)
-    a.receive_datagrams(b.codec.pack([begin], a.me), t.cluster.now)
-    later = Data(Stream.FIFO, 8, [b"8", b"9"])
-    a.receive_datagrams(b.codec.pack([later]), t.cluster.now)
-    t.take()
-    rows = [row for row in t.rows("A") if row.peer == "B" and row.event != BLOCK]
-    assert [
-        (row.event, row.seqno, row.seqno2) for row in rows if row.event not in (WIN, RX, TX)
-    ] == [
-        (OPEN, 0, 0),
-        (DELIVER, 1, 3),
-        (DROP_WINDOW, 0, 0),
-        (OPEN, 7, 7),
-        (DELIVER, 8, 9),
-    ]
-    windows = [(row.low, row.hd, row.hr) for row in rows if row.event == WIN]
-    assert windows == [(0, 0, 0), (0, 0, 3), (3, 3, 3), (7, 7, 7), (7, 7, 9), (9, 9, 9)]
-
-
 # Level full
 
 
@@ -278,7 +253,7 @@ def purged(rows: list[Row]) -> list[tuple[int, int]]:
     for row in rows:
         view = row.view if row.event == VIEW else view
         if row.event == PURGE and row.stream == Stream.FIFO:
-            found.append((row.view or view, row.seqno))
+            found.append((view or 1, row.seqno))  # the first view was installed before
     return found
 
 
@@ -317,13 +292,6 @@ def rows_where_a_view_frees_the_window(directory: Path, level: str) -> list[Row]
 def test_what_is_purged_in_a_view_stands_behind_its_row(tmp_path: Path) -> None:
     """Nobody may take it for B's word."""
     assert purged(rows_where_a_view_frees_the_window(tmp_path, "deliveries")) == [(2, 3)]
-
-
-def test_at_level_full_a_purge_names_its_view(tmp_path: Path) -> None:
-    rows = rows_where_a_view_frees_the_window(tmp_path, "full")
-    assert purged(rows) == [(2, 3)]
-    (at,) = (row.idx for row in rows if row.event == PURGE)
-    assert at < next(row.idx for row in rows if row.event == VIEW and row.view == 2)
 
 
 def test_frames_and_windows_are_shown_at_level_full(tmp_path: Path) -> None:
@@ -382,12 +350,12 @@ def test_a_suspicion_names_whom_and_why(tmp_path: Path) -> None:
     t = Observed(tmp_path, "AB", "A", "full")
     a, b = t.cluster.nodes.values()
     for is_slow in (False, True):
-        packed = a.codec.pack([Suspect(b.me, is_slow)])
+        packed = a.codec.pack([Complain(b.me, is_slow)], b.me)
         t.observers["A"].transmitted(None, packed, t.cluster.now)
     told = [(row.kind, row.members, row.detail) for row in t.rows("A") if row.event == TX]
     assert told == [
-        ("suspect", (member_key(b.me),), "silent"),
-        ("suspect", (member_key(b.me),), "slow"),
+        ("complain", (member_key(b.me),), "silent"),
+        ("complain", (member_key(b.me),), "slow"),
     ]
 
 
@@ -397,4 +365,4 @@ def test_nothing_is_asked_of_datagrams_at_level_deliveries(tmp_path: Path) -> No
     t.observers["B"].received(b"what no codec reads", t.cluster.now)
     t.observers["B"].transmitted(None, [b"what no codec reads"], t.cluster.now)
     t.take()
-    assert {row.event for row in t.rows("B")} == {START, VIEW, OPEN, DELIVER, BLOCK, STOP}
+    assert {row.event for row in t.rows("B")} == {START, SHOWN, OPEN, DELIVER, BLOCK, STOP}

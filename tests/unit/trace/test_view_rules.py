@@ -22,7 +22,6 @@ from ringcast.trace.rows import (
     PHASE,
     SHOWN,
     START,
-    STATE_RECEIVED,
     STOP,
     TX,
     VIEW,
@@ -506,16 +505,24 @@ def test_what_a_killed_member_sent_last_is_unknown() -> None:
     assert found["VS2"].undecidable == "what c#1 sent: its tail is lost"
 
 
-def test_what_came_in_a_state_is_not_owed_by_who_records_for_itself() -> None:
-    """b takes the state at view 3, with all that was sent in view 2: no row tells of that."""
-    story, _ = lost_on_the_way_to_the_next_view()
-    story.rows = [row for row in story.rows if row.node != "c"]
-    without_order(story)
-    assert violated(story) == {"VS4", "VS5"}
-    shown = find(story, SHOWN, "b", at=-1)
-    taken = shown._replace(event=STATE_RECEIVED, idx=shown.idx)
-    story.rows.insert(story.rows.index(shown), taken)
+def test_who_leaves_gets_its_own_by_the_cut_and_so_do_those_who_are_together_with_it() -> None:
+    """c leaves with a view of a; b has gone another way."""
+    story = formed()
+    story.send("c", 2, 2, stream=UNIFORM)
+    story.freeze("b", 3, "b", "b")
+    story.install("b", 3, "b", creator="b")
+    story.show("b")
+    for node in "ac":
+        story.freeze(node, 4, "ac")
+    story.now += MS
+    story.install("a", 4, "a", part="ac")
+    got = story.deliver("a", "c", 2, 2, UNIFORM)
+    story.show("a")
+    story.deliver("c", "c", 2, 2, UNIFORM)
+    story(STOP, "c")
     assert violated(story) == set()
+    story.rows.remove(got)
+    assert violated(story) == {"VS4"}
 
 
 def test_who_cannot_hear_each_other_need_not_be_in_one_view() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -21,7 +22,8 @@ from ringcast.model import (
     Stream,
     ViewId,
 )
-from ringcast.wire.change_codec import _encode_members, tag_of
+from ringcast.wire.change_codec import decode_pieces, tag_of
+from ringcast.wire.change_lists import encode_listed, encode_members
 from ringcast.wire.changes import (
     OWN,
     ChangeFrame,
@@ -39,6 +41,7 @@ from ringcast.wire.changes import (
     InView,
     Mark,
     PartMarks,
+    Piece,
     Propose,
     Refuse,
     State,
@@ -63,12 +66,12 @@ from ringcast.wire.frames import (
 )
 from ringcast.wire.frames import Mark as StableMark
 from ringcast.wire.limits import (
-    CHANGE_MEMBERS_MAX,
     COUNTER_MAX,
     FLUSHED_MAX,
     FRAMES_MAX,
     MESSAGES_MAX,
     NACK_RANGES_MAX,
+    VIEW_MEMBERS_MAX,
 )
 from support.settings import PLAIN, wanted
 
@@ -83,7 +86,7 @@ OTHER = Member(Address("h", 2), 7, "b")
 LONGEST = Member(Address("h" * 64, 65535), INCARNATION_MAX, "n" * 64)
 ID = ViewId(ME, 4)
 BEFORE = ViewId(OTHER, 3)
-CROWD = tuple(ME._replace(incarnation=number) for number in range(1, CHANGE_MEMBERS_MAX + 2))
+CROWD = tuple(ME._replace(incarnation=number) for number in range(1, VIEW_MEMBERS_MAX + 2))
 TAG = 0x1122334455667788
 TAG_BYTES, MARK_BYTES = 11, 8
 
@@ -138,8 +141,13 @@ def members(*who: Member) -> bytes:
     return listed(*map(member, who))
 
 
-def places(*numbers: int) -> bytes:
-    return listed(*(struct.pack("<H", number) for number in numbers))
+def places(*runs: tuple[int, int]) -> bytes:
+    return listed(*(struct.pack("<HH", *run) for run in runs))
+
+
+def places_of(start: int, count: int) -> bytes:
+    """In a list of members."""
+    return b"\0" + struct.pack("<HH", start, count)
 
 
 def mark(place: int = 0, stream: int = 0, seqno: int = 1) -> bytes:
@@ -172,10 +180,10 @@ def hello(
 def propose(
     who: bytes = members(ME, OTHER),
     leaving: bytes = listed(),
-    known: bytes = listed(),
     agreed: bytes = settings(),
+    base: bytes = b"",
 ) -> bytes:
-    return frame(65, view_id(), agreed, who, leaving, known)
+    return frame(65, bytes([bool(base)]), view_id(), agreed, base, who, leaving)
 
 
 def state(
@@ -195,9 +203,18 @@ def part(numbers: bytes = listed(), departed: bytes = listed()) -> bytes:
 
 
 def cut(
-    parts: bytes = listed(), starts: bytes = listed(), takers: bytes = b"\0\2" + listed()
+    parts: bytes = listed(),
+    starts: bytes = listed(),
+    takers: bytes = b"\xff\xff" + listed(),
+    flags: int = 0,
 ) -> bytes:
-    return frame(69, view_id(), parts, starts, takers)
+    return frame(69, bytes([flags]), view_id(), parts, starts, takers)
+
+
+def piece(
+    kind: int = 65, number: int = 9, index: int = 0, count: int = 2, rest: bytes = b"x"
+) -> bytes:
+    return frame(77, struct.pack("<BQHH", kind, number, index, count), rest)
 
 
 def want(*ranges: tuple[int, int], stream: int = 0, flags: int = 0, asker: bytes = b"") -> bytes:
@@ -238,8 +255,16 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
     (Hello(PLAIN, False, False, 1, None, ID), hello(8, settings(), 1, 0, view_id() + listed())),
     (Propose(ID, (ME,), PLAIN), propose(members(ME))),
     (
-        Propose(ID, (OTHER, ME), PLAIN, (1, 0), (BEFORE, ID)),
-        propose(members(OTHER, ME), places(1, 0), listed(view_id(OTHER, 3), view_id())),
+        Propose(ID, (OTHER, ME), PLAIN, (1, 0)),
+        propose(members(OTHER, ME), places((1, 1), (0, 1))),
+    ),
+    (
+        Propose(ID, (range(2), ME, range(5, 511)), PLAIN, (1, 2, 3, 9), BEFORE),
+        propose(
+            listed(places_of(0, 2), member(ME), places_of(5, 506)),
+            places((1, 3), (9, 1)),
+            base=view_id(OTHER, 3),
+        ),
     ),
     (State(ID, BEFORE), state()),
     (
@@ -249,19 +274,20 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
             (ME, OTHER),
             ((UNIFORM, SEQNO_MAX), (FIFO, 0)),
             (Mark(1, FIFO, 0), Mark(0, UNIFORM, SEQNO_MAX)),
-            (Flushable(BEFORE, (OTHER,)), Flushable(ID, ())),
+            (Flushable(BEFORE, (OTHER,)), Flushable(ID, (range(3, 5),))),
             ViewId(OTHER, 2),
             Holding.LACKS,
             OTHER,
             (ME,),
+            is_based=True,
         ),
         state(
-            3,
+            7,
             view_id() + view_id(OTHER, 3) + view_id(OTHER, 2),
             members(ME, OTHER),
             listed(struct.pack("<BQ", 1, SEQNO_MAX), struct.pack("<BQ", 0, 0)),
             listed(mark(1, 0, 0), mark(0, 1, SEQNO_MAX)),
-            listed(view_id(OTHER, 3) + members(OTHER), view_id() + members()),
+            listed(view_id(OTHER, 3) + members(OTHER), view_id() + listed(places_of(3, 2))),
             b"\1" + member(OTHER) + members(ME),
         ),
     ),
@@ -277,23 +303,28 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
             ID,
             (
                 PartMarks(
-                    BEFORE, (0, 511), (CutMark(511, UNIFORM, OWN, 3), CutMark(2, FIFO, 9, 511))
+                    BEFORE,
+                    (0, 1, 2, 511, 5),
+                    (CutMark(511, UNIFORM, OWN, 3), CutMark(2, FIFO, 9, 511)),
                 ),
                 PartMarks(BEFORE, (), ()),
             ),
             (Mark(511, UNIFORM, SEQNO_MAX),),
             511,
             (0, 510),
+            is_based=True,
         ),
         cut(
             listed(
                 part(
-                    places(0, 511), listed(cut_mark(511, 1, 2**64 - 1, 3), cut_mark(2, 0, 9, 511))
+                    places((0, 3), (511, 1), (5, 1)),
+                    listed(cut_mark(511, 1, 2**64 - 1, 3), cut_mark(2, 0, 9, 511)),
                 ),
                 part(),
             ),
             listed(mark(511, 1, SEQNO_MAX)),
-            struct.pack("<H", 511) + places(0, 510),
+            struct.pack("<H", 511) + places((0, 1), (510, 1)),
+            4,
         ),
     ),
     (Want(ID, OTHER, UNIFORM, (range(1, 3), range(3, 4))), want((1, 2), (3, 1), stream=1)),
@@ -312,6 +343,7 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
     (Complain(OTHER), frame(75, b"\0", member(OTHER))),
     (Complain(OTHER, is_slow=True), frame(75, b"\1", member(OTHER))),
     (Complain(OTHER, wants_state=True), frame(75, b"\2", member(OTHER))),
+    (Piece(65, 2**64 - 1, 1, 2, b"xyz"), piece(65, 2**64 - 1, 1, 2, b"xyz")),
     (InView(TAG), in_view(TAG)),
     (InView(2**64 - 1), in_view(2**64 - 1)),
     (InView(TAG, 0), in_view(TAG, 0)),
@@ -320,21 +352,24 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
 
 GOLDEN = {
     Hello: (
-        "404d000e010900000000000000020001680200070000000000000001620300000000000000016802"
-        "00070000000000000001620200016801000100000000000000000168020007000000000000000162"
+        "4087000e01010180b2e60e0000000000943577000000000065cd1d00000000000000000000000000"
+        "65cd1d0000000080f0fa020000000000000004000000000900000000000000020001680200070000"
+        "00000000000162030000000000000001680200070000000000000001620200016801000100000000"
+        "000000000168020007000000000000000162"
     ),
     Propose: (
-        "41650004000000000000000168010001000000000000000002000168020007000000000000000162"
-        "01680100010000000000000000020001000000020003000000000000000168020007000000000000"
-        "000162040000000000000001680100010000000000000000"
+        "418a000104000000000000000168010001000000000000000000010080b2e60e0000000000943577"
+        "000000000065cd1d0000000000000000000000000065cd1d0000000080f0fa020000000000000004"
+        "00000000030000000000000001680200070000000000000001620300000000020001680100010000"
+        "000000000000000500fa0102000100030009000100"
     ),
     State: (
-        "42e80003040000000000000001680100010000000000000000030000000000000001680200070000"
+        "42ed0007040000000000000001680100010000000000000000030000000000000001680200070000"
         "00000000000162020000000000000001680200070000000000000001620200016801000100000000"
         "000000000168020007000000000000000162020001ffffffffffffff7f0000000000000000000200"
         "0100000000000000000000000001ffffffffffffff7f020003000000000000000168020007000000"
         "00000000016201000168020007000000000000000162040000000000000001680100010000000000"
-        "0000000000010168020007000000000000000162010001680100010000000000000000"
+        "00000001000003000200010168020007000000000000000162010001680100010000000000000000"
     ),
     Refuse: (
         "43390003040000000000000001680100010000000000000000030000000000000001680200070000"
@@ -345,10 +380,10 @@ GOLDEN = {
         "000000000162"
     ),
     Cut: (
-        "457e0004000000000000000168010001000000000000000002000300000000000000016802000700"
-        "000000000000016202000000ff010200ff0101ffffffffffffffff03000200000900000000000000"
-        "ff0103000000000000000168020007000000000000000162000000000100ff0101ffffffffffffff"
-        "7fff0102000000fe01"
+        "458b0004040000000000000001680100010000000000000000020003000000000000000168020007"
+        "000000000000000162030000000300ff010100050001000200ff0101ffffffffffffffff03000200"
+        "000900000000000000ff0103000000000000000168020007000000000000000162000000000100ff"
+        "0101ffffffffffffff7fff01020000000100fe010100"
     ),
     Want: (
         "463e0000010400000000000000016801000100000000000000000168020007000000000000000162"
@@ -362,7 +397,8 @@ GOLDEN = {
     Install: ("491500040000000000000001680100010000000000000000"),
     Installed: ("4a160003000000000000000168020007000000000000000162"),
     Complain: ("4b0f00000168020007000000000000000162"),
-    InView: ("4c10008877665544332211" + "00" * 8),
+    Piece: ("4d100041ffffffffffffffff0100020078797a"),
+    InView: ("4c100088776655443322110000000000000000"),
 }
 """The longest of each above."""
 
@@ -407,9 +443,10 @@ def test_cut_short_at_any_byte_it_is_refused(ours: ChangeFrame, by_hand: bytes) 
         rest = 12
     elif isinstance(ours, InView) and ours.purged is not None:
         rest = MARK_BYTES
+    rests = range(1, len(ours.content)) if isinstance(ours, Piece) else (rest,)
     for size in range(3, len(by_hand)):
         shorter = TO_ME + frame(by_hand[0], by_hand[3:size])
-        if size == len(by_hand) - rest:
+        if len(by_hand) - size in rests:
             assert codec().unpack(shorter)[1] != [ours]
             continue
         assert refusal(shorter) in {
@@ -423,6 +460,9 @@ def test_cut_short_at_any_byte_it_is_refused(ours: ChangeFrame, by_hand: bytes) 
 @pytest.mark.parametrize(("ours", "by_hand"), BY_HAND, ids=lambda each: repr(each)[:60])
 def test_a_byte_too_many_is_refused(ours: ChangeFrame, by_hand: bytes) -> None:
     longer = TO_ME + frame(by_hand[0], by_hand[3:], b"\0")
+    if isinstance(ours, Piece):
+        assert codec().unpack(longer)[1] == [replace(ours, content=ours.content + b"\0")]
+        return
     assert refusal(longer) is (
         Reject.LENGTHS if isinstance(ours, Forwarded) else Reject.FRAME_LENGTH
     )
@@ -483,7 +523,7 @@ REFUSED = {
     "hello that never reports": (hello(0, settings(1, interval=61_000)), Reject.SETTINGS),
     "proposal that purges otherwise": (propose(agreed=settings(4)), Reject.FLAGS),
     "hello that has heard of view 2**63": (hello(highest=2**63), Reject.SEQNO),
-    "hello from too large a view": (hello(size=CHANGE_MEMBERS_MAX + 1), Reject.COUNT),
+    "hello from too large a view": (hello(size=VIEW_MEMBERS_MAX + 1), Reject.COUNT),
     "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),
     "hello from view 0": (hello(8, rest=view_id(counter=0) + listed()), Reject.SEQNO),
     "hello from half a view": (hello(8, rest=bytes(7)), Reject.FRAME_LENGTH),
@@ -493,28 +533,29 @@ REFUSED = {
     "hello with nobody in it": (hello(rest=members(ME, NOBODY)), Reject.MEMBER),
     "hello with one twice": (hello(rest=TWICE), Reject.VIEW),
     "no proposal": (frame(65), Reject.FRAME_LENGTH),
-    "proposal 0": (frame(65, view_id(counter=0), members(ME), bytes(4)), Reject.SEQNO),
-    "proposal 2**63": (frame(65, view_id(counter=2**63), members(ME), bytes(4)), Reject.SEQNO),
+    "proposal with other flags": (frame(65, b"\2", view_id()), Reject.FLAGS),
+    "proposal 0": (frame(65, b"\0", view_id(counter=0), members(ME), bytes(4)), Reject.SEQNO),
+    "proposal 2**63": (frame(65, b"\0", view_id(counter=2**63), members(ME)), Reject.SEQNO),
     "proposal to nobody": (propose(listed()), Reject.COUNT),
     "proposal to too many": (propose(members(*CROWD)), Reject.COUNT),
     "proposal to one twice": (propose(TWICE), Reject.VIEW),
-    "proposal to half a member": (propose(listed(HALF), b"", b""), Reject.MEMBER),
-    "nobody leaves": (propose(leaving=places(2)), Reject.VIEW),
-    "one leaves twice": (propose(leaving=places(1, 1)), Reject.VIEW),
-    "more leave than there are": (propose(leaving=places(0, 1, 1)), Reject.COUNT),
-    "half a place leaves": (
-        propose(leaving=listed(b"\0", count=1), known=b""),
+    "proposal to half a member": (propose(listed(HALF), b""), Reject.MEMBER),
+    "proposal based on view 0": (propose(base=view_id(counter=0)), Reject.SEQNO),
+    "proposal based on nobody's view": (propose(base=view_id(NOBODY)), Reject.MEMBER),
+    "proposal of places in no view": (propose(listed(places_of(0, 2))), Reject.VIEW),
+    "proposal of no places": (propose(listed(places_of(0, 0)), base=view_id()), Reject.COUNT),
+    "proposal of place 512": (propose(listed(places_of(511, 2)), base=view_id()), Reject.VIEW),
+    "half a run of places": (
+        propose(listed(b"\0\1\0"), b"", base=view_id()),
         Reject.FRAME_LENGTH,
     ),
-    "too many views known": (
-        propose(known=listed(*[view_id()] * (CHANGE_MEMBERS_MAX + 1))),
-        Reject.COUNT,
-    ),
-    "view 0 known": (propose(known=listed(view_id(counter=0))), Reject.SEQNO),
-    "nobody's view known": (propose(known=listed(view_id(NOBODY))), Reject.MEMBER),
-    "fewer views known": (propose(known=listed(view_id(), count=2)), Reject.FRAME_LENGTH),
+    "one leaves twice": (propose(leaving=places((1, 1), (0, 2))), Reject.VIEW),
+    "place 512 leaves": (propose(leaving=places((511, 2))), Reject.VIEW),
+    "none of a run leaves": (propose(leaving=places((3, 0))), Reject.COUNT),
+    "more leave than a view has": (propose(leaving=places((0, 512), (0, 1))), Reject.COUNT),
+    "half a run leaves": (propose(leaving=listed(b"\0", count=1)), Reject.FRAME_LENGTH),
     "no state": (frame(66), Reject.FRAME_LENGTH),
-    "state with other flags": (state(4), Reject.FLAGS),
+    "state with other flags": (state(8), Reject.FLAGS),
     "state for proposal 0": (state(ids=view_id(counter=0) + view_id()), Reject.SEQNO),
     "state in view 0": (state(ids=view_id() + view_id(counter=0)), Reject.SEQNO),
     "state unlisted up to 0": (state(2, view_id() * 2 + view_id(counter=0)), Reject.SEQNO),
@@ -528,14 +569,10 @@ REFUSED = {
         Reject.FRAME_LENGTH,
     ),
     "held of place 512": (state(held=listed(mark(512))), Reject.VIEW),
-    "held of the third of two": (
-        state(who=members(ME, OTHER), held=listed(mark(2))),
-        Reject.VIEW,
-    ),
     "held of stream 2": (state(held=listed(mark(stream=2))), Reject.STREAM),
     "held up to 2**63": (state(held=listed(mark(seqno=2**63))), Reject.SEQNO),
     "held up to what there is": (state(held=listed(mark(seqno=2**64 - 1))), Reject.SEQNO),
-    "too many held": (state(held=listed(*[mark()] * (2 * CHANGE_MEMBERS_MAX + 1))), Reject.COUNT),
+    "too many held": (state(held=listed(*[mark()] * (2 * VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
     "fewer held": (state(held=listed(mark(), count=2)), Reject.FRAME_LENGTH),
     "too many flushed": (
         state(flushed=listed(*[view_id() + listed()] * (FLUSHED_MAX + 1))),
@@ -553,12 +590,17 @@ REFUSED = {
     "0 to finish": (frame(68, view_id(), view_id(counter=0)), Reject.SEQNO),
     "nothing to finish": (frame(68, view_id()), Reject.FRAME_LENGTH),
     "no cut": (frame(69), Reject.FRAME_LENGTH),
-    "cut 0": (frame(69, view_id(counter=0), bytes(4)), Reject.SEQNO),
-    "too many parts": (cut(listed(*[part()] * (CHANGE_MEMBERS_MAX + 1))), Reject.COUNT),
+    "cut with other flags": (cut(flags=1), Reject.FLAGS),
+    "cut 0": (frame(69, b"\0", view_id(counter=0), bytes(4)), Reject.SEQNO),
+    "too many parts": (cut(listed(*[part()] * (VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
     "fewer parts": (cut(listed(count=1), b""), Reject.FRAME_LENGTH),
     "part of view 0": (cut(listed(view_id(counter=0) + bytes(4))), Reject.SEQNO),
-    "part with place 512": (cut(listed(part(places(0, 512)))), Reject.VIEW),
-    "part with too many": (cut(listed(part(places(*[0] * 513)))), Reject.COUNT),
+    "part with place 512": (cut(listed(part(places((0, 1), (512, 1))))), Reject.VIEW),
+    "part with too many": (cut(listed(part(places((0, 512), (0, 1))))), Reject.COUNT),
+    "parts with too many": (
+        cut(listed(part(places((0, 300))), part(places((0, 213))))),
+        Reject.COUNT,
+    ),
     "part with fewer": (
         cut(listed(part(listed(bytes(2), count=9), b"")), b""),
         Reject.FRAME_LENGTH,
@@ -572,15 +614,15 @@ REFUSED = {
     ),
     "cut from place 512": (cut(listed(part(departed=listed(cut_mark(source=512))))), Reject.VIEW),
     "too many departed": (
-        cut(listed(part(departed=listed(*[cut_mark()] * (2 * CHANGE_MEMBERS_MAX + 1))))),
+        cut(listed(part(departed=listed(*[cut_mark()] * (2 * VIEW_MEMBERS_MAX + 1))))),
         Reject.COUNT,
     ),
-    "half a mark": (cut(starts=listed(mark()[:-1], count=1)), Reject.FRAME_LENGTH),
+    "half a mark": (cut(starts=listed(mark()[:-1], count=1), takers=b""), Reject.FRAME_LENGTH),
     "start of place 512": (cut(starts=listed(mark(512))), Reject.VIEW),
     "start of stream 2": (cut(starts=listed(mark(stream=2))), Reject.STREAM),
     "start at 2**63": (cut(starts=listed(mark(seqno=2**63))), Reject.SEQNO),
     "start at what there is": (cut(starts=listed(mark(seqno=2**64 - 1))), Reject.SEQNO),
-    "too many starts": (cut(starts=listed(*[mark()] * (2 * CHANGE_MEMBERS_MAX + 1))), Reject.COUNT),
+    "too many starts": (cut(starts=listed(*[mark()] * (2 * VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
     "want without stream": (frame(70), Reject.FRAME_LENGTH),
     "want without flags": (frame(70, b"\0"), Reject.FRAME_LENGTH),
     "want of stream 2": (want((1, 1), stream=2), Reject.STREAM),
@@ -616,8 +658,14 @@ REFUSED = {
     "no complaint": (frame(75), Reject.FRAME_LENGTH),
     "complaint with other flags": (frame(75, b"\4", member(OTHER)), Reject.FLAGS),
     "state that is neither there nor not": (state(holding=b"\4" + listed()), Reject.FLAGS),
-    "takers without a giver": (cut(takers=b"\0\2" + places(0)), Reject.VIEW),
-    "giver beyond the list": (cut(takers=b"\1\2" + listed()), Reject.VIEW),
+    "takers without a giver": (cut(takers=b"\xff\xff" + places((0, 1))), Reject.VIEW),
+    "giver beyond the list": (cut(takers=struct.pack("<H", 512) + listed()), Reject.VIEW),
+    "no piece": (frame(77), Reject.FRAME_LENGTH),
+    "piece of nothing": (piece(rest=b""), Reject.COUNT),
+    "piece of a flushed": (piece(72), Reject.FRAME_KIND),
+    "piece of a piece": (piece(77), Reject.FRAME_KIND),
+    "piece beyond the last": (piece(index=2), Reject.COUNT),
+    "piece of none": (piece(count=0), Reject.COUNT),
     "complaint of nobody": (frame(75, b"\0"), Reject.MEMBER),
     "no tag": (frame(76), Reject.FRAME_LENGTH),
     "short tag": (frame(76, bytes(7)), Reject.FRAME_LENGTH),
@@ -627,7 +675,7 @@ REFUSED = {
     "two tags": (in_view(TAG) * 2, Reject.COUNT),
     "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(TAG), Reject.COUNT),
     "kind 63": (frame(63), Reject.FRAME_KIND),
-    "kind 77": (frame(77), Reject.FRAME_KIND),
+    "kind 78": (frame(78), Reject.FRAME_KIND),
 }
 
 
@@ -637,7 +685,7 @@ def test_refused_with_its_reason(name: str) -> None:
     assert refusal(TO_ME + malformed) is reason
 
 
-MARKS = tuple(Mark(0, FIFO, 1) for _ in range(2 * CHANGE_MEMBERS_MAX + 1))
+MARKS = tuple(Mark(0, FIFO, 1) for _ in range(2 * VIEW_MEMBERS_MAX + 1))
 CUT_MARKS = tuple(CutMark(0, FIFO, 1, 0) for _ in MARKS)
 
 
@@ -651,52 +699,55 @@ def with_departed(*departed: CutMark) -> Cut:
         Hello(PLAIN, False, False, -1),
         Hello(PLAIN, False, False, COUNTER_MAX + 1),
         Hello(PLAIN, False, False, 0, size=-1),
-        Hello(PLAIN, False, False, 0, size=CHANGE_MEMBERS_MAX + 1),
+        Hello(PLAIN, False, False, 0, size=VIEW_MEMBERS_MAX + 1),
         Hello(PLAIN, False, False, 0, view_id=ViewId(ME, 0)),
         Hello(PLAIN, False, False, 0, members=CROWD),
         Hello(PLAIN, False, False, 0, members=(ME, ME._replace(name="c"))),
         Propose(ViewId(ME, COUNTER_MAX + 1), (ME,), PLAIN),
         Propose(ID, (), PLAIN),
         Propose(ID, CROWD, PLAIN),
-        Propose(ID, (ME, ME), PLAIN),
-        Propose(ID, (ME,), PLAIN, (1,)),
+        Propose(ID, (ME,), PLAIN, (VIEW_MEMBERS_MAX,)),
         Propose(ID, (ME,), PLAIN, (-1,)),
         Propose(ID, (ME, OTHER), PLAIN, (1, 1)),
-        Propose(ID, (ME,), PLAIN, (), (BEFORE,) * (CHANGE_MEMBERS_MAX + 1)),
-        Propose(ID, (ME,), PLAIN, (), (ViewId(ME, 0),)),
+        Propose(ID, (ME,), PLAIN, (), ViewId(ME, 0)),
+        Propose(ID, (range(0),), PLAIN, (), BEFORE),
+        Propose(ID, (range(-1, 1),), PLAIN, (), BEFORE),
+        Propose(ID, (range(0, 4, 2),), PLAIN, (), BEFORE),
+        Propose(ID, (range(VIEW_MEMBERS_MAX + 1),), PLAIN, (), BEFORE),
         State(ID, ViewId(ME, 0)),
-        State(ID, BEFORE, (ME, ME)),
         State(ID, BEFORE, CROWD),
         State(ID, BEFORE, own=((FIFO, 1),) * 3),
         State(ID, BEFORE, own=((FIFO, -1),)),
         State(ID, BEFORE, own=((FIFO, SEQNO_MAX + 1),)),
         State(ID, BEFORE, held=MARKS),
-        State(ID, BEFORE, held=(Mark(CHANGE_MEMBERS_MAX, FIFO, 1),)),
+        State(ID, BEFORE, held=(Mark(VIEW_MEMBERS_MAX, FIFO, 1),)),
         State(ID, BEFORE, held=(Mark(-1, FIFO, 1),)),
-        State(ID, BEFORE, (ME,), held=(Mark(1, FIFO, 1),)),
         State(ID, BEFORE, held=(Mark(0, FIFO, OWN),)),
         State(ID, BEFORE, held=(Mark(0, FIFO, SEQNO_MAX + 1),)),
         State(ID, BEFORE, flushed=(Flushable(ID, ()),) * (FLUSHED_MAX + 1)),
         State(ID, BEFORE, flushed=(Flushable(ViewId(ME, 0), ()),)),
-        State(ID, BEFORE, flushed=(Flushable(ID, (ME, ME)),)),
         State(ID, BEFORE, flushed=(Flushable(ID, CROWD),)),
         State(ID, BEFORE, unlisted=ViewId(ME, 0)),
         Refuse(ViewId(ME, 0)),
         Refuse(ID, ViewId(ME, 0)),
         Finish(ID, ViewId(ME, 0)),
-        Cut(ID, (PartMarks(BEFORE, (), ()),) * (CHANGE_MEMBERS_MAX + 1), ()),
+        Cut(ID, (PartMarks(BEFORE, (), ()),) * (VIEW_MEMBERS_MAX + 1), ()),
         Cut(ID, (PartMarks(ViewId(ME, 0), (), ()),), ()),
-        Cut(ID, (PartMarks(BEFORE, (CHANGE_MEMBERS_MAX,), ()),), ()),
-        Cut(ID, (PartMarks(BEFORE, (0,) * (CHANGE_MEMBERS_MAX + 1), ()),), ()),
+        Cut(ID, (PartMarks(BEFORE, (VIEW_MEMBERS_MAX,), ()),), ()),
+        Cut(ID, (PartMarks(BEFORE, (0,) * (VIEW_MEMBERS_MAX + 1), ()),), ()),
+        Cut(ID, (), (), VIEW_MEMBERS_MAX),
+        Piece(72, 1, 0, 1, b"x"),
+        Piece(65, 1, 1, 1, b"x"),
+        Piece(65, 1, 0, 1, b""),
         with_departed(*CUT_MARKS),
-        with_departed(CutMark(CHANGE_MEMBERS_MAX, FIFO, 1, 0)),
-        with_departed(CutMark(0, FIFO, 1, CHANGE_MEMBERS_MAX)),
+        with_departed(CutMark(VIEW_MEMBERS_MAX, FIFO, 1, 0)),
+        with_departed(CutMark(0, FIFO, 1, VIEW_MEMBERS_MAX)),
         with_departed(CutMark(-1, FIFO, 1, 0)),
         with_departed(CutMark(0, FIFO, 1, -1)),
         with_departed(CutMark(0, FIFO, -2, 0)),
         with_departed(CutMark(0, FIFO, SEQNO_MAX + 1, 0)),
         Cut(ID, (), MARKS),
-        Cut(ID, (), (Mark(CHANGE_MEMBERS_MAX, FIFO, 1),)),
+        Cut(ID, (), (Mark(VIEW_MEMBERS_MAX, FIFO, 1),)),
         Cut(ID, (), (Mark(0, FIFO, OWN),)),
         Want(ID, OTHER, FIFO, ()),
         Want(ID, OTHER, FIFO, (range(0, 1),)),
@@ -734,34 +785,62 @@ def long_named(count: int) -> tuple[Member, ...]:
     return tuple(LONGEST._replace(incarnation=number) for number in range(1, count + 1))
 
 
-def test_as_many_as_may_be_fit_one_datagram() -> None:
-    most = CROWD[:CHANGE_MEMBERS_MAX]
-    places = tuple(range(CHANGE_MEMBERS_MAX))
+def joined(datagrams: Sequence[bytes], one: Codec) -> Frame:
+    """What came in pieces."""
+    pieces = [piece for datagram in datagrams for piece in one.unpack(datagram)[1]]
+    first = pieces[0]
+    assert isinstance(first, Piece)
+    assert first.count == len(pieces)
+    content = b""
+    for index, piece in enumerate(pieces):
+        assert isinstance(piece, Piece)
+        assert piece == replace(first, index=index, content=piece.content)
+        content += piece.content
+    return decode_pieces(first.kind, content)
+
+
+def largest() -> list[Frame]:
+    most, places = long_named(VIEW_MEMBERS_MAX), tuple(range(VIEW_MEMBERS_MAX))
     marks = tuple(Mark(place, stream, SEQNO_MAX) for place in places for stream in Stream)
     departed = tuple(CutMark(*each, 511) for each in marks)
     ids = tuple(ViewId(who, COUNTER_MAX) for who in most)
-    frames: list[Frame] = [
-        Hello(PLAIN, True, True, COUNTER_MAX, ME, ID, CHANGE_MEMBERS_MAX, most),
-        Propose(ID, most, PLAIN, places, ids),
-        State(ID, BEFORE, most, held=marks, flushed=(Flushable(ID, most),) * 5),
-        State(ID, BEFORE, flushed=(Flushable(ID, most[:400]),) * FLUSHED_MAX),
-        Cut(ID, (PartMarks(BEFORE, places, departed),), marks),
-        Cut(ID, tuple(PartMarks(each, (0,), ()) for each in ids), marks),
+    return [
+        Hello(PLAIN, True, True, COUNTER_MAX, ME, ID, VIEW_MEMBERS_MAX, most),
+        Propose(ID, most, PLAIN, places[::-1]),
+        State(ID, BEFORE, most, held=marks, flushed=(Flushable(ID, most),), refused=most),
+        Cut(ID, (PartMarks(BEFORE, places[::-1], departed),), marks),
+        Cut(ID, tuple(PartMarks(id, (n,), ()) for n, id in enumerate(ids)), marks),
     ]
-    datagrams = codec(512).pack(frames, to=ME)
-    assert unpacked(datagrams) == [[each] for each in frames]
-    assert all(512 < len(datagram) <= DATAGRAM_BYTES_MAX for datagram in datagrams)
 
 
-def test_what_fits_no_datagram_is_our_bug() -> None:
-    fits, too_long = Propose(ID, long_named(460), PLAIN), Propose(ID, long_named(467), PLAIN)
-    one = Codec("g" * 64, LONGEST, 512)
-    (datagram,) = one.pack([fits], to=LONGEST)
-    assert len(datagram) <= DATAGRAM_BYTES_MAX
-    assert one.unpack(datagram) == (LONGEST, [fits])
-    for longer in (too_long, Propose(ID, long_named(500), PLAIN)):
-        with pytest.raises(AssertionError, match="larger than any datagram"):
-            one.pack([longer], to=LONGEST)
+@pytest.mark.parametrize("ours", largest(), ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("size", [512, 1400, 20_000])
+def test_as_many_as_may_be_travel_in_pieces(ours: Frame, size: int) -> None:
+    one = Codec("g" * 64, LONGEST, size)
+    datagrams = one.pack([Flushed(ID), ours, Flushed(ID)], to=LONGEST)
+    assert all(len(datagram) <= size for datagram in datagrams)
+    assert joined(datagrams[1:-1], one) == ours
+    assert one.pack([ours], to=LONGEST) == datagrams[1:-1]  # the same whenever it is repeated
+
+
+def test_what_fits_a_datagram_is_not_cut() -> None:
+    fits = Propose(ID, CROWD[:30], PLAIN)
+    (datagram,) = codec(600).pack([fits], to=ME)
+    assert unpacked([datagram]) == [[fits]]
+    assert len(codec(512).pack([fits], to=ME)) == 2
+
+
+def test_a_hello_to_anyone_is_in_one_datagram() -> None:
+    hello = Hello(PLAIN, True, False, 1, LONGEST, ViewId(LONGEST, 1), 1, (LONGEST,))
+    (datagram,) = codec(512).pack([hello])
+    assert len(datagram) > 512
+    assert unpacked([datagram]) == [[hello]]
+
+
+def test_pieces_that_say_something_else_are_refused() -> None:
+    for kind, content in ((65, b"x"), (64, b""), (69, frame(69)[3:])):
+        with pytest.raises(DecodeError):
+            decode_pieces(kind, content)
 
 
 def test_long_names_are_told_whatever_our_datagrams_hold() -> None:
@@ -828,9 +907,11 @@ def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
 
 
 def test_encoded_lists_are_bounded() -> None:
-    for count in range(1, 9):
+    for count in range(1, 13):
         codec().pack([Propose(ID, CROWD[:count], PLAIN)], to=ME)
-    assert _encode_members.cache_info().currsize == 4
+        codec().pack([Hello(PLAIN, False, False, 1, members=CROWD[:count])], to=ME)
+    assert encode_members.cache_info().currsize == 8
+    assert encode_listed.cache_info().currsize == 8
 
 
 # Tags
@@ -953,9 +1034,10 @@ def test_a_tag_is_one_of_the_frames_of_a_datagram() -> None:
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_there_is_always_room_for_a_tag_and_for_a_mark(marked: bool) -> None:
-    one = Codec("orders", ME, 512, marked=marked)
+    one = Codec("orders", ME, 512)
     room = one.payload_bytes_max
-    assert room == codec(512).payload_bytes_max - MARK_BYTES * marked
+    if marked:
+        one.mark(SEQNO_MAX)
     for tag in (0, TAG):
         one.tag = tag
         assert one.tag == tag
@@ -973,7 +1055,7 @@ def test_there_is_always_room_for_a_tag_and_for_a_mark(marked: bool) -> None:
 
 
 def test_a_mark_is_told_with_the_tag() -> None:
-    one = Codec("orders", ME, 512, marked=True)
+    one = Codec("orders", ME, 512)
     one.tag = TAG
     for purged in (0, 7, 7, SEQNO_MAX):
         one.mark(purged)
@@ -1019,8 +1101,11 @@ def smalls(first: int, count: int) -> bytes:
 
 MEMORY = {
     "most members": propose(smalls(0, 512)),
-    "most members, leaving, from most views": propose(
-        smalls(0, 512), places(*range(512)), listed(*map(small_id, range(512)))
+    "most members, leaving": propose(
+        smalls(0, 512), places(*((at, 1) for at in range(511, -1, -1)))
+    ),
+    "most runs": propose(
+        listed(*(places_of(300 + at % 2, 200) for at in range(512))), base=view_id()
     ),
     "most greeted": hello(rest=smalls(0, 512)),
     "most flushed": state(
@@ -1035,7 +1120,7 @@ MEMORY = {
     ),
     "most parts": cut(listed(*(small_id(at) + listed() + listed() for at in range(512)))),
     "most places": cut(
-        listed(*(small_id(at) + places(*range(511, 255, -1)) + listed() for at in range(110)))
+        listed(*(small_id(at) + places((at, 1), (511 - at, 1)) + listed() for at in range(250)))
     ),
     "most departed": cut(
         listed(
@@ -1046,6 +1131,7 @@ MEMORY = {
         )
     ),
     "most starts": cut(starts=listed(*(mark(300, 1, 2**62 + at) for at in range(1024)))),
+    "a large piece": piece(rest=bytes(60_000)),
 }
 
 

@@ -18,8 +18,7 @@ half a second, until it is answered or has no meaning any more.
 
     at a member that has promised                      then
     nothing for PATIENCE                               verify the proposer, and who stands before
-                                                       me in the view; who is next has all do so,
-                                                       and verifies all
+                                                       me; who is next verifies all, and so do all
     nothing for twice that                             wait no more (`passed`): the next proposes
     nothing again                                      nor for that one; then for two more, for four
 """
@@ -34,10 +33,17 @@ from ringcast.core.shared import Named
 from ringcast.core.view_change import Begin, Freeze, order
 from ringcast.model import ViewId
 from ringcast.protocols.views import frames as machine
-from ringcast.protocols.views.election import coordinator, may_answer
+from ringcast.protocols.views.election import coordinator, may_answer, verified
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Step
+from ringcast.protocols.views.timing import (
+    JITTER_NS,
+    PATIENCE_NS,
+    REFUSAL_PATIENCE_NS,
+    REPEAT_MAX_NS,
+    REPEAT_START_NS,
+)
 from ringcast.protocols.views.translator import Translator
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
@@ -55,21 +61,9 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire.frames import Frame
 
-REPEAT_START_NS = 40_000_000
-REPEAT_MAX_NS = 500_000_000
-PATIENCE_NS = 500_000_000
-"""How long a member may leave a proposal unanswered, or a proposer those who have promised."""
-
-REFUSAL_PATIENCE_NS = PATIENCE_NS // 2
-"""How much longer who refuses is waited for: it verifies first whom it takes to live."""
-
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of: one must be able to go on."""
-
 NO_ANSWER = "does not answer a proposal"
-
-JITTER_NS = 20_000_000
-"""Proposers in each other's way wait for so long, up to twice that; each time twice as long."""
 
 
 class Timer(Named):
@@ -187,6 +181,13 @@ class ViewChange:
         """Let these be the next view. They are in mine, or in these."""
         self._translator.know((self.view, *parts))
         self._offer(tuple(members), leaving, now, out)
+
+    def on_complain(self, source: Member, now: int, out: Effects) -> None:
+        """It misses somebody. If it has refused to go without that one: ask it again at once."""
+        if source in self._refusing:
+            self._refusing.discard(source)
+            self._interval = REPEAT_START_NS
+            self._repeat(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for timer in self._timers.take_due(now):
@@ -315,7 +316,8 @@ class ViewChange:
             elif self.proposer.step in (Step.IDLE, Step.TELL):
                 self._propose_rest(now, out)
             return
-        self._translator.promise(proposal, frame.base)
+        if order(proposal.id) >= order(promised):
+            self._translator.promise(proposal, frame.base)
         self.follower.on_propose(source, proposal, wishes)
 
     def _on_cut(self, source: Member, frame: wire.Cut, wishes: machine.Wishes) -> None:
@@ -327,9 +329,10 @@ class ViewChange:
         """Who is to go on with the change does not: in the end somebody else has to."""
         proposer = self.follower.promised.creator
         self._stalled += 1
-        if self._stalled == 1 and proposer != self.me:
-            for member in (proposer, *self.view.members[: self.view.members.index(self.me)]):
+        if proposer != self.me:
+            for member in (proposer, *verified(self.view, self.lost, self.me)):
                 out.signal(VerifyWanted(member))
+        if self._stalled == 1 and proposer != self.me:
             if coordinator(self.view, self.lost | {proposer}, self.me) == self.me:
                 for member in self.view:  # they are asked to follow me, if it is gone
                     if member not in (self.me, proposer):

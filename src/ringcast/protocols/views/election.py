@@ -27,9 +27,19 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.frames import Propose
 
 
+VERIFIED_MAX = 32
+
+
 def coordinator(view: View, gone: Collection[Member], me: Member) -> Member:
     """The first of the view that is not gone; at the worst oneself."""
     return next((member for member in view if member not in gone), me)
+
+
+def verified(view: View, gone: Collection[Member], me: Member) -> list[Member]:
+    """Who comes before me, to be asked whether it is there: the first so many. All members may be
+    about to ask, and in a large group there would be no end of it."""
+    before = view.members[: view.members.index(me)]
+    return [member for member in before if member not in gone][:VERIFIED_MAX]
 
 
 def may_answer(

@@ -5,6 +5,7 @@ what belongs to the view. A send that waits gets its seqno in the next view.
 
 At Begin everybody who came along from the last view holds all that was sent in it: for the sender
 that is an ack of each of them, and on a uniform stream it commits. Whoever is new begins behind it.
+What has been delivered is told anew of streams that were used in that view, and of no others.
 A large message that is under way when somebody new comes starts over: it belongs to the view of
 its last fragment, and whoever is new needs all of it.
 """
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.model import Member, View
+    from ringcast.core.shared import Timers
+    from ringcast.model import Member, Origin, View
+    from ringcast.protocols.multicast_receiver import Timer as ReceiverTimer
     from ringcast.wire.frames import Data
 
 UNREACHABLE_TAUS = 4
@@ -121,6 +124,18 @@ class ViewReceiver(MulticastReceiver):
 
     is_frozen = False
 
+    def __init__(
+        self,
+        origin: Origin,
+        config: MulticastConfig,
+        offset: int,
+        timers: Timers[ReceiverTimer],
+        *,
+        is_gated: bool = False,
+    ) -> None:
+        super().__init__(origin, config, offset, timers, is_gated=is_gated)
+        self._began_at = offset  # the view: the cut has told its sender so
+
     def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
         """This is how the group does it from now on."""
         self.repair.tau = round(config.xmit_interval_s * 1e9)
@@ -138,7 +153,9 @@ class ViewReceiver(MulticastReceiver):
         self.is_frozen = False
         self.repair.window_moved(self.window, now)
         self._arm_repair()
-        self._ack_later(now)
+        if self.window.received > self._began_at or self.window.delivered > self._acked_delivered:
+            self._ack_later(now)  # what was said while its sender was frozen did not count
+        self._began_at = self.window.received
         self.window.gate = self.window.received if self.is_gated else SEQNO_MAX
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:

@@ -38,8 +38,9 @@ from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawV
 from ringcast.model import View, ViewId
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.agreement import Agreement
-from ringcast.protocols.views.change import PATIENCE_NS, ViewChange
+from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Discovery
+from ringcast.protocols.views.explaining import explain
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
@@ -48,6 +49,7 @@ from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.requests import Requests
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
@@ -282,6 +284,7 @@ class GroupViews(Layer):
             "suspects": {str(member): reason for member, reason in change.suspects.items()},
             "elsewhere": sorted(map(str, change.elsewhere)),
             "leavers": len(self.requests.leavers),
+            "held_ms": [round(held_up / 1e6, 3) for held_up in self.meeting.held],
             "incompatible_peers": self.agreement.incompatible,
             "ignored": self.ignored + self.requests.ignored,
         }
@@ -298,26 +301,8 @@ class GroupViews(Layer):
         elif self.phase is Phase.LEAVING:
             left = seconds(max(0, self._gone_by - now))
             reasons.append(f"leaving for {so_far}: gone in {left}")
-        reasons += self.agreement.explain(now)
-        for member, reason in self.change.suspects.items():
-            reasons.append(f"{member} is suspected: {reason}; {self.coordinator} is to see to it")
-        wait = self.meeting.not_before(now) - now
-        parts = self.meeting.fresh(now)
-        if parts and wait > 0:
-            names = ", ".join(map(str, parts))
-            reasons.append(f"{names} would come in; not for {seconds(wait)}, to give senders time")
-        change = self.change
-        proposal, promised = change.proposer.proposal, change.follower.promised
-        if proposal is not None:
-            names = ", ".join(sorted(map(str, change.proposer.awaited)))
-            step = change.proposer.step.value
-            reasons.append(f"view {proposal.id} ({step}) waits for {names}")
-        elif change.is_frozen:
-            so_far = seconds(now - change.frozen_since)
-            reasons.append(
-                f"view {promised} was promised {so_far} ago; {promised.creator} makes it"
-            )
-        return reasons
+        reasons += self.agreement.explain(now) + self.meeting.explain(now)
+        return reasons + explain(self.change, self.requests.pairs, now)
 
     def check_invariants(self) -> None:
         if self.phase in (Phase.IDLE, Phase.OUT):

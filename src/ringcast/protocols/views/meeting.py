@@ -18,9 +18,11 @@ none of its own.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
+from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.backoff import BackOff
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
@@ -50,6 +52,9 @@ GREET_NS = 500_000_000
 
 PARTS_MAX = VIEW_MEMBERS_MAX
 
+HELD_MAX = 64
+"""Changes of which it is known how long they held senders up."""
+
 
 class Met(NamedTuple):
     view: View
@@ -74,6 +79,8 @@ class Meeting:
         self.invited: list[Member] = []
         """Whom the last proposal was to let in."""
         self.losses = BackOff()
+        self.held: deque[int] = deque(maxlen=HELD_MAX)
+        """For how long the last changes held senders up."""
         self._group_at = -FRESH_NS  # when somebody was heard who is in the group
         self._are_looking = False  # all who come into the view that this member makes
         self._pause_until = 0
@@ -106,6 +113,8 @@ class Meeting:
 
     def changed(self, view: View, held_up: int, now: int, *, is_merge: bool) -> None:
         """A view has begun, for which senders were held up so long."""
+        if held_up:
+            self.held.append(held_up)
         pause = PAUSE_SHARE * held_up if is_merge else 0  # what was needed does not count
         self._pause_until = now + min(max(PAUSE_MIN_NS, pause), PAUSE_MAX_NS)
         self.parts = {
@@ -130,6 +139,12 @@ class Meeting:
         """When somebody may come in again; `now` or earlier: they may."""
         is_any_looking = any(met.is_looking for met in self.fresh(now).values())
         return max(self._pause_until, now + (0 if is_any_looking else self.losses.waits(now)))
+
+    def explain(self, now: int) -> list[str]:
+        wait, parts = self.not_before(now) - now, self.fresh(now)
+        names = ", ".join(map(str, parts))
+        why = f"{names} would come in; not for {seconds(wait)}, to give senders time"
+        return [why] if parts and wait > 0 else []
 
     def take(self, mine: Iterable[Member], room: int, now: int) -> Iterator[View]:
         """Parts that can come in, apart from mine and from each other: nobody, and no address,

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 UNREAD_VIEWS_MAX = 256
 """Views that an application may be behind."""
 
+UNREAD_WINDOWS = 4
+"""How many windows full of bytes of departed members may wait for a reader."""
+
 
 @dataclass(slots=True)
 class UnreadView:

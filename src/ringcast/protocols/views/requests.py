@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Named
-from ringcast.protocols.views.change import REPEAT_MAX_NS, REPEAT_START_NS
+from ringcast.protocols.views.election import verified
 from ringcast.protocols.views.pairs import PROBE_NS, Pairs
+from ringcast.protocols.views.timing import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
@@ -178,8 +179,7 @@ class Requests:
             out.datagram(member, wire.Complain(member))  # it may hear this one
             if to != self.me:
                 out.datagram(to, wire.Complain(member))
-        view = self._change.view
-        for member in view.members[: view.members.index(self.me)]:
+        for member in verified(self._change.view, self._change.lost, self.me):
             out.signal(VerifyWanted(member))  # is any of them there to see to it?
         self._timers.arm(Timer.PAIRS, now + PROBE_NS)
 
@@ -196,6 +196,7 @@ class Requests:
                 else:
                     out.datagram(to, wire.Complain(source))
         elif source in view and is_unheard:
+            self._change.on_complain(source, now, out)
             self._judge(source, member, now, out)
         elif source not in view or member not in view:
             self.ignored += 1

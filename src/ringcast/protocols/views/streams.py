@@ -45,7 +45,7 @@ from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.reading import Reading, UnreadView, parts_of
+from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, parts_of
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.frames import (
@@ -73,9 +73,6 @@ if TYPE_CHECKING:
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
-
-UNREAD_WINDOWS = 4
-"""How many windows full of bytes of departed members may wait for a reader."""
 
 
 class Standing(Enum):
@@ -305,21 +302,14 @@ class ViewStreams(ReliableMulticast):
         elif self.standing is Standing.FROZEN:
             self._keep(self._aside, source, data)
 
-    def _configure(self, settings: Settings) -> None:
-        """This is how the group does it from the view on that begins. How it purges can only change
-        before there is anything to purge."""
-        self.config = config = settings.apply_to_multicast(self.config)
-        self._tau = round(config.xmit_interval_s * 1e9)
-        self._slow_member_timeout_s = settings.values["slow_member_timeout_s"]
+    def configure(self, settings: Settings) -> None:
+        super().configure(settings)
         for half in self._halves():
-            half.configure(config, self._slow_member_timeout_s)
-        self.rounds = None if config.stability is None else self.stability(self.me, config)
-        if self.rounds is not None:
-            self.rounds.attach(self.group, self.deadlines)
+            half.configure(self.config, self._slow_member_timeout_s)
 
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         if begin.settings is not None:
-            self._configure(begin.settings)
+            self.configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
         is_first, together = not self._senders, frozenset(part.members)
         cuts: dict[MulticastSender | MulticastReceiver, int] = {}

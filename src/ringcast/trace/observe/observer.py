@@ -3,6 +3,9 @@
 Messages to the group are told as ranges at level "deliveries"; level "full" adds frames and
 windows. A view stands in the trace where the node installs it, and again where the application is
 told of it. While events wait to be taken nobody looks at windows, except before a view.
+
+A member that waits for its state takes messages out of its windows and puts them aside: these are
+delivered then, and handed to the application later, unless they are in the state.
 """
 
 from __future__ import annotations
@@ -12,17 +15,20 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
+from ringcast.trace.observe.messages import origin_of, range_of
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
 from ringcast.trace.rows import (
+    ASIDE,
     FREEZE,
-    LEFT_BEHIND,
+    HANDED,
     SHOWN,
     STATE_LOST,
     STATE_RECEIVED,
     VIEW,
+    naming,
     naming_id,
 )
 
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Stream
+    from ringcast.model import Address, Member, Origin, Stream
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
     from ringcast.wire.codec import Buffer
@@ -49,11 +55,10 @@ class TraceObserver:
             self._wire = Wire(node, recorder)
             self._windows = Windows(node, recorder, self._wire, None)
         self._ranges = Ranges(node, recorder, self._windows)
-        self._taken_at: Begin | None = None
-        """The view at whose cut the state is taken that this member waits for."""
+        self._aside: dict[Origin, int] = {}
+        """Up to where messages were put aside."""
         self._is_new_view = False
         self._is_sending = False
-        self._is_behind = False  # it waits for its state, and what comes is put aside
 
     # What the driver tells
 
@@ -63,8 +68,6 @@ class TraceObserver:
     def stop(self, now: int, timeout_s: float = 5.0) -> None:
         """The member stops in good order. Wait so long for what is still to be written."""
         self._ranges.tell_purged(now)
-        if self._is_behind:
-            self.recorder.write(STATE_LOST, now, detail=LEFT_BEHIND)
         self.recorder.stopped(now)
         self.recorder.close(timeout_s)
 
@@ -106,18 +109,22 @@ class TraceObserver:
             self._wire.enter_view(change.view)
         self._ranges.enter_view(change)
         self.recorder.write(VIEW, now, **columns)
-        if self._node.me in change.cut.takers:
-            self._taken_at = change
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         """Windows that have opened stand before what is taken out of them."""
         self._ranges.look_at_windows(now)
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
-        if events and not buffered:
+        state = self._node.state
+        if not buffered:
             for event in events:
                 self._note(event, now)
-            self._look(now)
+            if events:
+                self._look(now)
+        elif state is not None and state.is_behind:
+            for event in events:
+                if isinstance(event, Delivered | FragmentsDelivered) and not event.epoch:
+                    self._deliver(event, now, ASIDE)
 
     def after_input(self, now: int) -> None:
         if self._is_sending or not self._node.has_events:
@@ -125,23 +132,29 @@ class TraceObserver:
             self._look(now)
 
     def _note(self, event: Event, now: int) -> None:
-        if isinstance(event, Delivered):
+        if isinstance(event, Delivered | FragmentsDelivered):
             if not event.epoch:  # messages to this member alone are not recorded yet
-                self._ranges.note_sent_before(event.sender, event.run.stream, event.run.last, now)
-                self.recorder.delivered(event, now)
-        elif isinstance(event, FragmentsDelivered):
-            if not event.epoch:
-                self._ranges.note_sent_before(event.sender, event.stream, event.last, now)
-                self.recorder.delivered_fragments(event, now)
+                self._deliver(event, now)
         elif isinstance(event, ViewInstalled):
             self.recorder.write(SHOWN, now, **naming_id(event.view.id))
             self._ranges.forget_ended(now)
         elif isinstance(event, StateReceived):
-            assert self._taken_at is not None
-            self.recorder.write(STATE_RECEIVED, now, **naming_id(self._taken_at.view.id))
-            self._ranges.note_state(self._taken_at.cut.starts, self._taken_at.view.id, now)
+            self.recorder.write(STATE_RECEIVED, now)
         elif isinstance(event, StateLost):
             self.recorder.write(STATE_LOST, now)
+
+    def _deliver(self, event: Delivered | FragmentsDelivered, now: int, detail: str = "") -> None:
+        place = event.run if isinstance(event, Delivered) else event
+        if detail:
+            self._aside[origin_of(event)] = place.last
+        elif self._aside and place.first <= self._aside.get(origin_of(event), 0):
+            self.recorder.write(HANDED, now, **naming(origin_of(event)), **range_of(event))
+            return
+        self._ranges.note_sent_before(event.sender, place.stream, place.last, now)
+        if isinstance(event, Delivered):
+            self.recorder.delivered(event, now, detail)
+        else:
+            self.recorder.delivered_fragments(event, now, detail)
 
     def _look(self, now: int) -> None:
         self._ranges.look(now)
@@ -152,7 +165,4 @@ class TraceObserver:
             self._windows.look(self._node.multicast.windows(), now)
             self._windows.look_at_acks(now, is_new_view=self._is_new_view)
         self._is_new_view = False
-        state = self._node.state
-        if state is not None and self._node.multicast.senders:  # none: this member is gone
-            self._is_behind = state.is_behind
         self.recorder.tick(now)

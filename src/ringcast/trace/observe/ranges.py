@@ -14,8 +14,6 @@ from ringcast.window.assembler import Assembler
 from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ringcast.core.view_change import Begin
     from ringcast.model import Member, Origin, Stream, ViewId
     from ringcast.node import Node
@@ -52,7 +50,7 @@ class Ranges:
 
     def __init__(self, node: Node, recorder: Recorder, windows: Windows | None) -> None:
         """`windows`: at level "full", whose rows tell of each purge."""
-        self.view_id: ViewId | None = None
+        self.view_id: ViewId | None = None if node.view is None else node.view.id
         """Of the view in which messages get their seqnos."""
         self._node = node
         self._multicast = node.multicast
@@ -62,7 +60,6 @@ class Ranges:
         self._open: dict[Origin, ReceiveWindow] = {}
         self._next: dict[Origin, tuple[ReceiveWindow, int, ViewId]] = {}
         """To be told when what came before is read, and where it opened in which view."""
-        self._offsets: dict[Origin, int] = {}
         self._generation = -1
 
     def enter_view(self, begin: Begin) -> None:
@@ -110,13 +107,6 @@ class Ranges:
             if sent.purged > sent.purged_told:
                 self._tell_purged(sent, now)
 
-    def note_state(self, starts: Mapping[Origin, int], view_id: ViewId, now: int) -> None:
-        """The state has come, as it is at the cut of this view: what was before is in it."""
-        for origin, seqno in starts.items():
-            if origin in self._open and seqno > self._offsets[origin]:
-                self._recorder.dropped(origin, now)
-                self._note_open(origin, self._open[origin], seqno, view_id, now)
-
     def note_sent_before(self, sender: Member, stream: Stream, last: int, now: int) -> None:
         """Whoever leaves may have sent and taken its last messages in one step."""
         sent = self._sent.get(stream)
@@ -155,7 +145,7 @@ class Ranges:
                     self._next[origin] = found, found.delivered, self.view_id
 
     def _drop(self, origin: Origin, now: int) -> None:
-        del self._open[origin], self._offsets[origin]
+        del self._open[origin]
         self._recorder.dropped(origin, now)
         if self._windows is not None:
             self._windows.forget(origin)
@@ -164,7 +154,6 @@ class Ranges:
         self, origin: Origin, window: ReceiveWindow, offset: int, view_id: ViewId, now: int
     ) -> None:
         self._open[origin] = window
-        self._offsets[origin] = offset
         self._recorder.opened(origin, offset, view_id, now)
 
     def _note_sent(self, sent: _Sent, now: int) -> None:

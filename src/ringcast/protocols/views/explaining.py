@@ -1,0 +1,34 @@
+"""What a view change waits for, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.protocols.intake import seconds
+
+if TYPE_CHECKING:
+    from ringcast.protocols.views.change import ViewChange
+    from ringcast.protocols.views.pairs import Pairs
+
+
+def explain(change: ViewChange, pairs: Pairs, now: int) -> list[str]:
+    """One sentence for each member that is missed, and for the step that is under way."""
+    first = change.coordinator
+    reasons = [
+        f"{member} is suspected: {reason}; {first} is to see to it"
+        for member, reason in change.suspects.items()
+    ]
+    reasons += [
+        f"nothing comes from {member} to this member for {seconds(now - since)}; if others hear "
+        f"it, {first} leaves out one of the two"
+        for member, since in pairs.unheard.items()
+        if member in change.view and member not in change.suspects
+    ]
+    proposal, promised = change.proposer.proposal, change.follower.promised
+    if proposal is not None:
+        names = ", ".join(sorted(map(str, change.proposer.awaited)))
+        reasons.append(f"view {proposal.id} ({change.proposer.step.value}) waits for {names}")
+    elif change.is_frozen:
+        so_far = seconds(now - change.frozen_since)
+        reasons.append(f"view {promised} was promised {so_far} ago; {promised.creator} makes it")
+    return reasons

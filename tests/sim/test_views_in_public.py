@@ -1,0 +1,202 @@
+"""What went wrong where members joined, merged, died and came back, as applications saw it.
+
+Public API in virtual time, default settings; tests/scripts/views has these and others step by step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringcast import ViewInstalled
+from ringcast.testing import cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast import Group
+    from ringcast.aio.read_queue import Guarantee
+    from ringcast.testing import Cluster, Process
+
+HEAL_S = 2.0
+"""How long it takes at most until parts that hear each other are one view."""
+
+
+def names(process: Process) -> str:
+    return "".join(sorted(member.name for member in process.group.view))
+
+
+async def read(group: Group) -> None:
+    async for _ in group:
+        pass
+
+
+class Listener:
+    """What each member has delivered."""
+
+    def __init__(self) -> None:
+        self.got: dict[str, list[bytes]] = {}
+
+    async def __call__(self, group: Group) -> None:
+        mine = self.got.setdefault(group.me.name, [])
+        async for message in group:
+            mine.append(message.payload)
+
+
+def form(town: Cluster, members: str) -> list[Process]:
+    """These, in one view, and each of them reads."""
+    processes = [town.run(town.join(name)) for name in members]
+    for process in processes:
+        process.start(read)
+        town.run(process.group.wait_for_view(lambda view: len(view) == len(members)))
+    return processes
+
+
+async def one_view(processes: Sequence[Process]) -> None:
+    """They are in one view, and nobody else is."""
+    members = {process.group.me for process in processes}
+    for process in processes:
+        await process.group.wait_for_view(lambda view: set(view) == members)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_member_crashes_while_another_joins_that_is_not_reached_for_a_while(seed: int) -> None:
+    """The group does not wait for it; it comes in when it is heard."""
+    listener = Listener()
+    with cluster(2, seed=seed) as town:
+        first, second = town.members
+
+        async def story() -> None:
+            joining = asyncio.ensure_future(town.join("J", join_timeout_s=600))
+            await first.group.wait_for_view(lambda view: len(view) == 3)
+            second.crash()
+            joiner = town.members[-1]
+            town.partition([joiner])
+            first.start(listener)
+            await asyncio.sleep(1.0)
+            await first.group.send(b"meanwhile", guarantee="uniform")
+            await asyncio.sleep(1.45)
+            assert listener.got == {"m0": [b"meanwhile"]}
+            town.heal()
+            await joining
+            async with asyncio.timeout(HEAL_S):
+                await one_view([first, joiner])
+            late = await town.join("late")
+            await one_view([first, joiner, late])
+
+        town.run(story(), limit_s=60)
+
+
+@pytest.mark.parametrize("guarantee", ["fifo", "uniform"])
+@pytest.mark.parametrize("seed", range(5))
+def test_who_greets_a_newcomer_is_heard(guarantee: Guarantee, seed: int) -> None:
+    """A message that is sent after its sender has seen a member in its view reaches that one."""
+    listener = Listener()
+
+    async def greet(group: Group) -> None:
+        async for event in group.events():
+            if isinstance(event, ViewInstalled) and "J" in {who.name for who in event.view}:
+                await group.send(group.me.name.encode(), guarantee=guarantee)
+
+    with cluster(3, seed=seed) as town:
+        town.start(greet)
+        town.run(asyncio.sleep(1))
+        town.run(town.join("J")).start(listener)
+        town.run(asyncio.sleep(1))
+    assert sorted(listener.got["J"]) == [b"m0", b"m1", b"m2"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_alone_went_on_with_a_coordinator_that_died_comes_back(seed: int) -> None:
+    with cluster(0, seed=seed) as town:
+        a, b, c, d, x = form(town, "ABCDX")
+
+        async def story() -> None:
+            await asyncio.sleep(1 + seed * 0.017)
+            town.partition([a, d, x], [b, c])
+            leaving = asyncio.ensure_future(x.leave())
+            await d.group.wait_for_view(lambda view: x.group.me not in view)
+            a.crash(silently=True)
+            await one_view([b, c])
+            town.heal()
+            async with asyncio.timeout(20):  # a member was lost just now, which costs a pause
+                await one_view([b, c, d])
+            await leaving
+
+        town.run(story(), limit_s=60)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("parts", ["A B C", "AB CD E", "ABC DE F", "ABCD EFGH I J"])
+def test_parts_that_hear_each_other_again_become_one_by_one_change(parts: str, seed: int) -> None:
+    """Within two seconds, and everybody is who it was."""
+    views: dict[str, list[int]] = {}
+
+    async def watch(group: Group) -> None:
+        seen = views.setdefault(group.me.name, [])
+        async for event in group.events():
+            if isinstance(event, ViewInstalled):
+                seen.append(len(event.view))
+
+    with cluster(0, seed=seed) as town:
+        everybody = {name: town.run(town.join(name)) for name in parts.replace(" ", "")}
+        town.run(asyncio.sleep(1))
+        sides = [[everybody[name] for name in part] for part in parts.split()]
+
+        async def story() -> None:
+            town.start(watch)
+            before = [process.group.me for process in everybody.values()]
+            town.partition(*sides)
+            for side in sides:
+                await one_view(side)
+            await asyncio.sleep(20 + seed * 0.3)
+            for seen in views.values():
+                seen.clear()
+            town.heal()
+            async with asyncio.timeout(HEAL_S):
+                await one_view([*everybody.values()])
+            await asyncio.sleep(1)
+            assert [process.group.me for process in everybody.values()] == before
+
+        town.run(story(), limit_s=120)
+    assert views == {name: [len(everybody)] for name in everybody}
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_one_broken_link_between_two_that_do_not_coordinate(size: int) -> None:
+    """One of the two is left out, always the same; senders go on; it comes back with the link."""
+    members = "ABCDEFGHI"[:size]
+    with cluster(0, seed=size) as town:
+        everybody = form(town, members)
+        x, y = everybody[-3], everybody[-1]
+
+        async def story() -> None:
+            before = [process.group.me for process in everybody]
+            town.cut([x], [y])
+            town.cut([y], [x])
+            for process in everybody:
+                process.start(chatter)
+            await asyncio.sleep(5)
+            without = "".join(name for name in members if name != y.name)
+            sent = {process.name: counts[process.group.me.name] for process in everybody}
+            for _ in range(5):
+                await asyncio.sleep(2)
+                assert {names(process) for process in everybody} == {without, y.name}
+            for name, count in sent.items():
+                assert counts[name] > count + 10
+            town.heal()
+            async with asyncio.timeout(20):
+                await one_view(everybody)
+            assert [process.group.me for process in everybody] == before
+
+        counts = dict.fromkeys(members, 0)
+
+        async def chatter(group: Group) -> None:
+            while True:
+                await group.send(b"x")
+                counts[group.me.name] += 1
+                await asyncio.sleep(0.5)
+
+        town.run(story(), limit_s=120)
