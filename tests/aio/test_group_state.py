@@ -98,7 +98,9 @@ def joining(app: App, group: Group | None = None, **options: Any) -> Any:
     return join("test", name=app.name, discovery=ListSource(found), **options)
 
 
-def with_apps(names: str, ballast: int = 0) -> Callable[[Callable[..., Awaitable[None]]], None]:
+def with_apps(
+    names: str, ballast: int = 0, **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], None]:
     """Run a coroutine function on groups and their applications, which nobody reads."""
 
     def start(test: Callable[..., Awaitable[None]]) -> None:
@@ -111,7 +113,8 @@ def with_apps(names: str, ballast: int = 0) -> Callable[[Callable[..., Awaitable
                         for known, group in zip(apps, groups, strict=False):
                             await readers.enter_async_context(known.reading(group))
                         first = groups[0] if groups else None
-                        groups.append(await stack.enter_async_context(joining(app, first)))
+                        joins = joining(app, first, **options)
+                        groups.append(await stack.enter_async_context(joins))
                 await test(*groups, *apps)
 
         run(main())
@@ -543,11 +546,17 @@ def test_if_the_provider_dies_the_state_comes_from_another_from_the_start() -> N
     with_apps("AB", ballast=LARGE)(exchange)
 
 
-def test_a_trace_tells_what_was_put_aside_and_what_the_application_gets(tmp_path: Path) -> None:
-    """What is in the state is delivered, and not handed on."""
+@pytest.mark.parametrize("level", ["deliveries", "full"])
+def test_a_trace_tells_what_was_put_aside_and_what_the_application_gets(
+    tmp_path: Path, level: str
+) -> None:
+    """What is in the state is delivered, and not handed on. The audit blames nobody."""
     pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
+    from ringcast.spark.audit import audit
     from ringcast.trace.rows import ASIDE
     from ringcast.trace.segments import Segment, segment_paths
+
+    recording = {"record": tmp_path, "record_level": level, "run_id": "taken"}
 
     async def exchange(a: Group, b: Group, app: App, other: App) -> None:
         newcomer = App("C")
@@ -557,7 +566,7 @@ def test_a_trace_tells_what_was_put_aside_and_what_the_application_gets(tmp_path
             async with app.reading(a):
                 await b.send_many(encoded("B", 5))
                 await until(lambda: len(app.log) == len(other.log) == 5)
-                joins = joining(newcomer, b, record=tmp_path)
+                joins = joining(newcomer, b, **recording)
                 entering = asyncio.create_task(stack.enter_async_context(joins))
                 await until(lambda: newcomer.calls != [])
                 await b.send_many(encoded("B", 5, first=5))
@@ -571,10 +580,12 @@ def test_a_trace_tells_what_was_put_aside_and_what_the_application_gets(tmp_path
             await newcomer.read(c, 15)
             assert newcomer.log == other.log == texts("B", 15)
 
-    with_apps("AB", ballast=LARGE)(exchange)
-    (path,) = segment_paths(tmp_path)
-    with Segment(path) as segment:
-        rows = [row for row in segment.rows() if row.peer == "B" and row.stream == 0]
+    with_apps("AB", ballast=LARGE, **recording)(exchange)
+    rows = []
+    for path in segment_paths(tmp_path):
+        with Segment(path) as segment:
+            rows += [row for row in segment.rows() if (row.node, row.peer) == ("C", "B")]
+    rows = [row for row in rows if row.stream == 0]
     assert [row.seqno for row in rows if row.event == "open"] == [5]
     delivered = [row for row in rows if row.event == "deliver"]
     assert [seqno for row in delivered for seqno in range(row.seqno, row.seqno2 + 1)] == [
@@ -585,6 +596,9 @@ def test_a_trace_tells_what_was_put_aside_and_what_the_application_gets(tmp_path
     assert [seqno for row in handed for seqno in range(row.seqno, row.seqno2 + 1)] == [
         *range(11, 16)
     ]
+    report = audit(None, tmp_path)
+    violated = {each.id: each.violations for each in report.verdicts if each.violation_count}
+    assert violated == {}
 
 
 def test_what_take_state_raises_join_raises() -> None:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from loopback_groups import FIRST, numbered, read, until, vanish, with_members
 
-from ringcast import MulticastConfig, join
+from ringcast import join
 from ringcast.aio.loop import run
 from ringcast.aio.multicast_socket import MulticastSocket, group_address
-from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import ConfigError, JoinTimeout, UsageError
 from ringcast.model import Address, Member, View, ViewId
 
@@ -80,37 +79,6 @@ def test_a_datagram_to_the_group_reaches_all_others_once(is_filtered: bool) -> N
             sock.close()
 
 
-def test_who_is_in_another_view_does_not_listen() -> None:
-    group = group_address(NAME)
-    maker_again = Member(MAKER.address, 2, MAKER.name)
-    others = [View(ViewId(MAKER, 2), (MAKER,)), View(ViewId(maker_again, 1), (maker_again,))]
-    socks = [MulticastSocket(LOOPBACK, group) for _ in range(4)]
-    try:
-        sender, newcomer, *elsewhere = socks
-        for sock, view in zip(elsewhere, others, strict=True):
-            sock.enter_view(view)
-        sender.enter_view(VIEW)
-        sender.send(b"for members", group)
-        for sock in (newcomer, *elsewhere):
-            sender.send(b"for you", sock.address)
-            assert arrivals(sock, 1) == [b"for you"]
-            assert list(sock.drain(16)) == []
-            assert (sock.overheard, sock.received) == (1, 1)
-    finally:
-        for sock in socks:
-            sock.close()
-
-
-def test_the_largest_datagrams_have_room_for_the_mark() -> None:
-    config = MulticastConfig(datagram_bytes=DATAGRAM_BYTES_MAX)
-
-    @with_members(2, transport="multicast", config=config)
-    async def test(a: Group, b: Group) -> None:
-        payload = bytes(DATAGRAM_BYTES_MAX * 3)
-        await a.send(payload)
-        assert await read(b, 1) == [("A", payload)]
-
-
 def test_what_is_sent_to_all_leaves_once() -> None:
     payloads = [bytes(50_000)] * 100  # one datagram each
 
@@ -129,6 +97,22 @@ def test_what_is_sent_to_all_leaves_once() -> None:
         return counts[0]
 
     assert datagrams("multicast") < 2 * len(payloads) < 4 * len(payloads) <= datagrams("udp")
+
+
+def test_who_has_not_read_of_the_view_hears_and_is_heard_in_it() -> None:
+    @with_members(3, transport="multicast")
+    async def test(a: Group, b: Group, c: Group) -> None:
+        await c.send(b"before")
+        await until(lambda: all(group._driver.node.has_ready for group in (a, b)))
+        vanish(c)
+        for group in (a, b):
+            await group.wait_for_view(lambda view: len(view) == 2)
+        assert await read(a, 1) == [("C", b"before")]
+        await b.send(b"of B, which reads nothing")
+        assert await read(a, 1) == [("B", b"of B, which reads nothing")]
+        await a.send(b"of A", guarantee="uniform")
+        assert await read(a, 1) == [("A", b"of A")]  # so B holds it
+        assert len(await read(b, 3)) == 3
 
 
 def test_losses_are_made_good() -> None:

@@ -88,7 +88,7 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 HEADER = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
 TO_ME = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
-TAG_BYTES = 11
+TAG_BYTES = 19
 """Of each datagram, kept for the tag of a view."""
 
 streams = st.sampled_from(Stream)

@@ -48,19 +48,6 @@ def test_a_clean_simulation_raises_no_alarm(protocol: str, purge: str, partition
         assert alarms.premises > 50
 
 
-@pytest.mark.parametrize("seed", [409, 424, 498])
-def test_who_resolved_plain_messages_and_died_before_uniform_ones_is_not_blamed(seed: int) -> None:
-    """A member crashes when it has resolved what a sender left of plain messages, which are
-    retained, and has yet to deliver what it left of uniform ones."""
-    assert audit_as_recorded(run(expand(seed, "uniform", purge="stability"))).found == []
-
-
-def test_who_was_never_told_where_a_sender_goes_on_is_not_blamed() -> None:
-    """D sends 32 messages to C while B and E are in another part. All merge, what D says of where
-    it goes on is lost, and it leaves: they have no window for it but that of before."""
-    assert audit_as_recorded(run(expand(468, "uniform", partitions=True))).found == []
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize(("protocol", "purge", "partitions"), RUNS)
 def test_clean_simulations_of_a_fleet_raise_no_alarm(

@@ -228,7 +228,7 @@ def test_digests_say_the_same_as_folds_of_all_plants(spark: SparkSession, tmp_pa
 def check_digests(spark: SparkSession, directory: Path, plants: Sequence[Plant]) -> None:
     """Of what is violated; of the rest they may know less, as nobody saw the whole run.
 
-    How the group purges is in the footers that members write, and decides what N8 says."""
+    How the group purges is in the footers that members write, and decides what VS5 compares."""
     traces = {plant.name: plant.grow()[0] for plant in plants}
     for name, trace in traces.items():
         trace.rows = [row._replace(run_idx=-1) for row in trace.rows if row.node]

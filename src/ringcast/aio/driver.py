@@ -1,4 +1,4 @@
-"""Driver: one Node on a transport in an event loop, for one incarnation of a member.
+"""Driver: one Node on a transport in an event loop.
 
 Its whole life is that of every driver: call an input, take the events, send the datagrams, wait
 for the next deadline. Messages are not taken here: whoever reads the group pulls them. Besides it
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
-from ringcast.events import ViewInstalled
 from ringcast.protocols.views.layer import GroupViews
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.events import Event, ReplyReceived, RequestReceived
-    from ringcast.model import Address, Member, Stream
+    from ringcast.model import Address, Member, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
 
@@ -79,6 +78,7 @@ class Driver:
         self._lose = lose
         self._spinner = Spinner(loop, transport.inputs, spin_s) if spin_s else None
         self._datagram_bytes = 0
+        self._view: View | None = None  # that the transport knows of
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
@@ -97,14 +97,13 @@ class Driver:
         assert isinstance(membership, GroupViews)  # who joins has one
         return membership
 
-    def start(self, candidates: Iterable[Address] = ()) -> None:
-        """Begin to look for the group, at these addresses too."""
+    def start(self) -> None:
+        """Begin to look for the group."""
         self.transport.start(self.loop, self._on_readable)
         now = self._clock()
         if self._observer is not None:
             self._observer.start(now)
         self.node.start(now)
-        self.node.add_candidates(candidates, now)
         self._source.register(self.node.me)
         self._look()
 
@@ -183,7 +182,7 @@ class Driver:
         self._after_input(now)
 
     def close(self) -> None:
-        """Be gone at once. The transport stays open: another incarnation may go on with it."""
+        """Be gone at once. Whoever has opened the transport closes it."""
         if self._is_open:
             self._is_open = False
             self._source.unregister()
@@ -333,11 +332,13 @@ class Driver:
 
     def _tell(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, ViewInstalled):
-                self.transport.enter_view(event.view)
             self._owner.on_event(event)
 
     def _send_datagrams(self, now: int) -> None:
+        view = self.node.view
+        if view is not self._view and view is not None:
+            self._view = view
+            self.transport.enter_view(view)
         if self.transport.datagram_bytes != self._datagram_bytes:
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
@@ -349,12 +350,12 @@ class Driver:
         for dest, datagram in datagrams:
             if dest is not None:
                 self.transport.send(datagram, dest)
-            elif self.node.view is None:
+            elif view is None:
                 pass
             elif self.transport.group_address is not None:
                 self.transport.send(datagram, self.transport.group_address)
             else:
-                for member in self.node.view.members:
+                for member in view.members:
                     if member is not self.node.me and member != self.node.me:
                         self.transport.send(datagram, member.address)
 

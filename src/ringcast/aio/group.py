@@ -365,11 +365,10 @@ class Group:
     async def leave(self) -> None:
         """Leave before the block ends, as its end would: when the others have received everything
         that was sent to the group, whether they have read it or not, and know; or after
-        `leave_timeout_s`. What this member has sent, and the others have
-        delivered, can still be read here afterwards, unless it has yet to take its state; what
-        others have sent and was not taken by then cannot. Whoever calls it once more, or comes to
-        the end of the block, waits for the same; and so if this is cancelled, which does not end
-        the leaving."""
+        `leave_timeout_s`. What this member has sent can still be read here afterwards, unless it
+        has yet to take its state or to read what came before a view; what others have sent and was
+        not taken by then cannot. Whoever calls it once more, or comes to the end of the block,
+        waits for the same; and so if this is cancelled, which does not end the leaving."""
         if self._closed is None:
             await self._leave()
 

@@ -14,7 +14,7 @@ from ringcast.aio.host import HOST
 from ringcast.aio.member_host import MemberHost
 from ringcast.aio.reach import check_address, check_own, warn_if_exposed
 from ringcast.aio.sources import ListSource
-from ringcast.config import DATAGRAM_BYTES_MAX, GroupConfig, check_seconds
+from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address
 
@@ -204,10 +204,7 @@ def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
 def _for_multicast(config: GroupConfig) -> GroupConfig:
     """Who has another transport would never hear what is sent to all: for that one this is another
     group. One loss often hits several members, so repairs are for all."""
-    from ringcast.aio.multicast_socket import MARK  # most groups need none of it
-
-    datagram_bytes = min(config.multicast.datagram_bytes, DATAGRAM_BYTES_MAX - MARK.size)
-    multicast = replace(config.multicast, datagram_bytes=datagram_bytes, repair_to_all=True)
+    multicast = replace(config.multicast, repair_to_all=True)
     return replace(config, group=f"{config.group} (multicast)", multicast=multicast)
 
 

@@ -1,4 +1,4 @@
-"""MemberHost: what outlives the incarnations of a member, and makes each of them anew."""
+"""MemberHost: what a member is made of, and what is left of it when it is out."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CANDIDATES_NAMED = 5
 
 
 class MemberHost:
-    """What stays while incarnations of a member come and go: its transport, what it was
-    configured with, where it looks for others."""
+    """A member's transport, what it was configured with, where it looks for others, and where its
+    trace goes."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MemberHost:
         self._group = config.group
         self._lose = lose
         self._has_state = has_state
-        self._recorders: list[Recorder] = []
+        self._recorder: Recorder | None = None
         self._settings: dict[str, Any] = {}  # of who records
 
     @property
@@ -86,7 +86,7 @@ class MemberHost:
         return self._host.probe_directory(group)
 
     def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
-        """A new incarnation; it has not begun yet."""
+        """The member as a new incarnation; it has not begun yet."""
         config = self._config
         me = Member(self._address, self._host.new_incarnation(), config.name)
         node = build_node(
@@ -106,10 +106,10 @@ class MemberHost:
         )
 
     def close(self) -> None:
-        """The last incarnation is gone: wait for what is still being written, and be gone."""
+        """The member is gone: wait for what is still being written."""
         self._transport.close()
-        for recorder in self._recorders:
-            recorder.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def raise_refusal(self, driver: Driver) -> None:
         """If there is a group that this member cannot join as it is configured: say why."""
@@ -158,7 +158,7 @@ class MemberHost:
 
         self._settings = _settings(self._config)
         try:
-            recorder = Recorder(
+            self._recorder = Recorder(
                 *(self._record, self._run_id, node.me),
                 level=self._record_level,
                 payloads=self._record_payloads,
@@ -168,9 +168,7 @@ class MemberHost:
             )
         except OSError as error:
             raise UsageError(f"cannot record in {self._record}: {error.strerror}") from error
-        self._recorders = [other for other in self._recorders if not other.close(timeout_s=0.0)]
-        self._recorders.append(recorder)
-        return TraceObserver(node, recorder)
+        return TraceObserver(node, self._recorder)
 
 
 def _settings(config: GroupConfig) -> dict[str, Any]:

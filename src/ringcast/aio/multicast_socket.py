@@ -6,10 +6,9 @@ is sent from the one unicast socket, so its address tells whose datagram it is: 
 back from the group, and are left out. The interface is that of the member's own address, and
 nothing goes further than the network there.
 
-Whoever listens there hears also those who do not count it among their members: after an exclusion,
-or before two groups merge. So what is sent to the group bears a mark of the sender's view, and is
-for members in that view only. One that is about to install it, or has gone on to the next, misses
-something: to the protocols that is a loss like any other.
+Whoever listens there hears also those who do not count it among their members: while it is left
+out, or before two groups merge. What is sent to the group bears the tag of its view, so it is for
+members in that view only.
 """
 
 from __future__ import annotations
@@ -32,13 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringcast.aio.transport import Inputs
-    from ringcast.model import View
 
 PORTS = range(10_000, 30_000)
 """Below those that systems hand out by themselves."""
-
-MARK = struct.Struct("<QQ")
-"""At the end of what is sent to the group: the view's counter, and its maker's incarnation."""
 
 # Linux's numbers, which the socket module does not name.
 _SO_ATTACH_FILTER = 26
@@ -71,13 +66,9 @@ class MulticastSocket(UdpSocket):
         if ":" in address.host:
             raise UsageError(f"multicast is for IPv4: cannot listen on {address}")
         super().__init__(address, insecure=insecure, buffer_bytes=buffer_bytes)
-        self._headers += MARK.size
         self.group_address = group
-        self.overheard = 0
-        """Datagrams that were for members in another view."""
         self.own = 0
         """Datagrams of this member itself, where the system does not leave them out."""
-        self._mark = b""
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._listening = select.poll()
         self._listening.register(self._listener, select.POLLIN)
@@ -100,13 +91,6 @@ class MulticastSocket(UdpSocket):
             self._loop.remove_reader(self._listener.fileno())
         super().stop()
 
-    def enter_view(self, view: View) -> None:
-        super().enter_view(view)
-        self._mark = MARK.pack(view.id.counter, view.id.creator.incarnation)
-
-    def send(self, datagram: bytes, dest: Address) -> None:
-        super().send(datagram + self._mark if dest == self.group_address else datagram, dest)
-
     def inputs(self) -> Inputs:
         if self._on_input is None:
             return {}
@@ -121,7 +105,6 @@ class MulticastSocket(UdpSocket):
             **super().stats(),
             "kind": "multicast",
             "group_address": str(self.group_address),
-            "overheard": self.overheard,
             "own": self.own,
         }
 
@@ -159,13 +142,9 @@ class MulticastSocket(UdpSocket):
                 return
             if source == self.address:
                 self.own += 1
-                continue
-            body = max(0, size - MARK.size)
-            if self._view[body:size] == self._mark:
-                self.received += 1
-                yield self._view[:body]
             else:
-                self.overheard += 1
+                self.received += 1
+                yield self._view[:size]
 
     def _admit(self, dest: Address) -> bool:
         return dest == self.group_address or super()._admit(dest)

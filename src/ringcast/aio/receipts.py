@@ -71,7 +71,7 @@ class Receipts:
             receipt._end(failure)
 
     def fail(self, reason: str) -> None:
-        """This incarnation is out: nobody tells it anything more."""
+        """This member is out: nobody tells it anything more."""
         pending, self._pending = self._pending, {}
         for receipt in pending.values():
             receipt._end(lambda: GroupClosed(reason))

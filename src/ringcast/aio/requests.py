@@ -13,7 +13,7 @@ On ReplyReceived: whoever asked goes on; if it no longer waits, the answer is dr
 When a request has waited for long enough: whoever asked is told. One timer serves all that are
     open, set for the first of them; most are answered long before, and set none.
 On view: who is not in it will not answer, and wants no answers. Who asked it is told at once.
-On the end of an incarnation: the same, for everybody.
+On the end of this member: the same, for everybody.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Open(Waiter[bytes | RingcastError | TimeoutError]):  # results: they may 
 
 
 class Requests:
-    """Both directions, for all incarnations of a member."""
+    """Both directions."""
 
     def __init__(self, driver: Driver) -> None:
         self.refused = 0

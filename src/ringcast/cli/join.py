@@ -163,7 +163,7 @@ class _Terminal:
         self._guarantee = guarantee
         self._as_json = as_json
         self._sent = 0
-        """Messages of this incarnation, and how many of them have been printed here."""
+        """Messages of this member, and how many of them have been printed here."""
         self._own_printed = 0
         self._progress = asyncio.Event()
 

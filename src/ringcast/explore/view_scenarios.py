@@ -44,7 +44,7 @@ SCENARIOS: dict[str, Scenario | Script] = {
         Script("state transfer", ("AB",), joins="C", unheard="BA", has_state=True),
         Script("full window", ("ABC",), crashes="C", idle="B", messages=3, capacity=2),
         Script("full window, join", ("AB",), joins="C", idle="B", messages=3, capacity=2),
-        Script("large message", ("ABC",), leaves="C", idle="B", size=2000, capacity=2),
+        Script("large message", ("ABC",), crashes="C", idle="B", size=2000, capacity=2),
         Script("large message, join", ("AB",), joins="C", idle="B", size=2000, capacity=2),
     )
 }

@@ -192,7 +192,9 @@ class ChangesEnd(_OfFreezes):
 
 
 class RarelyAtWill(_OfFreezes):
-    """Changes that only bring somebody in hold senders up for a tenth of any ten seconds."""
+    """Changes that only bring somebody in hold senders up for a tenth of any ten seconds: nine
+    times as long passes after each. So of the last one, behind which that time has yet to pass, all
+    but a tenth comes on top."""
 
     id = "V-L6"
     title = "who joins and who comes back holds senders up for a tenth of the time at most"
@@ -213,14 +215,14 @@ class RarelyAtWill(_OfFreezes):
 
     @staticmethod
     def _judge(changes: list[tuple[Row, Row]], found: Findings) -> None:
-        bound_ns = bounds.DUTY_NS // 10
         first = 0
-        for last, (_, end) in enumerate(changes):
+        for last, (begun, end) in enumerate(changes):
             found.premises += 1
+            bound_ns = (bounds.DUTY_NS + 9 * (end.mono_ns - begun.mono_ns)) // 10
             while end.mono_ns - changes[first][0].mono_ns > bounds.DUTY_NS and first < last:
                 first += 1
             held_ns = sum(
-                each_end.mono_ns - begun.mono_ns for begun, each_end in changes[first : last + 1]
+                after.mono_ns - before.mono_ns for before, after in changes[first : last + 1]
             )
             found.waited(held_ns, bound_ns)
             if held_ns > bound_ns:

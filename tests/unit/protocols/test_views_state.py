@@ -279,6 +279,23 @@ def test_who_is_refused_while_a_view_changes_asks_another_in_the_next_one() -> N
     group.assert_same()
 
 
+def test_who_has_lost_a_piece_of_its_state_asks_the_only_one_who_has_it_again() -> None:
+    group = StateGroup("AB").form("A")
+    sent = group.send("A", 3)
+    group.keepers["A"].gives = False
+    group.start("B")
+    assert group.run_until(lambda: group.state_of("B").incoming is not None, 3000)
+    group.keepers["A"].gives = True
+    incoming, process = group.state_of("B").incoming, group.process("B")
+    assert incoming is not None
+    late = StateData(incoming.transfer, 7, b"the first seven are lost")
+    group.state_of("B").receive_message(group.node("A").me, late, process.now, process.node.effects)
+    group.signal("B")
+    group.run(1000)
+    assert (group.keepers["B"].lost, group.keepers["B"].received) == (0, 1)
+    assert group.states() == [sorted(sent)] * 2
+
+
 def test_the_state_is_lost_if_nobody_can_give_it() -> None:
     group = StateGroup("ABC").form("AB")
     group.send("A", 3)

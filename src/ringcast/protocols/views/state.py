@@ -19,7 +19,7 @@ bytes, and counts as taken; then senders are held up, and are told by whom.
 
 A provider that refuses, or gives no sign for PATIENCE, is named to the coordinator: the next view
 has another. One that departs is not in the next view anyway. Where nobody else is left, those that
-were only silent are asked again, with more patience.
+were only silent, or of whom something was lost, are asked again, with more patience.
 
 All that is said here goes over the system's channel (channel.py), in order and once. A provider
 may be in the view before its taker is: what it says then waits here.
@@ -390,6 +390,7 @@ class StateTransfer(Layer):
             case Outcome.IGNORED:
                 self.ignored += 1
             case Outcome.FAILED:
+                self._silent.add(source)  # it does not refuse
                 self._give_up_on(source, out)
             case Outcome.COMPLETE:
                 if self.phase is Phase.WAITING and not self.is_dropping:

@@ -1,0 +1,337 @@
+"""View changes that are broken on purpose, one rule at a time: a few seeds must catch each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from seeded import Plan, check_caught
+
+from ringcast.core.view_change import OWN
+from ringcast.explore.view_ablations import (
+    AnnouncesAtOnce,
+    AnswersLower,
+    CommitsNothing,
+    CutsByFirst,
+    CutsByOthers,
+    FinishesNothing,
+    InstallsAtOnce,
+    KeepsFragments,
+    LeavesUnasked,
+    RemembersParts,
+)
+from ringcast.model import Stream
+from ringcast.node import build_node
+from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.views.change import ViewChange
+from ringcast.protocols.views.follower import Follower, Phase
+from ringcast.protocols.views.halves import ViewReceiver, ViewSender
+from ringcast.protocols.views.layer import GroupViews
+from ringcast.protocols.views.meeting import Meeting
+from ringcast.protocols.views.proposer import Proposer
+from ringcast.protocols.views.streams import Standing, ViewStreams
+from ringcast.wire.changes import InView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ringcast.core.effects import Effects
+    from ringcast.core.view_change import Begin, Cut
+    from ringcast.model import Member, View
+    from ringcast.node import Node
+    from ringcast.protocols.views.frames import Wishes
+    from ringcast.wire.changes import Install
+    from ringcast.wire.frames import Data, Frame
+
+MULTICAST, GROUP, UNIFORM = Plan("multicast"), Plan("group"), Plan("uniform")
+RETAINED = Plan("multicast", "stability")
+PARTED = Plan("group", partitions=True)
+
+
+# Both sides of a change
+
+
+class InstallsUnpromised(Follower):
+    """A late Install counts, though something higher was promised since."""
+
+    def on_install(self, source: Member, install: Install, out: Wishes) -> None:
+        kept = next((each for each in self._flushed if each.proposal.id == install.id), None)
+        if kept is not None and self.phase is not Phase.OUT:
+            self.promised, self.proposal = kept.proposal.id, kept.proposal
+            self._install(kept, out)
+        else:
+            super().on_install(source, install, out)
+
+
+class FollowsAnyPart(Follower):
+    def _is_mine(self, cut: Cut) -> bool:
+        return True
+
+
+class CutsUniformAtOwn(Proposer):
+    """Of a departed sender's uniform messages, too, each keeps what it has."""
+
+    def _make_cut(self) -> Cut:
+        cut = super()._make_cut()
+        parts = [
+            part._replace(
+                cuts={
+                    origin: seqno if origin.sender in part.members else OWN
+                    for origin, seqno in part.cuts.items()
+                }
+            )
+            for part in cut.parts
+        ]
+        return replace(cut, parts=tuple(parts))
+
+
+class LeavesOutUnderTheSameId(Proposer):
+    """Who does not flush is left out of the view that the others have flushed."""
+
+    def repeat(self, out: Wishes) -> None:
+        if self.step.name == "CUT" and self.proposal is not None:
+            staying = tuple(m for m in self.proposal.members if m not in self.awaited)
+            if self.proposal.id.creator in staying:
+                self.proposal = replace(self.proposal, members=staying)
+                self._tell(out)
+                return
+        super().repeat(out)
+
+
+class NeverTakesOver(ViewChange):
+    """Who has promised waits for its proposer for ever."""
+
+    def _on_stalled(self, now: int, out: Effects) -> None:
+        self._stalled = 0
+        super()._on_stalled(now, out)
+
+
+def changing(change: type[ViewChange]) -> type[GroupViews]:
+    class Broken(GroupViews):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.change.__class__ = change
+
+    return Broken
+
+
+def machines(**parts: type) -> type[GroupViews]:
+    return type("Broken", (GroupViews,), parts)
+
+
+class NeverMeets(GroupViews):
+    """Parts that find each other stay apart."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.meeting.__class__ = Shy
+
+
+class Shy(Meeting):
+    def note(self, source: Member, hello: Any, now: int) -> bool:
+        return len(hello.members) == 1 and super().note(source, hello, now)
+
+
+class WaitsForEver(GroupViews):
+    """Does not leave without an answer."""
+
+    def _go(self, reason: str, out: Effects) -> None:
+        if reason != "left without an answer":
+            super()._go(reason, out)
+        else:
+            self._timers.arm(next(iter(self._timers_of_leave())), self._gone_by + 10**12)
+
+    def _timers_of_leave(self) -> Iterable[Any]:
+        from ringcast.protocols.views.layer import Timer
+
+        yield Timer.LEAVE
+
+
+# Streams
+
+
+class SendsWhileFrozen(ViewSender):
+    """Seqnos are given between a promise and the view."""
+
+    def freeze(self) -> None:
+        self._timers.disarm_all()
+
+
+class HearsWhileFrozen(ViewStreams):
+    """What comes after the snapshot counts for the view that ends."""
+
+    def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
+        if self.standing is Standing.FROZEN:
+            self._on_data(source, data, now, out)
+        else:
+            super()._on_late(source, data, now, out)
+
+
+class DeliversWhatItFetches(ViewReceiver):
+    """What a flush brings does not wait for the view."""
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+        self._timers.disarm_all()
+
+
+class HeedsNoTag(ViewStreams):
+    """What was said in whatever view is taken to be of this one."""
+
+    def receive(self, source: Member, frames: Any, now: int, out: Effects) -> None:
+        heard: list[Frame] = [
+            replace(frame, tag=self._tag) if isinstance(frame, InView) else frame
+            for frame in frames
+        ]
+        super().receive(source, heard, now, out)
+
+
+class OpensWindowsAtZero(ViewStreams):
+    """Whoever comes from elsewhere has said nothing yet, it seems."""
+
+    def _begin(self, begin: Begin, now: int, out: Effects) -> None:
+        part = begin.cut.part_of(self.me)
+        starts = {
+            origin: seqno if origin.sender in part.members else 0
+            for origin, seqno in begin.cut.starts.items()
+        }
+        super()._begin(replace(begin, cut=replace(begin.cut, starts=starts)), now, out)
+
+
+class ForgetsNewcomers(ViewSender):
+    """Who is new need not acknowledge anything."""
+
+    def begin(self, view: View, together: Any, now: int, out: Effects) -> None:
+        super().begin(view, together, now, out)
+        for member in view:
+            if member not in together:
+                self.acks.update(member, self.window.high, self.window.high)
+                self._newcomers = {*getattr(self, "_newcomers", ()), member}
+
+    def _purge(self, now: int, out: Effects) -> None:
+        for member in getattr(self, "_newcomers", ()):
+            if member in self.acks.members:
+                self.acks.update(member, self.window.high, self.window.high)
+        super()._purge(now, out)
+
+
+def streams(**parts: type) -> type[ViewStreams]:
+    return type("Broken", (ViewStreams,), parts)
+
+
+def node_of(plan: Plan, **layers: type) -> Any:
+    """As the plan's own nodes are, but for these layers."""
+
+    def factory(*args: Any, **kwargs: Any) -> Node:
+        has_uniform = plan.protocol == "uniform"
+        return build_node(
+            *args,
+            **kwargs,
+            **layers,
+            detector=None if plan.protocol == "multicast" else FailureDetector,
+            streams=(Stream.FIFO, Stream.UNIFORM) if has_uniform else (Stream.FIFO,),
+        )
+
+    return factory
+
+
+CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
+    "answers a lower proposal": (
+        UNIFORM,
+        {"membership": machines(following=AnswersLower)},
+        {"VS1", "VS2", "VS3", "VS4", "VS5", "VS6", "G7"},
+    ),
+    "installs what it has not promised last": (
+        MULTICAST,
+        {"membership": machines(following=InstallsUnpromised)},
+        {"VS1", "VS2", "VS3", "VS4", "VS5", "G7"},
+    ),
+    "sends while frozen": (MULTICAST, {"multicast": streams(sending=SendsWhileFrozen)}, {"VS9"}),
+    "hears while frozen": (UNIFORM, {"multicast": HearsWhileFrozen}, {"VS5", "VS6", "U3", "G7"}),
+    "delivers what a flush brings before the view": (
+        MULTICAST,
+        {"multicast": streams(receiver=DeliversWhatItFetches)},
+        {"VS3", "VS4", "VS5", "VS8", "N8", "G7"},
+    ),
+    "cuts without the origin's own": (
+        MULTICAST,
+        {"membership": machines(proposing=CutsByOthers)},
+        {"VS3", "VS4", "G7"},
+    ),
+    "cuts at what the first holds": (
+        UNIFORM,
+        {"membership": machines(proposing=CutsByFirst)},
+        {"VS5", "VS6", "G7"},
+    ),
+    "cuts uniform messages where each has them": (
+        UNIFORM,
+        {"membership": machines(proposing=CutsUniformAtOwn)},
+        {"VS5", "VS6"},
+    ),
+    "installs when not all have flushed": (
+        MULTICAST,
+        {"membership": machines(proposing=InstallsAtOnce)},
+        {"VS1", "VS3", "VS4", "V-L1", "V-L5", "G7"},
+    ),
+    "completes no view": (
+        MULTICAST,
+        {"membership": machines(proposing=FinishesNothing)},
+        {"VS7"},
+    ),
+    "tells parts by memory": (
+        MULTICAST,
+        {"membership": machines(proposing=RemembersParts, following=FollowsAnyPart)},
+        {"VS1", "VS3", "VS4", "VS5", "G7"},
+    ),
+    "opens windows at zero": (MULTICAST, {"multicast": OpensWindowsAtZero}, {"VS3", "N1", "N-L1"}),
+    "heeds no tag": (
+        MULTICAST,
+        {"multicast": HeedsNoTag},
+        {"VS2", "VS3", "N1", "N8", "G7", "G1", "N5"},
+    ),
+    "leaves out under the same id": (
+        MULTICAST,
+        {"membership": machines(proposing=LeavesOutUnderTheSameId)},
+        {"VS1", "VS4", "V-L1", "G7"},
+    ),
+    "does not count newcomers": (
+        MULTICAST,
+        {"multicast": streams(sending=ForgetsNewcomers)},
+        {"N5", "N7"},
+    ),
+    "shows a view before the rest of the last": (
+        MULTICAST,
+        {"multicast": AnnouncesAtOnce},
+        {"VS2", "N8", "VS5"},
+    ),
+    "goes on with fragments that a newcomer lacks": (
+        MULTICAST,
+        {"multicast": KeepsFragments},
+        {"N1", "VS3", "VS4", "VS5", "N-L1", "G1", "G7"},
+    ),
+    "begins without what nobody has committed": (
+        UNIFORM,
+        {"multicast": CommitsNothing},
+        {"VS4", "VS5", "VS6", "G7"},
+    ),
+    "asks nothing of who leaves": (
+        GROUP,
+        {"membership": LeavesUnasked},
+        {"VS4", "V-L3", "N-L1"},
+    ),
+    "waits for a proposer for ever": (
+        MULTICAST,
+        {"membership": changing(NeverTakesOver)},
+        {"V-L5", "V-L1"},
+    ),
+    "never meets another part": (PARTED, {"membership": NeverMeets}, {"V-L1"}),
+    "does not leave without an answer": (GROUP, {"membership": WaitsForEver}, {"V-L3"}),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("case", CASES)
+def test_a_broken_view_change_is_caught(case: str) -> None:
+    plan, layers, rules = CASES[case]
+    check_caught(plan, node_of(plan, **layers), rules)
