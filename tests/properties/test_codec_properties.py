@@ -210,7 +210,8 @@ def proposals(draw: st.DrawFn) -> Propose:
     base = draw(st.none() | view_ids)
     asked = draw((lists_of_members if base is None else lists_by_places).filter(bool))
     leaving = draw(st.lists(change_places, max_size=9, unique=True))
-    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), base)
+    rank = draw(st.booleans()), draw(st.integers(0, VIEW_MEMBERS_MAX))
+    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), base, *rank)
 
 
 @st.composite
