@@ -88,8 +88,8 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 HEADER = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
 TO_ME = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
-TAG_BYTES = 11
-"""Of each datagram, kept for the tag of a view."""
+TAG_BYTES = 19
+"""Of each datagram, kept for the tag of a view and a mark."""
 
 streams = st.sampled_from(Stream)
 purges = st.sampled_from(Purge)
