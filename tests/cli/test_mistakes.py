@@ -65,7 +65,7 @@ MISTAKES: list[tuple[str, str]] = [
         r"Invalid value for '--guarantee': 'most' is not one of 'fifo', 'uniform'\. "
         r"\(see ringcast join --help\)",
     ),
-    ("join x --min-members 0", r"min_members = 0: must be a whole number from 1 to 128"),
+    ("join x --min-members 0", r"min_members = 0: must be a whole number from 1 to 512"),
     (
         "simulate --seeds 5:1",
         r"Invalid value for '--seeds': '5:1': no seeds from 0 to 2\*\*64 - 1 in it .*",

@@ -74,7 +74,9 @@ class Group:
     def is_one(self, addresses: list[Address] | None = None) -> bool:
         views = [self.process(address).node.view for address in addresses or self.addresses]
         first = views[0]
-        is_same = all(view is not None and first is not None and view.id == first.id for view in views)
+        is_same = all(
+            view is not None and first is not None and view.id == first.id for view in views
+        )
         return is_same and first is not None and len(first) == len(views)
 
     def forget(self) -> None:
@@ -223,7 +225,9 @@ class Late:
 
 @pytest.mark.parametrize("most_ms", [0.0, 30.0])
 def test_a_cold_start_of_a_hundred_takes_four_changes_at_most(most_ms: float) -> None:
-    crowd = Crowd(100, multicast=MulticastConfig(capacity=16, datagram_bytes=1400, window_bytes=65_536))
+    crowd = Crowd(
+        100, multicast=MulticastConfig(capacity=16, datagram_bytes=1400, window_bytes=65_536)
+    )
     crowd.world.network.faults = [crowd, Late(most_ms)]
     seen: dict[Address, int] = {}
     for place in range(100):
