@@ -196,7 +196,8 @@ def time_aims(rows: Rows, wanted_s: float) -> list[Row]:
         if row["transport"] is not None:
             what = f"by {row['transport']}: {row['what']}"
             aims.append(at_most(f"{what}, s", wanted_s, row["median_s"]))
-            aims.append(at_most(f"{what}, senders held, p99, ms", HELD_MS, row["held_p99_ms"]))
+            if row["held_p99_ms"] is not None:
+                aims.append(at_most(f"{what}, senders held, p99, ms", HELD_MS, row["held_p99_ms"]))
     return aims
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.model import Stream
 from ringcast.sim.processes import Cluster, hear, tell
 from ringcast.spark.audit import audit
 from ringcast.spark.report import NEED_FULL
-from ringcast.trace.rows import ESTATE
-from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from ringcast.trace.rows import MemberKey
 
 MEMBERS = 5
 KILLS = 3
@@ -47,24 +42,20 @@ def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_p
 def test_survivors_deliver_the_same_of_thirty_killed_senders(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    unequal = sum(check_kills(spark, tmp_path / str(seed), seed) for seed in range(100, 110))
-    assert unequal > 0, "all survivors always received the same: nothing was ever taken over"
+    for seed in range(100, 110):
+        check_kills(spark, tmp_path / str(seed), seed)
 
 
-def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> int:
-    """Of how many of the killed the survivors received different numbers of messages."""
+def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> None:
     killed = run_cluster(directory, seed, level)
     report = audit(spark, directory)
     assert report.exit_status == 0, report.to_json()
     found = {verdict.id: verdict for verdict in report.verdicts}
-    for name in ("U1", "U6"):
-        assert found[name].status == "ok"
-        assert found[name].premises >= KILLS * (MEMBERS - KILLS)
+    assert found["VS5"].status == "ok"
+    assert found["VS5"].premises > 0
     assert found["G1"].unknown == killed
     for name in ("G2 N2", "G4", "N1", "N3", *(NEED_FULL if level == "full" else ())):
         assert found[name].status == "ok", name
-    received = held_at_departure(directory)
-    return sum(len(set(by_survivor.values())) > 1 for by_survivor in received.values())
 
 
 def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
@@ -79,9 +70,6 @@ def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
             await_trading(cluster, at)
             killed.add(cluster.kill(at))
         sent = [answer["sent"] for answer in cluster.hear_all()]
-        for at in range(len(cluster.names)):
-            while stats_of(cluster, at)["estates"]:
-                pass
         expect = dict(zip(cluster.names, sent, strict=True))
         cluster.tell_all({"op": "finish", "expect": expect})
         answers = cluster.hear_all()
@@ -105,17 +93,6 @@ def await_trading(cluster: Cluster, at: int) -> None:
 def stats_of(cluster: Cluster, at: int) -> dict[str, Any]:
     tell(cluster.processes[at], {"op": "stats"})
     stats = hear(cluster.processes[at])
-    assert "ReliableMulticast" in stats, "the trade was over before the kill"
-    found: dict[str, Any] = stats["ReliableMulticast"]
+    assert "ViewStreams" in stats, "the trade was over before the kill"
+    found: dict[str, Any] = stats["ViewStreams"]
     return found
-
-
-def held_at_departure(directory: Path) -> dict[MemberKey, dict[MemberKey, int]]:
-    """By departed sender: what each survivor received of it when the view without it came."""
-    received: defaultdict[MemberKey, dict[MemberKey, int]] = defaultdict(dict)
-    for path in segment_paths(directory):
-        with Segment(path) as segment:
-            for row in segment.iter_rows({ESTATE}):
-                assert row.stream == Stream.UNIFORM
-                received[row.peer, row.peer_inc].setdefault((row.node, row.inc), row.received)
-    return received
