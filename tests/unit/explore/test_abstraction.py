@@ -227,6 +227,7 @@ STATE = {
     "Fetch": "_answered _last _members _part _timers proposal",
     "Fragmenter": "_continued _whole is_middle rest window",
     "Node": "_has_refused _has_said_goodbye _is_closed _layers _out _packed config view",
+    "Parted": "_held",
     "Reading": "unread",
     "Receipts": "_pending",
     "ReceiveWindow": "_ahead _ring ahead_bytes capacity capacity_max capacity_min delivered gate"
