@@ -246,8 +246,8 @@ STATE = {
     " _delivered_bytes _is_acking _is_repaired _timers assembler is_gated repair window",
     "ViewSender": "_agreed _allowances _config _heard_by_all _timers acks assembler fragments"
     " is_blocked is_frozen is_gated",
-    "ViewStreams": "_aside _early _is_closed _next_tag _parted _reading_in _receivers _senders _tag config"
-    " fetch has_handed_over is_paused reading rounds standing",
+    "ViewStreams": "_aside _early _is_closed _next_tag _parted _reading_in _receivers _senders _tag"
+    " config fetch has_handed_over is_paused reading rounds standing",
     "_Ring": "_mask _slots",
 }
 """By class: what tells its machines apart."""
