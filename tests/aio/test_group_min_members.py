@@ -37,8 +37,8 @@ def joining(members: list[str], **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_members": 0}, "min_members = 0: must be a whole number from 1 to 128"),
-        ({"min_members": "3"}, "min_members = '3': must be a whole number from 1 to 128"),
+        ({"min_members": 0}, "min_members = 0: must be a whole number from 1 to 512"),
+        ({"min_members": "3"}, "min_members = '3': must be a whole number from 1 to 512"),
         ({"when_few": "block"}, "when_few = 'block': must be 'raise' or 'wait'"),
         ({"when_few": None}, "when_few = None: must be 'raise' or 'wait'"),
     ],
