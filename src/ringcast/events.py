@@ -44,10 +44,17 @@ class ViewInstalled:
     `parts` are the views that groups of the same name were in until they came together in this
     one, as far as their members are in it; empty if it is no merge. Of members from another part,
     what they sent before they knew of this one is not delivered here.
+
+    `together` are the members, this one among them, that come from this member's last view: they
+    have delivered the same in it. It is empty in the first view. `unconfirmed` are this member's
+    own messages to the group, as (stream, first, last), that some member of this view may lack for
+    good: that one was in a view with this member before, and comes back from another.
     """
 
     view: View
     parts: tuple[View, ...] = ()
+    together: tuple[Member, ...] = ()
+    unconfirmed: tuple[tuple[Stream, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 HEADER = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
 TO_ME = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
 PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
-TAG_BYTES = 11
+TAG_BYTES = 19
 """Of each datagram, kept for the tag of a view."""
 
 streams = st.sampled_from(Stream)
@@ -210,7 +210,8 @@ def proposals(draw: st.DrawFn) -> Propose:
     base = draw(st.none() | view_ids)
     asked = draw((lists_of_members if base is None else lists_by_places).filter(bool))
     leaving = draw(st.lists(change_places, max_size=9, unique=True))
-    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), base)
+    rank = draw(st.booleans()), draw(st.integers(0, VIEW_MEMBERS_MAX))
+    return Propose(draw(view_ids), asked, draw(agreed), tuple(leaving), base, *rank)
 
 
 @st.composite

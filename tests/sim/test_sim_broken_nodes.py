@@ -283,6 +283,7 @@ def factory_of(plan: Plan, part: type) -> NodeFactory:
     return factory
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plan", "part", "rules"),
     [

@@ -330,6 +330,7 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("case", CASES)
 def test_a_broken_view_change_is_caught(case: str) -> None:
     plan, layers, rules = CASES[case]

@@ -12,46 +12,34 @@ from __future__ import annotations
 from dataclasses import replace
 from math import exp, log
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
-from seeded import check_nothing_failed, tally_of
+from seeded import Plan, check_nothing_failed, tally_of
 
-from ringcast.core.shared import Timers
-from ringcast.sim.options import FAULTS, Incident, Options
-from ringcast.sim.plan import expand
+from ringcast.sim.options import FAULTS, Incident
 from ringcast.sim.runner import run
 from support.timers import reorder_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ringcast.sim.options import Options
     from ringcast.sim.runner import Summary
 
 SAFETY_MS = 3000.0
 """Faults last at least so long: timers are seconds late."""
 
 
-class Kind(NamedTuple):
-    """Runs of one protocol."""
-
-    protocol: str
-    partitions: bool = False
-    purge: str = "acks"
-
-    def __str__(self) -> str:
-        return f"{self.protocol} {self.purge}{' partitions' if self.partitions else ''}"
-
-
 SEEDS = {
-    Kind("multicast"): range(5),
-    Kind("multicast", purge="stability"): range(3),
-    Kind("unicast"): range(8),
-    Kind("group"): range(10),
-    Kind("group", purge="stability"): range(2),
-    Kind("group", partitions=True): (1, 3),
-    Kind("uniform"): range(5),
-    Kind("uniform", purge="stability"): range(2),
+    Plan("multicast"): range(5),
+    Plan("multicast", "stability"): range(3),
+    Plan("unicast"): range(8),
+    Plan("group"): range(10),
+    Plan("group", "stability"): range(2),
+    Plan("group", partitions=True): (1, 3),
+    Plan("uniform"): range(5),
+    Plan("uniform", "stability"): range(2),
 }
 """On every commit. Half of the groups transfer state."""
 
@@ -92,74 +80,26 @@ def _log_uniform(random: Random, low: float, high: float) -> float:
 
 
 def summaries(
-    monkeypatch: pytest.MonkeyPatch, kind: Kind, seeds: Iterable[int]
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, seeds: Iterable[int]
 ) -> Iterator[Summary]:
     """Of runs in which timers that are due at once are served in any order."""
     for seed in seeds:
-        random = Random(f"late {kind} {seed}")
-        options = expand(seed, kind.protocol, partitions=kind.partitions, purge=kind.purge)
+        random = Random(f"late {plan} {seed}")
         with monkeypatch.context() as patch:
             reorder_due(patch, lambda due, random=random: random.sample(due, len(due)))
-            yield run(late(options, random)).summary
+            yield run(late(plan.expand(seed), random)).summary
 
 
-@pytest.mark.parametrize("kind", SEEDS, ids=str)
+@pytest.mark.parametrize("plan", SEEDS, ids=str)
 def test_timers_may_be_late_and_come_in_any_order(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tally = tally_of(summaries(monkeypatch, kind, SEEDS[kind]))
-    check_nothing_failed(tally, f"(late timers of {kind})")
+    tally = tally_of(summaries(monkeypatch, plan, SEEDS[plan]))
+    check_nothing_failed(tally, f"(late timers of {plan})")
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", SEEDS, ids=str)
-def test_timers_may_be_late_in_many_seeds(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    tally = tally_of(summaries(monkeypatch, kind, range(1000, 1000 + 20 * len(SEEDS[kind]))))
-    check_nothing_failed(tally, f"(late timers of {kind})")
-
-
-def a_joiner_dies() -> Options:
-    """B asks A to let it in, and is dead before it is. A's timers come once in two seconds."""
-    incidents = (
-        Incident(fault="F19", at_ms=0.0, ms=3000.0, nodes=(0,), what="bursts", amount=2000.0),
-        Incident(fault="join", at_ms=1.0, nodes=(1,)),
-        Incident(fault="F10", at_ms=2.0, nodes=(1,), amount=1),
-    )
-    return Options(
-        seed=1,
-        protocol="group",
-        nodes=2,
-        initial=1,
-        capacities=(16, 16),
-        tau_ms=(100.0, 100.0),
-        senders=(0,),
-        warm_ms=300.0,
-        safety_ms=3000.0,
-        faults=("F10", "F19"),
-        incidents=incidents,
-    )
-
-
-def latest_first(due: list[Any]) -> list[Any]:
-    return due[::-1]
-
-
-def test_a_view_that_is_overdue_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    reorder_due(monkeypatch, latest_first)
-    assert run(a_joiner_dies()).failures == ()
-
-
-def test_serving_what_is_not_due_any_more_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule taken away: all that was due is served, whatever the first of it has changed."""
-
-    def take_all(timers: Timers[Any], now: int) -> list[Any]:
-        due = timers.due(now)
-        for key in due:
-            timers.disarm(key)
-        return due
-
-    reorder_due(monkeypatch, latest_first)
-    monkeypatch.setattr(Timers, "take_due", take_all)
-    failure = run(a_joiner_dies()).failures[0]
-    assert failure.rule == "G7"
-    assert failure.text == "A: handle_timeout raised AssertionError()"
+@pytest.mark.parametrize("plan", SEEDS, ids=str)
+def test_timers_may_be_late_in_many_seeds(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = tally_of(summaries(monkeypatch, plan, range(1000, 1000 + 20 * len(SEEDS[plan]))))
+    check_nothing_failed(tally, f"(late timers of {plan})")

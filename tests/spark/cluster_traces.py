@@ -136,17 +136,17 @@ class Cluster:
         self.now = 0
         self.recorders: dict[Member, Recorder] = {}
         self.view: View | None = None
+        self.views: dict[Member, View] = {}
+        """The last of each."""
         self.sent: dict[Origin, int] = {}
         self.killed: set[Member] = set()
         self.cut = 3
 
     def install(self, *members: Member) -> None:
-        """Those who were in the view before come together; each of the others comes alone."""
+        """Those who were in one view before come together; who is new comes alone."""
         self.purge()
-        before = self.view
-        counter = 1 if before is None else before.counter + 1
+        counter = 1 if self.view is None else self.view.counter + 1
         self.view = View(ViewId(members[0], counter), members)
-        together = [member for member in before or () if member in members]
         for member in members:
             if member not in self.recorders:
                 recorder = Recorder(
@@ -160,8 +160,17 @@ class Cluster:
                 )
                 self.recorders[member] = recorder
                 recorder.start(self._tick())
-        for member in members:
-            self._enter(member, together if member in together else [member])
+        parts = [
+            [
+                each
+                for each in members
+                if self.views.get(each, each) == self.views.get(member, member)
+            ]
+            for member in members
+        ]
+        for member, part in zip(members, parts, strict=True):
+            self._enter(member, part)
+            self.views[member] = self.view
 
     def _enter(self, member: Member, part: Sequence[Member]) -> None:
         assert self.view is not None
@@ -177,8 +186,7 @@ class Cluster:
         recorder.write(VIEW, self._tick(), **columns)
         for sender in self.view:
             if sender not in part:
-                for stream in Stream:
-                    origin = Origin(sender, stream)
+                for origin in (Origin(sender, stream) for stream in Stream):
                     recorder.opened(origin, self.sent.get(origin, 0), view_id, self._tick())
         recorder.write(SHOWN, self._tick(), **naming_id(view_id))
 

@@ -1,8 +1,7 @@
 """Real members on a network that breaks: both sides go on, and when it is whole they are one group.
 
 Each has a process of its own, and all that they send to each other passes a proxy (support.proxy).
-What they record is judged by the same audit as everything else. That windows after a merge begin
-where their senders stood, which no verdict says of real members, is looked up in the rows (V2).
+What they record is judged by the same audit as everything else.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ import pytest
 from cluster_traces import Cluster, read_traces
 from cluster_traces import members as cluster_members
 
-from ringcast.model import Origin, Stream
 from ringcast.rules.table import audit as audit_in_process
 from ringcast.sim.processes import hear, tell
 from ringcast.spark.audit import audit
 from ringcast.spark.report import IF_ANY, NEED_FULL, RECORDED
-from ringcast.trace.rows import DELIVER, OPEN, SEND, VIEW, Facts, Trace, split_key
+from ringcast.trace.rows import DELIVER, OPEN, Facts, Trace
 from support.proxy import Link, Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from cluster_traces import Traces
     from pyspark.sql import SparkSession
@@ -148,33 +146,8 @@ def check_audit(spark: SparkSession, directory: Path, killed: str = "") -> None:
             assert verdict.status in ("ok", "unknown tail"), verdict
         assert verdict.unknown <= set(killed), verdict
     found = {verdict.id: verdict.premises for verdict in report.verdicts}
-    assert all(found[name] for name in ("G1", "G2 N2", "G4", "N1", "N3", "N4", "N6", "N7"))
-
-
-def openings(traces: Traces) -> int:
-    """How many windows for plain messages have opened: each at what its sender had sent when it
-    installed a view with the receiver in it, after one without."""
-    count = 0
-    for receiver, rows in traces.rows.items():
-        for row in rows:
-            if row.event == OPEN and row.stream == Stream.FIFO:
-                assert row.seqno in places_met(traces, row.peer, receiver), row
-                count += 1
-    return count
-
-
-def places_met(traces: Traces, sender: str, receiver: str) -> Iterator[int]:
-    """What a member had sent whenever a receiver was new in its view."""
-    sent = 0
-    was_there = False
-    for row in traces.rows[sender]:
-        if row.event == SEND:
-            sent = row.seqno2
-        elif row.event == VIEW:
-            is_there = receiver in {name for name, _ in map(split_key, row.members)}
-            if is_there and not was_there:
-                yield sent
-            was_there = is_there
+    due = ("G1", "G2 N2", "N1", "N3", "N4", "N6", "N7", "N8", "VS1", "VS2", "VS3", "VS4", "VS5")
+    assert all(found[name] for name in due)
 
 
 def incarnations(answers: dict[str, dict[str, Any]]) -> dict[str, int]:
@@ -216,9 +189,10 @@ def test_a_parted_group_goes_on_on_both_sides_and_becomes_one_again(
     for answer in answers.values():
         assert answer["view"] == ["C", "D", "E", "A", "B"]  # the larger side leads
         assert answer["views"][-1]["parts"] == [["C", "D", "E"], ["A", "B"]]
-        assert not any(view["parts"] for view in answer["views"][:-1])
+        # Those before brought one member in, or left some out.
+        assert all(len(view["parts"]) in (0, 2) for view in answer["views"])
+        assert all(len(view["parts"][-1]) == 1 for view in answer["views"][:-1] if view["parts"])
     check_audit(spark, members.traces)
-    assert openings(read_traces(members.traces)) == 5 * 4 + 2 * 2 * 3
 
 
 @pytest.mark.proof
@@ -244,7 +218,6 @@ def test_a_group_in_three_parts_on_bad_links_becomes_one_again(
     assert incarnations(answers) == incarnations(before)
     assert members.proxy.dropped["C", "D"] > 0
     check_audit(spark, members.traces)
-    assert openings(read_traces(members.traces)) >= 4 * 3 + 2 * (1 + 2 + 2)
 
 
 def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(
@@ -261,11 +234,10 @@ def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(
     assert min(members.proxy.dropped["A", "B"], members.proxy.dropped["B", "A"]) > 0
     for answer in answers.values():
         assert answer["read"] == {name: [[1, answers[name]["sent"]]] for name in "ABC"}
-        assert answer["views"][-1] == {"names": ["A", "B", "C"], "parts": []}
+        assert answer["views"][-1]["names"] == ["A", "B", "C"]
         assert len(answer["views"]) <= 3  # as they came
     assert incarnations(answers) == incarnations(before)
     check_audit(spark, members.traces)
-    assert openings(read_traces(members.traces)) == 3 * 2
 
 
 @pytest.mark.proof
@@ -288,27 +260,24 @@ def test_a_member_that_is_deaf_parts_from_the_others_and_comes_back_as_itself(
     for answer in answers.values():
         assert answer["views"][-1] == {"names": ["A", "B", "C"], "parts": [["A", "B"], ["C"]]}
     check_audit(spark, members.traces)
-    assert openings(read_traces(members.traces)) == 3 * 2 + 2 * 2
 
 
 @pytest.mark.proof
-def test_a_member_that_is_mute_is_excluded_and_comes_back_as_another(
+def test_a_member_that_is_mute_is_excluded_and_comes_back_as_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It hears that the others have gone on without it, and it alone has missed nobody."""
+    """It hears that the others have gone on without it, and goes on alone."""
     with Members("ABC", tmp_path, SOON) as members:
         before = members.ask_all("send")
         members.trade_a_while()
         members.proxy.cut("C", "AB")
-        members.await_view("AB")
-        members.ask("AB", "more", count=A_WHILE)
+        members.await_view("AB", "C")
+        members.trade_a_while()
         members.proxy.heal()
         merged = members.ask_all("view", names=members.names)
         members.trade_a_while()
         answers = members.read_all()
-    was, now = incarnations(before), incarnations(answers)
-    assert (now["A"], now["B"]) == (was["A"], was["B"])
-    assert now["C"] != was["C"]
+    assert incarnations(answers) == incarnations(before)
     for reader, answer in answers.items():
         for sender in members.names:
             first, last = answer["read"][sender][-1]
@@ -362,10 +331,6 @@ def reunion(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     cluster.send(a, 30)
     cluster.install(c)
     cluster.send(c, 15)
-    for member, sender in ((a, c), (b, c), (c, a), (c, b)):
-        for stream in Stream:
-            cluster.opened.remove((member, Origin(sender, stream)))
-            cluster.recorders[member].dropped(Origin(sender, stream), cluster.now)
     cluster.install(*members)
     for sender in members:
         cluster.send(sender, 50)
@@ -383,17 +348,12 @@ def test_members_that_come_back_as_themselves_raise_no_alarm(
         is_due = verdict.premises or verdict.id not in IF_ANY
         if is_due and verdict.id in set(RECORDED) - set(NEED_FULL):
             assert verdict.status == "ok", verdict
-    assert openings(reunion) == 3 * 3 + 4  # and of one's own once
     assert order_in_process(reunion) == "held"
 
 
-def test_a_window_that_opens_elsewhere_is_noticed_here(reunion: Traces) -> None:
-    """What `openings` says of real members is worth something."""
-    traces = reunion.copy()
+def open_elsewhere(traces: Traces) -> None:
     at = traces.find("b", event=OPEN, peer="c", stream=0, seqno=65)
     traces.change("b", at, seqno=64, seqno2=64)
-    with pytest.raises(AssertionError):
-        openings(traces)
 
 
 def open_below(traces: Traces) -> None:
@@ -412,11 +372,16 @@ def hide_that_it_opened_again(traces: Traces) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "text"),
+    ("plant", "violated", "text"),
     [
-        (open_below, "b opens c at 40 and has delivered 50"),
-        (deliver_from_the_time_apart, "c delivers 80 of a, its window begins at 81"),
-        (hide_that_it_opened_again, "a delivers 66 of c, due was 51"),
+        (open_elsewhere, {"N1", "VS3"}, "b opens c at 64 with view 4, when that one had sent 65"),
+        (open_below, {"N1", "VS3"}, "b opens c at 40 and has delivered 50"),
+        (
+            deliver_from_the_time_apart,
+            {"N1", "VS2"},
+            "c delivers a:80..130, its window begins at 81",
+        ),
+        (hide_that_it_opened_again, {"N1"}, "a delivers c:66..115, due was 51"),
     ],
 )
 def test_what_is_wrong_with_a_window_that_opens_again_is_found(
@@ -424,6 +389,7 @@ def test_what_is_wrong_with_a_window_that_opens_again_is_found(
     reunion: Traces,
     tmp_path: Path,
     plant: Callable[[Traces], None],
+    violated: set[str],
     text: str,
 ) -> None:
     traces = reunion.copy()
@@ -431,8 +397,8 @@ def test_what_is_wrong_with_a_window_that_opens_again_is_found(
     traces.write(tmp_path)
     report = audit(spark, tmp_path)
     found = {verdict.id: verdict for verdict in report.verdicts if verdict.violation_count}
-    assert set(found) == {"N1", "N9"}  # nor does delivery begin where a window did
-    shown = {violation.text: violation.rows for violation in found["N1"].violations}
+    assert set(found) == violated
+    shown = {each.text: each.rows for verdict in found.values() for each in verdict.violations}
     assert text in shown
     assert shown[text]
     assert order_in_process(traces) == "violated"

@@ -427,7 +427,7 @@ class Views:
         views = {member: world.people[member].follower.view for member in living}
         for who, view in views.items():
             gone = [m for m in view if views.get(m) != view and m != leader]
-            if not may_answer(leader, proposal, view, gone, who):
+            if not may_answer(leader, proposal, view, gone, who, is_better=True):
                 return False
         return True
 

@@ -73,6 +73,10 @@ class AckTable:
         """Those who have not delivered `seqno`, in member order."""
         return [member for member, delivered in self._delivered.items() if delivered < seqno]
 
+    def received_by(self, member: Member) -> int:
+        """How far this one is known to hold what was sent."""
+        return self._held[member]
+
     def has_delivered(self, member: Member, seqno: int) -> bool:
         """Whether a member is known to have delivered `seqno`; those who do not count are not."""
         return self._delivered.get(member, -1) >= seqno
@@ -132,6 +136,10 @@ class AgreedMark:
     def slowest(self) -> list[Member]:
         """Who pins the sender, if a round has found it."""
         return [] if self._slowest is None else [self._slowest]
+
+    def received_by(self, member: Member) -> int:
+        """How far this one is known to hold what was sent: as all do."""
+        return self.min_received
 
     def has_delivered(self, member: Member, seqno: int) -> bool:
         """Whether a member, not the sender, is known to have delivered `seqno`: what all others

@@ -81,7 +81,7 @@ _TAG: Final = Struct("<Q")
 _PIECE: Final = Struct("<BQHH")  # kind, number, index, count
 
 _ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW = 1, 2, 4, 8  # flags of a hello
-_HAS_BASE: Final = 1  # flag of a proposal
+_HAS_BASE, _IS_STATED = 1, 2  # flags of a proposal
 _HAS_PROVIDER, _HAS_UNLISTED, _IS_BASED = 1, 2, 4  # flags of a state, the last of a cut, too
 _HAS_PROMISED, _HAS_OTHER = 1, 2  # flags of a refusal: a proposal, a coordinator
 _HAS_ASKER: Final = 1  # flag of what is wanted or passed on
@@ -162,9 +162,11 @@ def _encode_hello(hello: Hello) -> bytes:
 def _encode_propose(propose: Propose) -> bytes:
     assert propose.members, propose
     assert len(set(propose.leaving)) == len(propose.leaving), propose
-    flags = _FLAGS.pack((propose.base is not None) * _HAS_BASE)
+    assert 0 <= propose.size <= VIEW_MEMBERS_MAX, propose
+    flags = (propose.base is not None) * _HAS_BASE | propose.has_state * _IS_STATED
     base = encode_view_id(propose.base) if propose.base else b""
-    head = flags + encode_view_id(propose.id) + encode_settings(propose.settings) + base
+    head = _FLAGS.pack(flags) + _PLACE.pack(propose.size) + encode_view_id(propose.id)
+    head += encode_settings(propose.settings) + base
     return head + encode_listed(propose.members) + encode_places(propose.leaving)
 
 
@@ -259,7 +261,10 @@ def _decode_hello(cut: Cutter) -> Hello:
 
 
 def _decode_propose(cut: Cutter) -> Propose:
-    flags = cut.flags(_HAS_BASE)
+    flags = cut.flags(_HAS_BASE | _IS_STATED)
+    (size,) = cut.numbers(_PLACE)
+    if size > VIEW_MEMBERS_MAX:
+        raise DecodeError(Reject.COUNT)
     id, settings = cut.view_id(), cut_settings(cut)
     base = cut.view_id() if flags & _HAS_BASE else None
     members, leaving = cut_listed(cut), cut_places(cut)
@@ -268,7 +273,7 @@ def _decode_propose(cut: Cutter) -> Propose:
     is_told = base is None and any(isinstance(each, range) for each in members)
     if is_told or len(set(leaving)) < len(leaving):
         raise DecodeError(Reject.VIEW)
-    return Propose(id, members, settings, leaving, base)
+    return Propose(id, members, settings, leaving, base, bool(flags & _IS_STATED), size)
 
 
 def _decode_state(cut: Cutter) -> State:

@@ -106,6 +106,10 @@ class Propose:
     """Places, among these, of those who are asked and do not come along."""
     base: ViewId | None = None
     """The view that you are in, as far as I know: its members need not be told. None: all are."""
+    has_state: bool = False
+    """In the view that I am in somebody has the application's state."""
+    size: int = 0
+    """Of that view; 0: I look for a group."""
 
 
 @dataclass(frozen=True, slots=True)

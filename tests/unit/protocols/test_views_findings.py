@@ -390,7 +390,7 @@ def test_a_cut_beyond_a_full_window_asks_for_nothing_and_the_member_goes_on(
         wire.PartMarks(group.layer("B").change.view.id, (1, 2, 3), ()),
         wire.PartMarks(ViewId(STRANGER, 1), (0,), ()),
     )
-    group.inject("B", wire.Propose(id, members, BOTH_PLAIN))
+    group.inject("B", wire.Propose(id, members, BOTH_PLAIN, size=9))
     group.inject("B", wire.Cut(id, parts, (wire.Mark(1, Stream.FIFO, 10**12),)))
     assert group.layer("B").change.follower.phase is Phase.FLUSHING
     group.run(100)
@@ -739,3 +739,40 @@ def longest_wait(group: ViewGroup, milliseconds: float) -> float:
             longest = max(longest, group.now_ms - since[name])
         group.run(100)
     return longest
+
+
+# 15: who answers Hello and nothing else; and whose proposals are not answered
+
+
+def test_who_answers_no_proposal_holds_senders_up_for_a_tenth_of_the_time_at_most() -> None:
+    group = ViewGroup("ABC").form("AB")
+    deaf = {wire.Propose}
+    group.is_lost = lambda source, dest, kinds: dest == "C" and not deaf.isdisjoint(kinds)
+    group.start("C")
+    group.run(1000)
+    frozen = 0.0
+    for _ in range(3000):
+        group.run(10)
+        frozen += 10 * any(group.layer(name).change.is_frozen for name in "AB")
+    assert frozen > 0
+    assert frozen <= 0.1 * 30_000
+    assert group.view("A") == group.view("B") == "AB"
+
+
+@pytest.mark.parametrize(("size", "is_answered"), [(4, True), (3, True), (2, False), (0, False)])
+def test_a_proposer_of_a_lesser_part_is_refused(size: int, *, is_answered: bool) -> None:
+    """Of three: more members go first, and of as many the lower address does."""
+    side = Side(C)
+    side.join(ViewId(B, 2), B, C, D)
+    side.said(wire.State)
+    side.hear(A, wire.Propose(ViewId(A, 5), (A, B, C, D), PLAIN, size=size))
+    said = [type(frame) for _, frame in side.frames if isinstance(frame, wire.State | wire.Refuse)]
+    assert said == ([wire.State] if is_answered else [wire.Refuse])
+
+
+def test_a_proposer_of_a_part_with_a_state_goes_before_a_larger_one() -> None:
+    side = Side(C)
+    side.join(ViewId(B, 2), B, C, D)
+    side.said(wire.State)
+    side.hear(X, wire.Propose(ViewId(X, 5), (X, B, C, D), PLAIN, has_state=True, size=1))
+    assert [dest for dest, _ in side.said(wire.State)] == [X]

@@ -207,7 +207,7 @@ def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
 def test_who_is_next_if_a_proposer_stalls_verifies_all_that_it_would_propose() -> None:
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
-    side.hear(D, wire.Propose(ViewId(D, 9), (D, A, B, C), PLAIN))
+    side.hear(D, wire.Propose(ViewId(D, 9), (D, A, B, C), PLAIN, size=9))
     side.pass_time(501)
     assert all(VerifyWanted(member) in side.signals for member in (B, C, D))
 

@@ -13,7 +13,7 @@ from ringcast.protocols.views.meeting import (
     PAUSE_MIN_NS,
     PAUSE_SHARE,
     Meeting,
-    rank,
+    rank_of,
 )
 from ringcast.wire.changes import Hello
 from support.settings import PLAIN
@@ -125,6 +125,17 @@ def test_after_a_change_none_that_nobody_needs_follows_for_a_while(
     assert meeting.not_before(now + pause) == now + pause
 
 
+def test_parts_that_were_asked_and_do_not_answer_count_as_if_they_had_come_in() -> None:
+    meeting, now, held_up = Meeting(), 100 * SECOND, SECOND // 2
+    for _ in range(2):
+        meeting.fail(now)
+        meeting.changed(View(ViewId(A, 4), (A,)), held_up, now, is_merge=False)
+        assert meeting.not_before(now) == now + PAUSE_SHARE * held_up
+        now += 10 * SECOND
+    meeting.changed(View(ViewId(A, 5), (A,)), held_up, now, is_merge=False)
+    assert meeting.not_before(now) == now + PAUSE_MIN_NS  # that one was needed
+
+
 def test_after_losses_parts_are_met_less_and_less_often() -> None:
     meeting = Meeting()
     waits = []
@@ -160,6 +171,6 @@ def test_parts_rank_by_state_size_and_address_and_who_looks_comes_last() -> None
         (B, hello(B, by=B)),
         (D, hello(D, by=D)),
     ]
-    ranks = [rank(each, who) for who, each in in_order]
+    ranks = [rank_of(each, who) for who, each in in_order]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) == len(ranks)

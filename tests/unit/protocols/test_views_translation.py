@@ -9,6 +9,7 @@ import pytest
 from ringcast.core.view_change import OWN, Cut, Part, Snapshot, StateStanding
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views import translation
+from ringcast.protocols.views.election import rank
 from ringcast.protocols.views.frames import Flushable, Propose, State
 from ringcast.wire import changes as wire
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
@@ -46,6 +47,7 @@ def marks(part_cut: int = 7) -> Cut:
     return Cut(PROPOSAL.id, parts, starts, B, (D, E))
 
 
+RANK = rank(A, 3, has_state=True, is_given=False)
 STARTS = {Origin(A, FIFO): 3, Origin(C, UNIFORM): 2}
 BASIS = translation.Basis(MINE, STARTS)
 ELSEWHERE = translation.Basis(OTHER, {})
@@ -100,20 +102,20 @@ def test_a_list_has_no_more_than_a_view() -> None:
 
 
 def test_a_proposal_tells_a_member_of_a_view_what_it_does_not_know() -> None:
-    frame = translation.encode_propose(PROPOSAL, MINE)
-    assert frame == wire.Propose(PROPOSAL.id, (range(2), D, E), PLAIN, (1,), MINE.id)
+    frame = translation.encode_propose(PROPOSAL, MINE, mine=RANK)
+    assert frame == wire.Propose(PROPOSAL.id, (range(2), D, E), PLAIN, (1,), MINE.id, True, 3)
     assert translation.decode_propose(frame, MINE) == PROPOSAL
     assert translation.decode_propose(frame, None) is None
 
 
 def test_a_proposal_tells_whose_view_is_not_known_all() -> None:
-    frame = translation.encode_propose(PROPOSAL, None)
+    frame = translation.encode_propose(PROPOSAL, None, mine=RANK)
     assert frame.members == PROPOSAL.members
     assert translation.decode_propose(frame, None) == PROPOSAL
 
 
 def test_a_proposal_that_nobody_leaves_is_nothing() -> None:
-    frame = translation.encode_propose(PROPOSAL, MINE)
+    frame = translation.encode_propose(PROPOSAL, MINE, mine=RANK)
     assert translation.decode_propose(replace(frame, leaving=(4,)), MINE) is None
 
 

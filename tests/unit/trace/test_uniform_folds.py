@@ -140,16 +140,21 @@ def test_a_delivery_of_what_somebody_lacks() -> None:
 
 
 def test_a_commit_of_one_view_counted_over_the_next() -> None:
-    """d has come in, and has not got it."""
+    """d has come in, and has not got it. What was sent before is none of its business."""
     story = together()
     story.sends("a", 1, 1)
     for node in "bc":
         story.holds(node, "a", 1)
     story.view("a", 2, "abcd")
     story.commits("a", 1)
+    assert "U3" not in violated(story)
+    story.sends("a", 2, 2)
+    for node in "bc":
+        story.holds(node, "a", 2)
+    story.commits("a", 2)
     assert "U3" in violated(story)
     story.rows.pop()
-    story.commits("a", 1, view=1)
+    story.commits("a", 2, view=1)
     (violation,) = verdicts(story)["U3"].violations
     assert violation.text == "a#1 commits in view 1, where it is not"
 

@@ -182,8 +182,11 @@ def propose(
     leaving: bytes = listed(),
     agreed: bytes = settings(),
     base: bytes = b"",
+    flags: int = 0,
+    size: int = 0,
 ) -> bytes:
-    return frame(65, bytes([bool(base)]), view_id(), agreed, base, who, leaving)
+    head = struct.pack("<BH", flags | bool(base), size)
+    return frame(65, head, view_id(), agreed, base, who, leaving)
 
 
 def state(
@@ -259,11 +262,13 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
         propose(members(OTHER, ME), places((1, 1), (0, 1))),
     ),
     (
-        Propose(ID, (range(2), ME, range(5, 511)), PLAIN, (1, 2, 3, 9), BEFORE),
+        Propose(ID, (range(2), ME, range(5, 511)), PLAIN, (1, 2, 3, 9), BEFORE, True, 512),
         propose(
             listed(places_of(0, 2), member(ME), places_of(5, 506)),
             places((1, 3), (9, 1)),
             base=view_id(OTHER, 3),
+            flags=2,
+            size=512,
         ),
     ),
     (State(ID, BEFORE), state()),
@@ -358,10 +363,10 @@ GOLDEN = {
         "000000000168020007000000000000000162"
     ),
     Propose: (
-        "418a000104000000000000000168010001000000000000000000010080b2e60e0000000000943577"
-        "000000000065cd1d0000000000000000000000000065cd1d0000000080f0fa020000000000000004"
-        "00000000030000000000000001680200070000000000000001620300000000020001680100010000"
-        "000000000000000500fa0102000100030009000100"
+        "418c0003000204000000000000000168010001000000000000000000010080b2e60e000000000094"
+        "3577000000000065cd1d0000000000000000000000000065cd1d0000000080f0fa02000000000000"
+        "00040000000003000000000000000168020007000000000000000162030000000002000168010001"
+        "0000000000000000000500fa0102000100030009000100"
     ),
     State: (
         "42ed0007040000000000000001680100010000000000000000030000000000000001680200070000"
@@ -533,9 +538,10 @@ REFUSED = {
     "hello with nobody in it": (hello(rest=members(ME, NOBODY)), Reject.MEMBER),
     "hello with one twice": (hello(rest=TWICE), Reject.VIEW),
     "no proposal": (frame(65), Reject.FRAME_LENGTH),
-    "proposal with other flags": (frame(65, b"\2", view_id()), Reject.FLAGS),
-    "proposal 0": (frame(65, b"\0", view_id(counter=0), members(ME), bytes(4)), Reject.SEQNO),
-    "proposal 2**63": (frame(65, b"\0", view_id(counter=2**63), members(ME)), Reject.SEQNO),
+    "proposal with other flags": (propose(flags=4), Reject.FLAGS),
+    "proposal of too large a view": (propose(size=513), Reject.COUNT),
+    "proposal 0": (frame(65, bytes(3), view_id(counter=0), members(ME)), Reject.SEQNO),
+    "proposal 2**63": (frame(65, bytes(3), view_id(counter=2**63), members(ME)), Reject.SEQNO),
     "proposal to nobody": (propose(listed()), Reject.COUNT),
     "proposal to too many": (propose(members(*CROWD)), Reject.COUNT),
     "proposal to one twice": (propose(TWICE), Reject.VIEW),
@@ -707,6 +713,8 @@ def with_departed(*departed: CutMark) -> Cut:
         Propose(ID, (), PLAIN),
         Propose(ID, CROWD, PLAIN),
         Propose(ID, (ME,), PLAIN, (VIEW_MEMBERS_MAX,)),
+        Propose(ID, (ME,), PLAIN, size=VIEW_MEMBERS_MAX + 1),
+        Propose(ID, (ME,), PLAIN, size=-1),
         Propose(ID, (ME,), PLAIN, (-1,)),
         Propose(ID, (ME, OTHER), PLAIN, (1, 1)),
         Propose(ID, (ME,), PLAIN, (), ViewId(ME, 0)),

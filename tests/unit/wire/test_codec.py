@@ -323,6 +323,8 @@ def change_in_words(frame: ChangeFrame) -> str:
             base = f" on view {view_id_in_words(frame.base)}" if frame.base else ""
             who_asks = f"{view_id_in_words(frame.id)}{base}: {listed_in_words(frame.members)}"
             lists = f"leaving {numbers_in_words(frame.leaving)}"
+            stated = " with state" if frame.has_state else ""
+            lists += f"; by one of {frame.size}{stated}"
             return f"propose {who_asks}; {lists}; {settings_in_words(frame.settings)}"
         case State():
             place = f"in view {view_id_in_words(frame.view_id)}"

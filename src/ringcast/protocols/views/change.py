@@ -25,23 +25,21 @@ half a second, until it is answered or has no meaning any more.
 
 from __future__ import annotations
 
-from enum import auto
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import VerifyWanted
-from ringcast.core.shared import Named
 from ringcast.core.view_change import Begin, Freeze, order
 from ringcast.model import ViewId
 from ringcast.protocols.views import frames as machine
-from ringcast.protocols.views.election import coordinator, may_answer, verified
+from ringcast.protocols.views.election import coordinator, may_answer, rank, verified
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.machines import receive
 from ringcast.protocols.views.proposer import Step
+from ringcast.protocols.views.repeating import Repeating, Timer
 from ringcast.protocols.views.timing import (
     JITTER_NS,
     PATIENCE_NS,
     REFUSAL_PATIENCE_NS,
-    REPEAT_MAX_NS,
     REPEAT_START_NS,
 )
 from ringcast.protocols.views.translator import Translator
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import Flush, Snapshot
     from ringcast.model import Member, View
     from ringcast.protocols.views.agreement import Agreement
+    from ringcast.protocols.views.election import Rank
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire.frames import Frame
@@ -64,15 +63,6 @@ if TYPE_CHECKING:
 COUNTER_LEAP_MAX = 1 << 32
 """How far the counter of a view may be above all that were heard of: one must be able to go on."""
 NO_ANSWER = "does not answer a proposal"
-
-
-class Timer(Named):
-    REPEAT = auto()
-    """Ask those again who have not answered my proposal."""
-    SILENT = auto()
-    """They will not."""
-    STALLED = auto()
-    """A proposal that was promised gets nowhere."""
 
 
 class ViewChange:
@@ -94,6 +84,8 @@ class ViewChange:
         """Views that have begun, and what follows on them, for the owner to take."""
         self.parts_lost = False
         """Somebody of another part did not answer: for the owner to take."""
+        self.is_shown = False
+        """This member has found its group, or started it."""
         self.frozen_since = 0
         self._agreement = agreement
         self._translator = Translator(follower, proposer, agreement)
@@ -101,8 +93,7 @@ class ViewChange:
         self._stalled = 0  # how often it was waited for in vain
         self._outdone = 0  # proposals of mine that gave way to others, in a row
         self._has_waited = False  # for who refuses
-        self._interval = REPEAT_START_NS
-        self._step: tuple[ViewId, Step] | None = None  # of my proposal, as timers have it
+        self._repeating = Repeating()
 
     def attach(self, timers: Timers[Timer]) -> None:
         self._timers = timers
@@ -126,6 +117,13 @@ class ViewChange:
     def coordinator(self) -> Member:
         """Whoever is to propose, as this member sees it."""
         return coordinator(self.view, self.lost | self.passed, self.me)
+
+    @property
+    def rank(self) -> Rank:
+        """Of the part that this member is in."""
+        size, given = len(self.view) * self.is_shown, bool(self._agreement.settings.given)
+        has_state = self.follower.has_state
+        return rank(self.coordinator, size, has_state=has_state, is_given=given)
 
     def check_invariants(self) -> None:
         is_armed = self._timers.is_armed
@@ -185,7 +183,7 @@ class ViewChange:
     def on_complain(self, source: Member, now: int, out: Effects) -> None:
         """It misses somebody. If it has refused to go without that one: ask it again at once."""
         if source in self._refusing:
-            self._interval = REPEAT_START_NS
+            self._repeating.interval = REPEAT_START_NS
             self._repeat(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -268,16 +266,7 @@ class ViewChange:
 
     def _arm(self, now: int) -> None:
         """Timers follow what the machines wait for."""
-        proposal = self.proposer.proposal
-        step = None if proposal is None else (proposal.id, self.proposer.step)
-        if step is None:
-            self._timers.disarm(Timer.REPEAT)
-            self._timers.disarm(Timer.SILENT)
-        elif step != self._step:
-            self._interval = REPEAT_START_NS
-            self._timers.arm(Timer.REPEAT, now + self._interval)
-            self._timers.arm(Timer.SILENT, now + PATIENCE_NS)
-        self._step = step
+        self._repeating.follow(self.proposer, self._timers, now)
         if not self.is_frozen:
             self._timers.disarm(Timer.STALLED)
 
@@ -304,9 +293,11 @@ class ViewChange:
         if proposal.id.counter <= self.view.counter and proposal.id != self.view.id:
             wishes.send(source, wire.Refuse(proposal.id, promised))
             return
-        gone = self.lost | self.passed
-        is_same = self.is_frozen and source == promised.creator
-        may = is_same or may_answer(source, proposal, self.view, gone, self.me)
+        gone, is_same = self.lost | self.passed, self.is_frozen and source == promised.creator
+        given = bool(frame.settings.given)
+        theirs = rank(source, frame.size, has_state=frame.has_state, is_given=given)
+        is_better = theirs < self.rank
+        may = is_same or may_answer(source, proposal, self.view, gone, self.me, is_better=is_better)
         if order(proposal.id) > order(promised) and not may:
             first = self.coordinator
             wishes.send(source, wire.Refuse(proposal.id, None, first))
@@ -377,7 +368,7 @@ class ViewChange:
         self._refusing.clear()
         self._has_waited = False
         id, wishes = ViewId(self.me, self.highest), machine.Wishes()
-        self._translator.offer()
+        self._translator.offer(self.rank)
         proposal = machine.Propose(id, members, frozenset(leaving), self._agreement.settings)
         self.proposer.propose(proposal, wishes)
         self._do(wishes, now, out)
@@ -385,8 +376,7 @@ class ViewChange:
     def _repeat(self, now: int, out: Effects) -> None:
         wishes = machine.Wishes()
         self.proposer.repeat(wishes)
-        self._interval = min(2 * self._interval, REPEAT_MAX_NS)
-        self._timers.arm(Timer.REPEAT, now + self._interval)
+        self._repeating.slow_down(self._timers, now)
         self._do(wishes, now, out)
 
     def _lose_patience(self, now: int, out: Effects) -> None:

@@ -11,23 +11,43 @@ Whom to answer:
     nobody is in my view with me               anybody
     it is in my view                           if all that stand before it are suspected, are in
                                                another view, or have been waited for
-    it is not                                  if my coordinator is in its proposal, as I see it
+    it is not                                  if my coordinator is in its proposal, as I see it,
+                                               and its part is better than mine
 Else: my coordinator lives, ask that one. So a member with one bad link cannot tear the others from
 their coordinator.
+
+Of two parts the better leads: one that has a state, then the larger, then one whose settings
+somebody asked for, then the one with the lower coordinator; who only looks for a group comes last.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ringcast.model import Member, View
+    from ringcast.model import Address, Member, View
     from ringcast.protocols.views.frames import Propose
 
 
 VERIFIED_MAX = 32
+
+
+class Rank(NamedTuple):
+    """Parts in order, the best first."""
+
+    lacks_state: bool
+    smaller: int
+    """Its size, but negative; who looks is in a group of 0."""
+    is_given_nothing: bool
+    coordinator: Address
+    incarnation: int
+
+
+def rank(coordinator: Member, size: int, *, has_state: bool, is_given: bool) -> Rank:
+    """`is_given`: somebody asked for its settings."""
+    return Rank(not has_state, -size, not is_given, coordinator.address, coordinator.incarnation)
 
 
 def coordinator(view: View, gone: Collection[Member], me: Member) -> Member:
@@ -43,11 +63,18 @@ def verified(view: View, gone: Collection[Member], me: Member) -> list[Member]:
 
 
 def may_answer(
-    source: Member, proposal: Propose, view: View, gone: Collection[Member], me: Member
+    source: Member,
+    proposal: Propose,
+    view: View,
+    gone: Collection[Member],
+    me: Member,
+    *,
+    is_better: bool,
 ) -> bool:
+    """`is_better`: its part is better than mine."""
     if source == me or len(view) == 1:
         return True
     if source in view:
         before = view.members[: view.members.index(source)]
         return all(member in gone for member in before)
-    return coordinator(view, gone, me) in proposal.members
+    return is_better and coordinator(view, gone, me) in proposal.members

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.core.view_change import NO_STATE, Begin, Flush, Freeze, order
 from ringcast.protocols.views.frames import Flushable, State
-from ringcast.wire.changes import Flushed, Installed, Refuse
+from ringcast.wire.changes import Flushed, Holding, Installed, Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +62,8 @@ class Follower:
         self.view = view
         self.starts: Mapping[Origin, int] = {}
         """Where the streams of its members were when it began; 0 where nothing is said."""
+        self.is_stated = False
+        """Somebody could give the application's state when it began."""
         self.phase = Phase.OPEN
         self.promised: ViewId = view.id
         self.proposal: Propose | None = None
@@ -72,6 +74,11 @@ class Follower:
         self._cut: Cut | None = None
         self._flushed: list[_Kept] = []
         self._unlisted: ViewId | None = None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether somebody of the view has the application's state, as far as is known."""
+        return self.is_stated or self.standing.holding in (Holding.HOLDS, Holding.KEEPS)
 
     # Frames
 
@@ -163,6 +170,7 @@ class Follower:
         self._flushed.clear()
         self._unlisted = None
         self.view, self.starts = kept.proposal.view, kept.cut.starts
+        self.is_stated = kept.cut.provider is not None
         out.streams.append(Begin(self.view, kept.cut, kept.proposal.settings))
         if self.me in kept.proposal.leaving:
             self.phase = Phase.OUT

@@ -21,9 +21,9 @@ from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
-from ringcast.protocols.views.meeting import rank
+from ringcast.protocols.views.meeting import rank_of
 from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Hello, Holding
+from ringcast.wire.changes import Hello
 
 if TYPE_CHECKING:
     from ringcast.core.effects import Effects
@@ -44,7 +44,7 @@ class Greetings:
         return Hello(
             owner.agreement.settings,
             is_asking,
-            change.follower.standing.holding in (Holding.HOLDS, Holding.KEEPS),
+            change.follower.has_state,
             change.highest,
             owner.coordinator if owner.is_member else None,
             view.id,
@@ -91,7 +91,7 @@ class Greetings:
             if member.address == source.address:
                 out.signal(VerifyWanted(member))  # restarted, it seems
         is_looking = owner.phase is Phase.LOOKING
-        is_better = rank(hello, source) < rank(self.hello(), owner.me)
+        is_better = rank_of(hello, source) < change.rank
         if owner.agreement.is_compatible(
             source, hello, now, is_looking=is_looking, is_better=is_better
         ):

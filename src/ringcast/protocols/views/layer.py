@@ -321,7 +321,7 @@ class GroupViews(Layer):
         change = self.change
         if change.parts_lost:
             change.parts_lost = False
-            self.meeting.losses.lose(now)
+            self.meeting.fail(now)
         begun, change.begun = change.begun, []
         for wish in begun:
             if self.phase is Phase.OUT:
@@ -348,7 +348,7 @@ class GroupViews(Layer):
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:
                 return  # what we were let into has come to nothing: look on
-            self.phase, self._since = Phase.MEMBER, now
+            self.phase, self._since, self.change.is_shown = Phase.MEMBER, now, True
             self._timers.disarm(Timer.DECIDE)
         settings = self.agreement.take(begin.settings)
         if settings is not None:

@@ -2,18 +2,18 @@
 
 Everybody says Hello to addresses where members may be: often while it looks for the group, then
 now and again if it coordinates. Who is asked answers, and names its coordinator. Coordinators so
-hear of each other. Of two parts the better leads: one that has a state, then the larger, then one
-whose settings somebody asked for, then the one with the lower coordinator; who only looks comes
-last. The settings of the leading part are those of all. The lesser tells the better who is in it;
-that one gathers for a moment, so that many come in one change, and proposes a view of all.
+hear of each other. Of two parts the better leads (election.py), and its settings are those of all.
+The lesser tells the better who is in it; that one gathers for a moment, so that many come in one
+change, and proposes a view of all.
 
 After a loss no part is met for a while: a second, and twice as long each time if parts had come
 together since, up to 16 seconds; in quiet times that is forgotten. So a link that comes and goes
 makes and breaks views less and less often. Who looks for the group is not put off by that, nor does
 its coming in count: it was in no view that could break. Nor does a change that nobody needs follow
 at once on another: after one that held senders up for so long, nine times as long passes, 50 ms at
-the least and nine seconds at the most. Whoever looks and hears of a group waits for it, and begins
-none of its own.
+the least and nine seconds at the most. That counts for a part, too, that was asked and did not
+answer: who says Hello and nothing else holds senders up no more than others do. Whoever looks and
+hears of a group waits for it, and begins none of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.model import View
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.backoff import BackOff
+from ringcast.protocols.views.election import rank
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.model import Address, Member
+    from ringcast.model import Member
+    from ringcast.protocols.views.election import Rank
     from ringcast.wire.changes import Hello
 
 GATHER_NS = 10_000_000
@@ -63,11 +65,11 @@ class Met(NamedTuple):
     """For the group: it has been in no view with others."""
 
 
-def rank(hello: Hello, source: Member) -> tuple[bool, int, bool, Address, int]:
-    """Parts in order, the best first."""
-    who = hello.coordinator or source
+def rank_of(hello: Hello, source: Member) -> Rank:
+    """Of the part that its sender is in."""
     size = hello.size if hello.coordinator is not None else 0
-    return not hello.has_state, -size, not hello.settings.given, who.address, who.incarnation
+    is_given = bool(hello.settings.given)
+    return rank(hello.coordinator or source, size, has_state=hello.has_state, is_given=is_given)
 
 
 class Meeting:
@@ -84,6 +86,7 @@ class Meeting:
         self._group_at = -FRESH_NS  # when somebody was heard who is in the group
         self._are_looking = False  # all who come into the view that this member makes
         self._pause_until = 0
+        self._has_failed = False  # parts were asked and did not come in
         self._greeted_at = -GREET_NS
 
     def note(self, source: Member, hello: Hello, now: int) -> bool:
@@ -111,11 +114,17 @@ class Meeting:
         self.parts = {who: met for who, met in self.parts.items() if met.at > horizon}
         return self.parts
 
+    def fail(self, now: int) -> None:
+        """Parts that were asked do not answer: the view that comes is without them."""
+        self.losses.lose(now)
+        self._has_failed = True
+
     def changed(self, view: View, held_up: int, now: int, *, is_merge: bool) -> None:
         """A view has begun, for which senders were held up so long."""
         if held_up:
             self.held.append(held_up)
-        pause = PAUSE_SHARE * held_up if is_merge else 0  # what was needed does not count
+        is_voluntary, self._has_failed = is_merge or self._has_failed, False
+        pause = PAUSE_SHARE * held_up if is_voluntary else 0  # what was needed does not count
         self._pause_until = now + min(max(PAUSE_MIN_NS, pause), PAUSE_MAX_NS)
         self.parts = {
             who: met for who, met in self.parts.items() if not set(view).intersection(met.view)

@@ -11,13 +11,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ringcast.events import ViewInstalled
 from ringcast.model import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Set
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
+    from ringcast.model import Member, Stream
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
 
@@ -32,6 +34,7 @@ UNREAD_WINDOWS = 4
 
 @dataclass(slots=True)
 class UnreadView:
+    view: View
     events: list[Event]
     """ViewInstalled, and what follows on it at once."""
     cuts: Mapping[Half, int]
@@ -102,6 +105,16 @@ class Reading:
     def is_blocked(self) -> bool:
         """The reader is so far behind that no further view can wait for it."""
         return len(self.unread) >= UNREAD_VIEWS_MAX
+
+
+def installed(
+    begin: Begin, together: Set[Member], unconfirmed: tuple[tuple[Stream, int, int], ...]
+) -> ViewInstalled:
+    """What the application is told of this view. `together` come from this member's last view;
+    nobody: it is its first."""
+    view = begin.view
+    parts = parts_of(view, begin) if together else ()
+    return ViewInstalled(view, parts, tuple(who for who in view if who in together), unconfirmed)
 
 
 def parts_of(view: View, begin: Begin) -> tuple[View, ...]:

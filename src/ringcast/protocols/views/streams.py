@@ -39,13 +39,13 @@ from ringcast.core.view_change import (
     SawView,
     Snapshot,
 )
-from ringcast.events import ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, parts_of
+from ringcast.protocols.views.parted import Parted
+from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, installed
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.frames import (
@@ -115,6 +115,7 @@ class ViewStreams(ReliableMulticast):
         self.reading = Reading()
         self._aside: deque[tuple[Member, Data]] = deque()
         self._reading_in: View | None = None
+        self._parted = Parted()
         self.fetch = Fetch(self.me, self._half_of, deadlines.owner("flush"))
 
     # Inputs
@@ -328,12 +329,14 @@ class ViewStreams(ReliableMulticast):
         self._tag, self._next_tag = tag_of(view.id), 0
         self._aside.clear()
         self.generation += 1
+        self._parted.part(self._senders, together.intersection(view))
         self._enter(view, together, now, out)
         new = [member for member in view if member not in together]
         for origin in (Origin(member, stream) for member in new for stream in self.streams):
             self._open(origin, begin.cut.starts.get(origin, 0), now)
-        parts = () if is_first else parts_of(view, begin)
-        self.reading.unread.append(UnreadView([ViewInstalled(view, parts)], cuts, bool(new)))
+        unconfirmed = self._parted.meet(new, self._senders)
+        event = installed(begin, frozenset() if is_first else together, unconfirmed)
+        self.reading.unread.append(UnreadView(view, [event], cuts, bool(new)))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
         elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.window_bytes:
@@ -387,9 +390,7 @@ class ViewStreams(ReliableMulticast):
         unread = None if self.is_paused else self.reading.announce()
         if unread is None:
             return None
-        view = unread.events[0]
-        assert isinstance(view, ViewInstalled)
-        self._reading_in = view.view
+        self._reading_in = unread.view
         self.is_paused = unread.pauses
         return unread.events
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.model import Member, Stream, ViewId
+    from ringcast.protocols.views.election import Rank
     from ringcast.wire.changes import Listed
 
 
@@ -60,13 +61,17 @@ def read_members(listed: Listed, base: Sequence[Member]) -> tuple[Member, ...] |
     return tuple(members) if are_distinct(members) else None
 
 
-def encode_propose(proposal: Propose, base: View | None) -> wire.Propose:
-    """To who is in that view, as far as is known; None: that is not known."""
+def encode_propose(proposal: Propose, base: View | None, *, mine: Rank) -> wire.Propose:
+    """To who is in that view, as far as is known; None: that is not known. `mine` is the rank of
+    the part that proposes."""
     assert proposal.settings is not None
     places = tuple(n for n, who in enumerate(proposal.members) if who in proposal.leaving)
     listed = list_members(proposal.members, () if base is None else base.members)
+    base_id = None if base is None else base.id
     return wire.Propose(
-        proposal.id, listed, proposal.settings, places, None if base is None else base.id
+        *(proposal.id, listed, proposal.settings, places, base_id),
+        has_state=not mine.lacks_state,
+        size=-mine.smaller,
     )
 
 

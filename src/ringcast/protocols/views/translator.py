@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.view_change import Cut
 from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views import translation
+from ringcast.protocols.views.election import rank
 from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.translation import Basis
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Member, Stream, View, ViewId
     from ringcast.protocols.views.agreement import Agreement
+    from ringcast.protocols.views.election import Rank
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire import changes as wire
@@ -39,6 +41,7 @@ class Translator:
         self._proposer = proposer
         self._agreement = agreement
         self._mine = Basis(follower.view, {})  # when I proposed
+        self._rank = rank(follower.me, 0, has_state=False, is_given=False)
         self._places: dict[Member, View] = {}  # who is in which of these views
         self._parts: dict[Member, ViewId] = {}  # as they have answered
         self._cached: dict[tuple[type, ViewId | None], Frame] = {}  # of my proposal
@@ -51,9 +54,9 @@ class Translator:
         """Members that I am about to ask are in these."""
         self.views = {view.id: view for view in views}
 
-    def offer(self) -> None:
-        """I propose."""
-        follower = self._follower
+    def offer(self, mine: Rank) -> None:
+        """I propose; of this rank is the part that I am in."""
+        follower, self._rank = self._follower, mine
         self._mine = Basis(follower.view, follower.starts)
         others = [view for view in self.views.values() if view.id != follower.view.id]
         self._places = {member: view for view in (*others, follower.view) for member in view}
@@ -70,7 +73,7 @@ class Translator:
                 base = self._places.get(dest)
                 key = machine.Propose, None if base is None else base.id
                 if key not in self._cached:
-                    self._cached[key] = translation.encode_propose(frame, base)
+                    self._cached[key] = translation.encode_propose(frame, base, mine=self._rank)
                 return self._cached[key]
             case machine.State():
                 proposal, starts = self._follower.proposal, self._follower.starts
