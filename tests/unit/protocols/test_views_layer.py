@@ -21,6 +21,7 @@ from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Freeze
 from ringcast.model import ViewId
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from support.settings import PLAIN
@@ -105,8 +106,19 @@ def test_who_refused_is_asked_again_at_once_when_it_misses_the_same_one() -> Non
     assert side.said(wire.Propose) == []
     side.hear(C, wire.Complain(A))
     assert side.said(wire.Propose) == [(C, proposal)]
+
+
+def test_who_refused_and_misses_the_same_one_at_last_has_its_time_to_answer() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.signal(Suspected(A, "nobody listens"))
+    ((_, proposal),) = side.said(wire.Propose)
+    side.hear(C, wire.Refuse(proposal.id, None, A))
+    side.pass_time(PATIENCE_NS / MS - 1)
+    side.said(wire.Propose)
     side.hear(C, wire.Complain(A))
-    assert side.said(wire.Propose) == []
+    side.pass_time(10)
+    assert {frame for _, frame in side.said(wire.Propose)} == {proposal}
 
 
 @pytest.mark.parametrize("victim", "ABCD")

@@ -183,7 +183,6 @@ class ViewChange:
     def on_complain(self, source: Member, now: int, out: Effects) -> None:
         """It misses somebody. If it has refused to go without that one: ask it again at once."""
         if source in self._refusing:
-            self._refusing.discard(source)
             self._repeating.interval = REPEAT_START_NS
             self._repeat(now, out)
 
