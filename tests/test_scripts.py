@@ -27,6 +27,7 @@ from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.meeting import Meeting
 from ringcast.protocols.views.pairs import Pairs
+from ringcast.protocols.views.proposals import Proposals
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.requests import Requests
@@ -211,9 +212,9 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/heal_three_sizes.txt": [*LEAD_AT_ONCE],
     "views/heal_two_pairs_and_one.txt": [*LEAD_AT_ONCE],
     "views/join.txt": [(ViewStreams, "_open", opens_windows_at_the_start)],
-    "views/joiner_silent.txt": [(ViewChange, "_lose_patience", has_patience_for_ever)],
+    "views/joiner_silent.txt": [(Proposals, "lose_patience", has_patience_for_ever)],
     "views/joiner_unreachable.txt": [
-        (ViewChange, "_lose_patience", has_patience_for_ever),
+        (Proposals, "lose_patience", has_patience_for_ever),
         (GroupViews, "advance", sees_to_nothing_while_frozen),
     ],
     "views/large_joins.txt": [(Fragmenter, "start_over", silent)],
@@ -234,9 +235,12 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/suspected_by_all.txt": [MEETS_JOINERS],
     "views/suspected_by_coordinator.txt": [MEETS_JOINERS],
     "views/suspected_by_one.txt": [(Requests, "on_complain", believes_every_complaint)],
-    "views/three_proposers.txt": [(ViewChange, "_on_stalled", waits_for_ever)],
+    "views/three_proposers.txt": [
+        (ViewChange, "_on_stalled", waits_for_ever),
+        (ViewChange, "on_later_view", silent),
+    ],
     "views/two_groups_meet.txt": [(ViewStreams, "_open", silent)],
-    "views/two_proposers.txt": [(ViewChange, "_on_refuse", silent)],
+    "views/two_proposers.txt": [(Proposals, "on_refuse", silent)],
     "views/unretained.txt": [(layer, "is_kept", lambda purge, stream: True)],
 }
 

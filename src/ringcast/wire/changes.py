@@ -141,8 +141,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """I have promised a higher one; or a coordinator of mine lives, and it is on that one. Neither:
-    I do not know the view that your proposal is based on."""
+    """I have promised a higher one; or a coordinator of mine lives, and it is on that one. Both: I
+    am in a view without you, and that one coordinates it. Neither: I do not know the view that your
+    proposal is based on."""
 
     id: ViewId
     promised: ViewId | None = None

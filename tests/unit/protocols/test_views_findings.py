@@ -320,7 +320,7 @@ def test_who_did_not_answer_before_is_not_suspected_in_a_view_that_it_takes_part
     side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
     side.layer.change.suspects = {C: NO_ANSWER, B: "no sign of life"}
-    side.layer.change.passed.add(A)
+    side.layer.change.waiting.passed.add(A)
     side.join(ViewId(B, 9), A, B, C)
     assert side.layer.change.suspects == {B: "no sign of life"}
 

@@ -21,7 +21,7 @@ from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Freeze
 from ringcast.model import ViewId
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
-from ringcast.protocols.views.timing import PATIENCE_NS
+from ringcast.protocols.views.timing import PATIENCE_NS, REPEAT_START_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from support.settings import PLAIN
@@ -119,6 +119,48 @@ def test_who_refused_and_misses_the_same_one_at_last_has_its_time_to_answer() ->
     side.hear(C, wire.Complain(A))
     side.pass_time(10)
     assert {frame for _, frame in side.said(wire.Propose)} == {proposal}
+
+
+def test_members_that_are_in_a_later_view_by_now_are_left_out_together_in_a_moment() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C, D)
+    side.signal(Suspected(A, "nobody listens"))
+    (_, proposal), _ = side.said(wire.Propose)
+    for member in (C, D):
+        side.hear(member, wire.Refuse(proposal.id, ViewId(A, 3), A))
+    assert side.said(wire.Propose) == []
+    side.pass_time(REPEAT_START_NS / MS + 1)
+    assert side.layer.change.view.members == (B,)
+
+
+def test_who_has_yet_to_come_to_my_view_is_not_taken_to_have_left() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.signal(Suspected(A, "nobody listens"))
+    ((_, proposal),) = side.said(wire.Propose)
+    side.hear(C, wire.Refuse(proposal.id, ViewId(C, 1), A))
+    side.pass_time(PATIENCE_NS / MS - 1)
+    assert {frame for _, frame in side.said(wire.Propose)} == {proposal}
+
+
+def test_who_is_asked_from_outside_says_that_it_is_in_another_view() -> None:
+    side = Side(B)
+    side.join(ViewId(A, 3), A, B)
+    propose = wire.Propose(ViewId(C, 9), (C, B), PLAIN)
+    side.hear(C, propose)
+    assert side.said(wire.Refuse) == [(C, wire.Refuse(propose.id, ViewId(A, 3), A))]
+
+
+@pytest.mark.parametrize("counter", [3, 4, 5])
+def test_nobody_waits_for_a_proposer_that_is_in_a_later_view(counter: int) -> None:
+    """It has proposed another one since: of the first nothing comes."""
+    side = Side(B)
+    side.join(ViewId(B, 2), B, C)
+    side.hear(A, wire.Propose(ViewId(A, 4), (A, B, C), PLAIN, size=3))
+    assert side.layer.change.follower.promised == ViewId(A, 4)
+    side.said(wire.Propose)
+    side.hear(A, wire.Hello(PLAIN, False, False, counter, A, ViewId(A, counter), 1))
+    assert (side.asked() == (B, C)) == (counter == 5)
 
 
 @pytest.mark.parametrize("victim", "ABCD")

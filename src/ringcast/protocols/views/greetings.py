@@ -78,6 +78,7 @@ class Greetings:
         owner.requests.pairs.hear(source)
         if hello.view_id is not None:
             change.on_tag(source, tag_of(hello.view_id), now, out)
+            change.on_later_view(source, hello.view_id, now, out)
             owner.follow(now, out)
             if order(hello.view_id) > order(change.view.id):
                 for member in dict.fromkeys((source, *hello.members)):

@@ -319,8 +319,8 @@ class GroupViews(Layer):
     def follow(self, now: int, out: Effects) -> None:
         """Views may have begun."""
         change = self.change
-        if change.parts_lost:
-            change.parts_lost = False
+        if change.proposals.parts_lost:
+            change.proposals.parts_lost = False
             self.meeting.fail(now)
         begun, change.begun = change.begun, []
         for wish in begun:

@@ -196,7 +196,7 @@ class Requests:
                 else:
                     out.datagram(to, wire.Complain(source))
         elif source in view and is_unheard:
-            self._change.on_complain(source, now, out)
+            self._change.proposals.ask_again(source, now, out)
             self._judge(source, member, now, out)
         elif source not in view or member not in view:
             self.ignored += 1
