@@ -153,7 +153,7 @@ RETIRED = {
     "Discover(Reply)?|MergeRequest|Welcome|ViewIs|ViewAck": "Hello, Propose, Install, Installed",
     "HalfWanted|CommitWanted|StreamStart|Reunion|reunited": "view change, flush, cut, part",
     "LetIn|Admitted|ViewAgreed|Digest(Agreed|Wanted|Taken)|Settled": "Begin",
-    "Excluded": "Closed, ViewInstalled.parts",
+    "Excluded": "Closed, ViewInstalled.unconfirmed",
 }
 """Words that the project no longer uses, and those that took their place (docs/glossary.md)."""
 PAGES = sorted(
