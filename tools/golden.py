@@ -44,7 +44,7 @@ from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.seal import ChecksumSeal
 from ringcast.sim.world import Network
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import VERSION, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,17 +171,17 @@ def _explorer_line(task: tuple[str, str]) -> str:
 
 
 def _datagrams() -> Iterator[str]:
-    """One for every kind of frame, taken from docs/wire.md once: that page may change."""
-    path = FOLDER / "datagrams.txt"
-    if not path.exists():
+    """One for every kind of frame, taken from docs/wire.md once for each version of the format:
+    that page may change."""
+    kept = [bytes.fromhex(line) for line in _kept("datagrams")]
+    if not kept or kept[0][2] != VERSION:
         page = (ROOT / "docs" / "wire.md").read_text("utf-8")
         for block in re.findall(r"^```vector\n(.*?)^```", page, re.M | re.S):
             if "\nrefused " not in block:
                 yield "".join(re.findall(r"^hex (.*)$", block, re.M)).replace(" ", "")
         return
     reader = Member(Address("127.0.0.1", 7800), 42, "a")  # some of them are addressed to it
-    for line in path.read_text().splitlines():
-        datagram = bytes.fromhex(line)
+    for datagram in kept:
         sender, frames = Codec("orders", reader, 512).unpack(datagram, overhear=True)
         again = b"".join(Codec("orders", sender, 512).pack(frames, reader))
         if again != datagram:  # it is for everybody
