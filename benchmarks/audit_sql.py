@@ -2,9 +2,10 @@
 
 Order, gaps, repeats and agreement come out of one pass: within each track (what one member sent on
 a stream, or delivered of one origin) a window in the order of idx compares each run with the one
-before, and one row is left of each track. A hash stands for the track's columns: that halves what
-is sorted. Tracks with a break are asked about again, exactly, as the audit reads again what it has
-flagged. The other rules are questions of their own: about views, content and missing rows.
+before, and one row is left of each track and view. A hash stands for the track's columns: that
+halves what is sorted. Tracks with a break are asked about again, exactly, as the audit reads again
+what it has flagged. The other rules are questions of their own: about views, content and missing
+rows.
 """
 
 from __future__ import annotations
@@ -22,31 +23,33 @@ THREADS = 2
 MEMORY = "4GB"
 """Spark takes less."""
 
-CORE = ("N1", "N9", "G2 N2", "G1", "N11", "U1", "U6")
-"""In order, without a gap, once, and the same everywhere: as far as was sent (G1), of the dead
-(N11), and of their uniform messages (U1, U6)."""
+CORE = ("N1", "G2 N2", "G1", "N11", "VS2", "VS3", "VS4", "VS5", "VS6")
+"""In order, without a gap, once, as far as was sent (G1), of the dead (N11); and in each view what
+was sent in it, all of it, the same for all who go on."""
 
-ALL = (*CORE, "N3", "U2", "U4", "G4", "content")
+ALL = (*CORE, "N3", "VS1", "content")
 
 _RUNS = """
     SELECT hash(node, inc, peer, peer_inc, stream, event = 'send') AS track,
-           event = 'open' AS is_open, idx, seqno, seqno2
+           event = 'open' AS is_open, idx, seqno, seqno2, view
     FROM rows WHERE event IN ('deliver', 'send', 'open')
 """
 
 _TRACKS = f"""
-    CREATE OR REPLACE TEMP TABLE found AS
-    SELECT track,
-           count(*) FILTER (NOT is_open AND seqno <> before + 1)
-             + count(*) FILTER (is_open AND seqno < before)
-             + count(*) FILTER (NOT is_open AND seqno2 < seqno) AS breaks,
+    CREATE OR REPLACE TEMP TABLE in_views AS
+    SELECT track, view,
+           count(*) FILTER (CASE WHEN is_open THEN seqno < before
+                            ELSE seqno <> before + 1 OR seqno2 < seqno END) AS breaks,
+           count(*) FILTER (NOT is_open AND seqno <> before + 1 AND before_view = view
+                            AND NOT was_open) AS torn,
            min(seqno2) FILTER (is_open) AS opened,
            count(*) FILTER (NOT is_open) AS runs,
            min(seqno) FILTER (NOT is_open) AS first,
            max(seqno2) AS last
-    FROM (SELECT *, lag(seqno2, 1, 0) OVER (PARTITION BY track ORDER BY idx) AS before
-          FROM ({_RUNS}))
-    GROUP BY track
+    FROM (SELECT *, lag(seqno2, 1, 0) OVER track AS before, lag(view) OVER track AS before_view,
+                 lag(is_open, 1, false) OVER track AS was_open
+          FROM ({_RUNS}) WINDOW track AS (PARTITION BY track ORDER BY idx))
+    GROUP BY track, view
 """
 
 _SUMS = """
@@ -57,7 +60,7 @@ _SUMS = """
 
 _MEMBERS = """
     CREATE OR REPLACE TEMP TABLE views AS
-    SELECT node, inc, idx, view, view_creator, members FROM rows WHERE event = 'view';
+    SELECT node, inc, idx, view, view_creator, members, part, cut FROM rows WHERE event = 'view';
 
     CREATE OR REPLACE TEMP TABLE members AS
     WITH keys AS (SELECT DISTINCT unnest(members) AS key FROM views),
@@ -71,18 +74,25 @@ _MEMBERS = """
     SELECT node, inc, key,
            key IN (FROM departed) AND (node, inc) NOT IN (SELECT (node, inc) FROM stopped)
              AS is_dead
-    FROM named;
+    FROM named
 """
 
 _NAMED = """
+    CREATE OR REPLACE TEMP TABLE known AS
+    SELECT here.node, here.inc, there.node AS peer, there.inc AS peer_inc, there.key AS peer_key,
+           stream, is_sent, here.is_dead AS is_own_dead, there.is_dead,
+           hash(here.node, here.inc, there.node, there.inc, stream, is_sent) AS track
+    FROM members AS here, members AS there,
+         (SELECT unnest([0, 1])::BIGINT AS stream), (SELECT unnest([true, false]) AS is_sent);
+
     CREATE OR REPLACE TEMP TABLE tracks AS
-    WITH known AS (
-      SELECT here.node, here.inc, there.node AS peer, there.inc AS peer_inc, stream, is_sent,
-             here.is_dead AS is_own_dead, there.is_dead,
-             hash(here.node, here.inc, there.node, there.inc, stream, is_sent) AS track
-      FROM members AS here, members AS there,
-           (SELECT unnest([0, 1])::BIGINT AS stream), (SELECT unnest([true, false]) AS is_sent))
-    SELECT found.*, known.* EXCLUDE (track) FROM found LEFT JOIN known USING (track)
+    SELECT found.*, known.* EXCLUDE (track)
+    FROM (SELECT track, sum(breaks) AS breaks, min(opened) AS opened, sum(runs) AS runs,
+                 min(first) AS first, max(last) AS last
+          FROM in_views GROUP BY track) AS found LEFT JOIN known USING (track);
+
+    CREATE OR REPLACE TEMP TABLE stays AS
+    SELECT in_views.*, known.* EXCLUDE (track) FROM in_views JOIN known USING (track)
 """
 
 _AGREEMENT = """
@@ -96,13 +106,43 @@ _AGREEMENT = """
     UNION ALL SELECT 'G1' FROM tracks WHERE node IS NULL
     UNION ALL SELECT 'N11' FROM delivered
       WHERE is_dead AND NOT is_own_dead AND first <> coalesce(opened, 0) + 1
-    UNION ALL SELECT 'N9' FROM delivered WHERE opened IS NOT NULL AND first <> opened + 1
+"""
+
+_IN_VIEWS = """
+    WITH taken AS (FROM stays WHERE NOT is_sent AND runs > 0),
+         sent AS (FROM stays WHERE is_sent),
+         going AS (
+           SELECT node, inc, view, lead(view) OVER lives AS next, lead(part) OVER lives AS part
+           FROM views WINDOW lives AS (PARTITION BY node, inc ORDER BY idx)),
+         steps AS (FROM going WHERE next IS NOT NULL),
+         origins AS (SELECT DISTINCT peer, peer_inc, peer_key, stream, view FROM taken),
+         through AS (
+           SELECT steps.*, origins.* EXCLUDE (view), coalesce(taken.last, 0) AS last
+           FROM steps JOIN origins USING (view)
+             LEFT JOIN taken USING (node, inc, view, peer, peer_inc, stream))
+    SELECT 'VS2' FROM taken LEFT JOIN sent USING (peer, peer_inc, stream, view)
+      WHERE (sent.last IS NULL OR taken.last > sent.last) AND NOT taken.is_dead
+        OR taken.first < sent.first
+    UNION ALL SELECT 'VS3' FROM taken LEFT JOIN sent USING (peer, peer_inc, stream, view)
+      WHERE taken.torn > 0 OR taken.first > sent.first
+    UNION ALL SELECT 'VS3' FROM stays
+      WHERE NOT is_sent AND opened <> coalesce(
+        (SELECT max(last) FROM sent
+         WHERE (sent.peer, sent.peer_inc, sent.stream) = (stays.peer, stays.peer_inc, stays.stream)
+           AND sent.view < stays.view), 0)
+    UNION ALL SELECT 'VS4' FROM steps JOIN sent USING (view)
+        LEFT JOIN taken ON (taken.node, taken.inc, taken.view) = (steps.node, steps.inc, steps.view)
+          AND (taken.peer, taken.peer_inc, taken.stream) = (sent.peer, sent.peer_inc, sent.stream)
+      WHERE list_contains(steps.part, sent.peer_key) AND coalesce(taken.last, 0) < sent.last
+    UNION ALL SELECT 'VS5' FROM through WHERE stream = 1 OR list_contains(part, peer_key)
+      GROUP BY view, next, peer, peer_inc, stream HAVING count(DISTINCT last) > 1
+    UNION ALL SELECT 'VS6' FROM through JOIN taken USING (view, peer, peer_inc, stream)
+      WHERE stream = 1 AND through.last < taken.last
 """
 
 _SUSPECTS = f"""
     CREATE OR REPLACE TEMP TABLE suspects AS
-    SELECT runs.*, tracks.stream, tracks.is_sent,
-           tracks.is_dead AND NOT tracks.is_own_dead AS is_dead
+    SELECT runs.*, tracks.is_sent, tracks.is_dead AND NOT tracks.is_own_dead AS is_dead
     FROM ({_RUNS}) AS runs JOIN tracks USING (track) WHERE breaks > 0
 """
 
@@ -126,11 +166,7 @@ _BREAKS = """
              FROM suspects AS opening WHERE opening.track = covered.track AND opening.is_open
                AND opening.seqno + 1 = covered.seqno))
     SELECT 'N1' FROM late
-    UNION ALL SELECT 'U4' FROM late WHERE stream = 1
     UNION ALL SELECT 'G2 N2' FROM covered WHERE seqno <= through
-    UNION ALL SELECT 'U2' FROM covered WHERE seqno <= through AND stream = 1
-    UNION ALL SELECT 'N9' FROM islands WHERE track IN (SELECT track FROM suspects WHERE is_open)
-    UNION ALL SELECT 'U2' FROM islands WHERE stream = 1 AND seqno > 1
     UNION ALL SELECT 'N11' FROM islands WHERE is_dead
     UNION ALL SELECT 'N3' FROM steps WHERE is_sent AND (seqno <> due OR seqno2 < seqno)
 """
@@ -138,9 +174,11 @@ _BREAKS = """
 _VIEWS = """
     WITH steps AS (SELECT *, lag(view) OVER (PARTITION BY node, inc ORDER BY idx) AS earlier
                    FROM views)
-    SELECT 'G4' FROM steps WHERE view <= earlier OR NOT list_contains(members, node || '#' || inc)
-    UNION ALL SELECT 'G4' FROM views GROUP BY view_creator, view
+    SELECT 'VS1' FROM steps WHERE view <= earlier OR NOT list_contains(members, node || '#' || inc)
+    UNION ALL SELECT 'VS1' FROM views GROUP BY view_creator, view
       HAVING count(DISTINCT members) > 1
+    UNION ALL SELECT 'VS1' FROM views GROUP BY view_creator, view, part
+      HAVING count(DISTINCT cut) > 1
 """
 
 _CONTENT = """
@@ -212,7 +250,7 @@ class Questions:
     def _tracks(self) -> set[str]:
         for statement in (_TRACKS, _MEMBERS, _NAMED):
             self._connection.execute(statement)
-        violated = self._ask(_AGREEMENT)
+        violated = self._ask(_AGREEMENT) | self._ask(_IN_VIEWS)
         if self._ask("SELECT track::VARCHAR FROM tracks WHERE breaks > 0"):
             self._connection.execute(_SUSPECTS)
             violated |= self._ask(_BREAKS)

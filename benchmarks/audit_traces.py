@@ -23,6 +23,7 @@ from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
+    FREEZE,
     OPEN,
     PURGE,
     SEND,
@@ -97,9 +98,9 @@ def write_traces(directory: Path, rows: int, shares: Sequence[float] = EVEN) -> 
     """About so many rows, in a new directory."""
     directory.mkdir()
     rounds = max(3, round(rows / (ROUND_ROWS * (MEMBERS - 2 / 3))))
-    views = [rounds // 3, rounds - rounds // 3]
+    away = {JOINER: range(rounds // 3), KILLED: range(rounds - rounds // 3, rounds)}
     present = [
-        [at for at in range(MEMBERS) if _is_in(at, number, views)] for number in range(rounds)
+        [at for at in range(MEMBERS) if number not in away.get(at, ())] for number in range(rounds)
     ]
     due = rows / sum(map(len, present))
     machine = {"host": "bench", "boot_id": "bench"}
@@ -125,11 +126,6 @@ def write_traces(directory: Path, rows: int, shares: Sequence[float] = EVEN) -> 
         sum(path.stat().st_size for path in paths),
         len(paths),
     )
-
-
-def _is_in(at: int, number: int, views: Sequence[int]) -> bool:
-    joined, killed = views
-    return number >= joined if at == JOINER else number < killed if at == KILLED else True
 
 
 def _pieces(
@@ -167,28 +163,35 @@ class Member:
         self._segment = SegmentWriter(directory, self._recording)
 
     def install(self, counter: int, members: Sequence[int], sent: Numbers) -> None:
-        """A view, and windows for those who are new in it."""
+        """A view: those who were in the one before come together, and windows for the others
+        open."""
         if not self._members:
             self.add_row(START)
         self._view, self._creator = counter, _key(members[0])
-        keys = tuple(_key(at) for at in members)
-        part = tuple(_key(at) for at in members if at in self._members) or (_key(self.at),)
         view: dict[str, Any] = {"view": counter, "view_creator": self._creator}
-        self.add_row(VIEW, members=keys, part=part, **view)
-        self.add_row(SHOWN, **view)
+        keys = tuple(_key(at) for at in members)
+        together = [at for at in members if at in self._members] or [self.at]
+        part = tuple(_key(at) for at in together)
+        cut = tuple(
+            f"{_key(at)} {stream} {sent[at, stream] if at in together or stream else -1}"
+            for at in sorted(self._members)
+            for stream in self._streams
+        )
+        self.add_row(FREEZE, members=keys, **view)
+        self.add_row(VIEW, members=keys, part=part, cut=cut, **view)
         for peer in sorted(set(members) - self._members):
             for stream in self._streams:
-                offset = int(sent[peer, stream]) if self.at != peer else 0
-                self.offsets[peer, stream] = offset
+                offset = self.offsets[peer, stream] = int(sent[peer, stream])
                 if self.at != peer:
                     self.add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset, **view)
+        self.add_row(SHOWN, **view)
         self._members = set(members)
 
     def add(self, columns: dict[str, Numbers]) -> None:
         """Rows in columns: event and kind as places in EVENTS and KINDS, peers as numbers."""
         count = len(columns["event"])
         is_delivery = columns["event"] == EVENTS.index(DELIVER)
-        is_in_view = columns["event"] != EVENTS.index(BLOCK)
+        is_run = columns["event"] != EVENTS.index(BLOCK)
         self.delivered += int((columns["seqno2"] - columns["seqno"] + 1)[is_delivery].sum())
         mono_ns = self._now + _STEP_NS * np.arange(count)
         peers = range(int(columns["peer"].max()) + 1)
@@ -199,8 +202,8 @@ class Member:
             "mono_ns": pa.array(mono_ns),
             "peer": _texts(columns["peer"], [f"m{peer}" for peer in peers]),
             "peer_inc": pa.array(np.array([_inc(at) for at in peers], np.uint64)[columns["peer"]]),
-            "view": pa.array(np.where(is_in_view, self._view, 0)),
-            "view_creator": _texts(is_in_view, ("", self._creator)),
+            "view": pa.array(np.where(is_run, self._view, 0)),
+            "view_creator": _texts(is_run, ("", self._creator)),
             "kind": _texts(columns["kind"], KINDS),
             "block_hash": pa.array(columns["block_hash"].view(np.uint64)),
             **{name: pa.array(columns[name]) for name in ("stream", "seqno", "seqno2", "block")},
@@ -356,29 +359,19 @@ def _write_member(directory: Path, members: int, segments: int, at: int) -> int:
 def _segment_rows(at: int, number: int, members: int) -> dict[str, Numbers]:
     """What is sent, then what is delivered of each sender, then the blocks that end with that."""
     first, last = number * MESSAGES + 1, (number + 1) * MESSAGES
-    ended = last // BLOCK_MESSAGES if last // BLOCK_MESSAGES > (first - 1) // BLOCK_MESSAGES else 0
-    block = ended - 1 if ended and (ended - 1) % HASHED_EVERY == 0 else -1
+    block = last // BLOCK_MESSAGES - 1
     block_last = (block + 1) * BLOCK_MESSAGES
     peers = np.append(at, np.arange(members))
     is_own = np.arange(members + 1) == 0
-    runs = {
-        "event": np.where(is_own, EVENTS.index(SEND), EVENTS.index(DELIVER)),
-        "kind": np.zeros_like(peers),
-        "peer": peers,
-        "stream": np.zeros_like(peers),
-        "seqno": np.full_like(peers, first),
-        "seqno2": np.full_like(peers, last),
-        "block": np.full_like(peers, -1),
-        "block_hash": np.zeros_like(peers),
+    event = np.where(is_own, EVENTS.index(SEND), EVENTS.index(DELIVER))
+    rows: list[tuple[Any, ...]] = [(event, 0, first, last, -1, 0)]
+    if block_last >= first and block % HASHED_EVERY == 0:
+        kind = np.where(is_own, KINDS.index("sent"), KINDS.index("delivered"))
+        seqnos = block_last - BLOCK_MESSAGES + 1, block_last
+        rows.append((EVENTS.index(BLOCK), kind, *seqnos, block, block_last * (peers + 7)))
+    names = ("event", "kind", "seqno", "seqno2", "block", "block_hash", "peer", "stream")
+    columns = zip(*((*values, peers, 0) for values in rows), strict=True)
+    return {
+        name: np.concatenate([np.broadcast_to(part, peers.shape) for part in parts])
+        for name, parts in zip(names, columns, strict=True)
     }
-    if block < 0:
-        return runs
-    blocks = runs | {
-        "event": np.full_like(peers, EVENTS.index(BLOCK)),
-        "kind": np.where(is_own, KINDS.index("sent"), KINDS.index("delivered")),
-        "seqno": np.full_like(peers, block_last - BLOCK_MESSAGES + 1),
-        "seqno2": np.full_like(peers, block_last),
-        "block": np.full_like(peers, block),
-        "block_hash": block_last * (peers + 7),
-    }
-    return {name: np.append(runs[name], blocks[name]) for name in runs}

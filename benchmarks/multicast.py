@@ -53,6 +53,7 @@ COLUMNS = (
 UNICAST_COLUMNS = (
     *("transport", "workload", "size", "mixed", "loss", "rate_per_member", "mb_per_s"),
     *("cpu_us_per_delivery", "retransmitted", "lost", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
+    "failed",
 )
 
 
@@ -72,26 +73,16 @@ def bench_multicast(
     else:
         shapes = product(members or (3,), senders or ("all",))
         cells = _cells(Workload(**options), transports or ("udp",), [*shapes], sizes or [SIZE])
-    rows = []
-    for row in measure_cells(cells):
-        rows.append(row)
-        if row["failed"]:
-            tell(f"failed: {row['failed']}")
-    return rows
+    return list(measure_cells(cells))
 
 
 def bench_unicast(
     *, transports: Sequence[str], sizes: Sequence[int], **options: Any
 ) -> Iterator[Row]:
     """A report for each transport and size; those of a transport through one group of two."""
-    for transport in transports:
-        tell(f"measuring {transport}")
-        pair = Workload(members=2, senders="1", is_unicast=True, transport=transport, **options)
-        workloads = [replace(pair, size=Size(size)) for size in sizes]
-        with pair.cluster() as cluster:
-            for workload in workloads:
-                report = measure(workload, cluster)
-                yield {column: report[column] for column in UNICAST_COLUMNS}
+    workload = Workload(is_unicast=True, **options)
+    for row in measure_cells(_cells(workload, transports, [(2, "1")], [*map(Size, sizes)])):
+        yield {column: row.get(column) for column in UNICAST_COLUMNS}
 
 
 def _cells(
@@ -151,14 +142,16 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
             if kept is None or wanted != group:
                 stack.close()
                 kept, group = stack.enter_context(cell.cluster()), wanted
+            failed = None
             try:
-                report = measure(cell, kept)
+                row = measure(cell, kept)
+                if row["lost"]:
+                    failed = f"{cell}: {row['lost']} messages were lost"
             except RingcastError as error:
-                kept = None
-                yield _heading(cell) | {"failed": str(error)}
-                continue
-            failed = f"{cell}: {report['lost']} messages were lost" if report["lost"] else None
-            yield report | {"failed": failed}
+                kept, row, failed = None, _heading(cell), str(error)
+            if failed:
+                tell(f"failed: {failed}")
+            yield row | {"failed": failed}
 
 
 def _heading(cell: Workload) -> Row:

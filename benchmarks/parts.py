@@ -291,7 +291,6 @@ def stress(
         elif any(thread.is_alive() for thread in threads):
             sleep(0)  # let the adders have the interpreter
         else:
-            removed += consumer.remove_run(elements)
             break
     for thread in threads:
         thread.join()

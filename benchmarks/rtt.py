@@ -148,8 +148,6 @@ def _echoed(role: str, transport: str) -> Iterator[socket.socket]:
         tell(process, {"transport": transport})
         sock = stack.enter_context(open_socket(transport))
         sock.connect(tuple(hear(process)["listen"]))
-        if transport == "tcp":
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield sock
         sock.shutdown(socket.SHUT_WR) if transport == "tcp" else sock.send(b"")
 

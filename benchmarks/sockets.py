@@ -190,9 +190,11 @@ def move(pump: UdpPump | TcpPump, datagram: bytes, seconds: float, *, is_receive
 
 def open_socket(transport: str) -> socket.socket:
     """Bound to a free port of loopback. Requests never travel by multicast: that is UDP here."""
-    kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
-    sock = socket.socket(socket.AF_INET, kind)
-    sock.bind(("127.0.0.1", 0))
+    is_tcp = transport == "tcp"
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM if is_tcp else socket.SOCK_DGRAM)
+    if is_tcp:  # and whatever connection it accepts
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.bind(ANY)
     return sock
 
 

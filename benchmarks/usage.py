@@ -89,6 +89,14 @@ def cpu_s() -> float:
     return time.process_time() + sum(process.cpu_s for process in _descendants())
 
 
+def peak_mb() -> float:
+    """The most that was resident of this process. What getrusage says would count its parent's,
+    before exec."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(peak) / 1024
+
+
 def processes() -> dict[int, Process]:
     """All of the machine, by their number."""
     found: dict[int, Process] = {}

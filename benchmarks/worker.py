@@ -22,10 +22,10 @@ import struct
 import sys
 import time
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sockets import SPACE, TcpPump, UdpPump, Wire, move, open_socket
+from benchmarks.usage import peak_mb
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
@@ -35,6 +35,7 @@ from ringcast.sim.processes import Reader, say, serve, view_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from ringcast.aio.group import Group
     from ringcast.sim.processes import Commands
@@ -44,6 +45,11 @@ def _hear() -> Any:
     """One line of the launcher, of those who have no event loop; None: there is no more."""
     line = sys.stdin.readline()
     return json.loads(line) if line else None
+
+
+def _join(place: dict[str, Any], **more: Any) -> AbstractAsyncContextManager[Group]:
+    source = DirectorySource(place["meet"])
+    return join(place["group"], name=place["name"], discovery=source, **more)
 
 
 # The raw ceiling
@@ -74,9 +80,7 @@ def _meet() -> socket.socket:
         sock.listen()
     say({"listen": sock.getsockname()})
     if transport == "tcp":
-        link, _ = sock.accept()
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return link
+        return sock.accept()[0]
     _, source = sock.recvfrom(SPACE, socket.MSG_PEEK)
     sock.connect(source)
     return sock
@@ -96,13 +100,7 @@ async def _echo_in_loop(sock: socket.socket) -> None:
 
 
 async def _asker(place: dict[str, Any], commands: Commands) -> None:
-    async with join(
-        place["group"],
-        name=place["name"],
-        discovery=DirectorySource(place["meet"]),
-        transport=place["transport"],
-        spin_s=place["spin_s"],
-    ) as group:
+    async with _join(place, transport=place["transport"], spin_s=place["spin_s"]) as group:
         say({"view": [member.name for member in group.view]})
         async with asyncio.TaskGroup() as tasks:
             replying: asyncio.Task[None] | None = None
@@ -161,11 +159,8 @@ class Book:
 
     def __init__(self, size: int, pause_at: int, commands: Commands) -> None:
         self.reader = Reader()
-        self.calls = 0
-        self.took_s = 0.0
-        """Of the last call."""
-        self.began = self.ended = 0
-        self.is_ballast_right = False
+        self.taken = {"calls": 0, "took_s": 0.0, "began": 0, "ended": 0, "is_ballast_right": False}
+        """How it was taken: `took_s` is of the last call."""
         self._size = size
         self._pause_at = pause_at
         self._commands = commands
@@ -176,9 +171,8 @@ class Book:
         yield from ballast(self._size)
 
     async def take(self, chunks: AsyncIterator[bytes]) -> None:
-        self.calls += 1
         started = time.monotonic_ns()
-        self.began = self.began or started
+        self.taken |= {"calls": self.taken["calls"] + 1, "began": self.taken["began"] or started}
         heading = await anext(chunks)
         (length,) = HEADING.unpack_from(heading)
         known = json.loads(heading[HEADING.size : HEADING.size + length])
@@ -191,10 +185,11 @@ class Book:
                 self._pause_at = 0
                 say({"came": size})
                 await anext(self._commands, None)
-        self.ended = time.monotonic_ns()
-        self.took_s = (self.ended - started) / 1e9
+        ended = time.monotonic_ns()
+        self.taken |= {"ended": ended, "took_s": (ended - started) / 1e9}
         self.reader.known[Stream.FIFO] = {name: (*each,) for name, each in known.items()}
-        self.is_ballast_right = size == self._size and checksum == checksum_of(ballast(size))
+        is_right = size == self._size and checksum == checksum_of(ballast(size))
+        self.taken["is_ballast_right"] = is_right
 
 
 class Sender:
@@ -210,8 +205,7 @@ class Sender:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, rate: int, size: int) -> None:
-        self._tasks = [asyncio.create_task(self._send(rate, size))]
-        self._tasks.append(asyncio.create_task(self._sample()))
+        self._tasks = [*map(asyncio.create_task, (self._send(rate, size), self._sample()))]
 
     async def stop(self) -> None:
         self._is_stopping = True
@@ -237,30 +231,19 @@ class Sender:
 
 
 async def _state(place: dict[str, Any], commands: Commands) -> None:
-    before_mb = _peak_mb()
+    before_mb = peak_mb()
     book = Book(place["state_bytes"], place.get("pause_at", 0), commands)
     started = time.monotonic_ns()
-    async with join(
-        place["group"],
-        name=place["name"],
-        discovery=DirectorySource(place["meet"]),
+    async with _join(
+        place,
         config=MulticastConfig(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         give_state=book.give,
         take_state=book.take,
     ) as group:
-        say(
-            {
-                "join_s": (time.monotonic_ns() - started) / 1e9,
-                "took_s": book.took_s,
-                "calls": book.calls,
-                "began": book.began,
-                "ended": book.ended,
-                "is_ballast_right": book.is_ballast_right,
-                "state_lost": group.state_lost,
-                "memory_before_mb": before_mb,
-            }
-        )
+        join_s = (time.monotonic_ns() - started) / 1e9
+        about = {"join_s": join_s, "state_lost": group.state_lost, "memory_before_mb": before_mb}
+        say(about | book.taken)
         reading = asyncio.create_task(book.reader.read(group))
         sender = Sender(group, place["name"])
         async for command in commands:
@@ -268,14 +251,14 @@ async def _state(place: dict[str, Any], commands: Commands) -> None:
                 case "send":
                     sender.start(command["rate"], command["size"])
                 case "memory":
-                    say({"memory_mb": _peak_mb()})
+                    say({"memory_mb": peak_mb()})
                 case "stop":
                     await sender.stop()
                     say({"sent": sender.sent, "samples": sender.samples})
                 case "finish":
                     await book.reader.finish(group, command["expect"])
                     known = book.reader.known[Stream.FIFO]
-                    say({"known": known, "memory_mb": _peak_mb(), "stats": group.stats()})
+                    say({"known": known, "memory_mb": peak_mb(), "stats": group.stats()})
                 case "view":
                     say(await view_of(group, command["names"]))
         reading.cancel()
@@ -286,13 +269,6 @@ def checksum_of(blocks: Iterable[bytes]) -> int:
     for block in blocks:
         checksum = zlib.crc32(block, checksum)
     return checksum
-
-
-def _peak_mb() -> float:
-    """The most that was resident. What getrusage says would count the parent's, before exec."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(peak) / 1024
 
 
 ROLES: dict[str, Callable[[], None]] = {
