@@ -357,7 +357,7 @@ PLANTED: list[tuple[Callable[[Traces], None], set[str], str, int]] = [
     (deliver_without_a_window, {"N1"}, "e", 0),
     (deliver_after_the_next_view, {"N8"}, "b", 0),
     (deliver_in_another_view, {"N8", "VS2", "VS5"}, "b", 0),
-    (leave_out_what_was_sent_last_in_a_view, {"N1", "VS4", "VS5"}, "c", 0),
+    (leave_out_what_was_sent_last_in_a_view, {"N1", "N5", "VS4", "VS5"}, "c", 0),
     (deliver_a_uniform_message_again, {"G2 N2", "VS3"}, "b", 6),
     (leave_out_a_uniform_message, {"N1", "VS3"}, "b", 0),
     (leave_out_the_last_uniform_message, {"N5", "VS4", "VS5", "VS6"}, "b", 0),
@@ -471,6 +471,20 @@ def test_a_missing_segment_is_noticed_and_excuses_what_it_had(
     assert f"b: rows {first}..{first + PIECE_ROWS - 1} are in no file" in (
         report.verdicts[0].incomplete
     )
+
+
+@pytest.mark.parametrize("piece_rows", [PIECE_ROWS, 100 * PIECE_ROWS])
+def test_what_was_purged_behind_missing_rows_is_of_no_known_view(
+    traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
+) -> None:
+    """The row of a view is missing, in a segment before or in the same one: what b purges later is
+    not of the view before."""
+    monkeypatch.setattr("cluster_traces.PIECE_ROWS", piece_rows)
+    del traces.rows["b"][traces.find("b", event="view", view=3)]
+    traces.lost["b"] = 1
+    traces.write(tmp_path)
+    report = audit(None, tmp_path)
+    assert set(statuses(report).values()) == {"incomplete"}
 
 
 def test_a_missing_segment_hides_no_repeat(traces: Traces, tmp_path: Path) -> None:

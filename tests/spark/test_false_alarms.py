@@ -126,8 +126,8 @@ def await_more(cluster: Cluster, at: int) -> None:
 def sent(cluster: Cluster, at: int) -> int:
     tell(cluster.processes[at], {"op": "stats"})
     stats = hear(cluster.processes[at])
-    assert "ReliableMulticast" in stats, "the trade was over before the kill"
-    high: int = stats["ReliableMulticast"]["sent"]["fifo"]["high"]
+    assert "ViewStreams" in stats, "the trade was over before the kill"
+    high: int = stats["ViewStreams"]["sent"]["fifo"]["high"]
     return high
 
 

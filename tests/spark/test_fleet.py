@@ -15,8 +15,8 @@ from ringcast.cli import main
 from ringcast.cli.fleet import run_fleet
 from ringcast.cli.replay import replay
 from ringcast.events import Delivered
-from ringcast.node import Node
-from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.node import build_node
+from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.plan import expand
@@ -42,12 +42,14 @@ SMALL = grid_points([parse_setting("messages=3"), parse_setting("loss=0,0.05")])
 def delivers_twice() -> NodeFactory:
     """Nodes that break G2. The class travels to the workers, being nobody's but this function's."""
 
-    class DeliversTwice(ReliableMulticast):
-        def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
-            events = super().take_ready(limit, now, out)
+    class DeliversTwice(ViewStreams):
+        def take_ready(
+            self, limit: int, now: int, out: Effects, *, only_own: bool = False
+        ) -> list[Event]:
+            events = super().take_ready(limit, now, out, only_own=only_own)
             return events + [event for event in events if isinstance(event, Delivered)][:1]
 
-    return partial(Node, multicast=DeliversTwice)
+    return partial(build_node, multicast=DeliversTwice, detector=None)
 
 
 def assert_says(row: Row, summary: Summary) -> None:

@@ -55,7 +55,7 @@ def check_kills(spark: SparkSession, directory: Path, seed: int, kills: int) -> 
     assert found["G1"].status == "unknown tail"
     assert found["G1"].unknown == killed
     assert found["content"].unknown <= killed
-    for name in ("G2 N2", "G4", "N1", "N3"):
+    for name in ("G2 N2", "N1", "N3", "VS1"):
         assert found[name].status == "ok", name
         assert found[name].premises > 0, name
     for name in killed:
@@ -82,10 +82,10 @@ def run_cluster(directory: Path, seed: int, kills: int) -> set[str]:
     return killed
 
 
-def test_a_member_that_was_stopped_leaves_two_whole_traces(
+def test_a_member_that_was_stopped_leaves_one_whole_trace(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It is left out while it sleeps, and goes on as another incarnation."""
+    """It is left out while it sleeps, and comes back as the same incarnation."""
     soon = {"heartbeat_s": 0.2, "suspect_after_s": 1.0, "verify_s": 0.3}
     with Cluster(members=4, loss=0.02, record=tmp_path, membership=soon) as cluster:
         cluster.tell_all(TRADE)
@@ -112,7 +112,7 @@ def test_a_member_that_was_stopped_leaves_two_whole_traces(
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:
             incarnations.add((segment.info.node, segment.info.inc))
-    assert sorted(node for node, _ in incarnations) == ["m0", "m1", "m1", "m2", "m3"]
+    assert sorted(node for node, _ in incarnations) == ["m0", "m1", "m2", "m3"]
 
 
 def await_trading(cluster: Cluster, at: int, directory: Path | None) -> None:
@@ -143,5 +143,5 @@ def messages_sent(cluster: Cluster, at: int) -> int:
     tell(cluster.processes[at], {"op": "stats"})
     stats = hear(cluster.processes[at])
     assert "sent" not in stats, "the trade was over before the kill"
-    high: int = stats["ReliableMulticast"]["sent"]["fifo"]["high"]
+    high: int = stats["ViewStreams"]["sent"]["fifo"]["high"]
     return high

@@ -276,7 +276,7 @@ def test_views_and_lives(spark: SparkSession, tmp_path: Path) -> None:
     hand.write("a", "start", 0)
     hand.write("a", "view", 1, **first)
     hand.write("b", "view", 3, **first)
-    hand.write("a", "tx", 4, kind="suspect", peer="a", members=("b#7",), detail="silent")
+    hand.write("a", "tx", 4, kind="complain", peer="a", members=("b#7",), detail="silent")
     hand.write("a", "view", 5, **second)
     hand.write("c", "view", 6, **second)
     hand.write("c", "ackmap", 6, stream=0)
@@ -400,7 +400,7 @@ def test_simulated_traces(spark: SparkSession, tmp_path: Path) -> None:
     again = Counter(
         row.member
         for row in rows
-        if row.event == "tx" and row.kind == "data" and row.again
+        if row.event == "tx" and row.kind in ("data", "forwarded") and row.again
         for _ in range(row.seqno, row.seqno2 + 1)
     )
     assert again

@@ -195,9 +195,9 @@ def test_what_is_there_and_cannot_be_read_is_never_passed_over(
 ) -> None:
     """A file of a newer version: by the next file it is known what is in it."""
     with monkeypatch.context() as later:
-        later.setattr(sealed, "VERSION", 3)
+        later.setattr(sealed, "VERSION", sealed.VERSION + 1)
         newer = write_file(archive, "one", 200, [Kept(WEB, 61, 70)])
-    named = rf"{newer.name}: a segment of version 3"
+    named = rf"{newer.name}: a segment of version {sealed.VERSION + 1};"
     table = spark.read.format("ringcast")
     with pytest.raises(PySparkException, match=named):
         table.load(str(archive)).count()

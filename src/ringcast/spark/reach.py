@@ -23,7 +23,7 @@ from ringcast.trace.rows import DELIVER, OPEN, split_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringcast.rules.history import Stay
+    from ringcast.rules.history import Life, Stay
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import Purged
     from ringcast.trace.rows import MemberKey, OriginKey, PairKey, ViewKey
@@ -63,7 +63,7 @@ def judge_reach(run: RecordedRun) -> Reached:
     found = Reached()
     reached = _reached(run)
     for sender, life in run.history.lives.items():
-        stays = {stay.view.idx: stay for stay in life.stays.values()}
+        stays = {stay.view.idx: stay for stay in _forward(life)}
         most: dict[PairKey, tuple[Purged, int]] = {}
         for (stream, view_idx), mark in run.members[sender].summary.purged.items():
             stay = stays.get(view_idx)
@@ -83,6 +83,15 @@ def judge_reach(run: RecordedRun) -> Reached:
                 found.lacking.append(Lacking(pair[2:], receiver, through, mark))
     found.shares = sorted(_shares(run), key=lambda share: (share.delivered / share.sent, share))
     return found
+
+
+def _forward(life: Life) -> Iterator[Stay]:
+    """Its views without those that go back (VS1): what came before such a one, nobody can tell."""
+    highest = 0
+    for stay in life.stays.values():
+        if stay.view.view > highest:
+            highest = stay.view.view
+            yield stay
 
 
 def _reached(run: RecordedRun) -> dict[PairKey, list[tuple[ViewKey, int]]]:

@@ -14,6 +14,7 @@ from ringcast.errors import RingcastError, UsageError
 from ringcast.rules.history import MARKS
 from ringcast.spark.summary import (
     CUT,
+    HOLE,
     KEPT,
     SPAN_BLOCKS,
     Purged,
@@ -295,13 +296,13 @@ def _fold_purges(columns: dict[str, pa.Array], events: _Events, summary: Segment
     if not len(places):
         return
     idx, stream, seqno = (columns[name].to_numpy()[places] for name in ("idx", "stream", "seqno"))
-    views = [-1, *(row.idx for row in summary.rows if row.event == VIEW)]
-    installed = np.searchsorted(views, idx) - 1
+    since = [-1, *(row.idx for row in summary.rows if row.event in (VIEW, HOLE))]
+    installed = np.searchsorted(since, idx) - 1
     order = np.lexsort((idx, stream))
     changes = [np.diff(values[order]) != 0 for values in (stream, installed)]
     for at in order[np.append(np.logical_or(*changes), True)].tolist():
         mark = Purged(int(idx[at]), int(seqno[at]))
-        summary.purged[int(stream[at]), views[installed[at]]] = mark
+        summary.purged[int(stream[at]), since[installed[at]]] = mark
 
 
 def _fold_capacity(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:

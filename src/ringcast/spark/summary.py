@@ -101,7 +101,8 @@ class SegmentSummary:
     capacity: int = 0
     """Of the member's send windows; 0: no row tells."""
     purged: dict[tuple[int, int], Purged] = field(default_factory=dict)
-    """By stream, and by the idx of the view's row; -1: it is in an earlier segment."""
+    """By stream, and by the idx of the view's row, or of a hole since: then nobody knows the view.
+    -1: either is in an earlier segment."""
 
     @property
     def rows(self) -> list[Row]:
@@ -133,9 +134,9 @@ class SegmentSummary:
 
     def extend(self, later: SegmentSummary) -> None:
         """Take in what follows in the order of idx."""
-        last_view = next((row.idx for row in reversed(self.rows) if row.event == VIEW), -1)
-        for (stream, view), mark in later.purged.items():
-            self.purged[stream, last_view if view < 0 else view] = mark
+        last = next((row.idx for row in reversed(self.rows) if row.event in (VIEW, HOLE)), -1)
+        for (stream, idx), mark in later.purged.items():
+            self.purged[stream, last if idx < 0 else idx] = mark
         self.condensed.merge(later.condensed)
         for track, spans in later.content.items():
             for at, span in spans.items():

@@ -22,7 +22,7 @@ from ringcast.trace.rows import DELIVER, TX
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_PAYLOAD_KINDS = ("data", "peer_repair", "udata", "unicastdata", "statedata", "estaterun")
+_PAYLOAD_KINDS = ("data", "peer_repair", "udata", "unicastdata", "statedata", "forwarded")
 
 RETRANSMISSIONS = schema(
     run_id=TEXT,
@@ -49,9 +49,9 @@ CONTROL_COST = schema(
 
 def retransmissions(rows: DataFrame) -> DataFrame:
     """RETRANSMISSIONS: the hot spots, sender by receiver."""
-    is_data = F.col("kind").isin("data", "peer_repair")
+    is_data = F.col("kind").isin("data", "peer_repair", "forwarded")
     is_again = is_data & (F.col("again") > 0)
-    is_request = F.col("kind").isin("nack", "peerrepairrequest", "peer_repair_request")
+    is_request = F.col("kind").isin("nack", "want", "peerrepairrequest", "peer_repair_request")
     sent = rows.where(of_event(TX) & (is_again | is_request))
     count = F.when(is_again, F.col("seqno2") - F.col("seqno") + 1)
     found = sent.groupBy(

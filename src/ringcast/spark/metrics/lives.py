@@ -78,7 +78,7 @@ def _all_of(lists: Column) -> Column:
 
 def suspicions(rows: DataFrame) -> DataFrame:
     """SUSPICIONS: who told whom to go on without somebody."""
-    told = rows.where(of_event(TX) & (F.col("kind") == "suspect"))
+    told = rows.where(of_event(TX) & (F.col("kind") == "complain"))
     found = told.select(
         "run_id",
         F.col("wall_ns").alias("at_ns"),

@@ -81,7 +81,7 @@ _KEPT_AS_THEY_ARE = {
     **dict.fromkeys(Row._fields, _LONG),
     **dict.fromkeys(("event", "node", "peer", "view_creator", "kind", "detail"), _TEXT),
     **dict.fromkeys(("inc", "peer_inc", "block_hash"), _UNSIGNED),
-    "members": _TEXTS,
+    **dict.fromkeys(rows.LISTS, _TEXTS),
 }
 _BRONZE = _schema(file=_TEXT, **_KEPT_AS_THEY_ARE)
 _EVERY_ROW: dict[str, DataType] = {
@@ -112,7 +112,12 @@ _SILVER = {
         **dict.fromkeys(("again", "epoch", "conn"), _LONG),
         members=_TEXTS,
     ),
-    "views": _schema(**_EVERY_ROW, hd=_LONG, received=_LONG, creator=_TEXT, members=_TEXTS),
+    "views": _schema(
+        **_EVERY_ROW,
+        **dict.fromkeys(("hd", "received"), _LONG),
+        creator=_TEXT,
+        **dict.fromkeys(rows.LISTS, _TEXTS),
+    ),
 }
 _GOLD = {
     "verdicts": _schema(

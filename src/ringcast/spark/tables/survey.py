@@ -162,7 +162,7 @@ def _overlapping(states: list[SegmentState], chosen: set[str]) -> list[Quarantin
     for state in states:
         info = state.info
         twin = there.get((info.node, info.inc, info.first_idx))
-        is_copy = twin is not None and (twin.info, twin.summary) == (info, state.summary)
+        is_copy = twin is not None and state.is_same_as(twin)
         is_merged = any(
             (whole.info.node, whole.info.inc) == (info.node, info.inc)
             and whole.info.is_merged_from(info)

@@ -138,5 +138,6 @@ def recorded_columns(frame: Frame) -> dict[str, Any]:
         columns["view"] = frame.id.counter
     elif isinstance(frame, changes.Complain):
         columns["members"] = (member_key(frame.member),)
-        columns["detail"] = "slow" if frame.is_slow else "silent"
+        is_silent = not (frame.is_slow or frame.wants_state)
+        columns["detail"] = "silent" if is_silent else "slow" if frame.is_slow else "gives no state"
     return columns
