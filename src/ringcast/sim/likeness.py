@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Trace
 
 STATE_CHARACTERS_MAX = 160
-_MEMBER = re.compile(r"\b[A-F](#\d+)?\b")
+_MEMBER = re.compile(r"\b[A-J](#\d+)?\b")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
