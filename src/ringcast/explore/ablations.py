@@ -160,7 +160,7 @@ _WENT_BACK = "a receiver went back to an older connection (S6)"
 _TOO_MANY = "more new connections than reasons to ask for one (Y4)"
 _TWICE = "a message was delivered twice (S1, Y3)"
 _UNTOLD = "a connection ended, and what it left undone is not told (S8)"
-_NOT_ALL = "a uniform message was delivered before all held it (U1)"
+_NOT_ALL = "a uniform message was delivered before all held it (U3)"
 
 _OF_UNICAST = {
     "ack-conn": _unicast(_PAIR["stale"], LATE_EFFECT, sender=CredulousSender),

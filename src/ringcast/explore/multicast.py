@@ -2,7 +2,7 @@
 
 What must hold always: the nodes' own invariants; order, once, and content (N1, N2); no receiver
 drops what a sender was allowed to send (N4); a sender keeps what some member of its view has not
-delivered (N5); a uniform message is delivered only when all hold it (U1). And from every state the
+delivered (N5); a uniform message is delivered only when all hold it (U3). And from every state the
 goal stays reachable: all is sent, and delivered by all, and the senders' windows are empty.
 
 What becomes of it when a view ends: views.py and view_steps.py.
@@ -94,7 +94,7 @@ class MulticastSystem(NodeSystem[Facts, tuple[()]]):
                 yield "a sender purged what a member of its view has not delivered (N5)"
             is_uniform = self.scenario.stream is Stream.UNIFORM
             if is_uniform and max(counts) > min(each.received[i] for each in facts):
-                yield "a uniform message was delivered before all held it (U1)"
+                yield "a uniform message was delivered before all held it (U3)"
 
     def goal(self, state: Now) -> bool:
         """All is sent and has reached everybody, and the windows are empty."""
