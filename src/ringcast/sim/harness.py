@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
 from ringcast.events import Closed
 from ringcast.model import Stream
@@ -21,7 +22,7 @@ from ringcast.trace.observe.run import RunObserver
 from ringcast.trace.rows import about
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringcast.core.effects import Signal
     from ringcast.events import Event
@@ -68,6 +69,7 @@ class Harness:
         self._name = str(node.me)
         self._keeper = keeper
         self._sink = RunSink(recorder, node.me)
+        self._buffer = bytearray(DATAGRAM_BYTES_MAX)
         self._last_word = ""
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
         self._arriving: deque[Packet] = deque()
@@ -91,12 +93,20 @@ class Harness:
     def receive(self, packets: Sequence[Packet], now: int) -> None:
         self._arriving.extend(packets)
         before = self._refused
-        self._call(self.node.receive_datagrams, [packet.data for packet in packets], now)
+        self._call(self.node.receive_datagrams, self._read(packets), now)
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
         if refused != spoiled:
             self._recorder.find(
                 "G1", f"{self._name} got {spoiled} corrupted datagrams and refused {refused}"
             )
+
+    def _read(self, packets: Sequence[Packet]) -> Iterator[memoryview]:
+        """As a socket reads: into one buffer, one after the other. Nothing of it lasts."""
+        for packet in packets:
+            size = len(packet.data)
+            self._buffer[:size] = packet.data
+            yield memoryview(self._buffer)[:size]
+            self._buffer[:size] = b"\xff" * size
 
     def _arrive(self, now: int) -> None:
         """The node looks at the next one. A view may have begun with the one before."""

@@ -15,6 +15,7 @@ from ringcast.protocols.multicast import EARLY_MAX
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Commit, Data
 from support.view_group import ViewGroup, name_of
 
@@ -334,3 +335,21 @@ def test_who_is_closed_heeds_no_change(flushing: Flushing) -> None:
     begin = Begin(others, cut_between(flushing.view, others, flushing.node.me, {}))
     flushing.streams.handle_signal(begin, flushing.now, flushing.out)
     assert len(flushing.out.events) == 1
+
+
+def test_what_is_passed_on_does_not_change_with_the_buffer_that_it_came_in() -> None:
+    """A proposer passes an answer on, and receives something else before that leaves."""
+    group = ViewGroup("ABC").form()
+    a, b, c = (group.node(name).me for name in "ABC")
+    node = group.node("A")
+    out = freeze(node, 0)
+    answer = Forwarded(later(node), b, Data(UNIFORM, 1, [b"first", b"next"]), c)
+    (datagram,) = Codec("g", b, 1000).pack([answer], a)
+    buffer = bytearray(datagram)
+    _, frames = Codec("g", a, 1000).unpack(memoryview(buffer))
+    streams_of(node).receive(b, frames, 0, out)
+    buffer[:] = b"x" * len(buffer)
+    ((dest, passed),) = out.frames
+    assert dest == c
+    assert isinstance(passed, Forwarded)
+    assert passed.data.payloads == [b"first", b"next"]

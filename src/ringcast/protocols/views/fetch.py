@@ -18,6 +18,7 @@ from ringcast.core.view_change import OWN
 from ringcast.model import Origin
 from ringcast.protocols.intake import accept
 from ringcast.protocols.views.halves import ViewReceiver
+from ringcast.protocols.views.timing import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire.changes import Forwarded, Want
 from ringcast.wire.frames import Data
 from ringcast.wire.limits import NACK_RANGES_MAX
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.halves import ViewSender
 
     HalfOf = Callable[[Origin], ViewSender | ViewReceiver | None]
-
-FETCH_START_NS = 40_000_000
-FETCH_MAX_NS = 500_000_000
-"""How often what is lacking is asked for: at first, and at the least."""
 
 DIRECT_TRIES = 2
 """How often its holder is asked before the proposer is."""
@@ -63,7 +60,7 @@ class Fetch:
         self._members: tuple[Member, ...] = ()  # of that
         self._part: Part | None = None
         self._tries = 0
-        self._interval = FETCH_START_NS
+        self._interval = REPEAT_START_NS
         # Messages that each member was given of each stream, for this proposal.
         self._answered: Counter[tuple[Member, Origin]] = Counter()
 
@@ -78,7 +75,7 @@ class Fetch:
         """This is what everybody is to have."""
         self._part = part
         self._tries = 0
-        self._interval = FETCH_START_NS
+        self._interval = REPEAT_START_NS
         for origin, cut in self.lacking().items():
             # Its sender may have room for more than this member: a change does not wait for a
             # reader.
@@ -124,7 +121,7 @@ class Fetch:
         is_due = self._timers.take(Timer.FETCH, now)
         if is_due:
             self._tries += 1
-            self._interval = min(2 * self._interval, FETCH_MAX_NS)
+            self._interval = min(2 * self._interval, REPEAT_MAX_NS)
         return is_due
 
     def add(self, origin: Origin, data: Data, now: int) -> None:
@@ -162,7 +159,10 @@ class Fetch:
             return False
         if frame.asker is not None and frame.asker != self.me:
             if frame.id.creator == self.me:
-                out.datagram(frame.asker, replace(frame, asker=None))
+                # Cut into payloads now: it leaves when the datagram's buffer has been used again.
+                data = frame.data
+                data = Data(data.stream, data.first, data.payloads, more=data.more)
+                out.datagram(frame.asker, replace(frame, data=data, asker=None))
         elif frame.id == self.proposal and self._part is not None:
             self.add(Origin(frame.sender, frame.data.stream), frame.data, now)
         return True

@@ -1,7 +1,7 @@
 """Proposals: what keeps the proposals of one member going.
 
-Whoever is asked for something repeats nothing; whoever asks repeats it after 40 ms, doubled up to
-half a second, until it is answered or has no meaning any more.
+Whoever is asked for something repeats nothing; whoever asks repeats it after 40 ms, then every
+80 ms, until it is answered or has no meaning any more.
 
     at the proposer                                    then
     some are silent for PATIENCE                       propose again without them, and without the

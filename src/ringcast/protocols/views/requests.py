@@ -14,7 +14,7 @@ from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Named
 from ringcast.protocols.views.election import verified
 from ringcast.protocols.views.pairs import PROBE_NS, Pairs
-from ringcast.protocols.views.timing import REPEAT_MAX_NS, REPEAT_START_NS
+from ringcast.protocols.views.timing import REPEAT_START_NS, REQUEST_MAX_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
@@ -167,7 +167,7 @@ class Requests:
         if self._interval > REPEAT_START_NS:
             out.signal(VerifyWanted(to))
         self._timers.arm(Timer.REQUEST, now + self._interval)
-        self._interval = min(2 * self._interval, REPEAT_MAX_NS)
+        self._interval = min(2 * self._interval, REQUEST_MAX_NS)
 
     def _complain_of_unheard(self, now: int, out: Effects) -> None:
         self.pairs.forget_old(now)
