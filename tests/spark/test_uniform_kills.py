@@ -31,6 +31,8 @@ TRADE = {
     "guarantees": ["uniform", "uniform", "fifo"],
 }
 """Fast enough, with what is lost, that messages are always under way."""
+ENDS_S = 120.0
+"""By far."""
 
 
 def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_path: Path) -> None:
@@ -63,7 +65,10 @@ def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
     generator = random.Random(seed)
     killed: set[str] = set()
     recording: dict[str, Any] = {"record": directory, "record_level": level}
-    with Cluster(members=MEMBERS, loss=0.1, seed=seed, membership=PATIENT, **recording) as cluster:
+    with (
+        Cluster(members=MEMBERS, loss=0.1, seed=seed, membership=PATIENT, **recording) as cluster,
+        cluster.within(ENDS_S),
+    ):
         cluster.tell_all(TRADE)
         for _ in range(KILLS):
             at = generator.randrange(len(cluster.names))

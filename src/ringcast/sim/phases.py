@@ -234,9 +234,13 @@ class Phases:
                 )
 
     def _is_there(self, dest: int) -> bool:
-        """Whether anybody takes what is for this destination; a late leaver does not."""
+        """Whether anybody takes what is for this destination; a late leaver does not, nor who has
+        crashed: in a group it may take long until messages to one are given up."""
         process = self._cluster.process_in(dest)
-        return process is None or not process.resident.harness.is_closed
+        if process is None:
+            return True
+        is_gone = self._options.protocol != "unicast" and not process.is_alive
+        return not is_gone and not process.resident.harness.is_closed
 
     def _members(self) -> list[SimProcess]:
         """Those in the current view that live."""

@@ -31,6 +31,7 @@ from ringcast.node import build_node
 from ringcast.protocols.views import state as views_state
 from ringcast.protocols.views.frames import Propose, State
 from ringcast.protocols.views.parts import share_state
+from ringcast.protocols.views.taking import RETRY_NS
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import (
     JoinerBlocked,
@@ -509,6 +510,8 @@ NONE, LACKS, HOLDS, KEEPS = (StateStanding(holding) for holding in Holding)
         ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), False, ("B", "")),
         ((HOLDS, HOLDS, LACKS._replace(refused=(A,))), False, ("B", "C")),
         ((HOLDS, LACKS._replace(refused=(A,)), NONE), False, ("", "")),
+        ((HOLDS, LACKS._replace(refused=(A,)), LACKS._replace(provider=A)), False, ("A", "")),
+        ((HOLDS, LACKS._replace(refused=(A,)), LACKS._replace(provider=D)), False, ("", "")),
         ((HOLDS, HOLDS, HOLDS), True, ("A", "C")),
         ((HOLDS, HOLDS, KEEPS), True, ("A", "")),
         ((LACKS, LACKS, HOLDS), True, ("C", "AB")),
@@ -604,7 +607,11 @@ def test_another_is_to_give_it_if_this_one_cannot(
     lacking = StateChanged(StateStanding(Holding.LACKS, None, (A,)))
     assert list(taker.out.signals) == [lacking] * is_given_up
     assert taker.told() == [(A, StateCancel(5))] * is_given_up
-    taker.begin(A, B, C, counter=6)  # whose maker does not know of that yet
+    taker.begin(A, B, C, counter=6)  # whose maker does not know of that yet, or knows nobody else
+    assert list(taker.out.signals) == [lacking] * is_given_up
+    taker.layer.handle_timeout(RETRY_NS - 1, taker.out)
+    assert list(taker.out.signals) == [lacking] * is_given_up
+    taker.layer.handle_timeout(RETRY_NS, taker.out)
     assert list(taker.out.signals) == [lacking] * (2 * is_given_up)
 
 

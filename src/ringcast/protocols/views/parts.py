@@ -84,8 +84,10 @@ def share_state(
 
     The part leads that has one, and of several the largest, the first in the proposal. The first
     of it that has a state gives it: to who lacks one and is not being given it, and to all of the
-    other parts. Where nobody has one, that of the first counts, if all could have one; but what a
-    member without any was sent before is in nobody's state, so then it is lost.
+    other parts. If all who have one have refused, and somebody is still being given it, that one
+    may do it later: nobody takes it now. Where nobody has one, that of the first counts, if all
+    could have one; but what a member without any was sent before is in nobody's state, so then it
+    is lost.
     """
     standings = {who: states[who].standing for who in proposal.members}
     staying = [who for who in proposal.members if who not in proposal.leaving]
@@ -93,19 +95,26 @@ def share_state(
     refused = {who for standing in standings.values() for who in standing.refused}
     holders = {who for who in wanting if standings[who].holding in (Holding.HOLDS, Holding.KEEPS)}
     able = [who for who in wanting if who not in refused and (who in holders or not holders)]
+    together = {who: part.members for part in parts for who in part.members}
+    given = {
+        who
+        for who in wanting
+        if standings[who].holding is Holding.LACKS
+        and standings[who].provider in staying
+        and standings[who].provider in together[who]
+    }
+    if not able and holders and given:
+        return next(who for who in wanting if who in holders), ()
     if not able or (not holders and len(wanting) < len(staying)):
         return None, ()
     leading = max(parts, key=lambda part: (not holders.isdisjoint(part.members), len(part.members)))
     provider = next((who for who in leading.members if who in able), able[0])
-    together = {who: part.members for part in parts for who in part.members}
     takers = []
     for who in wanting:
-        holding, giver, _ = standings[who]
-        if holding is Holding.LACKS:
-            is_given = giver in staying and giver in together[who]
-            takes = not is_given
+        if standings[who].holding is Holding.LACKS:
+            takes = who not in given
         else:
-            takes = holding is Holding.HOLDS and who not in together[provider]
+            takes = standings[who].holding is Holding.HOLDS and who not in together[provider]
         if takes and who != provider:
             takers.append(who)
     return provider, tuple(takers)

@@ -227,6 +227,8 @@ class StateTransfer(Layer):
             assert self.provider is not None
             self._silent.add(self.provider)
             self._give_up_on(self.provider, out)
+        if self.taking.is_to_retry(now):
+            out.signal(StateChanged(self._standing))
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._enter(Phase.LIVE)
@@ -329,6 +331,8 @@ class StateTransfer(Layer):
                 refused = tuple(who for who in self._standing.refused if who not in self._silent)
                 self._silent.clear()
                 self._stand(StateStanding(Holding.LACKS, None, refused), out)
+            elif cut.provider in self._standing.refused:
+                self.taking.retry(now)  # somebody else is being given it
             else:  # whoever made the cut did not know yet that this member has nobody
                 out.signal(StateChanged(self._standing))
         early, self._early = self._early, deque()

@@ -31,9 +31,17 @@ PATIENCE_MAX_NS = 160_000_000_000
 so that a state which takes long to make gets through at last."""
 
 
+RETRY_NS = 500_000_000
+RETRY_MAX_NS = 8_000_000_000
+"""When to ask again where others are still being given it: at first, and at the latest. Each time
+takes a view change."""
+
+
 class Timer(Named):
     PATIENCE = auto()
     """The provider gives no sign."""
+    RETRY = auto()
+    """Somebody else may have it by now."""
 
 
 class Outcome(Enum):
@@ -68,6 +76,7 @@ class Taking:
         self.handover: deque[Event] = deque()
         """For the application."""
         self._patience = PATIENCE_NS
+        self._retry = RETRY_NS
 
     def attach(self, timers: Timers[Timer]) -> None:
         self._timers = timers
@@ -88,7 +97,15 @@ class Taking:
         """Nothing is to come any more."""
         self.provider = self.incoming = None
         self.handover.clear()
-        self._timers.disarm(Timer.PATIENCE)
+        self._timers.disarm_all()
+
+    def retry(self, now: int) -> None:
+        """Others are being given it: ask again later."""
+        self._timers.arm(Timer.RETRY, now + self._retry)
+        self._retry = min(2 * self._retry, RETRY_MAX_NS)
+
+    def is_to_retry(self, now: int) -> bool:
+        return self._timers.take(Timer.RETRY, now)
 
     def lose(self, lost: StateLost) -> None:
         """There is none."""
@@ -109,7 +126,7 @@ class Taking:
             return Outcome.FAILED
         self.handover.append(StateReceived(source, incoming.chunks, incoming.size))
         self._timers.disarm(Timer.PATIENCE)
-        self._patience = PATIENCE_NS
+        self._patience, self._retry = PATIENCE_NS, RETRY_NS
         return Outcome.COMPLETE
 
     def _on_begin(self, source: Member, begin: StateBegin, now: int, out: Effects) -> Outcome:
@@ -164,6 +181,7 @@ class Taking:
     def check_invariants(self) -> None:
         is_awaited = self.provider is not None and not self.is_here
         assert self._timers.is_armed(Timer.PATIENCE) <= is_awaited
+        assert not (self._timers.is_armed(Timer.RETRY) and is_awaited)
 
     def _wait_on(self, now: int) -> None:
         self._timers.arm(Timer.PATIENCE, now + self._patience)
