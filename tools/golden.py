@@ -153,9 +153,9 @@ def _dump(name: str, seed: int) -> Iterator[str]:
         options = expand(seed, plan.protocol, partitions=plan.partitions, purge=plan.purge)
         run(options)
     seal = ChecksumSeal() if options.has("F6") else None
-    codec = Codec(GROUP, Member(Address("golden", 0), 1, "golden"), options.datagram_bytes, seal)
+    codec = Codec(GROUP, Member(Address("golden", 0), 1, "golden"), options.datagram_bytes)
     for now, source, dest, data in packets:
-        _, frames = codec.unpack(data, overhear=True)
+        _, frames = codec.unpack(data if seal is None else seal.open(data), overhear=True)
         yield f"{now} {source}>{dest} {frames} {data.hex()}"
 
 

@@ -52,15 +52,16 @@ from ringcast.wire.messages import decode_message, encode_message
 from ringcast.wire.requests import decode_request, encode_answer, encode_ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Layer, Signal
     from ringcast.core.observer import Observer
     from ringcast.events import Event
     from ringcast.model import Address, Digest, Origin, View
-    from ringcast.wire.codec import Buffer, DatagramSeal
+    from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame
+    from ringcast.wire.seal import DatagramSeal
 
 L = TypeVar("L")
 
@@ -92,7 +93,9 @@ class Node:
         """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
-        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, seal)
+        self._seal = seal
+        overhead = 0 if seal is None else seal.overhead
+        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, overhead)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -218,8 +221,23 @@ class Node:
             self.detector.heard(source, now)
         return request
 
+    def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
+        """Datagrams as they came, without their seals. What does not open is counted."""
+        return datagrams if self._seal is None else self._open(self._seal, datagrams, now)
+
+    def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
+        for datagram in datagrams:
+            try:
+                yield seal.open(datagram, now)
+            except DecodeError as error:
+                self._reject(error)
+
+    def seal(self, datagram: bytes) -> bytes:
+        """As it may leave."""
+        return datagram if self._seal is None else self._seal.seal(datagram)
+
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
-        """Datagrams as they came. Their bytes are not needed after this returns."""
+        """Datagrams, opened. Their bytes are not needed after this returns."""
         detector, observer = self.detector, self.observer
         for datagram in datagrams:
             if observer is not None:
@@ -404,7 +422,7 @@ class Node:
         return self.deadlines.next()
 
     def take_datagrams(self, now: int = 0) -> list[tuple[Address | None, bytes]]:
-        """What to send, in order; None means to every other member of the view.
+        """What to send, in order, to be sealed; None means to every other member of the view.
 
         Frames for the same destination share datagrams; so do sends that were made since the
         last call. `now` is for the observer.

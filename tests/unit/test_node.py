@@ -9,10 +9,11 @@ import pytest
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Layer, Suspected
 from ringcast.core.view_change import Begin, cut_between
-from ringcast.errors import DecodeError, GroupClosed, Reject, UsageError
+from ringcast.errors import GroupClosed, Reject, UsageError
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 from ringcast.node import Node
+from ringcast.sim.seal import ChecksumSeal
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import InView
 from ringcast.wire.codec import Codec
@@ -181,18 +182,12 @@ def test_what_cannot_be_decoded_is_counted_and_dropped(datagram: bytes, reason: 
 
 
 def test_a_seal_that_does_not_open_is_counted() -> None:
-    class NobodysSeal:
-        overhead = 0
-
-        def seal(self, datagram: bytes) -> bytes:
-            return datagram
-
-        def open(self, datagram: bytes) -> bytes:
-            raise DecodeError(Reject.SEAL)
-
-    a = node(seal=NobodysSeal())
-    a.receive_datagrams(datagrams(B, Watermark(Stream.FIFO, 1)), 0)
+    """Whoever drives the node opens what comes, and seals what leaves."""
+    a, b = (node(me, seal=ChecksumSeal()) for me in (A, B))
+    datagram = b.seal(*datagrams(B, Watermark(Stream.FIFO, 1)))
+    a.receive_datagrams(a.open([datagram, datagram[:-1]], 0), 0)
     assert a.rejected == {Reject.SEAL.value: 1}
+    assert [*node().open([datagram], 0)] == [datagram]
 
 
 def test_a_view_comes_behind_all_that_was_said_before_it() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ringcast.model import Address, Member, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
+    from ringcast.wire.codec import Buffer
 
 DRAIN_MAX = 16
 """Datagrams read before anything else gets its turn."""
@@ -231,25 +232,26 @@ class Driver:
         lose = self._lose
         if lose is not None:
             datagrams = (datagram for datagram in datagrams if not lose())
-        first = next(datagrams, None)
+        opened = iter(self.node.open(datagrams, now))
+        first = next(opened, None)
         if first is None:
             self._receive((), now)
             return
         if not self.node.effects.events:  # those would be told before it
             request = self.node.take_request(first, now)
             if request is not None:
-                self._tell_request(request, datagrams)
+                self._tell_request(request, opened)
                 return
-        self._receive(chain((first,), datagrams), now)
+        self._receive(chain((first,), opened), now)
 
-    def _receive(self, datagrams: Iterable[memoryview], now: int) -> None:
+    def _receive(self, datagrams: Iterable[Buffer], now: int) -> None:
         self.node.receive_datagrams(datagrams, now)
         if self._spinner is not None:
             self._spinner.stay_awake()
         self._after_input(now)
 
     def _tell_request(
-        self, request: RequestReceived | ReplyReceived, others: Iterator[memoryview]
+        self, request: RequestReceived | ReplyReceived, others: Iterator[Buffer]
     ) -> None:
         """Whoever waits for it goes on at once, before anybody looks what else has arrived. It
         brings no message: if nothing else has, little is left to be done."""
@@ -347,7 +349,8 @@ class Driver:
             return
         if self._spinner is not None:
             self._spinner.stay_awake()
-        for dest, datagram in datagrams:
+        for dest, unsealed in datagrams:
+            datagram = self.node.seal(unsealed)
             if dest is not None:
                 self.transport.send(datagram, dest)
             elif view is None:

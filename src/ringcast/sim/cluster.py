@@ -71,7 +71,7 @@ class Cluster:
         self._seal = ChecksumSeal() if options.has("F6") else None
         # Reads what nodes send; the name matters to nobody.
         wiretapper = Member(Address("wiretap", 0), 1, "wiretap")
-        self._wiretap = Codec(GROUP, wiretapper, options.datagram_bytes, self._seal)
+        self._wiretap = Codec(GROUP, wiretapper, options.datagram_bytes)
         self._incarnations = [0] * options.nodes
         self.is_healing = False
         self.gst: int | None = None

@@ -93,7 +93,9 @@ class Harness:
     def receive(self, packets: Sequence[Packet], now: int) -> None:
         self._arriving.extend(packets)
         before = self._refused
-        self._call(self.node.receive_datagrams, self._read(packets), now)
+        opened = self.node.open(self._read(packets), now)
+        self._call(self.node.receive_datagrams, opened, now)
+        self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
         if refused != spoiled:
             self._recorder.find(
@@ -111,8 +113,8 @@ class Harness:
     def _arrive(self, now: int) -> None:
         """The node looks at the next one. A view may have begun with the one before."""
         packet = self._arriving.popleft()
-        if packet.is_corrupted:
-            return
+        while packet.is_corrupted:  # it did not open
+            packet = self._arriving.popleft()
         # What speaks of a connection with a predecessor at this address is for nobody here.
         is_for_me = packet.addressee in (None, self.me)
         frames = [frame for frame in packet.frames if is_for_me or not frame.epoch]
@@ -255,9 +257,8 @@ class Harness:
         last_new: dict[Member | None, Packet] = {}
         for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
             kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
-            packet = Packet(
-                self.slot, self._name, self.me.incarnation, datagram, frames, kinds, peer
-            )
+            data = self.node.seal(datagram)
+            packet = Packet(self.slot, self._name, self.me.incarnation, data, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet
             self._outgoing.append((dest, packet))

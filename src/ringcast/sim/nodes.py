@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ringcast.model import Member
     from ringcast.node import Node
     from ringcast.sim.options import Options
-    from ringcast.wire.codec import DatagramSeal
+    from ringcast.wire.seal import DatagramSeal
 
 
 class NodeFactory(Protocol):

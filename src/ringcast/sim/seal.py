@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ringcast.errors import DecodeError, Reject
+
+if TYPE_CHECKING:
+    from ringcast.wire.codec import Buffer
 
 
 class ChecksumSeal:
@@ -15,7 +19,7 @@ class ChecksumSeal:
     def seal(self, datagram: bytes) -> bytes:
         return datagram + crc32(datagram).to_bytes(4, "little")
 
-    def open(self, datagram: bytes) -> bytes:
+    def open(self, datagram: Buffer, now: int = 0) -> Buffer:
         body = datagram[:-4]
         if len(datagram) < 4 or crc32(body) != int.from_bytes(datagram[-4:], "little"):
             raise DecodeError(Reject.SEAL)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from itertools import accumulate, chain, pairwise
 from struct import Struct
 from struct import pack as struct_pack
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
@@ -136,19 +136,6 @@ _PASSING_HEAD_MAX: Final = (
 _MIDDLE: Final = 1  # flag of an answer
 
 
-class DatagramSeal(Protocol):
-    """Protects whole datagrams: what encryption or authentication plugs into."""
-
-    overhead: int
-    """Bytes that sealing adds."""
-
-    def seal(self, datagram: bytes) -> bytes: ...
-
-    def open(self, datagram: bytes) -> bytes:
-        """What was sealed; DecodeError(Reject.SEAL) unless it comes from a holder of the key."""
-        ...
-
-
 class Codec:
     """One member's datagrams in one group. Remembers how large they may be, and else nothing but
     what decoding again would give."""
@@ -158,18 +145,19 @@ class Codec:
         group: str,
         me: Member,
         datagram_bytes: int,
-        seal: DatagramSeal | None = None,
+        overhead: int = 0,
     ) -> None:
+        """`overhead`: so many bytes are added to each datagram before it leaves."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)
         self._group = group
-        self._seal = seal
+        self._added = overhead
         self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
         self._tag, self._in_view = 0, b""
         self._purged: int | None = None
         header_bytes = len(self._header) + _ADDRESSEE.size + _TAG_FRAME_BYTES
-        self._overhead = header_bytes + (seal.overhead if seal else 0)
+        self._overhead = header_bytes + overhead
         self._room = self._room_max = datagram_bytes - self._overhead
         self._senders: dict[bytes, tuple[Member, Decoders]] = {}  # by what begins their datagrams
         self._last: tuple[bytes, Member] | None = None  # of these, to this member alone
@@ -182,8 +170,7 @@ class Codec:
     def payload_bytes_max(self) -> int:
         """The largest payload that fits one datagram, be it for the group or for one member. It
         also fits when another member passes it on, in a datagram that may be larger."""
-        overhead = self._seal.overhead if self._seal else 0
-        passed_on = DATAGRAM_BYTES_MAX - overhead - _PASSING_HEAD_MAX - SIZE.size
+        passed_on = DATAGRAM_BYTES_MAX - self._added - _PASSING_HEAD_MAX - SIZE.size
         return min(self._room - _UNICAST_DATA_HEAD.size - SIZE.size, passed_on)
 
     @property
@@ -258,10 +245,7 @@ class Codec:
                     packing.add_control(*encode_control(frame))
         if runs:
             packing.add_runs(runs)
-        datagrams = packing.finish()
-        if self._seal is not None:
-            datagrams = [self._seal.seal(datagram) for datagram in datagrams]
-        return datagrams
+        return packing.finish()
 
     def pack_message(self, to: Member, conn: Conn, seqno: int, payload: bytes) -> bytes:
         """The fast path for what a round trip waits for: a datagram with one whole message."""
@@ -272,8 +256,7 @@ class Codec:
         size = len(payload)
         length = _MESSAGE_BODY_MIN + size
         head = _MESSAGE_HEAD.pack(_UNICAST_DATA, length, epoch, conn_id, EQUAL, seqno, 1, size)
-        datagram = self._header + _ADDRESSEE.pack(to.incarnation) + head + payload
-        return datagram if self._seal is None else self._seal.seal(datagram)
+        return self._header + _ADDRESSEE.pack(to.incarnation) + head + payload
 
     def unpack(self, datagram: Buffer, *, overhear: bool = False) -> tuple[Member, list[Frame]]:
         """Who sent it, and its frames; DecodeError if any byte of it is not as it must be.
@@ -284,8 +267,6 @@ class Codec:
         """
         if len(datagram) > DATAGRAM_BYTES_MAX:
             raise DecodeError(Reject.TOO_LONG)
-        if self._seal is not None:
-            datagram = self._seal.open(bytes(datagram))
         view = memoryview(datagram)
         if len(view) < _HEADER.size:
             raise DecodeError(Reject.TOO_SHORT)
@@ -303,7 +284,7 @@ class Codec:
         """The fast path for what a round trip waits for: one whole message to this member alone, of
         whoever was the last to say anything to it alone. The sender, connection, seqno and payload;
         None: it is something else, or wrong, and `unpack` tells."""
-        if self._last is None or self._seal is not None or len(datagram) > _SHORT:
+        if self._last is None or len(datagram) > _SHORT:
             return None
         datagram = bytes(datagram)
         head, sender = self._last

@@ -6,7 +6,6 @@ import json
 import re
 import struct
 import tracemalloc
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -212,21 +211,6 @@ def identity(
     group: bytes = b"orders", host: bytes = b"h", name: bytes = b"", incarnation: int = 1
 ) -> bytes:
     return bytes([len(group)]) + group + member(host, name, incarnation)
-
-
-class ChecksumSeal:
-    """A toy: it finds accidents, not attackers."""
-
-    overhead = 4
-
-    def seal(self, datagram: bytes) -> bytes:
-        return datagram + struct.pack("<I", zlib.crc32(datagram))
-
-    def open(self, datagram: bytes) -> bytes:
-        opened, checksum = datagram[:-4], datagram[-4:]
-        if struct.pack("<I", zlib.crc32(opened)) != checksum:
-            raise DecodeError(Reject.SEAL)
-        return opened
 
 
 # The page
@@ -865,7 +849,7 @@ def test_the_votes_of_the_largest_view_fit_one_datagram_however_small_the_others
             (Mark(SEQNO_MAX, SEQNO_MAX, VIEW_MEMBERS_MAX - 1),) * VIEW_MEMBERS_MAX,
         ),
     ]
-    one = Codec("g" * 64, first, 512, ChecksumSeal())
+    one = Codec("g" * 64, first, 512, 4)
     datagrams = one.pack(most, to=first)
     assert [one.unpack(datagram)[1] for datagram in datagrams] == [[ours] for ours in most]
     assert all(4096 < len(datagram) < 10_000 for datagram in datagrams)
@@ -1325,10 +1309,6 @@ def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
         assert one.unpack(longer) == (OTHER, frames)
     for size in range(len(datagram)):
         assert one.unpack_message(datagram[:size]) is None
-    sealed = Codec("orders", ME, 512, ChecksumSeal())
-    closed = sealed.pack_message(ME, CONN, 7, b"payload")
-    assert sealed.unpack(closed) == (ME, [message])
-    assert sealed.unpack_message(closed) is None
 
 
 def test_who_was_overheard_is_not_known_for_that() -> None:
@@ -1371,35 +1351,22 @@ def test_a_codec_that_cannot_work_is_not_built(
     assert caught.value.field == field
 
 
-# The seal
+# Room for a seal
 
 
-def test_a_seal_covers_the_whole_datagram() -> None:
-    sealed = Codec("orders", ME, 512, ChecksumSeal())
-    assert sealed.payload_bytes_max == codec(512).payload_bytes_max - 4
-    frames: list[Frame] = [UnicastData(CONN, 1, [bytes(sealed.payload_bytes_max)])]
-    (datagram,) = sealed.pack(frames, to=ME)
-    assert len(datagram) == 512 - TAG
-    assert sealed.unpack(memoryview(datagram)) == (ME, frames)
-    for index in range(len(datagram)):
-        flipped = bytearray(datagram)
-        flipped[index] ^= 1
-        assert refusal(bytes(flipped), sealed) is Reject.SEAL
+def test_a_datagram_leaves_room_for_what_is_added_to_it() -> None:
+    roomy = Codec("orders", ME, 512, 4)
+    assert roomy.payload_bytes_max == codec(512).payload_bytes_max - 4
+    frames: list[Frame] = [UnicastData(CONN, 1, [bytes(roomy.payload_bytes_max)])]
+    (datagram,) = roomy.pack(frames, to=ME)
+    assert len(datagram) == 512 - TAG - 4
+    assert roomy.unpack(memoryview(datagram)) == (ME, frames)
 
 
-def test_what_is_not_sealed_is_refused_where_a_seal_is_asked_for() -> None:
-    (datagram,) = codec().pack([Watermark(FIFO, 1)])
-    assert refusal(datagram, Codec("orders", ME, 512, ChecksumSeal())) is Reject.SEAL
-    assert refusal(b"", Codec("orders", ME, 512, ChecksumSeal())) is Reject.SEAL
-
-
-def test_a_seal_may_not_take_all_the_room() -> None:
-    class LargeSeal(ChecksumSeal):
-        overhead = 400
-
+def test_what_is_added_may_not_take_all_the_room() -> None:
     with pytest.raises(ConfigError, match="553 or more"):
-        Codec("orders", ME, 512, LargeSeal())
-    assert Codec("orders", ME, 553, LargeSeal()).payload_bytes_max == 64
+        Codec("orders", ME, 512, 400)
+    assert Codec("orders", ME, 553, 400).payload_bytes_max == 64
 
 
 # Memory
