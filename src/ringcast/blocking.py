@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S_MAX = 86_400.0
-
 FORKED = "this process was made by fork, and the member lives in its parent alone: join here too"
 
 _groups: WeakSet[Group] = WeakSet()
@@ -67,6 +66,7 @@ class JoinOptions(TypedDict, total=False):
     min_members: int | None
     when_few: Literal["raise", "wait"]
     transport: TransportName | None
+    key: bytes | str | Path | None
     insecure: bool | None
     receive: bool
     receive_own: bool

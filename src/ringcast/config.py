@@ -366,8 +366,8 @@ class GroupConfig:
     """How datagrams travel: "udp", "multicast" or "tcp", the same for all members."""
 
     insecure: bool = False
-    """Allow addresses beyond this machine. Nothing is encrypted: whoever is on that network can
-    read the group's messages, forge some, and join."""
+    """Allow addresses beyond this machine without a key. Nothing is encrypted: whoever is on that
+    network can read the group's messages, forge some, and join."""
 
     must_exist: bool = False
     """Do not start the group if nobody is there."""

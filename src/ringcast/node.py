@@ -50,9 +50,10 @@ from ringcast.wire.frames import (
 )
 from ringcast.wire.messages import decode_message, encode_message
 from ringcast.wire.requests import decode_request, encode_answer, encode_ask
+from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Layer, Signal
@@ -93,9 +94,8 @@ class Node:
         """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
-        self._seal = seal
-        overhead = 0 if seal is None else seal.overhead
-        self.codec = Codec(config.group, me, config.multicast.datagram_bytes, overhead)
+        self.passage, size = Passage(seal, self._reject), config.multicast.datagram_bytes
+        self.codec = Codec(config.group, me, size, self.passage.overhead)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
         group = multicast(
@@ -156,7 +156,6 @@ class Node:
         self.membership = self._find(GroupViews)
         """None: views come from outside."""
         self.detector = self._find(FailureDetector)
-        """None: nobody here notices that a member is gone."""
         self.state = self._find(StateTransfer)
         """Who gets and gives the application's state, to be read only: for traces and tests."""
         self._channel = self._find(ControlChannel)
@@ -164,14 +163,12 @@ class Node:
     def set_receive_buffer(self, size: int) -> None:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
         self.multicast.receive_buffer = self.unicast.receive_buffer = size
-        channel = self._channel
-        if channel is not None:
-            channel.receive_buffer = size // 2  # it is the application's first
+        if self._channel is not None:
+            self._channel.receive_buffer = size // 2  # it is the application's first
 
     def set_datagram_bytes(self, size: int) -> None:
         """Build datagrams of at most so many bytes from now on, as the paths to others allow; never
-        larger ones than configured. Messages that were cut for larger ones stay as they are: IP
-        has to fragment those."""
+        larger ones than configured. IP has to fragment messages that were cut for larger ones."""
         size = max(DATAGRAM_BYTES_MIN, min(size, self.config.multicast.datagram_bytes))
         self.codec.resize(size)
         for layer in (self.multicast, self.unicast, self._channel):
@@ -220,21 +217,6 @@ class Node:
         if self.detector is not None:
             self.detector.heard(source, now)
         return request
-
-    def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
-        """Datagrams as they came, without their seals. What does not open is counted."""
-        return datagrams if self._seal is None else self._open(self._seal, datagrams, now)
-
-    def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
-        for datagram in datagrams:
-            try:
-                yield seal.open(datagram, now)
-            except DecodeError as error:
-                self._reject(error)
-
-    def seal(self, datagram: bytes) -> bytes:
-        """As it may leave."""
-        return datagram if self._seal is None else self._seal.seal(datagram)
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
         """Datagrams, opened. Their bytes are not needed after this returns."""

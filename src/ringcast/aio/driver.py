@@ -18,6 +18,7 @@ from ringcast.protocols.views.layer import GroupViews
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from ringcast.aio.keys import Lock
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.events import Event, ReplyReceived, RequestReceived
@@ -68,8 +69,10 @@ class Driver:
         observer: TraceObserver | None = None,
         lose: Callable[[], bool] | None = None,
         spin_s: float = 0.0,
+        lock: Lock | None = None,
     ) -> None:
         self.node = node
+        self._lock = lock
         self.transport = transport
         self.loop = loop
         self._owner = owner
@@ -205,6 +208,8 @@ class Driver:
         reasons = self.node.explain(now)
         if not self.has_room:
             reasons.append("messages wait here until the disk has taken those before them")
+        if self._lock is not None:
+            reasons += self._lock.explain(self.node.rejected)
         return reasons + self.transport.explain(self._awaited(), now)
 
     def _awaited(self) -> Mapping[Address, str]:
@@ -232,7 +237,7 @@ class Driver:
         lose = self._lose
         if lose is not None:
             datagrams = (datagram for datagram in datagrams if not lose())
-        opened = iter(self.node.open(datagrams, now))
+        opened = iter(self.node.passage.open(datagrams, now))
         first = next(opened, None)
         if first is None:
             self._receive((), now)
@@ -280,6 +285,8 @@ class Driver:
         membership = self.membership
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
         self._look_timer = self.loop.call_later(delay, self._look)
+        if self._lock is not None:
+            self._lock.look(self.node.rejected, self._clock())
         if not membership.is_member or membership.coordinator == self.node.me:
             now = self._clock()
             self.node.add_candidates(self._source.candidates(), now)
@@ -350,7 +357,7 @@ class Driver:
         if self._spinner is not None:
             self._spinner.stay_awake()
         for dest, unsealed in datagrams:
-            datagram = self.node.seal(unsealed)
+            datagram = self.node.passage.seal(unsealed)
             if dest is not None:
                 self.transport.send(datagram, dest)
             elif view is None:

@@ -52,6 +52,10 @@ class Host(Protocol):
         """A number that no member has had."""
         ...
 
+    def random_bytes(self, count: int) -> bytes:
+        """That nobody has had, or can guess."""
+        ...
+
     def meeting_place(self, group: str) -> Source:
         """Where members of this group look for each other if nothing else is said."""
         ...
@@ -86,6 +90,9 @@ class Machine:
 
     def new_incarnation(self) -> int:
         return 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
 
     def meeting_place(self, group: str) -> Source:
         return runtime_source(group)

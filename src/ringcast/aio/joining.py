@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ringcast.model import Address
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from ringcast.aio.keys import KeyRing
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.config import (
@@ -47,6 +49,7 @@ async def join(
     members: Sequence[str] = (),
     discovery: Source | None = None,
     transport: TransportName | None = None,
+    key: bytes | str | Path | None = None,
     insecure: bool | None = None,
     must_exist: bool | None = None,
     min_members: int | None = None,
@@ -83,8 +86,10 @@ async def join(
     forwarder stands between, say which with `advertise`: that is this member's address then.
     `transport` is "udp"; "multicast", with which what is sent to the group leaves once for all
     members; or "tcp" for one connection between each two members. Those of a group must all use the
-    same. Nothing is encrypted yet, so all addresses must be on loopback; `insecure=True` allows
-    others, with a warning that says what is open then.
+    same. With a `key`, 32 bytes or the path of a file that `ringcast keygen` has made, everything
+    is encrypted and authenticated, and nobody without it can join; else RINGCAST_KEY or
+    RINGCAST_KEY_FILE in the environment say it. Without a key all addresses must be on loopback;
+    `insecure=True` allows others, with a warning that says what is open then.
 
     With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
     the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
@@ -130,6 +135,10 @@ async def join(
         unicast=unicast,
         membership=membership,
     )
+    keys = _find_keys(key)
+    is_exposed = base.insecure and keys is None
+    if keys is not None:
+        base = replace(base, insecure=True)  # it may leave this machine
     own = Address.parse(base.listen)
     addresses = [Address.parse(text) for text in base.members]
     forwarder = None if advertise is None else Address.parse(advertise)
@@ -155,7 +164,8 @@ async def join(
     host = HOST.get()
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
     carrier = host.open_transport(base, own, forwarder)
-    warn_if_exposed(forwarder or carrier.address)
+    if is_exposed:
+        warn_if_exposed(forwarder or carrier.address)
     if carrier.shortage is not None:
         log.info("%s: %s", carrier.address, carrier.shortage)
     place = MemberHost(
@@ -172,6 +182,7 @@ async def join(
         record_interval_s=record_interval_s,
         run_id=run_id or base.group,
         lose=lose,
+        keys=keys,
         has_state=hooks is not None,
     )
     try:
@@ -199,6 +210,17 @@ def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
     """What is given goes before what is configured."""
     base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
     return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+def _find_keys(key: bytes | str | Path | None) -> KeyRing | None:
+    """What is given goes before the environment."""
+    text = os.environ.get("RINGCAST_KEY")
+    found = key or (None if text else os.environ.get("RINGCAST_KEY_FILE"))
+    if not found and not text:
+        return None
+    from ringcast.aio.keys import keys_in, keys_of  # whoever has none need not wait for it
+
+    return keys_of(found) if found else keys_in(text or "", "RINGCAST_KEY")
 
 
 def _for_multicast(config: GroupConfig) -> GroupConfig:

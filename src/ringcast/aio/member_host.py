@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.group import Group
     from ringcast.aio.host import Host
+    from ringcast.aio.keys import KeyRing
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
@@ -53,6 +54,7 @@ class MemberHost:
         record_interval_s: float,
         run_id: str,
         lose: Callable[[], bool] | None,
+        keys: KeyRing | None,
         has_state: bool,
     ) -> None:
         self._config = config
@@ -67,6 +69,7 @@ class MemberHost:
         self._run_id = run_id
         self._group = config.group
         self._lose = lose
+        self._keys = keys
         self._has_state = has_state
         self._recorder: Recorder | None = None
         self._settings: dict[str, Any] = {}  # of who records
@@ -89,9 +92,11 @@ class MemberHost:
         """The member as a new incarnation; it has not begun yet."""
         config = self._config
         me = Member(self._address, self._host.new_incarnation(), config.name)
+        lock = None if self._keys is None else self._keys.lock(config.group, self._host)
         node = build_node(
             me,
             config,
+            seal=None if lock is None else lock.envelope,
             streams=tuple(STREAMS.values()),
             must_exist=must_exist,
             state=self._has_state,
@@ -103,6 +108,7 @@ class MemberHost:
             observer=self._observe(node),
             lose=self._lose,
             spin_s=config.spin_s,
+            lock=lock,
         )
 
     def close(self) -> None:
@@ -127,7 +133,8 @@ class MemberHost:
         names = ", ".join(asked[:CANDIDATES_NAMED]) + (f" and {more} more" if more > 0 else "")
         where = names or f"{self._source}, where no other member is listed"
         raise JoinTimeout(
-            f"nobody answered at {where}{limit}: is group {self._config.group!r} running?"
+            f"nobody answered at {where}{limit}: is group {self._config.group!r} running"
+            + ("?" if self._keys is None else f", with this key (id {self._keys.id})?")
         ) from None
 
     def tell_view(self, driver: Driver, *, is_first: bool) -> None:

@@ -1,5 +1,5 @@
-"""Reach: which addresses a member may use. There is no encryption yet, so nothing leaves the
-machine unless the application says `insecure`.
+"""Reach: which addresses a member may use. Nothing leaves the machine unless the group has a key,
+or the application says `insecure`.
 
 Peers, files and applications may name any host. Addresses are in numbers: no name is ever looked
 up, because that takes long, and tells others whom this member talks to.
@@ -45,9 +45,10 @@ def check_address(address: Address, *, insecure: bool) -> None:
         return
     if not insecure:
         raise UsageError(
-            f"{address} is not a loopback address: without encryption ringcast stays on one "
-            f"machine; use 127.0.0.1 or [::1], or say insecure=True (--insecure) if whoever is on "
-            f"that network may read and forge messages"
+            f"{address} is not a loopback address: without a key ringcast stays on one machine; "
+            f"make one with `ringcast keygen FILE` and say key=Path(FILE) (--key-file), or use "
+            f"127.0.0.1 or [::1]; or say insecure=True (--insecure) if whoever is on that network "
+            f"may read and forge messages"
         )
     if ip is None:
         raise UsageError(f"{address} is a name: give the address in numbers, none is looked up")

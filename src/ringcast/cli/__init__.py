@@ -21,6 +21,7 @@ COMMANDS = {
     "explain": "ringcast.cli.explain",
     "explore": "ringcast.cli.explore",
     "join": "ringcast.cli.join",
+    "keygen": "ringcast.cli.keygen",
     "members": "ringcast.cli.members",
     "replay": "ringcast.cli.replay",
     "simulate": "ringcast.cli.simulate",

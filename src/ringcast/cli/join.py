@@ -68,10 +68,16 @@ STALL_S = 3.0
     help="Do not start the group if nobody is there.",
 )
 @click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Encrypt everything with the key of the group: see `ringcast keygen`.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     default=None,
-    help="Allow addresses beyond this machine, though nothing is encrypted.",
+    help="Allow addresses beyond this machine without a key: nothing is encrypted.",
 )
 @click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
 @click.option(
@@ -112,6 +118,7 @@ def join(
     listen: str | None,
     members: tuple[str, ...],
     transport: TransportName | None,
+    key_file: Path | None,
     insecure: bool | None,
     must_exist: bool | None,
     min_members: int | None,
@@ -145,6 +152,7 @@ def join(
         listen=listen,
         members=members,
         transport=transport,
+        key=key_file,
         insecure=insecure,
         must_exist=must_exist,
         min_members=min_members,

@@ -93,7 +93,7 @@ class Harness:
     def receive(self, packets: Sequence[Packet], now: int) -> None:
         self._arriving.extend(packets)
         before = self._refused
-        opened = self.node.open(self._read(packets), now)
+        opened = self.node.passage.open(self._read(packets), now)
         self._call(self.node.receive_datagrams, opened, now)
         self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
@@ -257,7 +257,7 @@ class Harness:
         last_new: dict[Member | None, Packet] = {}
         for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
             kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
-            data = self.node.seal(datagram)
+            data = self.node.passage.seal(datagram)
             packet = Packet(self.slot, self._name, self.me.incarnation, data, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet

@@ -321,6 +321,9 @@ class VirtualHost:
     def new_incarnation(self) -> int:
         return self._dice.randint(1, INCARNATION_MAX)
 
+    def random_bytes(self, count: int) -> bytes:
+        return self._dice.randbytes(count)
+
     def meeting_place(self, group: str) -> MeetingPlace:
         return MeetingPlace(self._network.meetings.setdefault(group, {}))
 

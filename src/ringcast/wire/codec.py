@@ -93,8 +93,9 @@ _PAYLOAD_BYTES_MIN: Final = 64
 _SHORT: Final = 1500
 """Bytes of a datagram that may be copied before anything is known of it."""
 
-_MAGIC: Final = b"RC"
+MAGIC: Final = b"RC"
 _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
+SEALED: Final = 1  # flag: an envelope is around it
 _ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
 _ANYONE: Final = 0
 
@@ -152,7 +153,7 @@ class Codec:
         identity = encode_identity(group, me)
         self._group = group
         self._added = overhead
-        self._header = _HEADER.pack(_MAGIC, VERSION, 0, len(identity)) + identity
+        self._header = _HEADER.pack(MAGIC, VERSION, 0, len(identity)) + identity
         self._incarnation = me.incarnation
         self._tag, self._in_view = 0, b""
         self._purged: int | None = None
@@ -310,10 +311,12 @@ class Codec:
     def _decode_head(self, view: memoryview, *, overhear: bool) -> tuple[Member, Decoders]:
         """Who sent it, and what it may say to this member. That is remembered."""
         magic, version, flags, identity_bytes = _HEADER.unpack_from(view)
-        if magic != _MAGIC:
+        if magic != MAGIC:
             raise DecodeError(Reject.NOT_OURS)
         if version != VERSION:
             raise DecodeError(Reject.VERSION)
+        if flags == SEALED:
+            raise DecodeError(Reject.SEALED)
         if flags:
             raise DecodeError(Reject.FLAGS)
         identity_stop = _HEADER.size + identity_bytes

@@ -1,10 +1,14 @@
-"""What protects whole datagrams on their way between two drivers. Nodes see neither."""
+"""Where datagrams come in and leave: each is opened once and sealed once. Nodes see neither."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ringcast.errors import DecodeError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from ringcast.wire.codec import Buffer
 
 
@@ -19,3 +23,27 @@ class DatagramSeal(Protocol):
     def open(self, datagram: Buffer, now: int) -> Buffer:
         """What was sealed; DecodeError unless it comes from a holder of the key, and only once."""
         ...
+
+
+class Passage:
+    """Of one member; without a seal everything passes as it is."""
+
+    def __init__(self, seal: DatagramSeal | None, reject: Callable[[DecodeError], None]) -> None:
+        self.overhead = 0 if seal is None else seal.overhead
+        self._seal = seal
+        self._reject = reject
+
+    def seal(self, datagram: bytes) -> bytes:
+        """As it may leave."""
+        return datagram if self._seal is None else self._seal.seal(datagram)
+
+    def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
+        """Datagrams as they came. What does not open is counted and left out."""
+        return datagrams if self._seal is None else self._open(self._seal, datagrams, now)
+
+    def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
+        for datagram in datagrams:
+            try:
+                yield seal.open(datagram, now)
+            except DecodeError as error:
+                self._reject(error)

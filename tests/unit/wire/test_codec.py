@@ -432,7 +432,7 @@ def test_vector_on_the_page(vector: dict[str, list[str]]) -> None:
 
 def test_the_page_lists_every_reason() -> None:
     rows = re.findall(
-        r"^\| ([a-z ]+) \| ", PAGE.read_text("utf-8").partition("a datagram is refused")[2], re.M
+        r"^\| ([a-z, ]+) \| ", PAGE.read_text("utf-8").partition("a datagram is refused")[2], re.M
     )
     assert rows == ["reason", *(reason.value for reason in Reject)]
 
@@ -1015,6 +1015,7 @@ REFUSED = {
     "beyond IPv4": (HEADER + bytes(65_508 - len(HEADER)), Reject.TOO_LONG),
     "magic": (b"rc" + HEADER[2:] + ack(1, 1), Reject.NOT_OURS),
     "version": (b"RC\x00" + HEADER[3:] + ack(1, 1), Reject.VERSION),
+    "sealed": (b"RC\x02\x01" + HEADER[4:] + ack(1, 1), Reject.SEALED),
     "header flags": (b"RC\x02\x80" + HEADER[4:] + ack(1, 1), Reject.FLAGS),
     "group": (identified(identity(group=b"order")), Reject.GROUP),
     "no group": (identified(identity(group=b"")), Reject.IDENTITY),
@@ -1209,7 +1210,8 @@ def test_refused_with_its_reason(name: str) -> None:
 
 
 def test_every_reason_is_tested() -> None:
-    elsewhere = {Reject.SEAL, Reject.SETTINGS}  # the latter with the frames of a view change
+    by_envelope = {Reject.SEAL, Reject.KEY, Reject.REPLAY, Reject.POSES, Reject.SALTS}
+    elsewhere = by_envelope | {Reject.SETTINGS}  # the latter with the frames of a view change
     assert {reason for _, reason in REFUSED.values()} | elsewhere == set(Reject)
 
 

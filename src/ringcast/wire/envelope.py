@@ -1,0 +1,215 @@
+"""Envelope: a member's datagrams, encrypted and authenticated with the key of its group.
+
+    bytes   what
+    4       magic, version and flags: this is sealed
+    4       key id
+    16      salt: random, of this member's incarnation
+    8       counter: no two datagrams of a salt have the same
+    any     the datagram, encrypted (AES-256-GCM); all that stands above is authenticated with it
+    16      tag
+
+The key of a datagram follows from the group's key, the group's name, the salt and how many times
+2**24 datagrams were sealed before (HKDF-SHA256). The nonce is the counter. A datagram is made once,
+for all who receive it.
+
+    what comes                                          then
+    another key id; no seal at all                      refused, before anything is computed
+    a salt that is not known                            its key is derived, at most 1000 a second;
+                                                        what opens pins the salt to its sender
+    a counter that was seen, or is 65 000 behind        refused: it is a copy
+    a tag that is not right                             refused
+    another sender than the salt is pinned to           refused
+Of the salts that open, the 1024 used last are kept: a member's own, and those of its view, stay.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from ringcast.errors import DecodeError, Reject
+from ringcast.wire.codec import MAGIC, SEALED, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.wire.codec import Buffer
+
+KEY_BYTES: Final = 32
+SALT_BYTES: Final = 16
+KEYS_MAX: Final = 2
+
+_MARK: Final = MAGIC + bytes([VERSION, SEALED])
+_ID: Final = slice(4, 8)
+_WHOSE: Final = slice(4, 24)  # key id and salt
+_COUNTER: Final = Struct("<Q")
+_HEAD_BYTES: Final = 32
+_TAG_BYTES: Final = 16
+_NONCE_PAD: Final = bytes(4)
+_IDENTITY_AT: Final = 4  # where a datagram says how long the identity behind it is
+
+EPOCH_BITS: Final = 24
+"""A key seals so many datagrams (2**24), and then another is derived."""
+SEEN_BITS: Final = 1 << 16
+SALTS_MAX: Final = 1024
+DERIVED_MAX: Final = 1000
+"""Keys derived for salts that are not known, in a second."""
+
+
+class Key:
+    """A key of the group. It stands in no text."""
+
+    __slots__ = ("_secret", "id")
+
+    def __init__(self, secret: bytes) -> None:
+        assert len(secret) == KEY_BYTES
+        self._secret = secret
+        self.id = sha256(b"ringcast key id" + secret).digest()[:4]
+
+    def __repr__(self) -> str:
+        return f"Key({self.id.hex()})"
+
+    def derive(self, group: str, salt: bytes, epoch: int) -> AESGCM:
+        info = b"ringcast 1 datagrams" + _COUNTER.pack(epoch) + group.encode()
+        return AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._secret))
+
+
+class _Channel:
+    """What comes under one salt."""
+
+    __slots__ = ("_seen", "aead", "epoch", "high", "identity", "key", "used")
+
+    def __init__(self, key: Key, aead: AESGCM, epoch: int, identity: bytes) -> None:
+        self.key = key
+        self.aead = aead
+        self.epoch = epoch
+        self.identity = identity
+        """What each of its sender's datagrams begins with."""
+        self.high = 0
+        """The highest counter."""
+        self.used = 0
+        """When something came last."""
+        self._seen = bytearray(SEEN_BITS >> 3)
+
+    def has_seen(self, counter: int) -> bool:
+        if counter > self.high:
+            return False
+        if counter <= self.high - SEEN_BITS + 8:
+            return True  # so old that it is not known
+        return bool(self._seen[counter >> 3 & 0x1FFF] >> (counter & 7) & 1)
+
+    def see(self, counter: int) -> None:
+        place = counter >> 3
+        if counter > self.high:
+            # Eight counters share a byte: those that begin now have not been seen.
+            for at in range(max((self.high >> 3) + 1, place - 0x1FFF), place + 1):
+                self._seen[at & 0x1FFF] = 0
+            self.high = counter
+        self._seen[place & 0x1FFF] |= 1 << (counter & 7)
+
+
+class Envelope:
+    """Seals one member's datagrams, and opens those of others."""
+
+    overhead = _HEAD_BYTES + _TAG_BYTES
+
+    def __init__(self, group: str, keys: Sequence[Key], salt: bytes) -> None:
+        """`salt`: fresh random bytes."""
+        self._group = group
+        self._channels: dict[bytes, _Channel] = {}
+        self._second = 0
+        self._derived = 0  # in that
+        self.foreign = b""
+        """The id of the last key that was not ours."""
+        self.use_keys(keys)
+        self.renew(salt)
+
+    def use_keys(self, keys: Sequence[Key]) -> None:
+        """The first seals, all open. What was sealed with others is refused from now on."""
+        assert 1 <= len(keys) <= KEYS_MAX
+        self._keys = {key.id: key for key in keys}
+        self._key = keys[0]
+        self._channels = {
+            whose: channel for whose, channel in self._channels.items() if whose[:4] in self._keys
+        }
+        self._epoch = -1
+
+    def renew(self, salt: bytes) -> None:
+        """Seal with another salt: a copy of this process would use the same counters."""
+        assert len(salt) == SALT_BYTES
+        self._salt = salt
+        self._counter = 0
+        self._epoch = -1
+
+    def seal(self, datagram: bytes) -> bytes:
+        self._counter = counter = self._counter + 1
+        if counter >> EPOCH_BITS != self._epoch:
+            self._epoch = counter >> EPOCH_BITS
+            self._aead = self._key.derive(self._group, self._salt, self._epoch)
+            self._mark = _MARK + self._key.id + self._salt
+        number = _COUNTER.pack(counter)
+        head = self._mark + number
+        return head + self._aead.encrypt(_NONCE_PAD + number, datagram, head)
+
+    def open(self, datagram: Buffer, now: int) -> bytes:
+        """What was sealed; DecodeError unless a holder of the key has sealed it, and it is new."""
+        if len(datagram) < self.overhead + _IDENTITY_AT + 1:
+            raise DecodeError(Reject.TOO_SHORT)
+        head = bytes(datagram[:_HEAD_BYTES])
+        if not head.startswith(_MARK):
+            raise DecodeError(Reject.SEAL)
+        (counter,) = _COUNTER.unpack_from(head, _HEAD_BYTES - _COUNTER.size)
+        channel = self._channels.get(head[_WHOSE])
+        if channel is None:
+            return self._open_first(head, counter, datagram, now)
+        if channel.has_seen(counter):
+            raise DecodeError(Reject.REPLAY)
+        aead, epoch = channel.aead, counter >> EPOCH_BITS
+        if epoch != channel.epoch:
+            aead = channel.key.derive(self._group, head[8:24], epoch)
+        opened = _open(aead, head, datagram)
+        if not opened.startswith(channel.identity):
+            raise DecodeError(Reject.POSES)
+        if epoch > channel.epoch:
+            channel.aead, channel.epoch = aead, epoch
+        channel.see(counter)
+        channel.used = now
+        return opened
+
+    def _open_first(self, head: bytes, counter: int, datagram: Buffer, now: int) -> bytes:
+        """Under a salt that is not known."""
+        key = self._keys.get(head[_ID])
+        if key is None:
+            self.foreign = head[_ID]
+            raise DecodeError(Reject.KEY)
+        second = now // 1_000_000_000
+        if second != self._second:
+            self._second, self._derived = second, 0
+        if self._derived >= DERIVED_MAX:
+            raise DecodeError(Reject.SALTS)
+        self._derived += 1
+        epoch = counter >> EPOCH_BITS
+        aead = key.derive(self._group, head[8:24], epoch)
+        opened = _open(aead, head, datagram)
+        identity = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]]
+        channel = _Channel(key, aead, epoch, identity)
+        channel.see(counter)
+        channel.used = now
+        if len(self._channels) >= SALTS_MAX:
+            del self._channels[min(self._channels, key=lambda whose: self._channels[whose].used)]
+        self._channels[head[_WHOSE]] = channel
+        return opened
+
+
+def _open(aead: AESGCM, head: bytes, datagram: Buffer) -> bytes:
+    nonce = _NONCE_PAD + head[_HEAD_BYTES - _COUNTER.size :]
+    try:
+        return aead.decrypt(nonce, datagram[_HEAD_BYTES:], head)
+    except InvalidTag:
+        raise DecodeError(Reject.SEAL) from None

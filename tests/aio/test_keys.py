@@ -1,0 +1,273 @@
+"""Keys: which files are taken, who comes in with one, and how they are exchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
+
+from ringcast.aio.joining import join
+from ringcast.aio.keys import KeyRing, keys_in, read_key_file, write_key_file
+from ringcast.aio.loop import run
+from ringcast.aio.sources import ListSource
+from ringcast.cli import main
+from ringcast.errors import JoinTimeout, Reject, UsageError
+from ringcast.wire.envelope import Key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ringcast.aio.group import Group
+
+ONE, OTHER = bytes(range(32)), bytes(32)
+
+
+def key_file(path: Path, *keys: bytes) -> Path:
+    """As an editor or a script would exchange it, at once."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    new.touch(0o600)
+    new.write_text("# ours\n" + "".join(f"{key.hex()}  # one\n" for key in keys))
+    return new.rename(path)
+
+
+# Files
+
+
+def test_a_key_that_was_made_is_read_by_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "orders.key"
+    made = CliRunner().invoke(main, ["keygen", str(path)])
+    ring = read_key_file(path)
+    assert made.output == f"{path}: key id {ring.id}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    secret = path.read_text().splitlines()[1]
+    assert secret not in made.output + repr(ring) + repr(ring.keys) + str(vars(ring))
+    before = path.read_bytes()
+    again = CliRunner().invoke(main, ["keygen", str(path)])
+    assert again.exit_code == 2
+    assert "is there already: a key is not written over" in again.output
+    assert path.read_bytes() == before
+
+
+def test_files_that_others_can_read_or_have_put_there_are_refused(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "a.key", ONE)
+    for mode in (0o640, 0o604, 0o660):
+        path.chmod(mode)
+        with pytest.raises(UsageError, match=f"others can read .*: `chmod 600 {path}`"):
+            read_key_file(path)
+    path.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(UsageError, match="it is a link: name the file itself"):
+        read_key_file(link)
+    with pytest.raises(UsageError, match="is no file"):
+        read_key_file(tmp_path)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(UsageError, match="is no file"):
+        read_key_file(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="make one with `ringcast keygen "):
+        read_key_file(tmp_path / "none")
+    with pytest.raises(UsageError, match="cannot make key file"):
+        write_key_file(tmp_path / "none" / "a.key")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "a.key", ONE)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(UsageError, match="is another user's: copy it with `install -m 600"):
+        read_key_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x holds 0 keys: one, or two that differ"),
+        (f"{ONE.hex()}\n" * 2, "x holds 2 keys"),
+        ("\n".join(bytes([n] * 32).hex() for n in range(3)), "x holds 3 keys"),
+        (f"\n{ONE.hex()}0", "x, line 2: a key is 64 hex digits"),
+        ("secret", "x, line 1: a key is 64 hex digits"),
+        ("é", "x, line 1: a key is 64 hex digits"),
+    ],
+)
+def test_what_is_no_key_is_told_without_what_stands_there(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        keys_in(text, "x")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "a.key", ONE)
+    ring = read_key_file(path)
+    assert not ring.look()
+    key_file(path, ONE, OTHER)
+    assert ring.look()
+    assert not ring.look()
+    key_file(path, ONE)
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="others can read"):
+        ring.look()
+    assert len(ring.keys) == 2
+    path.unlink()
+    with pytest.raises(UsageError, match="no key file"):
+        ring.look()
+    assert not ring.look()
+    assert not KeyRing(ring.keys).look()
+
+
+# Groups
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp", "multicast"])
+def test_members_with_one_key_hear_each_other(transport: str) -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        for group in (a, b, c):
+            await group.send(b"from " + group.me.name.encode())
+        await a.send(b"large" * 50_000)
+        for group in (a, b, c):
+            assert len(await read(group, 4)) == 4
+        assert await a.request(b.me, b"ask") == b"ask"
+        assert {tuple(group.stats()["rejected"]) for group in (a, b, c)} <= {()}
+
+    async def answering(a: Group, b: Group, c: Group) -> None:
+        async def answer() -> None:
+            async for request in b.requests():
+                request.reply(request.payload)
+
+        task = asyncio.create_task(answer())
+        try:
+            await exchange(a, b, c)
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    with_members(3, transport=transport, key=ONE)(answering)
+
+
+@pytest.mark.parametrize("theirs", [{"key": OTHER}, {}], ids=["another", "none"])
+def test_nobody_comes_in_with_another_key_or_none(
+    theirs: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def exchange(a: Group) -> None:
+        found = ListSource([a.me.address])
+        joining = join("test", discovery=found, must_exist=True, join_timeout_s=1.5, **theirs)
+        with pytest.raises(JoinTimeout, match="nobody answered at ") as caught:
+            async with joining:
+                pass
+        assert len(a.view) == 1
+        if theirs:
+            assert "running, with this key (id 13fb1da9)?" in str(caught.value)
+            (reason,) = (reason for reason in a.explain() if "key id" in reason)
+            assert reason.endswith("datagrams with key id 13fb1da9: ours is b1f64cbc")
+            await until(lambda: "sealed with another key: id 13fb1da9" in caplog.text)
+        else:
+            assert set(a.stats()["rejected"]) == {Reject.SEAL.value}
+        assert ONE.hex() not in caplog.text
+
+    with caplog.at_level(logging.INFO):
+        with_members(1, key=ONE)(exchange)
+
+
+def ids_of(group: Group) -> list[bytes]:
+    lock = group._driver._lock
+    assert lock is not None
+    return [key.id for key in lock.keys.keys]
+
+
+def test_a_key_is_exchanged_under_load(tmp_path: Path) -> None:
+    paths = [key_file(tmp_path / f"{name}.key", ONE) for name in "ABC"]
+
+    async def exchange(*groups: Group) -> None:
+        view, is_over = groups[0].view, False
+
+        async def send(group: Group) -> int:
+            count = 0
+            while not is_over:
+                await group.send(f"{group.me.name}{count}".encode())
+                count += 1
+                await asyncio.sleep(0.001)
+            return count
+
+        async def read_on(group: Group, found: list[bytes]) -> None:
+            async for batch in group.batches():
+                found += batch.run.payloads
+
+        found: list[list[bytes]] = [[] for _ in groups]
+        readers = [asyncio.create_task(read_on(*each)) for each in zip(groups, found, strict=True)]
+        senders = [asyncio.create_task(send(group)) for group in groups]
+        for keys in ((ONE, OTHER), (OTHER, ONE), (OTHER,)):
+            for group, path in zip(groups, paths, strict=True):
+                key_file(path, *keys)
+                ids = [Key(key).id for key in keys]
+                await until(lambda: ids_of(group) == ids)  # noqa: B023
+        is_over = True
+        counts = [await sender for sender in senders]
+        await until(lambda: all(len(each) == sum(counts) for each in found))
+        for each in found:
+            for name, count in zip("ABC", counts, strict=True):
+                mine = [payload for payload in each if payload.startswith(name.encode())]
+                assert mine == numbered(name, count)
+        assert {group.view.id for group in groups} == {view.id}
+        for task in readers:
+            task.cancel()
+        found_at = ListSource([groups[0].me.address])
+        joining = join("test", discovery=found_at, key=ONE, must_exist=True, join_timeout_s=1.0)
+        with pytest.raises(JoinTimeout):
+            async with joining:
+                pass
+
+    with_members(3, per_member=[{"key": path} for path in paths])(exchange)
+
+
+def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given, then the environment."""
+    path, other = key_file(tmp_path / "a.key", ONE), key_file(tmp_path / "b.key", OTHER)
+
+    async def id_with(**options: object) -> str:
+        async with join("test", discovery=ListSource([]), membership=FIRST, **options) as group:  # type: ignore[arg-type]
+            lock = group._driver._lock
+            return "" if lock is None else lock.keys.id
+
+    def check(expected: str, **options: object) -> None:
+        assert run(id_with(**options)) == expected
+
+    check("")
+    check("b1f64cbc", key=ONE)
+    monkeypatch.setenv("RINGCAST_KEY_FILE", str(other))
+    check("13fb1da9")
+    check("b1f64cbc", key=str(path))
+    monkeypatch.setenv("RINGCAST_KEY", ONE.hex())
+    check("b1f64cbc")
+    monkeypatch.setenv("RINGCAST_KEY", "secret")
+    with pytest.raises(UsageError, match="RINGCAST_KEY, line 1: a key is 64 hex digits"):
+        check("")
+    with pytest.raises(UsageError, match="key= has 5 bytes: a key has 32"):
+        check("", key=b"short")
+
+
+def test_a_copy_of_a_process_has_a_salt_of_its_own() -> None:
+    async def exchange(a: Group) -> None:
+        lock = a._driver._lock
+        assert lock is not None
+        salt = lock.envelope._salt
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if not pid:
+            theirs.send(lock.envelope._salt)
+            os._exit(0)
+        assert ours.recv(99) != salt
+        await asyncio.to_thread(os.waitpid, pid, 0)
+        assert lock.envelope._salt == salt
+        ours.close()
+        theirs.close()
+
+    with_members(1, key=ONE, membership=PATIENT)(exchange)

@@ -1,0 +1,168 @@
+"""The envelope: what opens, what does not, and that nothing opens twice."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringcast.errors import DecodeError, Reject
+from ringcast.model import Address, Member, Stream
+from ringcast.wire.codec import Codec
+from ringcast.wire.envelope import (
+    DERIVED_MAX,
+    EPOCH_BITS,
+    SALTS_MAX,
+    SEEN_BITS,
+    Envelope,
+    Key,
+    _Channel,
+)
+from ringcast.wire.frames import Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ONE, OTHER = Key(bytes(range(32))), Key(bytes(32))
+SECOND = 1_000_000_000
+
+
+def envelope(salt: int = 1, keys: Sequence[Key] = (ONE,), group: str = "orders") -> Envelope:
+    return Envelope(group, keys, salt.to_bytes(16, "little"))
+
+
+def datagram(name: str = "a", seqno: int = 1) -> bytes:
+    member = Member(Address("127.0.0.1", 7800), 42, name)
+    (packed,) = Codec("orders", member, 512).pack([Watermark(Stream.FIFO, seqno)])
+    return packed
+
+
+def refusal(opener: Envelope, sealed: bytes, now: int = 0) -> Reject:
+    with pytest.raises(DecodeError) as caught:
+        opener.open(sealed, now)
+    return caught.value.reason
+
+
+def test_what_is_sealed_opens_once() -> None:
+    sender, receiver = envelope(1), envelope(2)
+    sealed = [sender.seal(datagram(seqno=seqno)) for seqno in range(1, 4)]
+    assert [len(each) for each in sealed] == [len(datagram()) + Envelope.overhead] * 3
+    for seqno in (1, 3, 2):
+        assert receiver.open(memoryview(sealed[seqno - 1]), 0) == datagram(seqno=seqno)
+    assert {refusal(receiver, each) for each in sealed} == {Reject.REPLAY}
+
+
+def test_any_byte_that_differs_keeps_it_closed() -> None:
+    sender = envelope(1)
+    for first in (False, True):
+        receiver = envelope(2)
+        if not first:
+            receiver.open(sender.seal(datagram()), 0)
+        sealed = sender.seal(datagram())
+        for index in range(len(sealed)):
+            changed = bytearray(sealed)
+            changed[index] ^= 1
+            expected = Reject.KEY if 4 <= index < 8 else Reject.SEAL
+            assert refusal(receiver, bytes(changed), index * SECOND) is expected, index
+        for size in range(len(sealed)):
+            reason = refusal(receiver, sealed[:size], (size + 1000) * SECOND)
+            assert reason in (Reject.TOO_SHORT, Reject.SEAL)
+        assert receiver.open(sealed, 0) == datagram()
+
+
+def test_neither_what_is_not_sealed_nor_what_another_key_or_group_has_sealed_opens() -> None:
+    receiver = envelope(2)
+    assert refusal(receiver, bytes(48) + datagram()) is Reject.SEAL
+    assert refusal(receiver, datagram() + bytes(48)) is Reject.SEAL
+    assert refusal(receiver, envelope(1, [OTHER]).seal(datagram())) is Reject.KEY
+    assert refusal(receiver, envelope(1, group="payments").seal(datagram())) is Reject.SEAL
+
+
+def test_a_salt_is_of_one_member() -> None:
+    sender, receiver = envelope(1), envelope(2)
+    receiver.open(sender.seal(datagram("a")), 0)
+    assert refusal(receiver, sender.seal(datagram("b"))) is Reject.POSES
+    assert receiver.open(sender.seal(datagram("a", 2)), 0) == datagram("a", 2)
+
+
+def test_keys_are_exchanged_without_a_loss() -> None:
+    """Add the new one everywhere, seal with it, remove the old one."""
+    one, two = envelope(1), envelope(2)
+    for keys in ([ONE], [ONE, OTHER], [OTHER, ONE], [OTHER]):
+        for changed, other in ((one, two), (two, one)):
+            sealed = other.seal(datagram())
+            changed.use_keys(keys)
+            assert changed.open(sealed, 0) == datagram()
+            assert other.open(changed.seal(datagram()), 0) == datagram()
+    assert refusal(one, envelope(3).seal(datagram())) is Reject.KEY
+    assert refusal(one, envelope(2).seal(datagram())) is Reject.KEY
+
+
+def test_a_copy_of_a_process_seals_with_another_salt() -> None:
+    sender, receiver = envelope(1), envelope(2)
+    first = sender.seal(datagram())
+    sender.renew(bytes(16))
+    again = sender.seal(datagram())
+    assert first[32:] != again[32:]
+    assert receiver.open(first, 0) == receiver.open(again, 0) == datagram()
+
+
+def test_another_key_is_derived_after_so_many_datagrams() -> None:
+    sender, receiver = envelope(1), envelope(2)
+    before = [sender.seal(datagram(seqno=seqno)) for seqno in (1, 2)]
+    sender._counter = (1 << EPOCH_BITS) - 2
+    around = [sender.seal(datagram(seqno=seqno)) for seqno in (3, 4, 5)]
+    assert receiver.open(before[0], 0) == datagram(seqno=1)
+    for at in (0, 2, 1):
+        assert receiver.open(around[at], 0) == datagram(seqno=3 + at)
+    assert refusal(receiver, before[1]) is Reject.REPLAY
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_seen_is_known_and_nothing_else_as_far_as_is_remembered(seed: int) -> None:
+    dice = random.Random(seed)
+    channel, seen, high = _Channel(ONE, None, 0, b""), set[int](), 0  # type: ignore[arg-type]
+    for _ in range(3000):
+        leap = dice.choice([1, 1, 2, 9, 1000, SEEN_BITS - 1, SEEN_BITS, 3 * SEEN_BITS])
+        counter = max(1, dice.choice([high + leap, high - leap, high - dice.randrange(70_000)]))
+        if counter > high - SEEN_BITS + 8:
+            assert channel.has_seen(counter) == (counter in seen)
+        else:
+            assert channel.has_seen(counter)
+        if not channel.has_seen(counter):
+            channel.see(counter)
+            seen.add(counter)
+            high = max(high, counter)
+
+
+def test_unknown_senders_cost_a_bounded_number_of_keys() -> None:
+    receiver, known = envelope(0), envelope(1)
+    receiver.open(known.seal(datagram()), 0)
+    forged = [
+        known.seal(datagram())[:8] + salt.to_bytes(16, "big") + bytes(99) for salt in range(9)
+    ]
+    for number in range(DERIVED_MAX + 50):
+        expected = Reject.SEAL if number < DERIVED_MAX - 1 else Reject.SALTS
+        assert refusal(receiver, forged[number % 9]) is expected
+    assert receiver.open(known.seal(datagram()), 0) == datagram()
+    assert refusal(receiver, forged[0], SECOND) is Reject.SEAL
+
+
+def test_the_salts_used_last_are_kept() -> None:
+    receiver = envelope(0)
+    senders = [envelope(salt) for salt in range(1, SALTS_MAX + 2)]
+    first = [sender.seal(datagram()) for sender in senders]
+    for number, sealed in enumerate(first):
+        receiver.open(sealed, number * SECOND)
+        receiver.open(senders[0].seal(datagram()), number * SECOND + 1)
+    assert len(receiver._channels) == SALTS_MAX
+    assert refusal(receiver, first[0]) is Reject.REPLAY
+    assert refusal(receiver, first[-1]) is Reject.REPLAY
+
+
+def test_a_key_stands_in_no_text() -> None:
+    secret = bytes(range(32))
+    for text in (repr(ONE), str(ONE), repr(vars(envelope()))):
+        assert secret.hex() not in text
+        assert repr(secret)[2:20] not in text
