@@ -6,12 +6,14 @@ import asyncio
 import logging
 import os
 import socket
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from hosts import Hosts
 from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
+from namespace import in_own_network
 
 from ringcast.aio.joining import join
 from ringcast.aio.keys import KeyRing, keys_in, read_key_file, write_key_file
@@ -271,3 +273,41 @@ def test_a_copy_of_a_process_has_a_salt_of_its_own() -> None:
         theirs.close()
 
     with_members(1, key=ONE, membership=PATIENT)(exchange)
+
+
+# Two hosts
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@in_own_network
+def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport: str) -> None:
+    async def join_on(hosts: Hosts, at: int, key: bytes, stack: AsyncExitStack) -> Group:
+        listen, other = (f"{hosts.addresses[each]}:7800" for each in (at, 1 - at))
+        with hosts.inside(at):
+            joining = join(
+                *("test",),
+                name="AB"[at],
+                listen=listen,
+                members=[other],
+                key=key,
+                transport=transport,
+            )
+            return await stack.enter_async_context(joining)
+
+    async def meet(hosts: Hosts, *keys: bytes) -> list[Group]:
+        async with AsyncExitStack() as stack:
+            groups = [await join_on(hosts, at, key, stack) for at, key in enumerate(keys)]
+            if keys[0] == keys[1]:
+                await groups[0].wait_for_view(lambda view: len(view) == 2)
+                await groups[0].send(b"across")
+                assert await read(groups[1], 1) == [("A", b"across")]
+            else:
+                await asyncio.sleep(1.5)
+                for group in groups:
+                    assert len(group.view) == 1
+                    assert any("datagrams with key id" in each for each in group.explain())
+        return groups
+
+    with Hosts(2) as hosts:
+        run(meet(hosts, ONE, OTHER))
+        run(meet(hosts, ONE, ONE))
