@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.trace.rows import STOP
+from ringcast.trace.whole import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ class Scribe:
         segment_rows: int,
         segment_seconds: float,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         self.lost = 0
         self.segments = 0
         self.last_error = ""

@@ -44,7 +44,7 @@ from ringcast.trace.held import Holdings
 from ringcast.trace.patience import patiently
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
-from ringcast.trace.whole import sync
+from ringcast.trace.whole import open_private, sync
 
 try:
     import pyarrow as pa
@@ -290,7 +290,7 @@ class SegmentWriter:
     def _open(self) -> None:
         stem = self._name or f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
         self._path = self._directory / f"{stem}{TEMPORARY_SUFFIX}"
-        self._file = SealingFile(self._path.open("wb"))
+        self._file = SealingFile(open_private(self._path))
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,

@@ -1,9 +1,14 @@
-"""Files that are there whole or not at all, whenever their writer dies; one writer at a time."""
+"""Files that are there whole or not at all, whenever their writer dies; one writer at a time.
+
+Messages are in some of them: their owner alone reads those. Where the directory hands its group on
+(`chmod g+s`), that group reads them too: so Spark may run as another user.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +17,7 @@ from ringcast.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
 STAGED_SUFFIX = ".staged"
 
@@ -25,6 +31,18 @@ def write_whole(path: Path, text: str, suffix: str = STAGED_SUFFIX) -> None:
         os.fsync(file.fileno())
     staged.replace(path)
     sync(path.parent)
+
+
+def make_private(directory: Path) -> None:
+    """Make the directory, for its owner alone, if it is not there."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def open_private(path: Path) -> BinaryIO:
+    """A new file, or the old one emptied, as the directory allows."""
+    is_shared = path.parent.stat().st_mode & stat.S_ISGID
+    mode = 0o640 if is_shared else 0o600
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb")
 
 
 def sync(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -313,3 +314,24 @@ def test_windows_that_are_gone_are_forgotten(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_refused(tmp_path: Path, name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
         Recorder(tmp_path, "run", A, **{name: value})  # type: ignore[arg-type]
+
+
+def test_what_is_recorded_is_for_its_owner_alone_or_for_the_group_of_its_directory(
+    tmp_path: Path,
+) -> None:
+    """Whatever is allowed else to those who make files here."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2750)
+    before = os.umask(0)
+    try:
+        for directory, mode in ((tmp_path / "new" / "traces", 0o600), (shared, 0o640)):
+            recorder = Recorder(directory, "run", A)
+            recorder.start(0)
+            deliver_apart(recorder, range(1, 5))
+            assert recorder.close(CLOSE_S)
+            modes = {path.stat().st_mode & 0o777 for path in directory.iterdir()}
+            assert modes == {mode}
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new" / "traces").stat().st_mode & 0o777 == 0o700
