@@ -140,6 +140,7 @@ class Reject(StrEnum):
     VERSION = "unknown version"
     SEAL = "seal not valid"
     SEALED = "sealed, and this member has no key"
+    UNSEALED = "not sealed, and the group has a key"
     KEY = "sealed with another key"
     REPLAY = "came before"
     POSES = "sealed by another member than it says"

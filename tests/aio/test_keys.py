@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,9 +16,9 @@ from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
 from namespace import in_own_network
 
 from ringcast.aio.joining import join
-from ringcast.aio.keys import KeyRing, keys_in, read_key_file, write_key_file
+from ringcast.aio.keys import KeyRing, keys_in, keys_of, read_key_file, write_key_file
 from ringcast.aio.loop import run
-from ringcast.aio.sources import ListSource
+from ringcast.aio.sources import DirectorySource, ListSource
 from ringcast.cli import main
 from ringcast.errors import JoinTimeout, Reject, UsageError
 from ringcast.wire.envelope import Key
@@ -123,6 +123,30 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         ring.look()
     assert not ring.look()
     assert not KeyRing(ring.keys).look()
+    key_file(path, OTHER)
+    assert ring.look()
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = key_file(tmp_path / "a.key", ONE)
+    read_on = os.read
+
+    def read_slowly(descriptor: int, count: int) -> bytes:
+        found = read_on(descriptor, count)
+        key_file(path, ONE, OTHER)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", read_slowly)
+        ring = read_key_file(path)
+    assert len(ring.keys) == 1
+    assert ring.look()
+    assert len(ring.keys) == 2
+    path.write_bytes(b"#" * 5000)
+    with pytest.raises(UsageError, match="longer than 4096 bytes"):
+        ring.look()
 
 
 # Groups
@@ -170,9 +194,10 @@ def test_nobody_comes_in_with_another_key_or_none(
             assert "running, with this key (id 13fb1da9)?" in str(caught.value)
             (reason,) = (reason for reason in a.explain() if "key id" in reason)
             assert reason.endswith("datagrams with key id 13fb1da9: ours is b1f64cbc")
-            await until(lambda: "sealed with another key: id 13fb1da9" in caplog.text)
+            await until(lambda: "with key id 13fb1da9: ours is b1f64cbc" in caplog.text)
         else:
-            assert set(a.stats()["rejected"]) == {Reject.SEAL.value}
+            assert set(a.stats()["rejected"]) == {Reject.UNSEALED.value}
+            await until(lambda: "not sealed: this group has a key (id b1f64cbc)" in caplog.text)
         assert ONE.hex() not in caplog.text
 
     with caplog.at_level(logging.INFO):
@@ -254,6 +279,54 @@ def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         check("")
     with pytest.raises(UsageError, match="key= has 5 bytes: a key has 32"):
         check("", key=b"short")
+    with pytest.raises(UsageError, match="key= is a bytearray: give bytes, or the path"):
+        check("", key=bytearray(ONE))
+
+
+async def enter(**options: Any) -> None:
+    async with join("test", discovery=ListSource([]), membership=FIRST, **options):
+        pass
+
+
+def test_nothing_where_a_key_should_be_does_not_open_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def check(message: str, **options: object) -> None:
+        with pytest.raises(UsageError, match=message):
+            run(enter(**options))
+
+    check("key= has 0 bytes", key=b"")
+    check("the name of a key file is empty", key="")
+    monkeypatch.setenv("RINGCAST_KEY_FILE", "")
+    check("the name of a key file is empty")
+    monkeypatch.setenv("RINGCAST_KEY", "")
+    check("RINGCAST_KEY holds 0 keys")
+
+
+def test_a_key_in_the_place_of_a_file_is_not_told() -> None:
+    for text in (ONE.hex(), ONE.hex().upper()):
+        with pytest.raises(UsageError, match="looks like a key itself") as caught:
+            keys_of(text)
+        assert text not in str(caught.value)
+    for text in ("a" * 300, "a\0b"):
+        with pytest.raises(UsageError, match="cannot read key file"):
+            keys_of(text)
+
+
+def test_figures_stay_on_the_machine_with_a_key_too() -> None:
+    with pytest.raises(UsageError, match=r"192\.0\.2\.2:9912 is not a loopback address"):
+        run(enter(key=ONE, metrics="192.0.2.2:9912"))
+
+
+def test_who_has_no_key_says_that_others_have(tmp_path: Path) -> None:
+    async def meet() -> None:
+        places = [DirectorySource(tmp_path) for _ in "ab"]
+        sealed = join("test", key=ONE, discovery=places[0], membership=FIRST)
+        async with sealed as a, join("test", discovery=places[1], membership=FIRST) as b:
+            await until(lambda: any("sealed datagrams" in each for each in b.explain()))
+            assert any("that were not sealed" in each for each in a.explain())
+
+    run(asyncio.wait_for(meet(), 20))
 
 
 def test_a_copy_of_a_process_has_a_salt_of_its_own() -> None:

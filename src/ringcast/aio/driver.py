@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
+from ringcast.errors import Reject
 from ringcast.protocols.views.layer import GroupViews
 
 if TYPE_CHECKING:
@@ -210,6 +211,8 @@ class Driver:
             reasons.append("messages wait here until the disk has taken those before them")
         if self._lock is not None:
             reasons += self._lock.explain(self.node.rejected)
+        elif sealed := self.node.rejected.get(Reject.SEALED.value):
+            reasons.append(f"refused {sealed} sealed datagrams: whoever sent them has a key")
         return reasons + self.transport.explain(self._awaited(), now)
 
     def _awaited(self) -> Mapping[Address, str]:

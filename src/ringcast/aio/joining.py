@@ -136,7 +136,7 @@ async def join(
         membership=membership,
     )
     keys = _find_keys(key)
-    is_exposed = base.insecure and keys is None
+    is_insecure = base.insecure
     if keys is not None:
         base = replace(base, insecure=True)  # it may leave this machine
     own = Address.parse(base.listen)
@@ -145,7 +145,7 @@ async def join(
     scraped = None if base.metrics is None else Address.parse(base.metrics)
     check_own(own, forwarder, addresses, insecure=base.insecure)
     if scraped is not None:
-        check_address(scraped, insecure=base.insecure)
+        check_address(scraped, insecure=is_insecure)  # no key protects that
     if addresses and discovery is not None:
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
@@ -164,7 +164,7 @@ async def join(
     host = HOST.get()
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
     carrier = host.open_transport(base, own, forwarder)
-    if is_exposed:
+    if is_insecure and keys is None:
         warn_if_exposed(forwarder or carrier.address)
     if carrier.shortage is not None:
         log.info("%s: %s", carrier.address, carrier.shortage)
@@ -213,14 +213,15 @@ def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
 
 
 def _find_keys(key: bytes | str | Path | None) -> KeyRing | None:
-    """What is given goes before the environment."""
-    text = os.environ.get("RINGCAST_KEY")
-    found = key or (None if text else os.environ.get("RINGCAST_KEY_FILE"))
-    if not found and not text:
+    """What is given goes before the environment. Nothing where a key should be is a mistake."""
+    text, path = (os.environ.get(name) for name in ("RINGCAST_KEY", "RINGCAST_KEY_FILE"))
+    if key is None and text is None and path is None:
         return None
     from ringcast.aio.keys import keys_in, keys_of  # whoever has none need not wait for it
 
-    return keys_of(found) if found else keys_in(text or "", "RINGCAST_KEY")
+    if key is not None:
+        return keys_of(key)
+    return keys_of(path or "") if text is None else keys_in(text, "RINGCAST_KEY")
 
 
 def _for_multicast(config: GroupConfig) -> GroupConfig:

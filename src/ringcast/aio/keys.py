@@ -2,7 +2,8 @@
 
 A key file holds one or two keys, a line of 64 hexadecimal digits each: the first seals, all open.
 So a key is exchanged without a stop: add the new one as the second everywhere, make it the first
-everywhere, remove the old one everywhere. Members read their file again when it has changed.
+everywhere, remove the old one everywhere. Members read their file again when it has changed; to
+exchange it at once, write another beside it and rename that.
 
 Only its owner may read or write a key file: another one is refused, with the line that repairs it.
 Keys stand in no log, text or exception. There are no passphrases: what people can remember others
@@ -11,12 +12,14 @@ can guess.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from ringcast.errors import Reject, UsageError
@@ -27,7 +30,11 @@ if TYPE_CHECKING:
 
     from ringcast.aio.host import Host
 
+Stamp: TypeAlias = tuple[int, ...]
+"""What tells a file from what it was."""
+
 FILE_BYTES_MAX = 4096
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
 TELL_NS = 60_000_000_000
 """How often it is told, at the most, that somebody has another key."""
 
@@ -37,10 +44,14 @@ log = logging.getLogger("ringcast")
 class KeyRing:
     """The keys of one member's group, as they are now."""
 
-    def __init__(self, keys: Sequence[Key], path: Path | None = None) -> None:
+    def __init__(
+        self, keys: Sequence[Key], path: Path | None = None, stamp: Stamp | None = None
+    ) -> None:
+        """`stamp`: of the file as it was read."""
         self.keys = tuple(keys)
         self.path = path
-        self._stamp = None if path is None else _stamp(path)
+        self.stamp = stamp
+        self._failed: Stamp | None = None
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(key.id.hex() for key in self.keys)})"
@@ -57,11 +68,15 @@ class KeyRing:
     def look(self) -> bool:
         """Whether there are other keys in the file now. If it cannot be read: UsageError, and those
         that were in it go on."""
-        stamp = None if self.path is None else _stamp(self.path)
-        if self.path is None or stamp == self._stamp:
+        if self.path is None or _stamp_of(self.path) in (self.stamp, self._failed):
             return False
-        self._stamp = stamp
-        before, self.keys = self.keys, read_key_file(self.path).keys
+        try:
+            found = read_key_file(self.path)
+        except UsageError:
+            self._failed = _stamp_of(self.path)  # told once
+            raise
+        before, self.keys, self.stamp = self.keys, found.keys, found.stamp
+        self._failed = None
         return [key.id for key in before] != [key.id for key in self.keys]
 
 
@@ -72,8 +87,9 @@ class Lock:
         self.envelope = Envelope(group, keys.keys, host.random_bytes(SALT_BYTES))
         self.keys = keys
         self._host = host
-        self._told_at = -TELL_NS
-        self._told = 0
+        self._looked_at = 0
+        self._counts: list[dict[str, int]] = [{}, {}]  # one and two minutes ago
+        self._told = -TELL_NS
         _LOCKS.add(self)
 
     def renew(self) -> None:
@@ -81,29 +97,34 @@ class Lock:
         self.envelope.renew(self._host.random_bytes(SALT_BYTES))
 
     def look(self, rejected: Mapping[str, int], now: int) -> None:
-        """Now and again: are there other keys, and does somebody have others?"""
+        """Now and again: are there other keys, and does somebody have another, or none?"""
         try:
             if self.keys.look():
                 self.envelope.use_keys(self.keys.keys)
                 log.info("the key of the group has changed: %r", self.keys)
         except UsageError as error:
             log.warning("the keys are as they were: %s", error)
-        refused = rejected.get(Reject.KEY.value, 0)
-        if refused > self._told and now >= self._told_at + TELL_NS:
-            log.warning(
-                "refused %d datagrams that were sealed with another key: id %s, and ours is %s",
-                *(refused - self._told, self.envelope.foreign.hex(), self.keys.id),
-            )
-            self._told, self._told_at = refused, now
+        if now >= self._told + TELL_NS:
+            for sentence in self.explain(rejected):
+                log.warning("%s", sentence)
+                self._told = now
+        if now >= self._looked_at + TELL_NS:
+            self._looked_at = now
+            self._counts = [dict(rejected), self._counts[0]]
 
     def explain(self, rejected: Mapping[str, int]) -> list[str]:
-        refused = rejected.get(Reject.KEY.value, 0)
-        if not refused:
-            return []
-        foreign = self.envelope.foreign.hex()
-        return [f"refused {refused} datagrams with key id {foreign}: ours is {self.keys.id}"]
+        """What was refused in the last minute or two."""
+        before, foreign = self._counts[1], self.envelope.foreign.hex()
+        count = {why: rejected.get(why, 0) - before.get(why, 0) for why in _TOLD}
+        told = {
+            Reject.KEY: f"with key id {foreign}: ours is {self.keys.id}",
+            Reject.UNSEALED: f"that were not sealed: this group has a key (id {self.keys.id})",
+            Reject.SALTS: "of too many unknown senders: somebody may make them up",
+        }
+        return [f"refused {count[why]} datagrams {told[why]}" for why in _TOLD if count[why]]
 
 
+_TOLD = (Reject.KEY, Reject.UNSEALED, Reject.SALTS)
 _LOCKS: WeakSet[Lock] = WeakSet()
 
 
@@ -117,9 +138,18 @@ if hasattr(os, "register_at_fork"):  # there is fork
 
 
 def keys_of(key: bytes | str | Path) -> KeyRing:
-    """The key itself, or where it is; text in which a key stands is not given as an argument."""
-    if not isinstance(key, bytes):
+    """The key itself, or where it is."""
+    if isinstance(key, str) and _HEX.fullmatch(key):  # and nobody is told what it is
+        raise UsageError(
+            "this names a file, and looks like a key itself: give key=bytes.fromhex(...), or "
+            "RINGCAST_KEY"
+        )
+    if key == "":
+        raise UsageError("the name of a key file is empty: give one, or none at all")
+    if isinstance(key, str | Path):
         return read_key_file(Path(key))
+    if not isinstance(key, bytes):
+        raise UsageError(f"key= is a {type(key).__name__}: give bytes, or the path of a key file")
     if len(key) != KEY_BYTES:
         raise UsageError(f"key= has {len(key)} bytes: a key has {KEY_BYTES}")
     return KeyRing([Key(key)])
@@ -136,15 +166,21 @@ def read_key_file(path: Path) -> KeyRing:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise UsageError(f"no key file {path}: make one with `ringcast keygen {path}`") from None
-    except OSError as error:
-        link = " (it is a link: name the file itself)" if path.is_symlink() else ""
-        raise UsageError(f"cannot read key file {path}: {error.strerror}{link}") from None
+    except (OSError, ValueError) as error:
+        is_link = isinstance(error, OSError) and error.errno == errno.ELOOP
+        why = "it is a link: name the file itself" if is_link else _why(error)
+        raise UsageError(f"cannot read key file {path}: {why}") from None
     try:
-        _check(path, os.fstat(descriptor))
-        text = os.read(descriptor, FILE_BYTES_MAX)
+        about = os.fstat(descriptor)
+        _check(path, about)
+        text = os.read(descriptor, FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read key file {path}: {_why(error)}") from None
     finally:
         os.close(descriptor)
-    return KeyRing(_parse(text, f"key file {path}"), path)
+    if len(text) > FILE_BYTES_MAX:
+        raise UsageError(f"key file {path} is longer than {FILE_BYTES_MAX} bytes: is it one?")
+    return KeyRing(_parse(text, f"key file {path}"), path, _stamp(about))
 
 
 def write_key_file(path: Path) -> Key:
@@ -155,8 +191,8 @@ def write_key_file(path: Path) -> Key:
         descriptor = os.open(path, flags, 0o600)
     except FileExistsError:
         raise UsageError(f"{path} is there already: a key is not written over") from None
-    except OSError as error:
-        raise UsageError(f"cannot make key file {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot make key file {path}: {_why(error)}") from None
     with open(descriptor, "w") as file:
         os.fchmod(descriptor, 0o600)
         file.write(f"# a key of ringcast: keep it secret\n{secret.hex()}\n")
@@ -193,9 +229,17 @@ def _parse(text: bytes, what: str) -> list[Key]:
     return found
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return None
+def _stamp(found: os.stat_result) -> Stamp:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+
+def _stamp_of(path: Path) -> Stamp:
+    """(): it is not there."""
+    try:
+        return _stamp(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return ()
+
+
+def _why(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or "no file has such a name")

@@ -69,6 +69,9 @@ def archive() -> None:
 )
 @click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
 @click.option(
+    "--key-file", type=click.Path(path_type=Path), metavar="FILE", help="The group's key, as join."
+)
+@click.option(
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
 )
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
@@ -90,6 +93,7 @@ def keep(
     listen: str,
     members: tuple[str, ...],
     must_exist: bool,
+    key_file: Path | None,
     config_file: Path | None,
     preset: str | None,
     run_id: str,
@@ -109,7 +113,8 @@ def keep(
     """
     config = load_config(config_file, preset=preset, group=group, name=name)
     keeper = _Keeper(config, directory, run_id, interval_s, as_json=as_json)
-    run(keeper.member(listen, members, must_exist=must_exist))
+    place = {"listen": listen, "members": members, "must_exist": must_exist, "key": key_file}
+    run(keeper.member(**place))
     if keeper.error:
         click.echo(f"ringcast: {safe(keeper.error)}", err=True)
         sys.exit(1)
@@ -136,12 +141,11 @@ class _Keeper:
         self._messages = 0
         self._told = 0, time.monotonic()
 
-    async def member(self, listen: str, members: tuple[str, ...], *, must_exist: bool) -> None:
+    async def member(self, **place: Any) -> None:
+        """`place`: where, and with which key."""
         joining = join(
             self._config,
-            listen=listen,
-            members=members,
-            must_exist=must_exist,
+            **place,
             record=self._directory,
             record_payloads=True,
             record_interval_s=self._interval_s,

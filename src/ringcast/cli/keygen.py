@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from ringcast.aio.keys import write_key_file
-
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
@@ -24,5 +22,7 @@ def keygen(file: Path, as_json: bool) -> None:
       ringcast keygen orders.key
       ringcast join orders --key-file orders.key
     """
+    from ringcast.aio.keys import write_key_file  # no other command needs it
+
     id = write_key_file(file).id.hex()
     click.echo(json.dumps({"file": str(file), "id": id}) if as_json else f"{file}: key id {id}")

@@ -14,19 +14,21 @@ for all who receive it.
 
     what comes                                          then
     another key id; no seal at all                      refused, before anything is computed
-    a salt that is not known                            its key is derived, at most 1000 a second;
-                                                        what opens pins the salt to its sender
+    a salt that is not known                            its key is derived, at most ten times in
+                                                        10 ms; what opens pins the salt to its
+                                                        sender
     a counter that was seen, or is 65 000 behind        refused: it is a copy
     a tag that is not right                             refused
     another sender than the salt is pinned to           refused
-Of the salts that open, the 1024 used last are kept: a member's own, and those of its view, stay.
+Of the salts that open, the 1024 used last are kept: those of the view stay. So are those of a key
+that was removed: should it come back, copies are still known.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -58,8 +60,10 @@ EPOCH_BITS: Final = 24
 """A key seals so many datagrams (2**24), and then another is derived."""
 SEEN_BITS: Final = 1 << 16
 SALTS_MAX: Final = 1024
-DERIVED_MAX: Final = 1000
-"""Keys derived for salts that are not known, in a second."""
+DERIVED_MAX: Final = 10
+DERIVING_NS: Final = 10_000_000
+"""Keys derived for salts that are not known, in so long: 1000 a second, and none can be used up at
+the beginning of one."""
 
 
 class Key:
@@ -74,6 +78,9 @@ class Key:
 
     def __repr__(self) -> str:
         return f"Key({self.id.hex()})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a key is not pickled")
 
     def derive(self, group: str, salt: bytes, epoch: int) -> AESGCM:
         info = b"ringcast 1 datagrams" + _COUNTER.pack(epoch) + group.encode()
@@ -123,8 +130,9 @@ class Envelope:
         """`salt`: fresh random bytes."""
         self._group = group
         self._channels: dict[bytes, _Channel] = {}
-        self._second = 0
-        self._derived = 0  # in that
+        self._retired: dict[bytes, _Channel] = {}  # of keys that were removed
+        self._since = -DERIVING_NS
+        self._derived = 0  # since then
         self.foreign = b""
         """The id of the last key that was not ours."""
         self.use_keys(keys)
@@ -135,9 +143,9 @@ class Envelope:
         assert 1 <= len(keys) <= KEYS_MAX
         self._keys = {key.id: key for key in keys}
         self._key = keys[0]
-        self._channels = {
-            whose: channel for whose, channel in self._channels.items() if whose[:4] in self._keys
-        }
+        known, self._channels, self._retired = {**self._retired, **self._channels}, {}, {}
+        for whose, channel in known.items():
+            (self._channels if whose[:4] in self._keys else self._retired)[whose] = channel
         self._epoch = -1
 
     def renew(self, salt: bytes) -> None:
@@ -163,7 +171,8 @@ class Envelope:
             raise DecodeError(Reject.TOO_SHORT)
         head = bytes(datagram[:_HEAD_BYTES])
         if not head.startswith(_MARK):
-            raise DecodeError(Reject.SEAL)
+            is_ours = head.startswith(MAGIC)
+            raise DecodeError(Reject.UNSEALED if is_ours else Reject.NOT_OURS)
         (counter,) = _COUNTER.unpack_from(head, _HEAD_BYTES - _COUNTER.size)
         channel = self._channels.get(head[_WHOSE])
         if channel is None:
@@ -172,6 +181,7 @@ class Envelope:
             raise DecodeError(Reject.REPLAY)
         aead, epoch = channel.aead, counter >> EPOCH_BITS
         if epoch != channel.epoch:
+            self._count_derived(now)
             aead = channel.key.derive(self._group, head[8:24], epoch)
         opened = _open(aead, head, datagram)
         if not opened.startswith(channel.identity):
@@ -188,12 +198,8 @@ class Envelope:
         if key is None:
             self.foreign = head[_ID]
             raise DecodeError(Reject.KEY)
-        second = now // 1_000_000_000
-        if second != self._second:
-            self._second, self._derived = second, 0
-        if self._derived >= DERIVED_MAX:
-            raise DecodeError(Reject.SALTS)
-        self._derived += 1
+        if not any(other + head[8:24] in self._channels for other in self._keys):
+            self._count_derived(now)  # who is known, and seals with another key by now, is free
         epoch = counter >> EPOCH_BITS
         aead = key.derive(self._group, head[8:24], epoch)
         opened = _open(aead, head, datagram)
@@ -205,6 +211,13 @@ class Envelope:
             del self._channels[min(self._channels, key=lambda whose: self._channels[whose].used)]
         self._channels[head[_WHOSE]] = channel
         return opened
+
+    def _count_derived(self, now: int) -> None:
+        if now >= self._since + DERIVING_NS or now < self._since:
+            self._since, self._derived = now, 0
+        if self._derived >= DERIVED_MAX:
+            raise DecodeError(Reject.SALTS)
+        self._derived += 1
 
 
 def _open(aead: AESGCM, head: bytes, datagram: Buffer) -> bytes:

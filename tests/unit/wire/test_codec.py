@@ -1210,7 +1210,8 @@ def test_refused_with_its_reason(name: str) -> None:
 
 
 def test_every_reason_is_tested() -> None:
-    by_envelope = {Reject.SEAL, Reject.KEY, Reject.REPLAY, Reject.POSES, Reject.SALTS}
+    by_envelope = {Reject.SEAL, Reject.UNSEALED, Reject.KEY, Reject.REPLAY}
+    by_envelope |= {Reject.POSES, Reject.SALTS}
     elsewhere = by_envelope | {Reject.SETTINGS}  # the latter with the frames of a view change
     assert {reason for _, reason in REFUSED.values()} | elsewhere == set(Reject)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ringcast.model import Address, Member, Stream
 from ringcast.wire.codec import Codec
 from ringcast.wire.envelope import (
     DERIVED_MAX,
+    DERIVING_NS,
     EPOCH_BITS,
     SALTS_MAX,
     SEEN_BITS,
@@ -63,7 +65,8 @@ def test_any_byte_that_differs_keeps_it_closed() -> None:
         for index in range(len(sealed)):
             changed = bytearray(sealed)
             changed[index] ^= 1
-            expected = Reject.KEY if 4 <= index < 8 else Reject.SEAL
+            heads = {0: Reject.NOT_OURS, 1: Reject.NOT_OURS, 2: Reject.UNSEALED, 3: Reject.UNSEALED}
+            expected = Reject.KEY if 4 <= index < 8 else heads.get(index, Reject.SEAL)
             assert refusal(receiver, bytes(changed), index * SECOND) is expected, index
         for size in range(len(sealed)):
             reason = refusal(receiver, sealed[:size], (size + 1000) * SECOND)
@@ -73,8 +76,8 @@ def test_any_byte_that_differs_keeps_it_closed() -> None:
 
 def test_neither_what_is_not_sealed_nor_what_another_key_or_group_has_sealed_opens() -> None:
     receiver = envelope(2)
-    assert refusal(receiver, bytes(48) + datagram()) is Reject.SEAL
-    assert refusal(receiver, datagram() + bytes(48)) is Reject.SEAL
+    assert refusal(receiver, bytes(48) + datagram()) is Reject.NOT_OURS
+    assert refusal(receiver, datagram() + bytes(48)) is Reject.UNSEALED
     assert refusal(receiver, envelope(1, [OTHER]).seal(datagram())) is Reject.KEY
     assert refusal(receiver, envelope(1, group="payments").seal(datagram())) is Reject.SEAL
 
@@ -139,14 +142,42 @@ def test_what_was_seen_is_known_and_nothing_else_as_far_as_is_remembered(seed: i
 def test_unknown_senders_cost_a_bounded_number_of_keys() -> None:
     receiver, known = envelope(0), envelope(1)
     receiver.open(known.seal(datagram()), 0)
-    forged = [
-        known.seal(datagram())[:8] + salt.to_bytes(16, "big") + bytes(99) for salt in range(9)
-    ]
-    for number in range(DERIVED_MAX + 50):
-        expected = Reject.SEAL if number < DERIVED_MAX - 1 else Reject.SALTS
-        assert refusal(receiver, forged[number % 9]) is expected
+    head = known.seal(datagram())[:8]
+    forged = [head + bytes([salt]) * 16 + bytes(99) for salt in range(2, 9)]
+    for start in (DERIVING_NS, 2 * DERIVING_NS, 99 * DERIVING_NS):
+        for number in range(DERIVED_MAX + 20):
+            expected = Reject.SEAL if number < DERIVED_MAX else Reject.SALTS
+            assert refusal(receiver, forged[number % 7], start + number) is expected
+        assert receiver.open(known.seal(datagram()), start) == datagram()
+
+
+def test_counters_far_off_cost_no_more() -> None:
+    receiver, known = envelope(0), envelope(1)
+    receiver.open(known.seal(datagram()), 0)
+    head = known.seal(datagram())[:24]
+    forged = [head + (number << EPOCH_BITS).to_bytes(8, "little") + bytes(99) for number in (2, 3)]
+    found = [refusal(receiver, forged[number % 2], SECOND) for number in range(99)]
+    assert found == [Reject.SEAL] * DERIVED_MAX + [Reject.SALTS] * (99 - DERIVED_MAX)
+
+
+def test_a_member_that_seals_with_another_key_by_now_is_known() -> None:
+    receiver, known = envelope(0, [ONE, OTHER]), envelope(1, [ONE, OTHER])
+    receiver.open(known.seal(datagram()), 0)
+    head = known.seal(datagram())[:8]
+    for salt in range(2, 99):
+        refusal(receiver, head + bytes([salt]) * 16 + bytes(99))
+    known.use_keys([OTHER, ONE])
     assert receiver.open(known.seal(datagram()), 0) == datagram()
-    assert refusal(receiver, forged[0], SECOND) is Reject.SEAL
+
+
+def test_copies_are_known_also_when_a_key_was_removed_and_came_back() -> None:
+    receiver, known = envelope(0), envelope(1)
+    sealed = known.seal(datagram())
+    receiver.open(sealed, 0)
+    receiver.use_keys([OTHER])
+    assert refusal(receiver, sealed) is Reject.KEY
+    receiver.use_keys([OTHER, ONE])
+    assert refusal(receiver, sealed) is Reject.REPLAY
 
 
 def test_the_salts_used_last_are_kept() -> None:
@@ -166,3 +197,5 @@ def test_a_key_stands_in_no_text() -> None:
     for text in (repr(ONE), str(ONE), repr(vars(envelope()))):
         assert secret.hex() not in text
         assert repr(secret)[2:20] not in text
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(ONE)
