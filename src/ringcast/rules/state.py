@@ -373,7 +373,7 @@ def _run_idx(told: Statement) -> int:
 
 class LostOnlyIfNobodyHasIt:
     """A state is called lost only in a view to which everybody else came without one, or where all
-    who had one have refused it to somebody of the view: whoever refuses once is not asked again."""
+    who had one have refused it to somebody of the view."""
 
     id = "T4"
     title = "a state is lost only if nobody in the view can give it"

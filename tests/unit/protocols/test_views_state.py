@@ -312,6 +312,34 @@ def test_the_state_is_lost_if_nobody_can_give_it() -> None:
     assert not group.state_of("C").is_behind
 
 
+def test_who_has_refused_another_is_asked_by_who_joins() -> None:
+    group = StateGroup("ABCD").form("A")
+    group.send("A", 3)
+    keeper = group.keepers["A"]
+    keeper.gives = False
+    group.start("B")
+    assert group.run_until(lambda: len(keeper.wanted) == 1, 3000)
+    group.run(100)
+    keeper.refuses = True
+    group.start("C")
+    assert group.run_until(lambda: len(keeper.wanted) == 2, 3000)
+    group.run(100)
+    keeper.refuses = False
+    group.start("D")
+    assert group.run_until(group.is_one, 3000)
+    group.run(300)
+    assert len(keeper.wanted) == 3
+    assert all(group.state_of(name).is_behind for name in "BCD")
+    assert keeper.views <= 6
+    keeper.gives = True
+    keeper.give(keeper.wanted[-1])
+    group.send("A", 2)
+    group.run(3000)  # C gets it from D
+    group.assert_same("ACD")
+    assert [group.keepers[name].lost for name in "BCD"] == [0, 0, 0]
+    assert [group.keepers[name].received for name in "BCD"] == [0, 1, 1]
+
+
 def test_who_alone_has_the_state_and_is_slow_is_asked_again_with_more_patience() -> None:
     group = StateGroup("ABC").form("A")
     sent = group.send("A", 3)
@@ -481,9 +509,9 @@ A, B, C, D = (Member(Address("h", port), 1, name) for port, name in enumerate("A
 
 
 def shared(*standings: StateStanding, apart: bool = False) -> tuple[str, str]:
-    """Who gives, and who takes, of A, B and C; `apart`: C comes from another part."""
-    members = (A, B, C)[: len(standings)]
-    id, mine, other = ViewId(A, 5), View(ViewId(A, 2), (A, B, C)), View(ViewId(C, 3), (C,))
+    """Who gives, and who takes, of A, B, C and D; `apart`: C comes from another part."""
+    members = (A, B, C, D)[: len(standings)]
+    id, mine, other = ViewId(A, 5), View(ViewId(A, 2), (A, B, C, D)), View(ViewId(C, 3), (C,))
     states = {
         who: State(id, other if apart and who == C else mine, Snapshot({}, {}), standing=standing)
         for who, standing in zip(members, standings, strict=True)
@@ -497,6 +525,7 @@ def shared(*standings: StateStanding, apart: bool = False) -> tuple[str, str]:
 
 
 NONE, LACKS, HOLDS, KEEPS = (StateStanding(holding) for holding in Holding)
+REFUSED = LACKS._replace(refused=(A,))
 
 
 @pytest.mark.parametrize(
@@ -508,10 +537,18 @@ NONE, LACKS, HOLDS, KEEPS = (StateStanding(holding) for holding in Holding)
         ((LACKS, HOLDS, LACKS), False, ("B", "AC")),
         ((HOLDS, HOLDS, LACKS._replace(provider=B)), False, ("A", "")),
         ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), False, ("B", "")),
-        ((HOLDS, HOLDS, LACKS._replace(refused=(A,))), False, ("B", "C")),
-        ((HOLDS, LACKS._replace(refused=(A,)), NONE), False, ("", "")),
-        ((HOLDS, LACKS._replace(refused=(A,)), LACKS._replace(provider=A)), False, ("A", "")),
-        ((HOLDS, LACKS._replace(refused=(A,)), LACKS._replace(provider=D)), False, ("", "")),
+        ((HOLDS, HOLDS, REFUSED), False, ("B", "C")),
+        ((HOLDS, HOLDS, REFUSED, LACKS), False, ("B", "CD")),
+        ((HOLDS, REFUSED, NONE), False, ("", "")),
+        ((HOLDS, REFUSED, REFUSED), False, ("", "")),
+        ((HOLDS, REFUSED, LACKS), False, ("A", "C")),
+        ((HOLDS, REFUSED, LACKS._replace(provider=A)), False, ("A", "")),
+        ((HOLDS, REFUSED, LACKS._replace(provider=A), LACKS), False, ("A", "D")),
+        ((HOLDS, REFUSED, LACKS._replace(provider=D)), False, ("A", "C")),
+        ((HOLDS, REFUSED._replace(provider=D), NONE), False, ("", "")),
+        ((HOLDS, HOLDS, REFUSED, LACKS._replace(refused=(B,))), False, ("A", "D")),
+        ((HOLDS, REFUSED, HOLDS), True, ("C", "AB")),
+        ((HOLDS, LACKS._replace(refused=(A, C)), HOLDS, LACKS), True, ("A", "D")),
         ((HOLDS, HOLDS, HOLDS), True, ("A", "C")),
         ((HOLDS, HOLDS, KEEPS), True, ("A", "")),
         ((LACKS, LACKS, HOLDS), True, ("C", "AB")),

@@ -84,37 +84,43 @@ def share_state(
 
     The part leads that has one, and of several the largest, the first in the proposal. The first
     of it that has a state gives it: to who lacks one and is not being given it, and to all of the
-    other parts. If all who have one have refused, and somebody is still being given it, that one
-    may do it later: nobody takes it now. Where nobody has one, that of the first counts, if all
-    could have one; but what a member without any was sent before is in nobody's state, so then it
-    is lost.
+    other parts. If all who have one have refused it to somebody, one of them gives it to those whom
+    it has not refused it yet. If there are none, and somebody is still being given it, that one may
+    do it later: nobody takes it now. Where nobody has one, that of the first counts, if all could
+    have one; but what a member without any was sent before is in nobody's state, so then it is
+    lost.
     """
     standings = {who: states[who].standing for who in proposal.members}
     staying = [who for who in proposal.members if who not in proposal.leaving]
     wanting = [who for who in staying if standings[who].holding is not Holding.NONE]
     refused = {who for standing in standings.values() for who in standing.refused}
-    holders = {who for who in wanting if standings[who].holding in (Holding.HOLDS, Holding.KEEPS)}
-    able = [who for who in wanting if who not in refused and (who in holders or not holders)]
+    holders = [who for who in wanting if standings[who].holding in (Holding.HOLDS, Holding.KEEPS)]
+    lacking = [who for who in wanting if standings[who].holding is Holding.LACKS]
     together = {who: part.members for part in parts for who in part.members}
     given = {
         who
-        for who in wanting
-        if standings[who].holding is Holding.LACKS
-        and standings[who].provider in staying
-        and standings[who].provider in together[who]
+        for who in lacking
+        if standings[who].provider in staying and standings[who].provider in together[who]
     }
-    if not able and holders and given:
-        return next(who for who in wanting if who in holders), ()
+    asking = [standings[who].refused for who in lacking if who not in given]
+    able = [who for who in holders or wanting if who not in refused]
+    if not able:
+        able = [who for who in holders if any(who not in by for by in asking)]
+    if not able and given:
+        able = holders
     if not able or (not holders and len(wanting) < len(staying)):
         return None, ()
-    leading = max(parts, key=lambda part: (not holders.isdisjoint(part.members), len(part.members)))
+    leading = max(
+        parts, key=lambda part: (not set(holders).isdisjoint(part.members), len(part.members))
+    )
     provider = next((who for who in leading.members if who in able), able[0])
     takers = []
     for who in wanting:
         if standings[who].holding is Holding.LACKS:
-            takes = who not in given
+            takes = who not in given and provider not in standings[who].refused
         else:
-            takes = standings[who].holding is Holding.HOLDS and who not in together[provider]
+            is_apart = who not in together[provider] and provider not in refused
+            takes = standings[who].holding is Holding.HOLDS and is_apart
         if takes and who != provider:
             takers.append(who)
     return provider, tuple(takers)
