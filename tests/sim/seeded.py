@@ -67,10 +67,10 @@ PLANS = (
     Plan("multicast", first=40),
     Plan("multicast", "stability", first=30),
     Plan("unicast", first=40),
-    Plan("group", first=30, kept=(266, 1907, 1928)),
+    Plan("group", first=30, kept=(266, 505, 1151, 1907, 1928)),
     Plan("group", "stability", first=10),
     Plan("group", partitions=True, first=20),
-    Plan("uniform", first=25),
+    Plan("uniform", first=25, kept=(316, 335, 548)),
     Plan("uniform", "stability", first=5),
     Plan("uniform", partitions=True, first=10),
 )

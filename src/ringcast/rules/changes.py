@@ -48,13 +48,24 @@ class Phases:
 class Frozen(NamedTuple):
     """From when to when one member was frozen."""
 
-    first: Row
-    last: Row
-    """Of the proposals that it promised meanwhile."""
+    promised: tuple[Row, ...]
+    """The proposals that held it, at least one."""
     end: Row | None
     """With which it ended; None: it has not."""
     before: Row | None
     """The view that it was in."""
+
+    @property
+    def first(self) -> Row:
+        return self.promised[0]
+
+    @property
+    def last(self) -> Row:
+        return self.promised[-1]
+
+    def asked(self, since_ns: int) -> set[str]:
+        """The members of the proposals that it has promised since then."""
+        return {key for row in self.promised if row.mono_ns >= since_ns for key in row.members}
 
 
 class Freezes:
@@ -79,8 +90,8 @@ class Freezes:
         before: Row | None = None
         for row in self.rows.get(member, []):
             if row.event == FREEZE:
-                frozen = Frozen(row, row, None, before) if frozen is None else frozen
-                frozen = frozen._replace(last=row)
+                promised = () if frozen is None else frozen.promised
+                frozen = Frozen((*promised, row), None, before)
                 continue
             if frozen is not None:
                 yield frozen._replace(end=row)
@@ -90,10 +101,12 @@ class Freezes:
         if frozen is not None:
             yield frozen
 
-    def deaths(self, since_ns: int, until_ns: int) -> int:
-        """How many members have crashed or left then."""
+    def deaths(self, frozen: Frozen, since_ns: int, until_ns: int) -> int:
+        """How many members have crashed or left then, or before that while this one was frozen, if
+        they were asked all the same: only now they are waited for."""
+        asked, first_ns = frozen.asked(since_ns), frozen.first.mono_ns
         return sum(
-            since_ns <= row.mono_ns <= until_ns
+            (first_ns if row.member in asked else since_ns) <= row.mono_ns <= until_ns
             for rows in self.rows.values()
             for row in rows
             if row.event in (CRASH, STOP)
@@ -175,7 +188,7 @@ class ChangesEnd(_OfFreezes):
             return  # it looks for its group, and nobody sends there: V-L2
         if since_ns is None or (end is not None and end.event != VIEW):
             return
-        bound_ns = bounds.frozen_ns(facts, self.freezes.deaths(since_ns, end_ns))
+        bound_ns = bounds.frozen_ns(facts, self.freezes.deaths(frozen, since_ns, end_ns))
         is_single = end is not None and frozen.last is first and first.view_key == end.view_key
         if is_single and since_ns == first.mono_ns and first.view not in self.refused:
             bound_ns = bounds.change_ns(facts)
@@ -206,7 +219,8 @@ class RarelyAtWill(_OfFreezes):
         return found.verdict(self.id, self.title)
 
     def _at_will(self, member: MemberKey) -> Iterator[tuple[Row, Row]]:
-        for first, _, end, before in self.freezes.of(member):
+        for frozen in self.freezes.of(member):
+            first, end, before = frozen.first, frozen.end, frozen.before
             if end is None or end.event != VIEW or before is None:
                 continue
             is_calm = self.phases.calm_since(first.mono_ns, end.mono_ns) == first.mono_ns

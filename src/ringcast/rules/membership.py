@@ -12,7 +12,16 @@ from ringcast.rules import bounds
 from ringcast.rules.algebra import Lives
 from ringcast.rules.changes import Phases
 from ringcast.rules.findings import Findings
-from ringcast.trace.rows import PHASE, START, STOP, VIEW
+from ringcast.trace.rows import (
+    PHASE,
+    START,
+    STATE_LOST,
+    STATE_RECEIVED,
+    STATE_WAIT,
+    STOP,
+    VIEW,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,29 +38,36 @@ class OneView:
     """Once the network has healed, all members that live end in one view of exactly them.
 
     It is judged by the last view of the run: one that comes too late, or changes again, counts.
+    But while one of them waits for its state, views of the same members, all together, follow each
+    other to find who gives it. They change nothing here; how long it waits is T-L1.
     """
 
     id = "V-L1"
     title = "all that live come to one view, in time"
-    events = (START, PHASE, *Lives.EVENTS)
+    events = (START, PHASE, STATE_WAIT, STATE_RECEIVED, STATE_LOST, *Lives.EVENTS)
 
     def __init__(self) -> None:
         self.started: dict[MemberKey, Row] = {}
         self.phases = Phases()
         self.lives = Lives()
+        self.states: defaultdict[MemberKey, list[Row]] = defaultdict(list)
 
     def feed(self, row: Row) -> None:
         if row.event == START:
             self.started[row.node, row.inc] = row
         elif row.event == PHASE:
             self.phases.feed(row)
-        else:
+        elif row.event in Lives.EVENTS:
             self.lives.feed(row)
+        else:
+            self.states[row.node, row.inc].append(row)
 
     def merge(self, other: OneView) -> None:
         self.started |= other.started
         self.phases.merge(other.phases)
         self.lives.merge(other.lives)
+        for member, rows in other.states.items():
+            self.states[member] += rows
 
     def finish(self, facts: Facts) -> Verdict:
         found = Findings()
@@ -77,7 +93,8 @@ class OneView:
         ]
         bound_ns = bounds.one_view_ns(facts)
         since_ns = heal.mono_ns
-        settled_ns = max((view.mono_ns for view in views if view is not None), default=since_ns)
+        settled = [self._settled((row.node, row.inc)) for row in living]
+        settled_ns = max((view.mono_ns for view in settled if view is not None), default=since_ns)
         if late and facts.end_ns <= since_ns + bound_ns:
             found.unknown.add("whether all come to one view: the run ended too early")
             return
@@ -91,8 +108,30 @@ class OneView:
                 *late,
             )
         elif waited_ns > bound_ns:
-            last = max((view for view in views if view is not None), key=_time)
+            last = max((view for view in settled if view is not None), key=_time)
             found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
+
+    def _settled(self, member: MemberKey) -> Row | None:
+        """The view that brought its last members together."""
+        view: Row | None = None
+        for earlier in reversed(self.lives.views.get(member, [])):
+            if view is not None and not (_is_repeated(earlier, view) and self._is_for_state(view)):
+                break
+            view = earlier
+        return view
+
+    def _is_for_state(self, view: Row) -> bool:
+        """Whether somebody waited for its state when this view came."""
+        for member in map(split_key, view.members):
+            rows = [row for row in self.states.get(member, []) if row.mono_ns <= view.mono_ns]
+            if rows and rows[-1].event == STATE_WAIT:
+                return True
+        return False
+
+
+def _is_repeated(before: Row, view: Row) -> bool:
+    """Whether all members of the one come to the other together, and nobody else."""
+    return set(before.members) == set(view.members) == set(view.part)
 
 
 def _is_same(view: Row, other: Row | None) -> bool:

@@ -15,6 +15,8 @@ from ringcast.rules.liveness import NO_COMMON_CLOCK, DeliveredInTime, Drained, O
 from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ringcast.rules.findings import Verdict
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
 
@@ -112,11 +114,24 @@ class ReceivedByAll:
 
 
 class Valid(DeliveredInTime):
-    """A live sender's message is delivered by all live members of its view."""
+    """A live sender's message is delivered by all live members of its view.
+
+    All have to hold it first. A member whose application does not read holds one window and no
+    more: where the sender's is larger, nothing is owed of what that member has no slot for.
+    """
 
     id = "U5"
     title = "a uniform message of a live sender is delivered everywhere in time"
     stream = Stream.UNIFORM
+
+    def owed_through(self, row: Row, taking: Collection[str], since_ns: int, facts: Facts) -> int:
+        through = row.seqno2
+        for member in facts.stopped_members.intersection(taking) - {row.member}:
+            pair = (*split_key(member), *row.own_origin)
+            delivered = self.journal.delivered.get(pair, NOWHERE).at(since_ns)
+            low = max(delivered, self.journal.offset(pair))
+            through = min(through, low + facts.capacity.get(member, 0))
+        return through
 
 
 class NothingLeft(Drained):

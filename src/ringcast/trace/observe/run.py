@@ -20,7 +20,6 @@ from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
 from ringcast.trace.rows import ASIDE, FREEZE, SHOWN, VIEW, about, naming_id
-from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
-    from ringcast.window.windows import ReceiveWindow
+    from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.codec import Buffer, Codec
 
 
@@ -119,7 +118,7 @@ class RunObserver:
         elif isinstance(change, Left):
             self._last = self._node.multicast.windows()
         else:
-            self._windows.look_at_sends(now)
+            self._windows.look_at_sends(self._node.multicast.windows(), now)
         if isinstance(change, Begin):
             self._start_over(change)
         if self._is_taking and not isinstance(change, Left):
@@ -227,13 +226,8 @@ class RunObserver:
         """Whoever is alone, or leaves, may have sent and taken messages in one step."""
         place = event.run if isinstance(event, Delivered) else event
         origin = Origin(event.sender, place.stream)
-        window = self._last.get(origin)
-        if event.sender != self._node.me or place.last <= self._windows.sent_through(origin):
-            return
-        if isinstance(window, SendWindow):
-            self._windows.look_at_send(origin, window, now)
-        else:
-            self._windows.look_at_sends(now)
+        if event.sender == self._node.me and place.last > self._windows.sent_through(origin):
+            self._windows.look_at_sends(self._last or self._node.multicast.windows(), now)
 
     # Looks
 

@@ -80,10 +80,10 @@ class Windows:
                 keys = tuple(map(member_key, table.members))
                 self._sink.write(ACKMAP, now, stream=int(stream), members=keys)
 
-    def look_at_sends(self, now: int) -> None:
-        """What was sent in the view that is about to end, and nothing else."""
+    def look_at_sends(self, windows: Mapping[Origin, SendWindow | ReceiveWindow], now: int) -> None:
+        """What was sent, and nothing else: what is purged is told behind the deliveries."""
         assert self._messages is not None
-        for origin, window in self._node.multicast.windows().items():
+        for origin, window in windows.items():
             before = self._states.get(origin)
             if isinstance(window, SendWindow) and before and window.high > before[2]:
                 self._messages.sent(origin, before[2], window, now)
