@@ -162,8 +162,9 @@ class Requests:
             out.datagram(to, wire.Complain(self.me, wants_state=True))
         if elsewhere:
             out.datagram(to, self._owner.hello(is_asking=True))  # is it there, too?
-        for member in elsewhere:
-            out.datagram(to, wire.Complain(member))
+        for member in self._change.view:  # in one order everywhere
+            if member in elsewhere:
+                out.datagram(to, wire.Complain(member))
         if self._interval > REPEAT_START_NS:
             out.signal(VerifyWanted(to))
         self._timers.arm(Timer.REQUEST, now + self._interval)
