@@ -19,7 +19,7 @@ from ringcast.core.effects import (
 )
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Freeze
-from ringcast.model import ViewId
+from ringcast.model import Address, Member, ViewId
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
 from ringcast.protocols.views.timing import PATIENCE_NS, REPEAT_START_NS
 from ringcast.wire import changes as wire
@@ -79,6 +79,19 @@ def test_who_misses_others_asks_whether_the_coordinator_lives_that_it_complains_
     side.signal(Suspected(C, "silent"))
     assert side.said(wire.Complain) == [(C, wire.Complain(C)), (A, wire.Complain(C))]
     assert VerifyWanted(A) in side.signals
+
+
+def test_who_is_elsewhere_is_complained_of_in_the_order_of_the_view() -> None:
+    """A seed gives the same run whatever the hashes of members are."""
+    members = [Member(Address("h", port), 1, str(port)) for port in range(1, 13)]
+    side = Side(members[-1])
+    side.join(ViewId(members[0], 2), *members)
+    side.said(wire.Complain)
+    gone = tuple(members[5:11])
+    later = ViewId(gone[0], 3)
+    side.hear(gone[0], wire.Hello(PLAIN, False, False, 3, gone[0], later, 6, gone))
+    said = [frame.member for _, frame in side.said(wire.Complain)]
+    assert said[-len(gone) :] == list(gone)
 
 
 def test_the_coordinator_leaves_out_whom_its_messages_do_not_reach() -> None:
