@@ -40,6 +40,7 @@ from ringcast.protocols.views.streams import ViewStreams
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.codec import Codec
+from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class LeftOut(NamedTuple):
 
 LEFT_OUT: dict[type, LeftOut] = {
     Node: LeftOut(
-        "me codec _owner _places",
+        "me codec passage _owner _places",
         "rejected _receipts_asked",
         "_few_since _turn",
         "multicast unicast membership detector state _channel effects observer",
@@ -150,7 +151,7 @@ _TOLD_ELSEWHERE = (Deadlines, GroupState)  # by the owners of timers; once, for 
 
 # A tuple counts as shared: machines keep only immutable things in tuples.
 _PLAIN = (int, str, bytes, float, bool, type(None), range, frozenset, Enum, tuple)
-_SHARED = (*_PLAIN, Codec, Undeliverable)
+_SHARED = (*_PLAIN, Codec, Passage, Undeliverable)
 
 
 def clone(value: T) -> T:
