@@ -12,12 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from ringcast.cli import main
+from ringcast.cli.demo import REPEATED, _plant_duplicate
 from ringcast.cli.demo_market import Market
 from ringcast.cli.demo_stream import Revenue
+from ringcast.spark.audit import audit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cluster_traces import Traces
     from pyspark.sql import SparkSession
 
 DEADLINE_S = 120.0
@@ -51,6 +54,16 @@ def test_a_stream_adds_up_to_what_survivors_have(spark: SparkSession, tmp_path: 
     assert sum(cents for _, cents in found.values()) == sum(cents for *_, cents in windows)
     found.pop(plain_of_killed)
     assert found == first
+
+
+def test_the_repeat_that_is_planted_is_found_by_what_the_demo_expects(
+    recorded: Traces, tmp_path: Path
+) -> None:
+    (tmp_path / "trace").mkdir()
+    recorded.copy().write(tmp_path / "trace")
+    _plant_duplicate(tmp_path / "trace", tmp_path / "planted")
+    verdicts = audit(None, tmp_path / "planted").verdicts
+    assert [verdict.id for verdict in verdicts if verdict.violations] == REPEATED
 
 
 def test_what_was_kept_is_not_mixed_with_another_run(tmp_path: Path) -> None:
