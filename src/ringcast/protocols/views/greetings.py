@@ -81,8 +81,8 @@ class Greetings:
             change.on_later_view(source, hello.view_id, now, out)
             owner.follow(now, out)
             if order(hello.view_id) > order(change.view.id):
-                for member in dict.fromkeys((source, *hello.members)):
-                    owner.requests.ahead(member, hello.view_id.counter, now, out)
+                gone = (source, *hello.members)
+                owner.requests.ahead(gone, hello.view_id.counter, now, out)
         view = change.view
         if source in view:
             if hello.is_asking:

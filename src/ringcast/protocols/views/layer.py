@@ -202,7 +202,7 @@ class GroupViews(Layer):
                 self.change.suspects.pop(member, None)
                 self.requests.pairs.hear(member)
             case MemberAhead(member, counter) if counter > self.change.view.counter:
-                self.requests.ahead(member, counter, now, out)
+                self.requests.ahead((member,), counter, now, out)
             case NonMember(member):
                 out.datagram(member, self.hello())
             case TooSlow(member):

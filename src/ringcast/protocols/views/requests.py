@@ -20,6 +20,8 @@ from ringcast.wire.changes import Holding
 from ringcast.wire.frames import Leave
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
@@ -96,19 +98,17 @@ class Requests:
             self.miss(member, now, out)
             self._owner.advance(now, out)
 
-    def ahead(self, member: Member, counter: int, now: int, out: Effects) -> None:
-        """It is in another view by now, with this counter: this one goes on without it; but whoever
-        has promised waits for that change to end first, if both are in it. Who is in a later view
-        than that does not come to it any more."""
-        change, proposal = self._change, self._change.follower.proposal
-        is_with_me = (
-            proposal is not None
-            and change.is_frozen
-            and member in proposal.members
-            and counter <= proposal.id.counter
-        )
-        if member in change.view and member not in change.elsewhere and not is_with_me:
-            change.elsewhere.add(member)
+    def ahead(self, members: Iterable[Member], counter: int, now: int, out: Effects) -> None:
+        """They are in another view by now, with this counter: this one goes on without them; but
+        a member that has promised waits for that change to end first, if both are in it. Who is in
+        a later view than that does not come to it any more."""
+        change = self._change
+        proposal = change.follower.proposal if change.is_frozen else None
+        is_under_way = proposal is not None and counter <= proposal.id.counter
+        with_me = proposal.members if proposal is not None and is_under_way else ()
+        gone = {who for who in members if who in change.view and who not in with_me}
+        if not gone <= change.elsewhere:
+            change.elsewhere |= gone
             self._owner.advance(now, out)
 
     def too_slow(self, member: Member, now: int, out: Effects) -> None:
