@@ -13,13 +13,11 @@ from ringcast.core.effects import Suspected
 from ringcast.model import Address, Member
 from ringcast.node import build_node
 from ringcast.sim.clock import ns
+from ringcast.sim.crowd import Meter
 from ringcast.sim.plain import FixedDelay, PlainMember, begin, plain_world
 
 if TYPE_CHECKING:
-    from random import Random
-
     from ringcast.node import Node
-    from ringcast.sim.world import Flight
 
 DELAY_MS = 1.0
 FORM_MS = 60_000.0
@@ -57,14 +55,14 @@ class Cost(NamedTuple):
         )
 
 
-class Assembly:
+class Assembly(Meter):
     """Members that each know where the first may be found."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.world = plain_world(start=1_000_000_000)
         self.world.network.faults = [self, FixedDelay(ns(DELAY_MS))]
         self.nodes: dict[Address, Node] = {}
-        self.datagrams = self.bytes = self.largest = 0
 
     def start(self) -> Node:
         address = Address("10.0.0.1", 10_000 + len(self.world.processes))
@@ -96,7 +94,7 @@ class Assembly:
         """Let it happen."""
         self.world.run_for(QUIET_MS)
         members, start = len(self.nodes), self.world.clock.now
-        self.datagrams = self.bytes = self.largest = 0
+        self.reset_counters()
         {"join": self.start, "crash": self.crash, "leave": self.leave}[what]()
         assert self.world.run_until(self.is_one, CHANGE_MS), what
         ms = (self.world.clock.now - start) / 1e6
@@ -112,14 +110,6 @@ class Assembly:
             and len(first) == len(self.nodes)
             and all(view is not None and view.id == first.id for view in views)
         )
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        """Counts what leaves."""
-        size = len(flight.datagram)
-        self.datagrams += 1
-        self.bytes += size
-        self.largest = max(self.largest, size)
-        return [flight]
 
 
 def assemble(count: int) -> Assembly:

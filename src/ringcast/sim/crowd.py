@@ -29,7 +29,26 @@ DATAGRAM_BYTES = 1400
 """Views of many members are larger."""
 
 
-class Crowd:
+class Meter:
+    """How many datagrams leave, and how large they are."""
+
+    def __init__(self) -> None:
+        self.datagrams = self.bytes = 0
+        self.largest = 0
+        """Bytes of the largest."""
+
+    def reset_counters(self) -> None:
+        self.datagrams = self.bytes = self.largest = 0
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        size = len(flight.datagram)
+        self.datagrams += 1
+        self.bytes += size
+        self.largest = max(self.largest, size)
+        return [flight]
+
+
+class Crowd(Meter):
     """So many processes, each of which knows where all the others may be."""
 
     def __init__(
@@ -40,6 +59,7 @@ class Crowd:
         loss: float = 0.0,
         multicast: MulticastConfig | None = None,
     ) -> None:
+        super().__init__()
         self.world = plain_world()
         faults: list[Fault] = [self, FixedDelay(ns(DELAY_MS))]
         if loss:
@@ -49,14 +69,10 @@ class Crowd:
         self.clock = self.world.clock
         self.nodes: dict[Address, Node] = {}
         self.addresses = [Address(HOST, FIRST_PORT + place) for place in range(count)]
-        self.datagrams = 0
-        self.bytes = 0
         self.frames: Counter[str] = Counter()
         """Frames sent, by their class; one to the group counts once,"""
         self.copies: Counter[str] = Counter()
         """or once for each receiver."""
-        self.largest = 0
-        """The largest datagram, in bytes."""
         self._multicast = multicast or MulticastConfig(datagram_bytes=DATAGRAM_BYTES)
 
     def start(self, place: int) -> Node:
@@ -99,17 +115,9 @@ class Crowd:
             yield node.detector
 
     def reset_counters(self) -> None:
-        self.datagrams = self.bytes = self.largest = 0
+        super().reset_counters()
         self.frames.clear()
         self.copies.clear()
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        """Counts what leaves."""
-        size = len(flight.datagram)
-        self.datagrams += 1
-        self.bytes += size
-        self.largest = max(self.largest, size)
-        return [flight]
 
     def _count_frames(self, node: Node) -> None:
         others_count = len(node.view or ()) - 1
