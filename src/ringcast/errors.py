@@ -2,7 +2,8 @@
 
 RingcastError
 ├── UsageError        the caller's mistake: fix the call
-│   └── ConfigError   a configuration value: names the field, the value and what is allowed
+│   ├── ConfigError   a configuration value: names the field, the value and what is allowed
+│   └── NoSuchMember  a name that no member of the view has, or more than one
 ├── JoinTimeout       nobody, or not everybody, answered in time
 ├── TooFewMembers     the view has fewer than `min_members`: nothing is sent to the group
 ├── Undeliverable     a member that is not in the view, or messages to one that were given up
@@ -40,6 +41,10 @@ class ConfigError(UsageError):
         self.field = field
         self.value = value
         self.allowed = allowed
+
+
+class NoSuchMember(UsageError, LookupError):
+    """No member of the view has this name, or more than one has it."""
 
 
 class JoinTimeout(RingcastError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.errors import UsageError
+from ringcast.errors import NoSuchMember, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SEQNO_MAX = 2**63 - 1
 INCARNATION_MAX = 2**64 - 1
 CONN_ID_MAX = 2**32 - 1
+
+NAMED_MAX = 5
+"""Members that the representation of a view names before it only counts the rest."""
 
 SYSTEM_EPOCH = 2**62
 """Unicast epochs from here on are the system's own: their messages are not the application's."""
@@ -65,9 +68,12 @@ class ViewId(NamedTuple):
         return f"{self.counter}@{self.creator}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class View:
-    """Who is in the group, in an order that is the same everywhere. The first coordinates."""
+    """Who is in the group, in an order that is the same everywhere. The first coordinates.
+
+    `member in view` takes a Member or a name, `view[name]` gives the member of that name.
+    """
 
     id: ViewId
     members: tuple[Member, ...]
@@ -91,7 +97,9 @@ class View:
         return self.members[0]
 
     def __contains__(self, member: object) -> bool:
-        return member in self._everybody
+        return member in self._everybody or (
+            isinstance(member, str) and any(each.name == member for each in self.members)
+        )
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)
@@ -100,15 +108,24 @@ class View:
         return len(self.members)
 
     def __getitem__(self, name: str) -> Member:
-        """The member with this name; UsageError if there is none or more than one."""
+        """The member with this name; NoSuchMember if there is none or more than one."""
         found = [member for member in self.members if member.name == name]
-        if len(found) != 1:
-            count = "no member" if not found else f"{len(found)} members"
-            raise UsageError(f"{count} named {name!r} in {self}")
+        if not found:
+            raise NoSuchMember(f"no member named {name!r} in {self!r}")
+        if len(found) > 1:
+            where = " and ".join(str(member.address) for member in found)
+            raise NoSuchMember(
+                f"{len(found)} members are named {name!r}, at {where}: give each a name of its own"
+            )
         return found[0]
 
     def __str__(self) -> str:
         return f"View {self.counter}: {', '.join(map(str, self.members))}"
+
+    def __repr__(self) -> str:
+        more = len(self) - NAMED_MAX
+        names = ", ".join(map(str, self.members[:NAMED_MAX]))
+        return f"<View {self.counter}: {names}{f' and {more} more' if more > 0 else ''}>"
 
 
 class Stream(IntEnum):

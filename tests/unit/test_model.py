@@ -43,10 +43,17 @@ def test_a_view_finds_members_by_name() -> None:
     assert (len(view), list(view), B in view) == (3, [A, B, C], True)
     assert str(view) == "View 7: billing, web, web"
     assert str(view.id) == "7@billing"
-    with pytest.raises(UsageError, match="2 members named 'web' in View 7"):
+    with pytest.raises(LookupError, match=r"2 members are named 'web', at 127.0.0.1:7801 and"):
         view["web"]
-    with pytest.raises(UsageError, match="no member named 'db'"):
+    with pytest.raises(UsageError, match="no member named 'db' in <View 7: billing, web, web>"):
         view["db"]
+    assert ["billing" in view, "web" in view, "db" in view, 7 in view] == [True, True, False, False]
+
+
+def test_a_view_of_many_members_is_shown_on_one_line() -> None:
+    members = tuple(Member(Address("127.0.0.1", port), 1, f"web-{port}") for port in range(1, 101))
+    shown = repr(View(ViewId(members[0], 12), members))
+    assert shown == "<View 12: web-1, web-2, web-3, web-4, web-5 and 95 more>"
 
 
 def test_views_that_cannot_be() -> None:
