@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ringcast.cli.demo_stream import Revenue
 
 KILL_AFTER_S = 3.0
+QUICK_KILL_AFTER_S = 1.0
+QUICK_GO_ON_S = 0.5
+"""How long survivors trade on before they are asked what they have."""
 
 
 @click.group(invoke_without_command=True)
@@ -46,15 +49,24 @@ KILL_AFTER_S = 3.0
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep traces, messages and the report in this directory.",
 )
+@click.option("--quick", is_flag=True, help="Without Spark, in a few seconds.")
 @click.pass_context
-def demo(context: click.Context, loss: float, seed: int, keep: Path | None) -> None:
+def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, quick: bool) -> None:
     """Four processes exchange orders, two are killed, Spark adds up and audits what happened.
 
     Exits with 1 if Spark and the members do not agree, or the verdicts are not as they should be.
 
-    Example: ringcast demo --loss 0.2 --keep run
+    \b
+    Examples:
+      ringcast demo --quick
+      ringcast demo --loss 0.2 --keep run
     """
     if context.invoked_subcommand is not None:
+        return
+    if quick:
+        if keep is not None:
+            raise click.BadParameter("--quick records nothing: leave it out", param_hint="--keep")
+        _show_quickly(loss, seed)
         return
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.BadParameter(f"{keep} is not empty: name a new directory", param_hint="--keep")
@@ -95,6 +107,29 @@ def uniform(reached: str) -> None:
     if len(found) != 1:
         raise click.ClickException(f"{names} have not delivered the same: please report this")
     click.secho(f"{names} have each delivered {len(found.pop())} messages of A.", bold=True)
+
+
+def _show_quickly(loss: float, seed: int) -> None:
+    """Members alone: they join, lose datagrams, lose members, and agree."""
+    from ringcast.cli.demo_market import Market
+
+    _step(1, f"Four processes join the group 'orders'; each loses {loss:.0%} of what arrives.")
+    with (
+        tempfile.TemporaryDirectory(prefix="ringcast-") as base,
+        Market(Path(base), None, loss, seed) as market,
+    ):
+        _step(2, "All send orders to all, m3 with guarantee='uniform'.")
+        market.open()
+        time.sleep(QUICK_KILL_AFTER_S)
+        _step(3, "kill -9 m2 and m3, in the middle of it.")
+        killed_at = time.monotonic()
+        market.kill()
+        market.totals()  # told once all survivors are in the view without the dead
+        took = time.monotonic() - killed_at
+        _step(4, f"{took:.2f} s later the view is {', '.join(market.traders)}, and they go on.")
+        time.sleep(QUICK_GO_ON_S)
+        market.close()
+        _agree(market.traders, market.totals())
 
 
 def _tell(since_ns: int, sentence: str) -> None:

@@ -1,4 +1,5 @@
-"""The group of `ringcast demo`: four traders, and an archive that keeps what they send."""
+"""The group of `ringcast demo`: four traders, and an archive that keeps what they send if their
+traces are kept, too."""
 
 from __future__ import annotations
 
@@ -36,8 +37,10 @@ suspect_after_s = 10.0
 class Market:
     """Processes that trade, until the block ends."""
 
-    def __init__(self, directory: Path, trace: Path, loss: float, seed: int) -> None:
+    def __init__(self, directory: Path, trace: Path | None, loss: float, seed: int) -> None:
+        """`trace` None: nothing is recorded, and there is no archive."""
         self._trace = trace
+        self._archive: subprocess.Popen[str] | None = None
         self._settings = directory / "settings.toml"
         self._settings.write_text(SETTINGS)
         self._cluster = Cluster(
@@ -56,9 +59,10 @@ class Market:
         with ExitStack() as stack:
             stack.enter_context(self._cluster)
             stack.enter_context(self._cluster.within(DEADLINE_S))
-            self._archive = stack.enter_context(self._start_archive())
-            stack.callback(self._archive.kill)
-            hear(self._archive)  # it is in
+            if self._trace is not None:
+                self._archive = stack.enter_context(self._start_archive(self._trace))
+                stack.callback(self._archive.kill)
+                hear(self._archive)  # it is in
             self._stack = stack.pop_all()
         return self
 
@@ -72,7 +76,7 @@ class Market:
 
     def open(self) -> None:
         """Orders from now on."""
-        self._cluster.tell_all({"op": "trade", "names": [*self.traders, ARCHIVE]})
+        self._cluster.tell_all({"op": "trade", "names": self._everybody})
 
     def kill(self) -> None:
         """kill -9 the sender of uniform messages, and one of plain ones."""
@@ -95,18 +99,24 @@ class Market:
 
     def end_archive(self) -> None:
         """Let it write what it has, and leave."""
+        assert self._archive is not None
         self._archive.terminate()
         if self._archive.wait() != 0:
             raise RingcastError(f"the archive ended with status {self._archive.returncode}")
 
+    @property
+    def _everybody(self) -> list[str]:
+        return self.traders if self._archive is None else [*self.traders, ARCHIVE]
+
     def _look(self) -> list[dict[str, Any]]:
-        self._cluster.tell_all({"op": "totals", "names": [*self.traders, ARCHIVE]})
+        """Once all survivors are in a view of those who live."""
+        self._cluster.tell_all({"op": "totals", "names": self._everybody})
         return self._cluster.hear_all()
 
-    def _start_archive(self) -> subprocess.Popen[str]:
+    def _start_archive(self, trace: Path) -> subprocess.Popen[str]:
         tell(self._cluster.processes[0], {"op": "address"})
         address = hear(self._cluster.processes[0])["address"]
-        command = [sys.executable, "-m", "ringcast", "archive", GROUP, str(self._trace), "--json"]
+        command = [sys.executable, "-m", "ringcast", "archive", GROUP, str(trace), "--json"]
         command += ["--name", ARCHIVE, "--config", str(self._settings)]
         command += ["--member", address, "--must-exist"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
