@@ -190,7 +190,7 @@ LONG = {
     "aio/group.py": (743, "one table of options"),
     "window/windows.py": (677, "windows by side"),
     "rules/unicast_liveness.py": (640, "one statement per guarantee"),
-    "blocking.py": (575, "one table of options"),
+    "blocking.py": (557, "one table of options"),
     "rules/state.py": (573, "one statement per guarantee"),
     "aio/tcp.py": (572, "transports apart"),
     "sim/plan.py": (565, "faults as tables"),

@@ -1,6 +1,7 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
 from ringcast import blocking
+from ringcast.aio.asking import Replies
 from ringcast.aio.group import Group
 from ringcast.aio.joining import join
 from ringcast.aio.read_queue import Message
@@ -60,6 +61,7 @@ __all__ = [
     "NotDelivered",
     "Origin",
     "Receipt",
+    "Replies",
     "Request",
     "RequestFailed",
     "RingcastError",

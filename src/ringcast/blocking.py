@@ -17,16 +17,18 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
 from weakref import WeakSet
 
+from ringcast.aio.asking import answer_with
 from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.read_queue import ReadQueue
+from ringcast.aio.receipt_threads import Receipt, check_timeout
 from ringcast.aio.requests import Request
 from ringcast.aio.send_queue import LOOK_S, SendQueue
 from ringcast.aio.state_threads import giving, taking
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
-from ringcast.config import GroupConfig, check_seconds
+from ringcast.config import GroupConfig
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
 from ringcast.protocols.views.layer import GOODBYE_SHARE
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
+    from ringcast.aio.asking import Replies
     from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
@@ -47,7 +50,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUT_S_MAX = 86_400.0
 FORKED = "this process was made by fork, and the member lives in its parent alone: join here too"
 
 _groups: WeakSet[Group] = WeakSet()
@@ -83,31 +85,6 @@ class JoinOptions(TypedDict, total=False):
     join_timeout_s: float
     signals: bool
     lose: Callable[[], bool] | None
-
-
-class Receipt:
-    """Of one message. Made by `send`; any number of threads may wait for it, at any time."""
-
-    def __init__(self, engine: Engine, receipt: receipts.Receipt) -> None:
-        self._engine = engine
-        self._receipt = receipt
-
-    def delivered(self, *, timeout: float | None = None) -> None:
-        """Wait until every other member of the view that the message was sent in has delivered it;
-        or the member that it was sent to. TimedOut after `timeout` seconds; what else is raised is
-        as with asyncio."""
-        _check_timeout(timeout)
-        try:
-            self._engine.call(self._receipt.delivered, timeout)
-        except TimedOut:
-            raise TimedOut(f"not everybody has delivered it within {timeout:g} s") from None
-        except GroupClosed:
-            if not self.is_delivered():  # it was known before the end
-                raise
-
-    def is_delivered(self) -> bool:
-        """What `delivered` would return or raise, without waiting; False: it would wait."""
-        return self._receipt.is_delivered()
 
 
 class Group:
@@ -153,7 +130,7 @@ class Group:
 
         `condition` runs in the engine's thread: it must not wait for anything.
         """
-        _check_timeout(timeout)
+        check_timeout(timeout)
         try:
             return self._engine.call(partial(self._group.wait_for_view, condition), timeout)
         except TimedOut:
@@ -223,7 +200,7 @@ class Group:
         *,
         wants_receipt: bool = False,
     ) -> receipts.Receipt | None:
-        _check_timeout(timeout)
+        check_timeout(timeout)
         group = self._group
         stream = group._check_target(to, guarantee)
         self._check_open()
@@ -265,6 +242,10 @@ class Group:
         asking = partial(self._group.request, member, payload, timeout=timeout)
         return self._engine.call(asking)
 
+    def request_all(self, payload: bytes, *, timeout: float = REQUEST_TIMEOUT_S) -> Replies:
+        """Ask all other members of the view at once: `replies` by member, and who `failed`."""
+        return self._engine.call(partial(self._group.request_all, payload, timeout=timeout))
+
     def requests(self) -> Iterator[Request]:
         """What others ask this member: `for request in group.requests()`, then
         `request.reply(b"...")` or `request.refuse("why")`, now or later, in any thread."""
@@ -279,6 +260,12 @@ class Group:
                     return
             except GroupClosed:
                 return
+
+    def serve(self, handler: Callable[[Request], bytes]) -> None:
+        """Reply to each request with what `handler` returns, in this thread; if it raises, with
+        RequestFailed and the error. Ends when this member is out of its group."""
+        for request in self.requests():
+            answer_with(request, handler)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, in each sender's order. Reading may stop and go on at any time, and
@@ -310,7 +297,7 @@ class Group:
     def flush(self, *, timeout: float | None = None) -> None:
         """Wait until the others have delivered everything that was sent here before this call, to
         all or to one, by any thread."""
-        _check_timeout(timeout)
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
 
         def left() -> float | None:
@@ -559,11 +546,6 @@ def _go_at_once(second: BaseException, handle: Group) -> None:
     handle._engine.soon(handle._group._hurry)
     handle._engine.abort()
     note_losses(urgent(second), handle._group._losses)
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None:
-        check_seconds("timeout", timeout, 0.0, TIMEOUT_S_MAX)
 
 
 def _disown_all() -> None:

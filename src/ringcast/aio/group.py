@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, overload
 
 from ringcast.aio.answers import answer
+from ringcast.aio.asking import request_all, serve
 from ringcast.aio.gate import Gate
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.probe import Probe, probe_name
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
     from typing import Literal
 
+    from ringcast.aio.asking import Handler, Replies
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
@@ -293,6 +295,20 @@ class Group:
         They wait in order until somebody reads them here, 64 of each member at the most.
         """
         return self._requests
+
+    async def request_all(
+        self,
+        payload: bytes,
+        *,
+        timeout: float = REQUEST_TIMEOUT_S,  # noqa: ASYNC109 - errors name member and time
+    ) -> Replies:
+        """Ask all other members of the view at once: `replies` by member, and who `failed`."""
+        return await request_all(self, payload, timeout)
+
+    async def serve(self, handler: Handler) -> None:
+        """Reply to each request with what `handler(request)` returns, or awaits; if it raises, with
+        RequestFailed and the error. Ends when this member is out of its group."""
+        await serve(self, handler)
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read.
